@@ -1,0 +1,80 @@
+"""Chores that any number of processes may do at once: reaping, promoting, retention, measuring."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from pillarbox.deliver.loops import run_every
+from pillarbox.queue.postgres import PostgresQueue
+from pillarbox.settings import Settings
+from pillarbox.store.database import Database
+from pillarbox.store.retention import purge
+from pillarbox.telemetry import logs
+from pillarbox.telemetry.metrics import Metrics
+
+log = logs.get("pillarbox.chores")
+# Deliveries per statement: large enough to empty a crashed worker's window at once.
+BATCH = 1000
+# Scheduled mails leave within a second of their time.
+PROMOTE_INTERVAL = 1.0
+
+
+class Chores:
+    """Each method does one round and returns how much it did."""
+
+    def __init__(
+        self, database: Database, queue: PostgresQueue, metrics: Metrics, settings: Settings, hint: Callable[[], None]
+    ) -> None:
+        self._database = database
+        self._queue = queue
+        self._metrics = metrics
+        self._settings = settings
+        self._hint = hint
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Do all of them, each at its own interval, until `stop`."""
+        settings = self._settings
+        await asyncio.gather(
+            run_every("reap", settings.reap_interval, self.reap, stop),
+            run_every("promote", PROMOTE_INTERVAL, self.promote, stop),
+            run_every("retention", settings.retention_interval, self.retain, stop),
+            run_every("measure", settings.worker_poll_interval, self.measure, stop),
+        )
+
+    async def reap(self) -> int:
+        """Return the claims of workers whose lease ran out."""
+        reaped = 0
+        while count := await self._queue.reap(BATCH, self._settings.worker_lease):
+            reaped += count
+        if reaped:
+            log.warning("claims of a lost worker were returned; their attempts are unknown", deliveries=reaped)
+            self._metrics.reaped.inc(reaped)
+            self._metrics.unknown.inc(reaped)
+            self._hint()
+        await self._queue.forget_workers()
+        return reaped
+
+    async def promote(self) -> int:
+        """Queue scheduled mails whose time has come."""
+        promoted = 0
+        while count := await self._queue.promote(BATCH):
+            promoted += count
+            self._hint()
+        return promoted
+
+    async def retain(self) -> int:
+        """Drop what is older than it may be."""
+        settings = self._settings
+        dropped = await purge(
+            self._database, settings.retention_content, settings.retention_finished, settings.retention_batch
+        )
+        for what, count in dropped.items():
+            self._metrics.retention_deleted.labels(what).inc(count)
+        return dropped.total()
+
+    async def measure(self) -> int:
+        """Look at the queue's depth for the metrics."""
+        depth = await self._queue.depth()
+        self._metrics.depth(depth, self._settings.depth_alert)
+        return len(depth)

@@ -1,0 +1,71 @@
+"""The Transport port: how a composed mail leaves through one provider."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from pillarbox.model.outcome import Outcome, Verdict
+
+
+class Recipient(NamedTuple):
+    n: int  # the delivery's number within its message
+    address: str
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(slots=True)
+class Parcel:
+    """One message on its way through one provider: the envelope, the bytes, and the right to begin.
+
+    `content` is a whole RFC 5322 message with CRLF line ends, not dot-stuffed. A transport asks `may_begin`
+    immediately before it hands over the first byte that could make the provider accept the mail.
+    """
+
+    message_id: UUID
+    attempt: int
+    sender: str
+    recipients: Sequence[Recipient]
+    content: bytes = field(repr=False)
+    may_begin: Callable[[], bool] = _always
+
+
+@dataclass(slots=True)
+class Report:
+    """How a parcel fared: one outcome per recipient, in the parcel's order.
+
+    `conversation` is kept for every attempt that was not plainly accepted. Times are the event loop's.
+    """
+
+    outcomes: Sequence[Outcome]
+    started: float
+    ended: float
+    conversation: str | None = None
+
+    @property
+    def plainly_accepted(self) -> bool:
+        return all(outcome.verdict is Verdict.ACCEPTED for outcome in self.outcomes)
+
+
+class Transport(Protocol):
+    """Sends parcels through one provider. Safe to call concurrently; it does its own pooling.
+
+    `send` never raises for anything the provider does: it reports. It raises NotStarted when the parcel was
+    given back before any of it could be accepted (shutting down, or `may_begin` said no). When cancelled, it
+    raises CancelledError; what was in flight then is unknown to the caller.
+    """
+
+    async def send(self, parcel: Parcel) -> Report: ...
+
+    async def check(self) -> str:
+        """Prove that the provider can be reached and logged in to; returns a line for people, or raises."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what is in flight, say goodbye, free everything."""
+        ...

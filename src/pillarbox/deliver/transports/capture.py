@@ -1,0 +1,37 @@
+"""Keeps mails for reading and sends nothing out: the development default."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from pillarbox.deliver.transports.base import Parcel, Report
+from pillarbox.errors import NotStarted, StoreError
+from pillarbox.model.outcome import Reason, accepted, deferred
+
+Keep = Callable[[Parcel], Awaitable[int]]
+
+
+class CaptureTransport:
+    """Hands each parcel to `keep`, which stores it and returns a number for it."""
+
+    def __init__(self, keep: Keep) -> None:
+        self._keep = keep
+
+    async def send(self, parcel: Parcel) -> Report:
+        if not parcel.may_begin():
+            raise NotStarted("the lease may have run out")
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            number = await self._keep(parcel)
+            outcome = accepted(250, f"captured as {number}", str(number))
+        except StoreError as error:
+            outcome = deferred(Reason.UNAVAILABLE, text=str(error))
+        return Report([outcome] * len(parcel.recipients), started, loop.time())
+
+    async def check(self) -> str:
+        return "captures every mail; nothing is sent out"
+
+    async def close(self) -> None:
+        """Nothing is open."""

@@ -1,0 +1,235 @@
+"""SMTP: a pool of pipelining connections to one server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import aiosmtplib
+
+from pillarbox.deliver.transports.base import Parcel, Report
+from pillarbox.deliver.transports.smtp_connection import Connection, Link
+from pillarbox.deliver.transports.smtp_handshake import Greeter, HandshakeFailed
+from pillarbox.deliver.transports.smtp_job import Job, not_delivered
+from pillarbox.errors import NotPossible, NotStarted
+
+if TYPE_CHECKING:
+    from pillarbox.model.outcome import Reason
+    from pillarbox.model.provider import SmtpSettings
+
+# After a failed connect the next waits this long, doubled each time: long enough not to hammer a server that
+# is down, short enough to find one that restarts before anybody notices.
+FIRST_BACKOFF = 0.1
+MAX_BACKOFF = 2.0
+
+
+class SmtpTransport:
+    """Sends parcels through one SMTP server; see the Transport port for what it promises.
+
+    Not guaranteed: a parcel whose final dot was written when the connection broke is unknown, and may arrive
+    twice if it is sent again. Waiting parcels start in the order of `send`, but end in any order.
+    """
+
+    def __init__(self, settings: SmtpSettings) -> None:
+        self._settings = settings
+        self._greeter = Greeter(settings)
+        self._waiting: deque[Job] = deque()
+        self._connections: set[Connection] = set()
+        self._idle: list[Connection] = []  # the last to rest is the first to work, so the others can expire
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._failures = 0
+        self._not_before = 0.0  # when the next connect may begin
+        self._retry: asyncio.TimerHandle | None = None
+        self._closing = False
+        self._emptied: asyncio.Future[None] | None = None
+
+    @property
+    def connections_open(self) -> int:
+        return len(self._connections)
+
+    @property
+    def connections_busy(self) -> int:
+        return len(self._connections) - len(self._idle)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    async def send(self, parcel: Parcel) -> Report:
+        if self._closing:
+            raise NotStarted("the transport is closing")
+        loop = asyncio.get_running_loop()
+        job = Job(parcel, loop.create_future(), loop.time())
+        self._waiting.append(job)
+        self._pump()
+        try:
+            result = await job.future
+        except asyncio.CancelledError:
+            with suppress(ValueError):  # on its way already: the connection carries on, the result is dropped
+                self._waiting.remove(job)
+            raise
+        if type(result) is Report:
+            return result
+        raise result
+
+    async def check(self) -> str:
+        try:
+            handshake = await self._greeter.greet(self._settings.connect_timeout)
+        except HandshakeFailed as failed:
+            raise NotPossible(f"{failed.outcome.reason}: {failed}") from None
+        try:
+            line = handshake.describe()
+            await handshake.client.noop()
+            await handshake.client.quit()
+        except (aiosmtplib.SMTPException, TimeoutError, OSError) as error:
+            raise NotPossible(f"{line}; but then: {error}") from None
+        finally:
+            handshake.client.close()
+        return line
+
+    async def close(self) -> None:
+        self._closing = True
+        if self._retry is not None:
+            self._retry.cancel()
+        while self._waiting:
+            self._waiting.popleft().give_back("the transport was closed")
+        while self._idle:
+            self._idle.pop().quit()
+        try:
+            await self._stop_connecting()
+            await self._all_gone()
+        except asyncio.CancelledError:
+            for connection in self._connections:
+                connection.abort()
+            raise
+
+    async def _stop_connecting(self) -> None:
+        for task in self._connecting:
+            task.cancel()
+        await asyncio.gather(*self._connecting, return_exceptions=True)
+        self._connecting.clear()
+
+    async def _all_gone(self) -> None:
+        if self._connections:
+            self._emptied = self._emptied or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._emptied)
+
+    # --- what connections ask ---
+
+    def take(self) -> Job | None:
+        """The next parcel that may begin."""
+        while self._waiting:
+            job = self._waiting.popleft()
+            try:
+                if job.parcel.may_begin():
+                    return job
+            except Exception as error:  # the caller's own; it must not take the connection down
+                job.give_back(f"may_begin failed: {error!r}")
+            else:
+                job.give_back("the right to send ended while the parcel waited")
+        return None
+
+    def requeue(self, job: Job, reason: Reason, why: str, link: str) -> None:
+        """A parcel that has not begun waits again, once; `gone` follows and finds it a connection."""
+        if job.future.done():
+            return
+        if self._closing:
+            job.give_back("the transport was closed")
+        elif job.requeued:
+            not_delivered(job, reason, why, asyncio.get_running_loop().time(), link)
+        else:
+            job.again()
+            self._waiting.appendleft(job)
+
+    def rest(self, connection: Connection) -> None:
+        if self._closing:
+            connection.quit()
+        else:
+            self._idle.append(connection)
+
+    def gone(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        with suppress(ValueError):
+            self._idle.remove(connection)
+        if self._emptied is not None and not self._connections and not self._emptied.done():
+            self._emptied.set_result(None)
+        self._pump()
+
+    # --- matching parcels and connections ---
+
+    def _pump(self) -> None:
+        """Whatever waits gets an idle connection, or a new one, or is waited for by a busy one."""
+        while self._waiting and self._idle:
+            self._idle.pop().feed()
+        if len(self._connections) < self._settings.connections and self._waiting and not self._closing:
+            self._grow()
+
+    def _grow(self) -> None:
+        room = self._settings.connections - len(self._connections) - len(self._connecting)
+        wanted = min(len(self._waiting) - len(self._connecting), room)
+        if self._failures:
+            wanted = self._probe(wanted)
+        for _ in range(wanted):
+            task = asyncio.get_running_loop().create_task(self._connect())
+            self._connecting.add(task)
+
+    def _probe(self, wanted: int) -> int:
+        """While connecting fails, one attempt at a time, each after a pause."""
+        if self._connecting or wanted < 1:
+            return 0
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._not_before:
+            return 1
+        if self._retry is None:
+            self._retry = loop.call_at(self._not_before, self._resume)
+        return 0
+
+    def _resume(self) -> None:
+        self._retry = None
+        self._not_before = 0.0
+        self._pump()
+
+    async def _connect(self) -> None:
+        # The pause before this attempt counts: nobody waits longer than connect_timeout for a connection.
+        timeout = self._settings.connect_timeout - self._backoff()
+        try:
+            link = await self._greeter.open(timeout)
+        except HandshakeFailed as failed:
+            self._connect_failed(failed)
+        else:
+            self._connected(link)
+
+    def _connected(self, link: Link) -> None:
+        self._arrived()
+        self._failures = 0
+        connection = Connection(self, link, self._settings)
+        self._connections.add(connection)
+        connection.feed()
+
+    def _arrived(self) -> None:
+        """This task no longer connects: what follows must not count on it."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._connecting.discard(task)
+
+    def _backoff(self) -> float:
+        if not self._failures:
+            return 0.0
+        longest = min(MAX_BACKOFF, self._settings.connect_timeout / 4)
+        return min(FIRST_BACKOFF * 2.0 ** min(self._failures - 1, 10), longest)
+
+    def _connect_failed(self, failed: HandshakeFailed) -> None:
+        """Defer those who can hope for no other connection, and those who hoped too long."""
+        self._arrived()
+        now = asyncio.get_running_loop().time()
+        self._failures += 1
+        self._not_before = now + self._backoff()
+        hope = self._connecting or any(not connection.over for connection in self._connections)
+        patience = self._settings.connect_timeout if hope else 0.0
+        doomed = [job for job in self._waiting if now - job.queued >= patience]
+        for job in doomed:
+            self._waiting.remove(job)
+            job.end(failed.outcome, now, failed.story)
+        self._pump()

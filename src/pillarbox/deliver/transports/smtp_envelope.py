@@ -1,0 +1,138 @@
+"""The commands and bytes of one mail, fitted to what a server can do. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import idna
+
+from pillarbox.model.outcome import Outcome, Reason, rejected
+
+if TYPE_CHECKING:
+    from pillarbox.deliver.transports.base import Parcel
+
+# RFC 5321 4.5.3.1: 64 octets before the @, 255 after it. Longer ones break servers, not only rules.
+MAX_ADDRESS = 320
+
+# Printable ASCII without space, < and >: nothing that could end the path or the line.
+_is_plain = re.compile(r"[!-;=?-~]+@[!-;=?-~]+").fullmatch
+_find_unsafe = re.compile(r"[\x00-\x20\x7f-\xa0<>\s\ud800-\udfff]").search
+
+
+class Capabilities(NamedTuple):
+    """What the server offered in its EHLO reply."""
+
+    pipelining: bool = False
+    size: int | None = None  # None: not offered; 0: offered without a limit
+    eight_bit: bool = False
+    utf8: bool = False
+
+
+class Envelope(NamedTuple):
+    """The commands to say, and the recipients who are settled without saying anything."""
+
+    commands: list[bytes]  # MAIL, a RCPT for each recipient not settled, DATA; empty when all are settled
+    settled: dict[int, Outcome]  # by position among the parcel's recipients
+
+
+class _Unfit(Exception):
+    """An address or a mail that must not go to this server."""
+
+    def __init__(self, reason: Reason, text: str) -> None:
+        self.outcome = rejected(reason, None, text)
+
+
+def seal(parcel: Parcel, capabilities: Capabilities) -> Envelope:
+    """The envelope of a parcel for this server."""
+    try:
+        mail, utf8 = _mail_command(parcel, capabilities)
+    except _Unfit as unfit:
+        return Envelope([], dict.fromkeys(range(len(parcel.recipients)), unfit.outcome))
+    commands = [mail]
+    settled: dict[int, Outcome] = {}
+    for position, recipient in enumerate(parcel.recipients):
+        try:
+            path, wants_utf8 = _path(recipient.address, capabilities)
+        except _Unfit as unfit:
+            settled[position] = unfit.outcome
+        else:
+            utf8 = utf8 or wants_utf8
+            commands.append(b"RCPT TO:<%b>\r\n" % path)
+    if len(commands) == 1:
+        return Envelope([], settled)
+    if utf8:
+        commands[0] = mail[:-2] + b" SMTPUTF8\r\n"
+    commands.append(b"DATA\r\n")
+    return Envelope(commands, settled)
+
+
+def _mail_command(parcel: Parcel, capabilities: Capabilities) -> tuple[bytes, bool]:
+    content = parcel.content
+    path, utf8 = _path(parcel.sender, capabilities) if parcel.sender else (b"", False)
+    parameters = b""
+    if capabilities.size is not None:
+        parameters = _size_parameter(len(content), capabilities.size)
+    if not content.isascii():
+        utf8 = _needs_utf8(content, capabilities) or utf8
+        parameters += b" BODY=8BITMIME"
+    if has_bare_line_ends(content):
+        raise _Unfit(Reason.MALFORMED, "the content has a CR or LF outside of a CRLF")
+    return b"MAIL FROM:<%b>%b\r\n" % (path, parameters), utf8
+
+
+def _size_parameter(size: int, limit: int) -> bytes:
+    if 0 < limit < size:
+        raise _Unfit(Reason.TOO_BIG, f"the mail has {size:,} bytes, the server takes {limit:,}")
+    return b" SIZE=%d" % size
+
+
+def _needs_utf8(content: bytes, capabilities: Capabilities) -> bool:
+    """Whether the header section needs SMTPUTF8; refuses what the server cannot carry."""
+    if not capabilities.eight_bit:
+        raise _Unfit(Reason.UNSUPPORTED, "the mail has 8-bit content and the server does not offer 8BITMIME")
+    header, _, _ = content.partition(b"\r\n\r\n")
+    if header.isascii():
+        return False
+    if not capabilities.utf8:
+        raise _Unfit(Reason.UNSUPPORTED, "the headers are not ASCII and the server does not offer SMTPUTF8")
+    return True
+
+
+def _path(address: str, capabilities: Capabilities) -> tuple[bytes, bool]:
+    """An address as it goes on the wire, and whether it needs SMTPUTF8."""
+    if _is_plain(address) and len(address) <= MAX_ADDRESS:
+        return address.encode(), False
+    local, _, domain = address.rpartition("@")
+    if not local or not domain or len(address) > MAX_ADDRESS or _find_unsafe(address):
+        raise _Unfit(Reason.MALFORMED, "the address cannot be written in SMTP")
+    if local.isascii():
+        return local.encode() + b"@" + _a_label(domain), False
+    if not capabilities.utf8:
+        raise _Unfit(Reason.UNSUPPORTED, "the address is not ASCII and the server does not offer SMTPUTF8")
+    return address.encode(), True
+
+
+def _a_label(domain: str) -> bytes:
+    try:
+        return idna.encode(domain, uts46=True)
+    except idna.IDNAError as error:
+        raise _Unfit(Reason.MALFORMED, "the domain is not a legal internationalised name") from error
+
+
+def has_bare_line_ends(content: bytes) -> bool:
+    """Whether a CR or LF stands alone: servers disagree about those, so a mail could smuggle another."""
+    pairs = content.count(b"\r\n")
+    return content.count(b"\n") != pairs or content.count(b"\r") != pairs
+
+
+def stuffed(content: bytes) -> bytes:
+    """The content with leading dots doubled; not copied when there are none."""
+    if b"\r\n." in content:
+        content = content.replace(b"\r\n.", b"\r\n..")
+    return b"." + content if content.startswith(b".") else content
+
+
+def final_dot(content: bytes) -> bytes:
+    """What ends the content: the dot on a line of its own."""
+    return b".\r\n" if content.endswith(b"\r\n") or not content else b"\r\n.\r\n"

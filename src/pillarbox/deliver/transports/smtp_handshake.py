@@ -1,0 +1,241 @@
+"""From a host name to a connection ready for mail: connect, EHLO, STARTTLS, AUTH. All by aiosmtplib."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import cast
+
+import aiosmtplib
+
+from pillarbox.deliver.transports.smtp_connection import Link
+from pillarbox.deliver.transports.smtp_envelope import Capabilities
+from pillarbox.deliver.transports.smtp_replies import Stage, judge, printable
+from pillarbox.model.outcome import Outcome, Reason, deferred
+from pillarbox.model.provider import SmtpSettings, Tls
+
+
+class HandshakeFailed(Exception):
+    """No connection for mail; `outcome` says why, for every parcel that waited for it."""
+
+    def __init__(self, outcome: Outcome, story: str) -> None:
+        super().__init__(outcome.text)
+        self.outcome = outcome
+        self.story = story
+
+
+class _Client(aiosmtplib.SMTP):
+    """Closes at once: a TLS transport would otherwise wait for a farewell from a server that is hung."""
+
+    def close(self) -> None:
+        if self.transport is not None:
+            cast("asyncio.Transport", self.transport).abort()
+        super().close()
+
+
+class Greeter:
+    """Shakes hands with one server, again and again; keeps what is slow to find out."""
+
+    def __init__(self, settings: SmtpSettings) -> None:
+        self._settings = settings
+        self._context: ssl.SSLContext | None = None
+        self._helo = settings.helo
+
+    async def open(self, timeout: float) -> Link:
+        """A connection ready for mail, or HandshakeFailed."""
+        handshake = await self.greet(timeout)
+        return handshake.hand_over()
+
+    async def greet(self, timeout: float) -> Handshake:
+        """A finished handshake, still in aiosmtplib's hands."""
+        client: _Client | None = None
+        story: list[str] = []
+        try:
+            async with asyncio.timeout(timeout):
+                client = await self._prepare(timeout)
+                handshake = Handshake(client, self._settings, story)
+                await handshake.run()
+                return handshake
+        except Exception as error:
+            _drop(client)
+            raise _failure(error, self._settings, story) from error
+        except asyncio.CancelledError:
+            _drop(client)
+            raise
+
+    async def _prepare(self, timeout: float) -> _Client:
+        settings = self._settings
+        if self._helo is None:
+            self._helo = await asyncio.to_thread(socket.getfqdn)
+        if self._context is None and settings.tls is not Tls.NONE:
+            self._context = await asyncio.to_thread(_tls_context, settings)
+        return _Client(
+            hostname=settings.host,
+            port=settings.port,
+            local_hostname=self._helo,
+            timeout=timeout,
+            use_tls=settings.tls is Tls.IMPLICIT,
+            start_tls=False,  # done by hand below, to know which step failed
+            tls_context=self._context,
+        )
+
+
+class Handshake:
+    """The steps with one client, and what they found out."""
+
+    def __init__(self, client: aiosmtplib.SMTP, settings: SmtpSettings, story: list[str]) -> None:
+        self.client = client
+        self._settings = settings
+        self._story = story
+
+    async def run(self) -> None:
+        settings = self._settings
+        self._story.append(f"→ (connect to {settings.host}:{settings.port}, tls {settings.tls})")
+        banner = await self.client.connect()
+        self._story.append(f"← 220 {printable(banner.message)}")
+        await self._hello()
+        if settings.tls is Tls.STARTTLS or (settings.tls is Tls.OPPORTUNISTIC and self._offers("starttls")):
+            await self._start_tls()
+        if settings.username is not None:
+            await self._login(settings.username)
+
+    async def _hello(self) -> None:
+        try:
+            await self.client.ehlo()
+        except aiosmtplib.SMTPHeloError:
+            await self.client.helo()  # a server from before 1995; it can still take mail
+        extensions = " ".join(f"{name} {rest}".strip() for name, rest in self.client.esmtp_extensions.items())
+        self._story.append(f"← 250 {printable(extensions.upper())}")
+
+    async def _start_tls(self) -> None:
+        if not self._offers("starttls"):
+            raise _NoTls("the server does not offer STARTTLS")
+        try:
+            await self.client.starttls()
+        except (TimeoutError, ssl.SSLError):
+            raise
+        except (aiosmtplib.SMTPException, OSError) as error:
+            raise _NoTls(f"STARTTLS failed: {_words(error)}") from error
+        self._story.append(f"  ({self.tls_version})")
+        await self._hello()
+
+    async def _login(self, username: str) -> None:
+        if self._settings.tls is Tls.OPPORTUNISTIC and self.tls_version is None:
+            raise _NoTls("the server offers no TLS, and credentials are not sent in clear")
+        password = self._settings.password.reveal() if self._settings.password else ""
+        try:
+            await self.client.login(username, password)
+        except (aiosmtplib.SMTPServerDisconnected, TimeoutError, aiosmtplib.SMTPResponseException):
+            raise
+        except aiosmtplib.SMTPException as error:
+            raise _NoLogin(error.message) from error
+        self._story.append("  (logged in)")
+
+    def _offers(self, extension: str) -> bool:
+        return self.client.supports_extension(extension)
+
+    @property
+    def tls_version(self) -> str | None:
+        """`TLSv1.3` or the like; None on a connection in clear."""
+        secured = self.client.get_transport_info("ssl_object")
+        return secured.version() if secured is not None else None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        limit = self.client.esmtp_extensions.get("size")
+        return Capabilities(
+            pipelining=self._offers("pipelining"),
+            size=None if limit is None else int(limit) if limit.isdecimal() else 0,
+            eight_bit=self._offers("8bitmime"),
+            utf8=self._offers("smtputf8"),
+        )
+
+    def hand_over(self) -> Link:
+        """Take the connection out of aiosmtplib's hands."""
+        transport = cast("asyncio.Transport", self.client.transport)
+        link = Link(transport, self.capabilities, "\n".join(self._story))
+        self.client.transport = None
+        self.client.protocol = None
+        return link
+
+    def describe(self) -> str:
+        """One line for people."""
+        settings, offered = self._settings, self.capabilities
+        version = self.tls_version
+        parts = [
+            f"{settings.host}:{settings.port}",
+            version.replace("TLSv", "TLS ") if version else "no TLS",
+            "PIPELINING" if offered.pipelining else "",
+            f"SIZE {offered.size}" if offered.size else "",
+            "8BITMIME" if offered.eight_bit else "",
+            "SMTPUTF8" if offered.utf8 else "",
+            f"logged in as {settings.username}" if settings.username is not None else "",
+        ]
+        return ", ".join(part for part in parts if part)
+
+
+class _NoTls(Exception):
+    """TLS is required and cannot be had."""
+
+
+class _NoLogin(Exception):
+    """A login is required and cannot be had."""
+
+
+def _tls_context(settings: SmtpSettings) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if settings.ca_file:
+        context.load_verify_locations(cafile=settings.ca_file)
+    if settings.tls is Tls.OPPORTUNISTIC:
+        # Better than nothing against those who only listen; asked for by name in the settings.
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _drop(client: _Client | None) -> None:
+    if client is not None:
+        client.close()
+
+
+def _failure(error: Exception, settings: SmtpSettings, story: list[str]) -> HandshakeFailed:
+    outcome = _outcome(error, settings)
+    return HandshakeFailed(outcome, "\n".join([*story, f"! {outcome.text}"]))
+
+
+def _outcome(error: Exception, settings: SmtpSettings) -> Outcome:
+    """Foreign exceptions become our words here, and only here. Always Deferred: no mail was at fault."""
+    where = f"{settings.host}:{settings.port}"
+    tls = _tls_error(error)
+    if tls is not None:
+        return deferred(Reason.TLS, None, f"{where}: {_words(tls)}")
+    if isinstance(error, TimeoutError):
+        return deferred(Reason.TIMEOUT, None, f"{where}: no connection within the time allowed")
+    if isinstance(error, _NoLogin):
+        return deferred(Reason.CREDENTIAL, None, f"{where}: {error}")
+    if isinstance(error, aiosmtplib.SMTPResponseException):
+        return _answered(error)
+    return deferred(Reason.UNAVAILABLE, None, f"{where}: {_words(error)}")
+
+
+def _answered(error: aiosmtplib.SMTPResponseException) -> Outcome:
+    text = printable(" ".join(error.message.split()))
+    if error.code < 400:  # aiosmtplib says -1 for an answer that is none
+        return deferred(Reason.PROTOCOL, None, text)
+    if isinstance(error, aiosmtplib.SMTPAuthenticationError) and error.code >= 500:
+        return deferred(Reason.CREDENTIAL, error.code, text)
+    return judge(error.code, text, Stage.CONNECT)
+
+
+def _tls_error(error: BaseException | None) -> BaseException | None:
+    """The TLS trouble at the root of an error, if that is what it is."""
+    while error is not None:
+        if isinstance(error, ssl.SSLError | _NoTls):
+            return error
+        error = error.__cause__
+    return None
+
+
+def _words(error: BaseException) -> str:
+    return printable(str(error)) or type(error).__name__

@@ -1,0 +1,128 @@
+"""A parcel on its way through a connection: what was said so far, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from pillarbox.deliver.transports.base import Parcel, Report
+from pillarbox.deliver.transports.smtp_replies import Stage, printable, refusal
+from pillarbox.errors import NotStarted
+from pillarbox.model.outcome import Outcome, Reason, deferred
+
+if TYPE_CHECKING:
+    from pillarbox.deliver.transports.smtp_envelope import Envelope
+
+# A parcel with a thousand recipients says a lot; people read the beginning and the end.
+MAX_CONVERSATION = 20_000
+
+_GOOD = ord("2")
+
+
+class Job:
+    """A parcel and the future its sender waits for. Keeps raw replies; words are made only when needed."""
+
+    __slots__ = (
+        "body_at", "commands", "future", "mail_refused", "parcel", "queued", "refused", "replies", "requeued",
+        "settled", "started",
+    )  # fmt: skip
+
+    def __init__(self, parcel: Parcel, future: asyncio.Future[Any], now: float) -> None:
+        self.parcel = parcel
+        self.future = future
+        self.queued = now
+        self.requeued = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self.started = self.queued
+        self.commands: list[bytes] = []
+        self.settled: dict[int, Outcome] = {}
+        self.replies: list[tuple[float, bytes]] = []
+        self.mail_refused = False
+        self.refused = 0
+        self.body_at = 0.0
+
+    def begin(self, envelope: Envelope, now: float) -> None:
+        self.started = now
+        self.commands, self.settled = envelope
+
+    def again(self) -> None:
+        """Forget the conversation: the parcel waits again, for the second and last time."""
+        self.requeued = True
+        self._forget()
+
+    @property
+    def nobody_left(self) -> bool:
+        """Whether no recipient was accepted (the commands are MAIL, one RCPT each, DATA)."""
+        return self.mail_refused or self.refused == len(self.commands) - 2
+
+    def note(self, reply: bytes, now: float) -> None:
+        """Keep the reply to the next command of the envelope."""
+        replies = self.replies
+        if reply[0] != _GOOD and len(replies) < len(self.commands) - 1:
+            if replies:
+                self.refused += 1
+            else:
+                self.mail_refused = True
+        replies.append((now, reply))
+
+    def give_back(self, why: str) -> None:
+        if not self.future.done():
+            self.future.set_result(NotStarted(why))
+
+    def accept(self, outcome: Outcome, now: float, link: str) -> None:
+        """The final dot was answered well."""
+        if self.refused or self.settled:
+            self.end(outcome, now, link)
+        elif not self.future.done():
+            self.future.set_result(Report([outcome] * len(self.parcel.recipients), self.started, now))
+
+    def end(self, rest: Outcome, now: float, link: str, remark: str = "") -> None:
+        """Settle: refused recipients keep their refusal, all others get `rest`."""
+        if not self.future.done():
+            report = Report(self._outcomes(rest), self.started, now, self._conversation(link, remark, now))
+            self.future.set_result(report)
+
+    def _outcomes(self, rest: Outcome) -> list[Outcome]:
+        positions = range(len(self.parcel.recipients))
+        if self.mail_refused:
+            rest = refusal(self.replies[0][1], Stage.MAIL)
+            return [self.settled.get(position, rest) for position in positions]
+        answers = iter(self.replies[1 : len(self.commands) - 1])
+        return [self.settled.get(position) or _answered(next(answers, None), rest) for position in positions]
+
+    def _conversation(self, link: str, remark: str, now: float) -> str:
+        lines = [link] if link else []
+        lines += [self._line(self.started, "→", command) for command in self.commands]
+        envelope = len(self.commands)
+        lines += [self._line(at, "←", reply) for at, reply in self.replies[:envelope]]
+        if self.body_at:
+            lines.append(self._line(self.body_at, "→", f"({len(self.parcel.content):,} bytes)"))
+        lines += [self._line(at, "←", reply) for at, reply in self.replies[envelope:]]
+        if remark:
+            lines.append(self._line(now, "!", remark))
+        return _shortened("\n".join(lines))
+
+    def _line(self, at: float, arrow: str, said: bytes | str) -> str:
+        words = said if isinstance(said, str) else said.decode("utf-8", "replace")
+        offset = f"{(at - self.started) * 1000:+6.0f} ms {arrow} "
+        return "\n".join(offset + printable(line) for line in words.splitlines())
+
+
+def _answered(reply: tuple[float, bytes] | None, rest: Outcome) -> Outcome:
+    if reply is None or reply[1][0] == _GOOD:
+        return rest
+    return refusal(reply[1], Stage.RCPT)
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= MAX_CONVERSATION:
+        return text
+    half = MAX_CONVERSATION // 2
+    return f"{text[:half]}\n…\n{text[-half:]}"
+
+
+def not_delivered(job: Job, reason: Reason, text: str, now: float, link: str = "") -> None:
+    """Settle a parcel that the server cannot have: its final dot was never written."""
+    job.end(deferred(reason, None, text), now, link, text)

@@ -1,0 +1,67 @@
+"""When a worker looks at the queue: hints wake it, looking again after a hint catches what the throttle left out."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pillarbox.deliver.loops import wait
+from pillarbox.store.database import Database
+from pillarbox.telemetry import logs
+
+log = logs.get("pillarbox.wakeup")
+CHANNEL = "pillarbox_wake"
+# Seconds after a hint at which to look again. Enqueuers send at most one hint in 10 ms, so the last commit of a burst
+# may have sent none: 12 ms later it is most likely committed, 50 ms later surely, and polling is the truth.
+TRAILING = (0.012, 0.05)
+# How often a silent listening connection is proven alive: a dead one would leave polling alone.
+PROBE_INTERVAL = 30.0
+
+
+class Wakeup:
+    """Waits for the next reason to look at the queue, and names it: notify, trailing, due or poll."""
+
+    def __init__(self) -> None:
+        self._hinted = asyncio.Event()
+        self._looks: list[float] = []
+
+    def hint(self) -> None:
+        """Something may be due: look now, and again a little later."""
+        self._hinted.set()
+
+    async def wait(self, poll: float, due: float | None) -> str:
+        """Wait for a hint, at most until the next trailing look, the next due delivery or the next poll."""
+        if self._looks:
+            seconds, source = self._looks.pop(0), "trailing"
+        elif due is not None and due < poll:
+            seconds, source = due, "due"
+        else:
+            seconds, source = poll, "poll"
+        if not await wait(self._hinted, seconds):
+            return source
+        self._hinted.clear()
+        self._looks = list(TRAILING)
+        return "notify"
+
+    @property
+    def looking(self) -> bool:
+        """Whether a look is coming soon anyway."""
+        return bool(self._looks) or self._hinted.is_set()
+
+
+async def listen(database: Database, wakeup: Wakeup, stop: asyncio.Event) -> None:
+    """Hear hints until `stop`; returns when the connection is lost, so that the caller's loop opens a new one."""
+    lost = asyncio.Event()
+    async with database.listening(CHANNEL, wakeup.hint) as connection:
+        connection.add_termination_listener(lambda _: lost.set())
+        wakeup.hint()  # what was committed while nobody listened
+        while not (stop.is_set() or lost.is_set()):
+            if not await _either(stop, lost, PROBE_INTERVAL):
+                await connection.execute("SELECT 1", timeout=10)
+
+
+async def _either(stop: asyncio.Event, lost: asyncio.Event, seconds: float) -> bool:
+    waits = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(lost.wait())]
+    done, pending = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    return bool(done)

@@ -1,0 +1,67 @@
+"""Every error Pillarbox raises on purpose.
+
+PillarboxError
+├── InvalidMail              the mail breaks a rule; says which, in which field, and what to do
+│   ├── IdempotencyConflict  the key was used before, for a different mail
+│   └── UnknownName          a tenant, class or lane that does not exist
+├── SettingsError            a setting has a wrong name or value
+├── StoreError               PostgreSQL is away, too old, or its schema does not fit
+│   └── SchemaMismatch       the schema is older or newer than this program
+├── SecretError              a secret cannot be sealed or opened with the keys at hand
+├── NotFound                 nothing with that name or id
+├── NotPossible              the thing exists but its state forbids what was asked
+└── NotStarted               a transport gave a parcel back before sending any of it
+"""
+
+from __future__ import annotations
+
+
+class PillarboxError(Exception):
+    """The root: catch this to catch everything Pillarbox raises on purpose."""
+
+
+class InvalidMail(PillarboxError):
+    """The mail breaks a rule. `code` is stable, `field` names the argument, `hint` says what to do."""
+
+    def __init__(self, code: str, field: str, message: str, hint: str | None = None) -> None:
+        super().__init__(f"{field}: {message}" + (f" ({hint})" if hint else ""))
+        self.code = code
+        self.field = field
+        self.message = message
+        self.hint = hint
+
+
+class IdempotencyConflict(InvalidMail):
+    """The idempotency key was used before for a different mail."""
+
+
+class UnknownName(InvalidMail):
+    """The tenant, class or lane named in the mail does not exist."""
+
+
+class SettingsError(PillarboxError):
+    """A setting has a wrong name or value; the text says which and what is allowed."""
+
+
+class StoreError(PillarboxError):
+    """PostgreSQL is away, too old, or not what we expect."""
+
+
+class SchemaMismatch(StoreError):
+    """The schema in the database is older or newer than this program."""
+
+
+class SecretError(PillarboxError):
+    """A secret cannot be sealed or opened with the keys at hand."""
+
+
+class NotFound(PillarboxError):
+    """Nothing with that name or id."""
+
+
+class NotPossible(PillarboxError):
+    """The thing exists, but its state forbids what was asked."""
+
+
+class NotStarted(PillarboxError):
+    """A transport gave a parcel back before sending any of it; it can be released without harm."""

@@ -1,0 +1,74 @@
+"""Mailboxes as people write them, taken apart: `Doe, John <j@x.example>` is a name and an address."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# RFC 5321 4.5.3.1: 64 octets of local part, "@", 255 of domain. Nothing longer can be delivered.
+MAX_ADDRESS_OCTETS = 320
+# RFC 1035 2.3.4: the DNS stores no longer label.
+MAX_LABEL = 63
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_ESCAPE = re.compile(r"\\(.)")
+_ADDRESS = re.compile(
+    r"""(?:[^\s<>()\[\]\\,;:"@]+|"(?:[^"\\]|\\.)*")   # dot-atom or quoted local part
+        @(?:[^\s<>()\[\]\\,;:"@]+|\[[^\s\[\]\\]+\])   # domain or address literal""",
+    re.VERBOSE,
+)
+_DOTS = re.compile("[.\u3002\uff0e\uff61]")  # what IDNA takes for a dot
+_ASCII_OUTSIDE_LABELS = re.compile(r"[\x00-,./:-@\[-^`{-\x7f]")
+
+
+def split_mailbox(mailbox: str) -> tuple[str | None, str]:
+    """Take `Name <a@b>`, `"Name" <a@b>`, `<a@b>` or `a@b` apart; ValueError if it is none of them."""
+    if _CONTROL.search(mailbox):
+        raise ValueError("a mailbox holds no control characters")
+    mailbox = mailbox.strip()
+    if not mailbox.endswith(">"):
+        return None, _checked(mailbox)
+    name, bracket, address = mailbox[:-1].rpartition("<")
+    if not bracket:
+        raise ValueError(f"not a mailbox: {mailbox!r}")
+    return _unquoted(name.strip()) or None, _checked(address)
+
+
+def address_of(mailbox: str) -> str:
+    """The bare address of a mailbox."""
+    return split_mailbox(mailbox)[1]
+
+
+def ascii_domain(domain: str) -> str:
+    """The domain in A-labels (`xn--…`), or unchanged where there is no such form."""
+    if domain.isascii():
+        return domain
+    labels = [_a_label(label) for label in _DOTS.split(domain)]
+    return ".".join(label for label in labels if label is not None) if None not in labels else domain
+
+
+def ascii_address(address: str) -> str:
+    """The address with its domain in A-labels: ASCII unless its local part is not."""
+    local, _, domain = address.rpartition("@")
+    return f"{local}@{ascii_domain(domain)}"
+
+
+def _checked(address: str) -> str:
+    if not _ADDRESS.fullmatch(address) or len(address.encode()) > MAX_ADDRESS_OCTETS:
+        raise ValueError(f"not an address: {address!r}")
+    return address
+
+
+def _unquoted(name: str) -> str:
+    quoted = _QUOTED.fullmatch(name)
+    return _ESCAPE.sub(r"\1", quoted[1]) if quoted else name
+
+
+def _a_label(label: str) -> str | None:
+    # The "idna" codec is IDNA 2003: it turns faß.de into fass.de, which is somebody else's domain.
+    mapped = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", label).lower())
+    if not mapped or _ASCII_OUTSIDE_LABELS.search(mapped):
+        return None
+    encoded = mapped if mapped.isascii() else "xn--" + mapped.encode("punycode").decode("ascii")
+    return encoded if len(encoded) <= MAX_LABEL else None

@@ -1,0 +1,75 @@
+"""A Delivery: message × recipient, its states, and what an outcome makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pillarbox.model.outcome import Outcome, Reason, Verdict
+from pillarbox.model.retry import RetryPolicy
+
+
+class State(StrEnum):
+    PENDING = "pending"
+    QUEUED = "queued"
+    PROCESSING = "processing"
+    SENT = "sent"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    HELD = "held"
+    DELIVERED = "delivered"
+    BOUNCED = "bounced"
+    COMPLAINED = "complained"
+
+
+FINISHED = frozenset(
+    {State.SENT, State.FAILED, State.CANCELLED, State.DELIVERED, State.BOUNCED, State.COMPLAINED}
+)
+
+
+class Unknown(StrEnum):
+    """What a class wants done with an attempt whose end nobody saw."""
+
+    RESEND = "resend"
+    HOLD = "hold"
+
+
+@dataclass(frozen=True, slots=True)
+class MessageClass:
+    """A named set of policies that a message carries."""
+
+    name: str
+    retry: RetryPolicy | None = None
+    unknown: Unknown = Unknown.RESEND
+    secret: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Where a delivery goes after an attempt. With a delay it is queued again."""
+
+    state: State
+    reason: Reason | None = None
+    delay: float | None = None
+
+
+_SENT = Decision(State.SENT)
+
+
+def decide(
+    outcome: Outcome, attempts: int, policy: RetryPolicy, unknown: Unknown, limit: int | None, chance: float
+) -> Decision:
+    """What becomes of a delivery whose attempt number `attempts` came to `outcome`.
+
+    `limit` is the message's own max_attempts, `chance` a random number in [0, 1) for the jitter.
+    """
+    if outcome.verdict is Verdict.ACCEPTED:
+        return _SENT
+    if outcome.verdict is Verdict.REJECTED:
+        return Decision(State.FAILED, outcome.reason)
+    if outcome.verdict is Verdict.UNKNOWN and unknown is Unknown.HOLD:
+        return Decision(State.HELD, outcome.reason)
+    delay = policy.delay(attempts, limit, chance, outcome.retry_after)
+    if delay is None:
+        return Decision(State.FAILED, outcome.reason)
+    return Decision(State.QUEUED, outcome.reason, delay)

@@ -1,0 +1,447 @@
+"""redact_pii: texts keep their meaning and lose the people in them.
+
+Addresses, Message-IDs, phone numbers, IP addresses and credentials become `<redacted:xxxxxxxx>`, a keyed hash of
+the normalised value, so that equal values can still be correlated. Status codes, queue ids, times, UUIDs and
+host names stay. When in doubt it redacts.
+
+Not guaranteed: names of people in prose; an address cut inside its local part by a line break (`ali⏎ce@…`)
+outside angle brackets, where a word before the break looks the same; addresses spelt for humans
+(`alice at example`); IP addresses spelt inside host names (`host-203-0-113-5.isp.example`).
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import html
+import ipaddress
+import re
+import unicodedata
+from collections.abc import Iterable
+from urllib.parse import unquote
+
+_TOKEN = re.compile(r"<redacted:[0-9a-f]{8}>")
+
+# A replacement can create a new word boundary next to it; rounds run until nothing changes, so that redacting
+# twice changes nothing. Two rounds are usual; the bound keeps crafted text linear.
+_ROUNDS = 6
+
+# --- the hot path: most replies are a few short plain words ---
+# No rule without a trigger character, a keyword or an IPv4's three dots matches inside words this short.
+_LONG_WORD = 16
+_CLEAN = re.compile(
+    rf"(?:[A-Za-z0-9.,()'/!?_#<>\[\]*-]{{1,{_LONG_WORD - 1}}}+"
+    r"(?::(?![^ ])(?i:(?<!ken:)(?<!ord:)(?<!ase:)(?<!swd:)(?<!pwd:)(?<!key:)(?<!ret:)(?<!ial:)"
+    r"(?<!als:)(?<!id:)(?<!-to:)(?<!ces:)(?<!':)))?+(?:[ ]++|\Z))*+"
+)
+
+
+def _is_clean(text: str) -> bool:
+    """Whether no rule can match: cheap, and wrong only in the direction of looking closer."""
+    if _CLEAN.fullmatch(text) is None or (text.count(".") >= 3 and _IPV4.search(text)):
+        return False
+    lowered = text.lower()
+    return "bearer" not in lowered and "basic" not in lowered and "auth" not in lowered
+
+
+# --- addresses ---
+# A line break inside a value: folded header, quoted-printable soft break, or the next line of an SMTP reply.
+_FOLD_PATTERN = r"(?:=?\r?\n[ \t]*+(?:[2-5][0-9]{2}[ -])?+(?:[245]\.[0-9]{1,3}\.[0-9]{1,3}[ ]++)?+)"
+_FOLD = re.compile(_FOLD_PATTERN)
+_AT = re.compile(
+    rf"{_FOLD_PATTERN}?(?P<at>[@＠﹫]|%(?:25){{0,3}}40|=40|\+40|&#0{{0,6}}64;?|&#[xX]0{{0,6}}40;?|&commat;"
+    rf"|\\u0040|\\x40){_FOLD_PATTERN}?"
+)
+# By exclusion, because \w lacks the combining marks that SMTPUTF8 addresses need.
+_FOREIGN_MARKS = "“”„«»‹›…，、。；：！？（）《》【】「」"
+_LOCAL = rf"[^\x00-\x20\x7f()<>\[\]:;@＠﹫\\,\"\s{_FOREIGN_MARKS}]"
+_QUOTED_REVERSED = r'"(?:"\\|[^"]){0,256}+"'  # 64 octets are legal; every one may be escaped or encoded
+_SOFT_BREAK_REVERSED = r"[ \t]*+\n\r?(?=[=+_])"  # a line that ends in one of these has not ended
+_LOCAL_REVERSED = re.compile(
+    rf"(?:{_LOCAL}|{_SOFT_BREAK_REVERSED})++(?:(?<=\.){_QUOTED_REVERSED})?+"
+    rf"|{_QUOTED_REVERSED}(?:\.{_LOCAL}++)?+"
+)
+_LABEL = rf"[^\x00-\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\x7f\s＠﹫‘’{_FOREIGN_MARKS}]"
+_ENCODED_LETTER = r"(?:2[DdEe]|3[0-9]|[46][1-9A-Fa-f]|[57][0-9Aa]|[89A-Fa-f][0-9A-Fa-f])"
+
+
+def _domain_pattern(sigil: str) -> re.Pattern[str]:
+    label = rf"(?:{_LABEL}|{re.escape(sigil)}{_ENCODED_LETTER})" if sigil else _LABEL
+    return re.compile(rf"\[[^\[\]\s<>@]{{1,255}}\]|{label}++(?:[.-]++{label}++)*+")
+
+
+_DOMAIN = {sigil: _domain_pattern(sigil) for sigil in ("", "%", "=", "+")}
+_DOTTED = re.compile(r"\.[^\W\d_][\w-]+\Z")
+_NEXT_LINE = re.compile(
+    rf"(?P<glue>[.-]?)(?P<fold>{_FOLD_PATTERN})(?P<rest>\.?{_LABEL}++(?:[.-]++{_LABEL}++)*+)"
+)
+_MAX_FOLDS = 4  # a domain has at most 255 characters
+
+_BRACKETED = re.compile(r"<([^<>]{3,998})>")  # 998: the longest legal line
+_QUOTED_PAIR = re.compile(r"\\(.)")
+_QUOTED = re.compile(r'"[^"]*"')
+_MESSAGE_ID = re.compile(
+    r"((?:message-id|in-reply-to|references)[\"']?\s{0,4}[:=]\s{0,4})<(?!redacted:[0-9a-f]{8}>)([^<>]{1,998})>",
+    re.I,
+)
+# Exact words, none of them personal: in VERP's `photo=example.com@lists.example` the key is the local part.
+_KEY = re.compile(
+    r"(?:to|from|orig_to|rcpt|recipient|sender|e-?mail|mail|addr|address|user|username|login)=", re.I
+)
+_ANY_KEY = re.compile(r"[\w.-]{1,40}=")
+_ESCAPE = re.compile(r"u00[23][0-9a-fA-F]|[nrt]")  # what remains of \u003c or \n before an address in JSON
+
+
+def _sigil(at: str) -> str:
+    """The character that starts an escape in the encoding of `at`; empty when it is literal."""
+    return "" if at in "@＠﹫" else at[0]
+
+
+def _decode(value: str, sigil: str) -> str:
+    if sigil == "&":
+        return html.unescape(value)
+    if sigil == "\\":
+        return re.sub(r"\\(?:u00|x)40", "@", value)
+    if sigil in ("=", "+"):
+        value = re.sub(rf"{re.escape(sigil)}([0-9A-Fa-f]{{2}})", r"%\1", value.replace("%", "%25"))
+    return unquote(unquote(value)) if sigil else value
+
+
+def _ascii_domain(domain: str) -> str:
+    if domain.isascii() or len(domain) > 255:
+        return domain
+    try:
+        return domain.encode("idna").decode("ascii")
+    except UnicodeError:
+        return domain
+
+
+def _normal_address(raw: str, sigil: str = "") -> str:
+    """The one spelling of an address, whatever wrapped it."""
+    value = unicodedata.normalize("NFKC", _decode(_FOLD.sub("", raw), sigil)).lower().strip(" \t<>")
+    value = value.removeprefix("mailto:").removeprefix("rfc822;").strip()
+    if value.startswith("@"):  # a source route: @relay,@relay:address
+        value = value.rpartition(":")[2]
+    local, _, domain = value.rpartition("@")
+    local = _QUOTED_PAIR.sub(r"\1", local.strip().strip('"'))
+    return f"{local}@{_ascii_domain(domain.strip())}"
+
+
+def _domain_end(text: str, start: int, sigil: str) -> int:
+    """Where the domain at `start` ends, line breaks inside it included; `start` when there is none."""
+    found = _DOMAIN.get(sigil, _DOMAIN[""]).match(text, start)
+    if found is None:
+        return start
+    end, dotted, last = found.end(), "." in found[0], found[0].rpartition(".")[2]
+    for _ in range(_MAX_FOLDS):
+        more = _NEXT_LINE.match(text, end)
+        if more is None:
+            break
+        rest = more["rest"]
+        unfinished = len(last) == 1 or (not dotted and ("." in rest or more["glue"] == "."))
+        if not (unfinished or rest.startswith(".") or more["fold"].startswith("=")):
+            break
+        end, dotted, last = more.end(), dotted or "." in rest, rest.rpartition(".")[2]
+    return end
+
+
+def _is_domain(domain: str, sigil: str) -> bool:
+    """Whether an at sign before `domain` is one: `size=40960` and `+40 21…` are not addresses."""
+    if sigil not in ("=", "+"):
+        return True
+    plain = _decode(_FOLD.sub("", domain), sigil)
+    return plain.startswith("[") or bool(_DOTTED.search(plain) or _IPV4.fullmatch(plain))
+
+
+def _skip(text: str, start: int, end: int) -> int:
+    """Where the local part really starts: after quotes, escapes, keys of queries and the rest of a URL."""
+    local = text[start:end]
+    if text[start - 1 : start] == "\\" and (escape := _ESCAPE.match(local)):
+        start += escape.end()
+    elif local.startswith("//") and text[start - 1 : start] == ":":
+        start += 1 + max(local.rfind(mark) for mark in "/?&")
+    elif (query := max(local.rfind("?"), local.rfind("&"))) >= 0 and _KEY.match(local, query + 1):
+        start += query + 1
+    while start < end and text[start] in "'`‘’*{|/.":
+        start += 1
+    key = (_ANY_KEY if text[start - 1 : start] in ("?", "&") else _KEY).match(text, start, end)
+    return key.end() if key else start
+
+
+def _unbracket(text: str, start: int, end: int) -> tuple[int, int]:
+    """The span with its angle brackets, when it has both."""
+    return (
+        (start - 1, end + 1)
+        if text[start - 1 : start] == "<" and text[end : end + 1] == ">"
+        else (start, end)
+    )
+
+
+# --- credentials ---
+_SCHEME = r"(?:bearer|basic|digest|token|aws4-hmac-sha256)"
+_FIELD = (
+    r"(?:(?:api|access|secret|private|auth|account|server|signing|webhook)[_-]?(?:access[_-]?)?key(?:[_-]?id)?"
+    r"|token|secret|password|passwd|passphrase|pwd|credentials?|authorization"
+    r"|(?:(?<!=)pass|sig|signature)(?==))"
+)
+_VALUE = r"(?P<value>(?![\"']?<redacted:)(?:\"[^\"]{1,512}\"|'[^']{1,512}'|[^\s\"'<>,;&]++))"
+_SECRET = re.compile(
+    rf"(?P<head>{_FIELD}[\"']?\s{{0,4}}[:=]\s{{0,4}}(?:[\"']?{_SCHEME}\s{{1,4}})?+"
+    rf"|(?<![a-z])(?:bearer|basic)\s{{1,4}}(?:token\s{{1,4}})?+){_VALUE}",
+    re.I,
+)
+# What follows "invalid token:" or "basic" in prose.
+_PROSE = re.compile(
+    r"an?|and|auth[a-z]*|credentials|disabled|error|expected|expired|failed|has|in|incorrect|invalid|is|mismatch"
+    r"|missing|must|none|not|null|of|or|required|scheme|the|tokens?|unauthorized|was",
+    re.I,
+)
+_SASL = re.compile(r"(\bAUTH[ \t]{1,4}[A-Z0-9-]{3,20}[ \t]{1,4})([A-Za-z0-9+/_-]{4,}+={0,2})", re.I)
+_MECHANISM = re.compile(
+    r"PLAIN|LOGIN|NTLM|GSSAPI|GSS-SPNEGO|XOAUTH2?|OAUTHBEARER|EXTERNAL|ANONYMOUS|[A-Z]{4,6}-(?:MD5|SHA-)[A-Z0-9-]*",
+    re.I,
+)
+_URL_LOGIN = re.compile(r"(?<=://)[^\s/@:<>]{0,256}:[^\s/@<>]{0,256}(?=@)")
+# Each starts at a word's start, so that no word is walked twice, and is at least _LONG_WORD long.
+_KNOWN_KEY = re.compile(
+    r"(?<![\w-])(?:SG\.[\w-]{5,}+\.[\w-]{7,}+|eyJ[\w-]{5,}+\.[\w-]{7,}+(?:\.[\w-]++)?+|A[KS]IA[0-9A-Z]{12,}+"
+    r"|key-(?=[a-z]{0,64}[0-9])[0-9A-Za-z]{12,}+|(?:sk|pk|rk|whsec|gh[pousr]|xox[abp])[_-][\w-]{16,}+)"
+)
+_OPAQUE = re.compile(rf"[A-Za-z0-9+/_-]{{{_LONG_WORD},}}+(?:={{1,2}}(?![\w=]))?+")
+_GMAIL_ID = re.compile(r"\.[0-9]{1,9} - gsmtp")
+_LONG_HEX = re.compile(r"[0-9a-f]{32,}|[0-9A-F]{32,}")
+_LONG_TOKEN = 32  # longer than the queue ids we know of in mixed case (Exim 23, SendGrid and Mimecast 22)
+_CASES = re.compile(r"[a-z]+|[A-Z]+|[0-9]+")
+_SASL_BYTES = re.compile(rb"[\x00\x01\x20-\x7e]++")  # NUL parts PLAIN, SOH parts XOAUTH2
+_ENCODED_WORD = r"=\?[^?\s]{1,64}\?([bBqQ])\?([^?\s]{0,2000})\?="
+_ENCODED_WORDS = re.compile(rf"{_ENCODED_WORD}(?:\s{{1,80}}{_ENCODED_WORD})*")
+
+
+def _unbase64(value: str) -> bytes:
+    """The bytes, or none when it is not base64."""
+    plain = value.rstrip("=").replace("-", "+").replace("_", "/")
+    try:
+        return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
+    except ValueError:
+        return b""
+
+
+def _unword(encoding: str, payload: str) -> str:
+    """An RFC 2047 word decoded, as UTF-8 whatever it claims: what we look for is ASCII in usual charsets."""
+    if encoding in "bB":
+        return _unbase64(payload).decode("utf-8", "replace")
+    return _decode(payload.replace("_", " "), "=")
+
+
+def _looks_random(value: str) -> bool:
+    """Whether a word changes between cases and digits as often as random base64 does; paths do not."""
+    runs = _CASES.findall(value)
+    kinds = {run[0].isdigit() + 2 * run[0].isupper() for run in runs}
+    return len(kinds) == 3 and 4 * len(runs) >= len(value)
+
+
+def _is_login(decoded: bytes) -> bool:
+    """Whether decoded base64 is what SASL sends, or an address."""
+    return _SASL_BYTES.fullmatch(decoded) is not None and any(
+        mark in decoded for mark in (b"@", b"\0", b"\1")
+    )
+
+
+def _is_padded(value: str) -> bool:
+    return value.endswith("=") and len(value) % 4 == 0 and value.lower() != value != value.upper()
+
+
+# --- numbers ---
+_IPV4 = re.compile(r"(?<![0-9])(?<![0-9]\.)(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![0-9])(?!\.[0-9])")
+_IPV6 = re.compile(
+    r"(?<![0-9A-Za-z])(?:IPv6:)?(?:[0-9a-f]{1,4}|:(?=:))(?::[0-9a-f]{0,4}){2,7}(?:(?:\.[0-9]{1,3}){3})?(?![0-9a-z])"
+    r"(?:%[a-z0-9]{1,15})?",
+    re.I,
+)
+# A zone such as +1000 has four digits and then a space; a country code has at most three.
+_PHONE = re.compile(
+    r"(?<![0-9A-Za-z])(?:\+|%2B)[1-9](?:[0-9]{6,14}(?![0-9])"
+    r"|[0-9]{0,2}[ .-]?(?:\([0-9]{1,4}\)|(?<=[ .-])[0-9]{1,4})(?:[ .-]{1,2}[0-9]{2,8}){1,4}(?![0-9]))",
+    re.I,
+)
+
+
+def _normal_ip(value: str) -> str | None:
+    """The canonical spelling of an IP address, or nothing when it is none; a mapped IPv4 is an IPv4."""
+    if ":" not in value:
+        value = ".".join(part.lstrip("0") or "0" for part in value.split("."))
+    try:
+        address = ipaddress.ip_address(value.partition("%")[0])
+    except ValueError:
+        return None
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def _host(name: str) -> str:
+    """A host name or IP address as keep_hosts compares it."""
+    bare = name.strip().strip("[]").rstrip(".").lower()
+    return _normal_ip(bare.removeprefix("ipv6:")) or bare
+
+
+class Redactor:
+    """Redacts under one key; host names and IP addresses in `keep_hosts` stay readable."""
+
+    __slots__ = ("_keep", "_key")
+
+    def __init__(self, key: bytes, keep_hosts: Iterable[str] = ()) -> None:
+        self._key = key
+        names = frozenset(map(_host, keep_hosts))
+        self._keep = names.union(
+            *(name.split(".") for name in names)
+        )  # labels: a long one looks like a token
+
+    def hosts(self, *names: str) -> Redactor:
+        """The same redactor, which also leaves these hosts readable."""
+        return Redactor(self._key, self._keep.union(names))
+
+    def __call__(self, text: str) -> str:
+        if _is_clean(text):
+            return text
+        for _ in range(_ROUNDS):
+            before, text = text, self._round(self._encoded_words(text))
+            if text == before:
+                break
+        return text
+
+    def _round(self, text: str) -> str:
+        text = self._credentials(text)
+        text = self._addresses(text)
+        return self._opaque(self._numbers(text))
+
+    def _token(self, value: str) -> str:
+        # surrogatepass: undecodable bytes of a reply arrive as lone surrogates
+        digest = hmac.digest(self._key, value.encode("utf-8", "surrogatepass"), "sha256")
+        return f"<redacted:{digest[:4].hex()}>"
+
+    def _encoded_words(self, text: str) -> str:
+        return _ENCODED_WORDS.sub(self._encoded_word, text) if "=?" in text else text
+
+    def _encoded_word(self, found: re.Match[str]) -> str:
+        decoded = "".join(_unword(*word) for word in re.findall(_ENCODED_WORD, found[0]))
+        return self._tokens_of(decoded) or found[0]
+
+    def _tokens_of(self, decoded: str) -> str:
+        """The tokens of what is personal in a decoded text, without the rest; empty when nothing is."""
+        redacted = self._round(decoded)
+        return " ".join(_TOKEN.findall(redacted)) if redacted != decoded else ""
+
+    # credentials
+
+    def _credentials(self, text: str) -> str:
+        if "://" in text and "@" in text:
+            text = _URL_LOGIN.sub(lambda found: self._token(found[0]), text)
+        text = _SECRET.sub(self._secret, text)
+        text = _SASL.sub(self._sasl, text)
+        return _KNOWN_KEY.sub(lambda found: self._token(found[0]), text)
+
+    def _secret(self, found: re.Match[str]) -> str:
+        head, value = found["head"], found["value"]
+        bare = value.strip("\"'").rstrip(".)")
+        is_prose = not head.endswith("=") and _PROSE.fullmatch(bare.rstrip(":")) is not None
+        if not bare or is_prose or bare.startswith("realm="):
+            return found[0]
+        if head[:5].lower() == "basic" and bare.isalpha() and bare.lower() == bare:
+            return found[0]
+        before, _, after = value.partition(bare)
+        return f"{head}{before}{self._token(bare)}{after}"
+
+    def _sasl(self, found: re.Match[str]) -> str:
+        head, blob = found.groups()
+        if _MECHANISM.fullmatch(blob) or (blob.isalpha() and blob in (blob.lower(), blob.capitalize())):
+            return found[0]
+        return head + self._token(blob)
+
+    def _opaque(self, text: str) -> str:
+        return _OPAQUE.sub(self._opaque_word, text)
+
+    def _opaque_word(self, found: re.Match[str]) -> str:
+        word = found[0]
+        if _is_login(decoded := _unbase64(word)):
+            return self._tokens_of(decoded.decode("ascii").replace("\0", " ")) or self._token(word)
+        is_long = len(word) >= _LONG_TOKEN and bool(_LONG_HEX.search(word) or _looks_random(word))
+        kept = word.lower() in self._keep or _GMAIL_ID.match(found.string, found.end())
+        return self._token(word) if (is_long or _is_padded(word)) and not kept else word
+
+    # addresses
+
+    def _addresses(self, text: str) -> str:
+        if "<" in text:
+            text = _BRACKETED.sub(self._bracketed, text)
+            text = _MESSAGE_ID.sub(lambda found: found[1] + self._token(_normal_address(found[2])), text)
+        return self._bare_addresses(text)
+
+    def _bracketed(self, found: re.Match[str]) -> str:
+        """Inside angle brackets an address may be folded anywhere; tags and URLs are for the next step."""
+        inside = _FOLD.sub("", found[1])
+        local, at, domain = inside.rpartition("@")
+        bare = _QUOTED.sub("", local.strip() + at + domain.strip())
+        route = inside.startswith("@")
+        if (
+            not at
+            or not local.strip()
+            or "://" in bare
+            or re.search(r"\s", bare)
+            or ("," in bare and not route)
+        ):
+            return found[0]
+        return self._token(_normal_address(f"{local.strip()}@{domain.strip()}"))
+
+    def _bare_addresses(self, text: str) -> str:
+        """Looks left and right of each at sign; going left on reversed text keeps the whole walk linear."""
+        reverse, size = "", len(text)
+        parts: list[str] = []
+        done = 0
+        for at in _AT.finditer(text):
+            if at.start() < done:
+                continue
+            sigil = _sigil(at["at"])
+            end = _domain_end(text, at.end(), sigil)
+            if not _is_domain(text[at.end() : end], sigil):
+                continue
+            reverse = reverse or text[::-1]
+            local = _LOCAL_REVERSED.match(reverse, size - at.start(), size - done)
+            start = _skip(text, size - local.end(), at.start()) if local else at.start()
+            if start == at.start():
+                continue
+            token = self._token(_normal_address(text[start:end], sigil))
+            start, end = _unbracket(text, start, end)
+            parts += (text[done:start], token)
+            done = end
+        return "".join((*parts, text[done:])) if parts else text
+
+    # numbers
+
+    def _numbers(self, text: str) -> str:
+        if text.count(":") >= 2:
+            text = _IPV6.sub(self._ipv6, text)
+        if text.count(".") >= 3:
+            text = _IPV4.sub(self._ipv4, text)
+        return _PHONE.sub(self._phone, text) if "+" in text or "%2" in text else text
+
+    def _ipv4(self, found: re.Match[str]) -> str:
+        address = _normal_ip(found[0])
+        return self._token(address) if address and address not in self._keep else found[0]
+
+    def _ipv6(self, found: re.Match[str]) -> str:
+        value = found[0].lower().removeprefix("ipv6:")
+        bare = value if value.endswith("::") else value.rstrip(":")
+        address = _normal_ip(bare)
+        if address in self._keep or not re.search("[0-9a-f]", bare):
+            return found[0]
+        if address is None and "::" not in bare:  # a time, a MAC address
+            return found[0]
+        return self._token(address or bare) + value[len(bare) :]
+
+    def _phone(self, found: re.Match[str]) -> str:
+        digits = re.sub("[^0-9]", "", found[0].lower().removeprefix("%2b"))
+        return self._token("+" + digits) if 7 <= len(digits) <= 15 else found[0]
+
+
+def redact_pii(text: str, key: bytes, keep_hosts: Iterable[str] = ()) -> str:
+    """`Redactor` for one text."""
+    return Redactor(key, keep_hosts)(text)

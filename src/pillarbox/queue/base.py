@@ -1,0 +1,118 @@
+"""The Queue port: how a worker gets the right to attempt, and gives account of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from pillarbox.model.delivery import State
+from pillarbox.model.message import Content, Message
+from pillarbox.model.outcome import Outcome
+
+
+@dataclass(slots=True)
+class Claimed:
+    """A message claimed whole: all its deliveries that were due, under one fence.
+
+    `attempts` counts those made before, per recipient. `content` is None when retention dropped it.
+    `age` is how long ago the message was accepted when it was claimed, by the database's clock; `claimed_at` is that
+    moment by the event loop's.
+    """
+
+    message: Message
+    content: Content | None = field(repr=False)
+    claim: int
+    ns: Sequence[int]
+    recipients: Sequence[str] = field(repr=False)
+    attempts: Sequence[int]
+    tenant_id: int
+    size: int
+    class_name: str
+    kind: str | None
+    max_attempts: int | None
+    expired: bool
+    expires_at: datetime | None
+    age: float
+    claimed_at: float
+
+
+@dataclass(slots=True)
+class Settlement:
+    """What became of one delivery in an attempt. `ended` and `took` are by the event loop's clock."""
+
+    message_id: UUID
+    n: int
+    claim: int
+    state: State
+    outcome: Outcome
+    reason: str | None = None
+    delay: float | None = None
+    retry: str | None = None
+    provider_id: int | None = None
+    reply: str | None = None
+    ended: float = 0.0
+    took: float = 0.0
+    expires_at: datetime | None = None
+
+
+class Key(NamedTuple):
+    """Names one delivery under one claim."""
+
+    message_id: UUID
+    n: int
+    claim: int
+
+
+@dataclass(slots=True)
+class Account:
+    """A batch of settlements with the conversations worth keeping."""
+
+    settlements: Sequence[Settlement]
+    conversations: Sequence[tuple[UUID, int, str]] = ()
+    secret_messages: Sequence[UUID] = ()
+
+
+class Queue(Protocol):
+    """One worker's view of the queue.
+
+    Claims are leased: `register` begins a lease, `heartbeat` extends it for everything the worker holds. When the lease
+    runs out, `reap` (by anybody) takes the claims away; settling them later does nothing. Every method can raise
+    StoreError; then nothing, or everything, of that call was done, and it can be made again.
+    """
+
+    worker: int  # the id of the current lease; 0 before the first
+
+    async def register(self, name: str, lease: float) -> int:
+        """Begin a lease under a new worker id."""
+        ...
+
+    async def heartbeat(self, lease: float) -> bool:
+        """Extend the lease; False when it was taken away and the worker must register again."""
+        ...
+
+    async def claim(self, limit: int, size: int, alone: bool) -> list[Claimed]:
+        """Take up to `limit` due messages of `size` bytes together; with `alone` the first may be larger."""
+        ...
+
+    async def settle(self, account: Account) -> set[Key]:
+        """Write outcomes; returns those that were still held. The rest had been taken away or settled before."""
+        ...
+
+    async def release(self, claims: Sequence[Claimed]) -> None:
+        """Give claims back untouched: nothing of them was sent."""
+        ...
+
+    async def retire(self) -> None:
+        """End the lease; nothing is held any more."""
+        ...
+
+    async def reap(self, limit: int, grace: float) -> int:
+        """Take back claims of workers whose lease ran out; returns how many deliveries."""
+        ...
+
+    async def next_due(self) -> float | None:
+        """Seconds until the next deferred delivery is due."""
+        ...

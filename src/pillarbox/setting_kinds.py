@@ -1,0 +1,207 @@
+"""The kinds of value a setting can have: how each is read, what is allowed, how it is shown.
+
+`read` takes what a person gave (text from the environment, a TOML value, a flag) and raises ValueError.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pillarbox.model.secret import Secret
+
+KEY_BYTES = 32  # AES-256 and HMAC-SHA-256 both want exactly this much
+
+_YEAR = 365 * 86400.0
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of value: what is allowed in words, how to read it (ValueError if wrong), how to show it."""
+
+    allowed: str
+    read: Callable[[Any], Any]
+    show: Callable[[Any], str] = str
+    choices: tuple[str, ...] = ()
+    empty: Any = None  # the value when nothing is given
+
+
+def _string(raw: object) -> str:
+    """A plain value as trimmed text; what is no plain value, or hides control characters, is wrong."""
+    if isinstance(raw, bool) or not isinstance(raw, str | int | float | os.PathLike):
+        raise ValueError
+    text = str(raw).strip()
+    if not text or any(ord(c) < 32 or ord(c) == 127 for c in text):
+        raise ValueError
+    return text
+
+
+def _within(value: float, low: float, high: float) -> None:
+    if not low <= value <= high:  # also false for NaN
+        raise ValueError
+
+
+def _number_and_unit(raw: object, units: Mapping[str, float], plain: str) -> float:
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?) ?([a-z]*)", _string(raw).lower(), re.ASCII)
+    if match is None or (match[2] or plain) not in units:
+        raise ValueError
+    return float(match[1]) * units[match[2] or plain]
+
+
+def text(allowed: str, pattern: str = r".*") -> Kind:
+    def read(raw: object) -> str:
+        value = _string(raw)
+        if not re.fullmatch(pattern, value):
+            raise ValueError
+        return value
+
+    return Kind(allowed, read)
+
+
+def one_of(*choices: str) -> Kind:
+    def read(raw: object) -> str:
+        value = _string(raw).lower()
+        if value not in choices:
+            raise ValueError
+        return value
+
+    return Kind("one of " + ", ".join(choices), read, choices=choices)
+
+
+def integer(low: int, high: int) -> Kind:
+    def read(raw: object) -> int:
+        value = _string(raw)
+        if not re.fullmatch(r"\d{1,18}", value, re.ASCII):
+            raise ValueError
+        _within(int(value), low, high)
+        return int(value)
+
+    return Kind(f"a whole number from {low} to {high}", read)
+
+
+def fraction() -> Kind:
+    def read(raw: object) -> float:
+        value = float(_string(raw))
+        _within(value, 0.0, 1.0)
+        return value
+
+    return Kind("a number from 0 to 1", read, lambda value: f"{value:g}")
+
+
+def boolean() -> Kind:
+    def read(raw: object) -> bool:
+        value = str(raw).strip().lower()
+        if value not in _TRUE + _FALSE:
+            raise ValueError
+        return value in _TRUE
+
+    return Kind("true or false (1/0, yes/no, on/off)", read, lambda value: str(value).lower())
+
+
+def duration(low: str = "0s", *, or_off: bool = False) -> Kind:
+    least = _number_and_unit(low, _UNITS, "s")
+
+    def read(raw: object) -> float | None:
+        if or_off and str(raw).strip().lower() == "off":
+            return None
+        seconds = _number_and_unit(raw, _UNITS, "s")
+        _within(seconds, least, 100 * _YEAR)  # a century: beyond it clocks and intervals overflow
+        return seconds
+
+    words = "a duration such as 500ms, 5s, 10m, 2h, 7d, or plain seconds" + (", or off" if or_off else "")
+    return Kind(f"{words}; at least {low}", read, show_duration)
+
+
+def show_duration(seconds: float | None) -> str:
+    """The shortest exact form: 5s, 500ms, 30d; `off` for none."""
+    if seconds is None:
+        return "off"
+    for unit in ("d", "h", "m", "s", "ms"):
+        count = seconds / _UNITS[unit]
+        if count >= 1 and math.isclose(count, round(count), rel_tol=1e-12):
+            return f"{round(count)}{unit}"
+    return f"{seconds:g}s"
+
+
+def size(low: int) -> Kind:
+    def read(raw: object) -> int:
+        value = int(_number_and_unit(raw, _SIZES, ""))
+        _within(value, low, 2**40)  # a tebibyte: no process holds more mail in memory
+        return value
+
+    return Kind(f"a size such as 64MiB, 10MB, or plain bytes; at least {show_size(low)}", read, show_size)
+
+
+def show_size(count: int) -> str:
+    for name in ("GiB", "MiB", "KiB"):
+        factor = _SIZES[name.lower()]
+        if count and count % factor == 0:
+            return f"{count // factor}{name}"
+    return str(count)
+
+
+def key_bytes(key: Secret) -> bytes:
+    """The 32 bytes of a key written as 64 hex digits or as base64; ValueError for anything else."""
+    value = key.reveal().strip()
+    if re.fullmatch(r"[0-9a-fA-F]{64}", value):
+        return bytes.fromhex(value)
+    try:
+        padded = value.rstrip("=").translate(str.maketrans("-_", "+/")) + "="
+        decoded = base64.b64decode(padded, validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("not base64") from None  # the original may quote the key
+    if len(decoded) != KEY_BYTES:
+        raise ValueError("not 32 bytes")
+    return decoded
+
+
+def _read_key(raw: object) -> Secret:
+    key = raw if isinstance(raw, Secret) else Secret(_string(raw))
+    key_bytes(key)
+    return key
+
+
+def _read_keys(raw: object) -> tuple[Secret, ...]:
+    parts = raw.split(",") if isinstance(raw, str) else raw
+    if not isinstance(parts, list | tuple) or not parts:
+        raise ValueError
+    return tuple(_read_key(part) for part in parts)
+
+
+def show_url(url: str) -> str:
+    """A database URL without its password."""
+    url = re.sub(r"(://[^:/?#]*):.*@", r"\1:****@", url)
+    return re.sub(r"(password=)[^&]*", r"\1****", url)
+
+
+def _read_listen(raw: object) -> str:
+    match = re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):(\d{1,5})", _string(raw), re.ASCII)
+    if match is None:
+        raise ValueError
+    _within(int(match[2]), 0, 65535)  # 0: any free port
+    return match[0]
+
+
+def _hidden(value: object) -> str:
+    return "****" if value else ""
+
+
+_KEY = "32 bytes as 64 hex digits or base64"
+KEY = Kind(_KEY, _read_key, _hidden)
+KEYS = Kind(f"keys separated by commas, newest first, each {_KEY}", _read_keys, _hidden, empty=())
+URL = Kind("a URL such as postgresql://user@host:5432/name", text("", r"postgres(ql)?://.+").read, show_url)
+LISTEN = Kind("host:port, such as 127.0.0.1:8025 or [::1]:8025", _read_listen)
+HOST = text("a host name or address, without a port", r"[^\s/@:\[\]]+|[0-9a-fA-F.]*(:[0-9a-fA-F.]*){2,}")
+ADDRESS = text("one e-mail address such as noreply@example.com", r"[^\s@<>,]+@[^\s@<>,]+")
+PORT = integer(1, 65535)
+PATH = Kind("a path", lambda raw: Path(os.path.expanduser(_string(raw))))

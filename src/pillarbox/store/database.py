@@ -1,0 +1,100 @@
+"""The connection to PostgreSQL: a pool, and foreign errors turned into ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import asyncpg
+
+from pillarbox.errors import StoreError
+
+# What an absent, stopping or overloaded server raises; the statement may or may not have been carried out.
+AWAY = (
+    OSError,
+    asyncio.TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.InsufficientResourcesError,
+)
+# PostgreSQL aborted the statement for its own reasons; it can simply be made again.
+TRY_AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+
+
+@contextmanager
+def translated() -> Any:
+    """Turn what PostgreSQL's absence raises into StoreError."""
+    try:
+        yield
+    except (*AWAY, *TRY_AGAIN) as error:
+        raise StoreError(f"PostgreSQL: {type(error).__name__}: {error}".rstrip(": ")) from error
+
+
+class Database:
+    """A pool of connections. Each method is one statement in its own short transaction."""
+
+    def __init__(self, pool: asyncpg.Pool, url: str, statement_cache: bool) -> None:
+        self.pool = pool
+        self._url = url
+        self._statement_cache = statement_cache
+
+    @classmethod
+    async def connect(cls, url: str, *, least: int = 1, most: int = 8, statement_cache: bool = True) -> Database:
+        """Open the pool. Without a statement cache it also works through a pooler in transaction mode."""
+        with translated():
+            pool = await asyncpg.create_pool(
+                url,
+                min_size=least,
+                max_size=most,
+                command_timeout=60,  # every statement is short; one that is not has met a lock or a dead network
+                max_inactive_connection_lifetime=300,
+                statement_cache_size=100 if statement_cache else 0,
+            )
+        return cls(pool, url, statement_cache)
+
+    async def close(self) -> None:
+        try:
+            await asyncio.wait_for(self.pool.close(), 5)
+        except (asyncio.TimeoutError, *AWAY):
+            self.pool.terminate()
+
+    async def fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:
+        with translated():
+            return await self.pool.fetch(query, *arguments)  # type: ignore[no-any-return]
+
+    async def fetchrow(self, query: str, *arguments: Any) -> asyncpg.Record | None:
+        with translated():
+            return await self.pool.fetchrow(query, *arguments)
+
+    async def fetchval(self, query: str, *arguments: Any) -> Any:
+        with translated():
+            return await self.pool.fetchval(query, *arguments)
+
+    async def execute(self, query: str, *arguments: Any) -> int:
+        """Carry out a statement; returns how many rows it touched."""
+        with translated():
+            tag = await self.pool.execute(query, *arguments)
+        count = tag.rpartition(" ")[2]
+        return int(count) if count.isdigit() else 0
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[asyncpg.Connection]:
+        with translated():
+            async with self.pool.acquire() as connection, connection.transaction():
+                yield connection
+
+    @asynccontextmanager
+    async def listening(self, channel: str, heard: Callable[[], None]) -> AsyncIterator[asyncpg.Connection]:
+        """A connection of its own that calls `heard` for every notification."""
+        with translated():
+            connection = await asyncpg.connect(self._url, statement_cache_size=0, timeout=30)
+        try:
+            with translated():
+                await connection.add_listener(channel, lambda *_: heard())
+            yield connection
+        finally:
+            connection.terminate()

@@ -1,0 +1,377 @@
+-- Accepting a mail, in the caller's transaction. `accept/checks.py` makes the same checks in the same order
+-- for callers in Python; tests/integration/test_enqueue_corpus.py holds the two together.
+
+-- Raise one of our errors: PB400 invalid, PB404 unknown name, PB409 conflict. CONSTRAINT carries the stable
+-- code, COLUMN the field.
+CREATE FUNCTION pillarbox._fail(state text, code text, field text, message text, hint text DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+  RAISE EXCEPTION USING ERRCODE = state, MESSAGE = format('%s: %s', field, message), CONSTRAINT = code,
+    COLUMN = field, DETAIL = message, HINT = coalesce(hint, '');
+END $$;
+
+-- Version 7: 48 bits of milliseconds, then random bits.
+CREATE FUNCTION pillarbox._new_id() RETURNS uuid LANGUAGE sql VOLATILE AS $$
+  SELECT encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
+    PLACING substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3) FROM 1 FOR 6),
+    52, 1), 53, 1), 'hex')::uuid
+$$;
+DO $$
+BEGIN
+  IF current_setting('server_version_num')::int >= 180000 THEN  -- the server's own is faster
+    CREATE OR REPLACE FUNCTION pillarbox._new_id() RETURNS uuid LANGUAGE sql VOLATILE AS 'SELECT uuidv7()';
+  END IF;
+END $$;
+
+-- The bare address of `a@b` or `Name <a@b>`; raises when it is not a legal one.
+CREATE FUNCTION pillarbox._address(mailbox text, field text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+  address text := mailbox;
+  at_sign integer;
+  domain text;
+BEGIN
+  IF mailbox IS NULL OR mailbox = '' THEN
+    PERFORM pillarbox._fail('PB400', 'bad_address', field, 'an address is missing', 'write name@domain');
+  ELSIF octet_length(mailbox) > 998 THEN
+    PERFORM pillarbox._fail('PB400', 'too_long', field, 'a name and address may have 998 octets together');
+  ELSIF mailbox ~ '[\u0001-\u001f\u007f]' THEN
+    PERFORM pillarbox._fail('PB400', 'control_character', field, 'an address may not contain control characters',
+                            'remove line ends, tabs and NULs');
+  END IF;
+  IF right(mailbox, 1) = '>' THEN
+    address := substring(mailbox FROM '<([^<>]*)>$');
+    IF address IS NULL OR left(mailbox, -(length(address) + 2)) ~ '[<>]' THEN
+      PERFORM pillarbox._fail('PB400', 'bad_address', field, 'the angle brackets do not match', 'write Name <name@domain>');
+    END IF;
+  END IF;
+  at_sign := length(address) - strpos(reverse(address), '@') + 1;
+  domain := substr(address, at_sign + 1);
+  IF octet_length(address) > 254 OR octet_length(left(address, at_sign - 1)) > 64
+     OR address !~ '^([^\u0001-\u0020"(),.:;<>@\[\\\]\u007f-\u00a0\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]+(\.[^\u0001-\u0020"(),.:;<>@\[\\\]\u007f-\u00a0\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]+)*|"([^"\\\u0001-\u001f\u007f-\u009f]|\\[ -~])*")@([^\u0001-\u002c./:-@\[-`{-\u00a0\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]+(\.[^\u0001-\u002c./:-@\[-`{-\u00a0\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]+)*|\[([0-9]{1,3}(\.[0-9]{1,3}){3}|IPv6:[0-9A-Fa-f:.]{2,45})\])$'
+     OR domain ~ '(^|\.)-|-(\.|$)|[^.]{64}' THEN
+    PERFORM pillarbox._fail('PB400', 'bad_address', field, 'not a legal e-mail address', 'write name@domain');
+  END IF;
+  RETURN address;
+END $$;
+
+-- The bare addresses of a list of mailboxes.
+CREATE FUNCTION pillarbox._addresses(mailboxes text[], field text) RETURNS text[] LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+  found text[] := '{}';
+  mailbox text;
+BEGIN
+  IF array_ndims(mailboxes) > 1 THEN
+    PERFORM pillarbox._fail('PB400', 'bad_type', field, 'must be a flat list of addresses');
+  END IF;
+  -- Counted before each is looked at: a million addresses must not cost a million checks.
+  IF cardinality(mailboxes) > 100 THEN
+    PERFORM pillarbox._fail('PB400', 'too_many', field, 'at most 100 addresses', 'send several mails');
+  END IF;
+  FOREACH mailbox IN ARRAY mailboxes LOOP
+    found := found || pillarbox._address(mailbox, field);
+  END LOOP;
+  RETURN found;
+END $$;
+
+CREATE FUNCTION pillarbox._check_header(name text, value text) RETURNS void LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  IF name !~ '^[!-9;-~]{1,76}$' THEN
+    PERFORM pillarbox._fail('PB400', 'bad_header', 'headers', 'a header name is 1 to 76 printable ASCII characters without a colon');
+  ELSIF lower(name) IN ('from', 'to', 'cc', 'bcc', 'subject', 'reply-to', 'sender', 'mime-version', 'received', 'return-path')
+        OR lower(name) LIKE 'content-%' OR lower(name) LIKE 'resent-%' THEN
+    PERFORM pillarbox._fail('PB400', 'reserved_header', 'headers', format('%s cannot be given as a header', name),
+                            'use the argument of that name, or raw');
+  ELSIF value IS NULL THEN
+    PERFORM pillarbox._fail('PB400', 'bad_header', 'headers', format('%s must be a string', name));
+  ELSIF value ~ '[\u0001-\u0008\u000a-\u001f\u007f]' THEN
+    PERFORM pillarbox._fail('PB400', 'control_character', 'headers', format('%s may not contain control characters', name),
+                            'remove line ends and NULs; long values are folded for you');
+  ELSIF octet_length(value) > 998 THEN
+    PERFORM pillarbox._fail('PB400', 'too_long', 'headers', format('%s may have 998 octets', name));
+  END IF;
+END $$;
+
+CREATE FUNCTION pillarbox._check_headers(headers jsonb) RETURNS void LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+  header record;
+BEGIN
+  IF jsonb_typeof(headers) <> 'object' THEN
+    PERFORM pillarbox._fail('PB400', 'bad_type', 'headers', 'must be an object of names and strings');
+  ELSIF (SELECT count(*) FROM jsonb_object_keys(headers)) > 50 THEN
+    PERFORM pillarbox._fail('PB400', 'too_many', 'headers', 'at most 50 headers');
+  END IF;
+  FOR header IN SELECT key, CASE jsonb_typeof(value) WHEN 'string' THEN value #>> '{}' END AS value FROM jsonb_each(headers) LOOP
+    PERFORM pillarbox._check_header(header.key, header.value);
+  END LOOP;
+END $$;
+
+-- Check attachments ({filename, content as base64, content_type, content_id}); returns their size in the mail.
+CREATE FUNCTION pillarbox._check_attachments(attachments jsonb) RETURNS bigint LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+  total bigint := 0;
+  item jsonb;
+  extra text;
+BEGIN
+  IF jsonb_typeof(attachments) <> 'array' THEN
+    PERFORM pillarbox._fail('PB400', 'bad_type', 'attachments', 'must be an array of objects');
+  ELSIF jsonb_array_length(attachments) > 100 THEN
+    PERFORM pillarbox._fail('PB400', 'too_many', 'attachments', 'at most 100 attachments');
+  END IF;
+  FOR item IN SELECT value FROM jsonb_array_elements(attachments) LOOP
+    IF jsonb_typeof(item) <> 'object' THEN
+      PERFORM pillarbox._fail('PB400', 'bad_type', 'attachments', 'must be an array of objects');
+    END IF;
+    SELECT key INTO extra FROM jsonb_each(item)
+      WHERE key NOT IN ('filename', 'content', 'content_type', 'content_id')
+         OR jsonb_typeof(value) NOT IN ('string', 'null') LIMIT 1;
+    IF extra IS NOT NULL THEN
+      PERFORM pillarbox._fail('PB400', 'bad_attachment', 'attachments', format('%s is not expected, or not a string', extra),
+                              'an attachment has filename, content (base64), content_type and content_id');
+    ELSIF coalesce(item->>'filename', '') = '' OR octet_length(item->>'filename') > 255
+          OR item->>'filename' ~ '[\u0001-\u001f\u007f/\\]' THEN
+      PERFORM pillarbox._fail('PB400', 'bad_attachment', 'attachments',
+                              'a filename is 1 to 255 octets without control characters or slashes');
+    ELSIF item->>'content_type' !~ '^[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}( *; *[A-Za-z0-9!#$&^_.+*-]+=("[ !#-\[\]-~]*"|[A-Za-z0-9!#$&^_.+*''%-]+))*$' THEN
+      PERFORM pillarbox._fail('PB400', 'bad_attachment', 'attachments', 'content_type must be like type/subtype');
+    ELSIF item->>'content_id' !~ '^[!-;=?-~]{1,255}$' THEN
+      PERFORM pillarbox._fail('PB400', 'bad_attachment', 'attachments',
+                              'content_id is 1 to 255 printable ASCII characters without <, > or spaces');
+    ELSIF item->>'content' IS NULL THEN
+      PERFORM pillarbox._fail('PB400', 'bad_attachment', 'attachments', 'content is missing', 'give the file as base64');
+    END IF;
+    BEGIN
+      total := total + (octet_length(decode(item->>'content', 'base64')) + 2) / 3 * 4;
+    EXCEPTION WHEN invalid_parameter_value THEN
+      PERFORM pillarbox._fail('PB400', 'bad_attachment', 'attachments', 'content is not base64');
+    END;
+  END LOOP;
+  RETURN total;
+END $$;
+
+CREATE FUNCTION pillarbox._check_label(value text, field text) RETURNS void LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  IF value = '' OR octet_length(value) > 64 OR value ~ '[\u0001-\u001f\u007f]' THEN
+    PERFORM pillarbox._fail('PB400', 'bad_label', field, 'must be 1 to 64 octets without control characters');
+  END IF;
+END $$;
+
+-- One delivery per distinct address, numbered in the order to, cc, bcc.
+CREATE FUNCTION pillarbox._address_many(
+  message_id uuid, due timestamptz, state pillarbox.state, tenant_id integer, size integer, lane smallint,
+  recipients text[], copies text[], blind text[]
+) RETURNS void LANGUAGE sql AS $$
+  WITH listed AS (
+    SELECT address, min(role) AS role, min(place) AS place
+    FROM (SELECT address, 1 AS role, place FROM unnest(recipients) WITH ORDINALITY AS r(address, place)
+          UNION ALL SELECT address, 2, place + 1000 FROM unnest(copies) WITH ORDINALITY AS r(address, place)
+          UNION ALL SELECT address, 3, place + 2000 FROM unnest(blind) WITH ORDINALITY AS r(address, place)) AS all_of_them
+    GROUP BY address
+  ), accepted AS MATERIALIZED (SELECT nextval('pillarbox.message_seq') AS seq)
+  INSERT INTO pillarbox.deliveries (message_id, seq, next_attempt_at, state, tenant_id, size, n, lane, role, recipient)
+  SELECT message_id, (SELECT seq FROM accepted), due, state, tenant_id, size, row_number() OVER (ORDER BY place) - 1, lane,
+    (ARRAY['t', 'c', 'b'])[role]::"char", address
+  FROM listed
+$$;
+
+-- The strings of a JSON array, or of one string; null for none.
+CREATE FUNCTION pillarbox._texts(list jsonb, field text) RETURNS text[] LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  CASE coalesce(jsonb_typeof(list), 'null')
+    WHEN 'null' THEN RETURN NULL;
+    WHEN 'string' THEN RETURN ARRAY[list #>> '{}'];
+    WHEN 'array' THEN
+      IF EXISTS (SELECT FROM jsonb_array_elements(list) WHERE jsonb_typeof(value) <> 'string') THEN
+        PERFORM pillarbox._fail('PB400', 'bad_type', field, 'must be a list of strings');
+      END IF;
+      RETURN ARRAY(SELECT jsonb_array_elements_text(list));
+    ELSE
+      PERFORM pillarbox._fail('PB400', 'bad_type', field, 'must be a list of strings');
+  END CASE;
+END $$;
+
+-- Accept one mail; returns its id. Documented in docs/reference/sql.md.
+CREATE FUNCTION pillarbox.enqueue(
+  sender text DEFAULT NULL, "to" text[] DEFAULT NULL, subject text DEFAULT NULL, text text DEFAULT NULL,
+  html text DEFAULT NULL, cc text[] DEFAULT NULL, bcc text[] DEFAULT NULL, reply_to text[] DEFAULT NULL,
+  raw bytea DEFAULT NULL, headers jsonb DEFAULT NULL, attachments jsonb DEFAULT NULL, tenant text DEFAULT 'default',
+  class text DEFAULT 'transactional', kind text DEFAULT NULL, priority text DEFAULT 'normal',
+  send_at timestamptz DEFAULT NULL, expires_at timestamptz DEFAULT NULL, max_attempts integer DEFAULT NULL,
+  idempotency_key text DEFAULT NULL, tags text[] DEFAULT NULL, metadata jsonb DEFAULT NULL
+) RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+  id uuid;
+  now timestamptz := clock_timestamp();
+  tenant_row pillarbox.tenants;
+  lane smallint := array_position('{urgent,normal,bulk}', priority) - 1;
+  recipients text[];
+  copies text[];
+  blind text[];
+  size bigint;
+  tag text;
+  hash bytea;
+  state pillarbox.state := 'queued';
+BEGIN
+  SELECT * INTO tenant_row FROM pillarbox.tenants t WHERE t.name = tenant;
+  IF NOT FOUND THEN
+    PERFORM pillarbox._fail('PB404', 'unknown_tenant', 'tenant', format('there is no tenant %s', quote_literal(left(tenant, 100))),
+                            'create it with: pillarbox tenant add');
+  ELSIF NOT EXISTS (SELECT FROM pillarbox.classes c WHERE c.name = class) THEN
+    PERFORM pillarbox._fail('PB404', 'unknown_class', 'class', format('there is no class %s', quote_literal(left(class, 100))),
+                            'see: pillarbox class list');
+  ELSIF lane IS NULL THEN
+    PERFORM pillarbox._fail('PB400', 'unknown_priority', 'priority', 'must be urgent, normal or bulk');
+  END IF;
+
+  sender := coalesce(sender, tenant_row.default_sender);
+  PERFORM pillarbox._address(sender, 'sender');
+  recipients := pillarbox._addresses(coalesce("to", '{}'), 'to');
+  copies := pillarbox._addresses(coalesce(cc, '{}'), 'cc');
+  blind := pillarbox._addresses(coalesce(bcc, '{}'), 'bcc');
+  IF cardinality(recipients) + cardinality(copies) + cardinality(blind) NOT BETWEEN 1 AND 100 THEN
+    PERFORM pillarbox._fail('PB400', 'recipient_count', 'to', 'a mail has 1 to 100 recipients', 'send several mails');
+  END IF;
+  IF reply_to IS NOT NULL THEN
+    PERFORM pillarbox._addresses(reply_to, 'reply_to');
+  END IF;
+
+  IF octet_length(subject) > 998 THEN
+    PERFORM pillarbox._fail('PB400', 'too_long', 'subject', 'may have 998 octets', 'shorten it');
+  ELSIF subject ~ '[\u0001-\u0008\u000a-\u001f\u007f]' THEN
+    PERFORM pillarbox._fail('PB400', 'control_character', 'subject', 'may not contain control characters', 'remove line ends and NULs');
+  ELSIF raw IS NOT NULL AND num_nonnulls(text, html, headers, attachments, reply_to) > 0 THEN
+    PERFORM pillarbox._fail('PB400', 'raw_and_parts', 'raw', 'a raw mail carries its own bodies, headers and attachments',
+                            'give either raw or text, html, reply_to, headers and attachments');
+  ELSIF num_nonnulls(text, html, raw, attachments) = 0 THEN
+    PERFORM pillarbox._fail('PB400', 'empty', 'text', 'the mail has no content', 'give text, html, attachments or raw');
+  ELSIF octet_length(text) > 1048576 THEN
+    PERFORM pillarbox._fail('PB400', 'too_big', 'text', 'may have 1 MiB', 'send a link instead');
+  ELSIF octet_length(html) > 1048576 THEN
+    PERFORM pillarbox._fail('PB400', 'too_big', 'html', 'may have 1 MiB', 'send a link instead');
+  ELSIF octet_length(raw) = 0 THEN
+    PERFORM pillarbox._fail('PB400', 'empty', 'raw', 'the mail has no content', 'give a whole RFC 5322 message');
+  ELSIF position('\x00'::bytea IN raw) > 0 THEN
+    PERFORM pillarbox._fail('PB400', 'control_character', 'raw', 'may not contain NUL');
+  END IF;
+
+  size := 1024 + coalesce(octet_length(subject), 0) + coalesce(octet_length(text), 0) + coalesce(octet_length(html), 0)
+    + coalesce(octet_length(raw), 0);
+  IF headers IS NOT NULL THEN
+    PERFORM pillarbox._check_headers(headers);
+  END IF;
+  IF attachments IS NOT NULL THEN
+    size := size + pillarbox._check_attachments(attachments);
+  END IF;
+  IF size > 26214400 THEN
+    PERFORM pillarbox._fail('PB400', 'too_big', 'message', 'the whole mail may have 25 MiB, attachments counted as base64',
+                            'send a link instead');
+  END IF;
+
+  IF kind IS NOT NULL THEN
+    PERFORM pillarbox._check_label(kind, 'kind');
+  END IF;
+  IF tags IS NOT NULL THEN
+    IF cardinality(tags) > 20 THEN
+      PERFORM pillarbox._fail('PB400', 'too_many', 'tags', 'at most 20 tags');
+    END IF;
+    FOREACH tag IN ARRAY tags LOOP
+      PERFORM pillarbox._check_label(coalesce(tag, ''), 'tags');
+    END LOOP;
+  END IF;
+  IF jsonb_typeof(metadata) <> 'object' THEN
+    PERFORM pillarbox._fail('PB400', 'bad_type', 'metadata', 'must be an object');
+  ELSIF octet_length(metadata::text) > 16384 THEN
+    PERFORM pillarbox._fail('PB400', 'too_big', 'metadata', 'may have 16 KiB');
+  ELSIF max_attempts NOT BETWEEN 1 AND 100 THEN
+    PERFORM pillarbox._fail('PB400', 'out_of_range', 'max_attempts', 'must be 1 to 100');
+  ELSIF send_at > now + interval '366 days' OR send_at = '-infinity' THEN
+    PERFORM pillarbox._fail('PB400', 'out_of_range', 'send_at', 'may lie one year ahead at most');
+  ELSIF expires_at <= greatest(now, send_at) OR expires_at = 'infinity' THEN
+    PERFORM pillarbox._fail('PB400', 'out_of_range', 'expires_at', 'must lie in the future and after send_at',
+                            'leave it out for a mail that does not expire');
+  ELSIF idempotency_key IS NOT NULL AND (idempotency_key = '' OR octet_length(idempotency_key) > 255
+        OR idempotency_key ~ '[\u0001-\u001f\u007f]') THEN
+    PERFORM pillarbox._fail('PB400', 'bad_key', 'idempotency_key', 'must be 1 to 255 octets without control characters');
+  END IF;
+
+  id := pillarbox._new_id();
+  IF idempotency_key IS NOT NULL THEN
+    hash := sha256(convert_to(ROW(sender, "to", cc, bcc, reply_to, subject, text, html, raw, headers, attachments, class,
+      kind, priority, send_at, expires_at, max_attempts, tags, metadata)::text, 'UTF8'));
+  END IF;
+  INSERT INTO pillarbox.messages VALUES (id, tenant_row.id, size, lane, max_attempts, now, send_at, expires_at, class, kind,
+    sender, coalesce("to", '{}'), cc, reply_to, coalesce(subject, ''), headers, tags, metadata, idempotency_key, hash)
+    ON CONFLICT DO NOTHING;
+  IF NOT FOUND THEN
+    SELECT m.id INTO id FROM pillarbox.messages m WHERE m.tenant_id = tenant_row.id
+      AND m.idempotency_key = idempotency_key AND m.request_hash = hash;
+    IF NOT FOUND THEN
+      PERFORM pillarbox._fail('PB409', 'idempotency_conflict', 'idempotency_key', 'the key was used before, for a different mail',
+                              'use a new key for a new mail');
+    END IF;
+    RETURN id;
+  END IF;
+  INSERT INTO pillarbox.contents VALUES (id, text, html, raw, attachments);
+  IF send_at > now THEN
+    state := 'pending';
+  END IF;
+  IF cardinality(copies) + cardinality(blind) = 0 AND cardinality(recipients) = 1 THEN
+    INSERT INTO pillarbox.deliveries (message_id, seq, next_attempt_at, state, tenant_id, size, n, lane, role, recipient)
+      VALUES (id, nextval('pillarbox.message_seq'), greatest(now, send_at), state, tenant_row.id, size, 0, lane, 't', recipients[1]);
+  ELSE
+    PERFORM pillarbox._address_many(id, greatest(now, send_at), state, tenant_row.id, size::integer, lane, recipients, copies, blind);
+  END IF;
+  RETURN id;
+END $$;
+
+-- Accept several mails in one call, all or none: a JSON array of objects with enqueue's arguments as keys, raw as
+-- base64. Returns their ids in order. The DETAIL of an error names the mail at fault as `mail 3: …`.
+CREATE FUNCTION pillarbox.enqueue_many(mails jsonb) RETURNS SETOF uuid
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  mail jsonb;
+  extra text;
+BEGIN
+  IF jsonb_typeof(mails) IS DISTINCT FROM 'array' THEN
+    PERFORM pillarbox._fail('PB400', 'bad_type', 'mails', 'must be an array of objects');
+  END IF;
+  FOR mail IN SELECT value FROM jsonb_array_elements(mails) LOOP
+    IF jsonb_typeof(mail) <> 'object' THEN
+      PERFORM pillarbox._fail('PB400', 'bad_type', 'mails', 'must be an array of objects');
+    END IF;
+    SELECT key INTO extra FROM jsonb_object_keys(mail) AS key WHERE key <> ALL ('{sender,to,subject,text,html,cc,bcc,reply_to,raw,headers,attachments,tenant,class,kind,priority,send_at,expires_at,max_attempts,idempotency_key,tags,metadata}') LIMIT 1;
+    IF extra IS NOT NULL THEN
+      PERFORM pillarbox._fail('PB400', 'unknown_field', left(extra, 60), 'there is no such field');
+    END IF;
+    RETURN NEXT pillarbox.enqueue(
+      sender => mail->>'sender', "to" => pillarbox._texts(mail->'to', 'to'), subject => mail->>'subject', text => mail->>'text',
+      html => mail->>'html', cc => pillarbox._texts(mail->'cc', 'cc'), bcc => pillarbox._texts(mail->'bcc', 'bcc'),
+      reply_to => pillarbox._texts(mail->'reply_to', 'reply_to'), raw => decode(mail->>'raw', 'base64'),
+      headers => nullif(mail->'headers', 'null'), attachments => nullif(mail->'attachments', 'null'),
+      tenant => coalesce(mail->>'tenant', 'default'), class => coalesce(mail->>'class', 'transactional'),
+      kind => mail->>'kind', priority => coalesce(mail->>'priority', 'normal'),
+      send_at => (mail->>'send_at')::timestamptz, expires_at => (mail->>'expires_at')::timestamptz,
+      max_attempts => (mail->>'max_attempts')::integer, idempotency_key => mail->>'idempotency_key',
+      tags => pillarbox._texts(mail->'tags', 'tags'), metadata => nullif(mail->'metadata', 'null'));
+  END LOOP;
+END $$;
+
+-- The wake-up hint, decided at COMMIT so that an open transaction can mute nobody. At most one in ten milliseconds:
+-- NOTIFY serialises commits. Its clock is a sequence because sequences ignore transactions and snapshots. Workers
+-- look again after a hint, which gives the throttle its trailing edge.
+CREATE SEQUENCE pillarbox.wake_clock;
+CREATE FUNCTION pillarbox._wake() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  ms bigint := extract(epoch FROM clock_timestamp()) * 1000;
+BEGIN
+  IF ms - (SELECT last_value FROM pillarbox.wake_clock) NOT BETWEEN 0 AND 9 THEN
+    PERFORM setval('pillarbox.wake_clock', ms);
+    PERFORM pg_notify('pillarbox_wake', '');
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER wake AFTER INSERT ON pillarbox.messages DEFERRABLE INITIALLY DEFERRED
+  FOR EACH ROW WHEN (NEW.send_at IS NULL OR NEW.send_at <= NEW.created_at) EXECUTE FUNCTION pillarbox._wake();
+
+REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA pillarbox FROM PUBLIC;

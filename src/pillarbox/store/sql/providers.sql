@@ -1,0 +1,62 @@
+-- name: list_providers
+-- Every provider that was not removed, in order of preference: capture comes last, it sends nothing out.
+SELECT id, name, kind, settings, secret, enabled, retry, created_at
+FROM pillarbox.providers WHERE removed_at IS NULL ORDER BY kind = 'capture', id
+
+-- name: reserve_provider_id
+-- The id of a provider about to be added: its sealed secret is bound to it.
+SELECT nextval(pg_get_serial_sequence('pillarbox.providers', 'id'))::integer
+
+-- name: add_provider
+-- Add a provider; no row when the name is taken.
+INSERT INTO pillarbox.providers (id, name, kind, settings, secret, retry) OVERRIDING SYSTEM VALUE
+VALUES ($1, $2, $3, $4::jsonb, $5, $6) ON CONFLICT DO NOTHING RETURNING id
+
+-- name: enable_provider
+-- Switch a provider on or off; no row when there is none of that name.
+UPDATE pillarbox.providers SET enabled = $2 WHERE name = $1 AND removed_at IS NULL RETURNING id
+
+-- name: remove_provider
+-- Forget a provider's secret and free its name; attempts keep pointing at its row.
+UPDATE pillarbox.providers
+SET removed_at = now(), enabled = false, secret = NULL, name = left(name, 40) || '-removed-' || id
+WHERE name = $1 AND removed_at IS NULL RETURNING id
+
+-- name: sealed_secrets
+-- Every secret at rest.
+SELECT id, secret FROM pillarbox.providers WHERE secret IS NOT NULL FOR UPDATE
+
+-- name: reseal
+-- Replace one secret at rest.
+UPDATE pillarbox.providers SET secret = $2 WHERE id = $1
+
+-- name: list_classes
+-- Every message class.
+SELECT name, retry, unknown, secret, content_retention FROM pillarbox.classes ORDER BY name
+
+-- name: put_class
+-- Add or change a message class.
+INSERT INTO pillarbox.classes (name, retry, unknown, secret, content_retention) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (name) DO UPDATE SET retry = excluded.retry, unknown = excluded.unknown, secret = excluded.secret,
+  content_retention = excluded.content_retention
+
+-- name: list_tenants
+-- Every tenant.
+SELECT name, default_sender, created_at FROM pillarbox.tenants ORDER BY id
+
+-- name: add_tenant
+-- Add a tenant; no row when the name is taken.
+INSERT INTO pillarbox.tenants (name, default_sender) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING id
+
+-- name: set_default_sender
+-- Give the default tenant a sender where it has none.
+UPDATE pillarbox.tenants SET default_sender = $1 WHERE name = 'default' AND default_sender IS NULL
+
+-- name: capture
+-- Keep a mail for reading.
+INSERT INTO pillarbox.captured (provider_id, message_id, sender, recipients, content) VALUES ($1, $2, $3, $4, $5)
+RETURNING id
+
+-- name: redaction_key
+-- The key of this installation's redactions.
+SELECT redaction_key FROM pillarbox.installation

@@ -1,0 +1,165 @@
+"""Provider secrets at rest: sealed with the newest key of a ring, opened with whichever sealed them.
+
+A sealed secret is  version (1 byte) | key id (4) | nonce (12) | AES-256-GCM ciphertext and tag.  Version, key
+id and context are authenticated, so a row cannot be altered, nor its secret moved to another row.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from pillarbox.errors import SecretError
+from pillarbox.model.secret import Secret
+from pillarbox.setting_kinds import KEY_BYTES, key_bytes
+
+VERSION = b"\x01"
+_ID = slice(1, 5)
+_NONCE = slice(5, 17)  # 96 random bits: safe for 2^32 seals per key (NIST SP 800-38D), we make a handful
+_HEADER = 17
+_TAG = 16
+
+
+class KeyRing:
+    """Keys, newest first: the first seals, every one opens."""
+
+    def __init__(self, keys: Sequence[Secret]) -> None:
+        if not keys:
+            raise SecretError("no secret key: set PILLARBOX_SECRET_KEYS")
+        raw = [_decode(key) for key in keys]
+        self._newest = raw[0]
+        self._current = _key_id(raw[0])
+        self._ciphers = {_key_id(one): AESGCM(one) for one in reversed(raw)}  # the newest wins a shared id
+
+    def __repr__(self) -> str:
+        return f"KeyRing({', '.join(self.key_ids)})"
+
+    @property
+    def key_ids(self) -> list[str]:
+        """The ids of the keys at hand, newest first; an id tells nothing about its key."""
+        return [one.hex() for one in reversed(self._ciphers)]
+
+    def seal(self, plaintext: str, context: str) -> bytes:
+        """Encrypt for one place; `context` names it (`provider:7`) and must be the same when opening."""
+        header = VERSION + self._current
+        nonce = os.urandom(12)
+        cipher = self._ciphers[self._current]
+        try:
+            plain = plaintext.encode()
+        except UnicodeEncodeError:  # half of a surrogate pair; the original error would carry the secret
+            raise SecretError(f"the secret of {context} is not text that can be stored") from None
+        return header + nonce + cipher.encrypt(nonce, plain, header + context.encode())
+
+    def open(self, sealed: bytes, context: str) -> Secret:
+        """Decrypt, or say which key is missing, or that the bytes were changed or moved."""
+        key_id = _read_key_id(sealed)
+        cipher = self._ciphers.get(key_id)
+        if cipher is None:
+            have = ", ".join(self.key_ids)
+            raise SecretError(f"the secret of {context} was sealed with key {key_id.hex()}; at hand: {have}")
+        try:
+            plain = cipher.decrypt(sealed[_NONCE], sealed[_HEADER:], sealed[:5] + context.encode())
+        except InvalidTag:
+            raise SecretError(f"the secret of {context} was tampered with or belongs elsewhere") from None
+        return Secret(plain.decode())
+
+    def is_current(self, sealed: bytes) -> bool:
+        """Whether it was sealed with the newest key; rotation seals again what was not."""
+        return _read_key_id(sealed) == self._current
+
+    def derive(self, purpose: str) -> bytes:
+        """A key for one other purpose, from the newest key; it changes when that key changes."""
+        return hmac.digest(self._newest, b"pillarbox:" + purpose.encode(), "sha256")
+
+
+def generate_key() -> str:
+    """A new key, as PILLARBOX_SECRET_KEYS takes it."""
+    return base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
+
+
+def load_or_create_key_file(path: Path) -> Secret:
+    """The key of a development installation; made on first use, readable by its owner only."""
+    try:
+        return _load_key_file(path)
+    except FileNotFoundError:
+        _create_key_file(path)
+    return _load_key_file(path)  # what is on disk counts: another process may have been first
+
+
+def _load_key_file(path: Path) -> Secret:
+    with _naming(path):
+        text = path.read_text("ascii")
+    _warrant_private(path)
+    key = Secret(text.strip())
+    try:
+        _decode(key)
+    except SecretError:
+        raise SecretError(
+            f"{path} does not hold a key: restore it, or delete it to lose what it sealed"
+        ) from None
+    return key
+
+
+def _create_key_file(path: Path) -> None:
+    """Write beside, then link: a reader sees the whole key or none, and the first writer wins."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    with _naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _write_private(draft, generate_key() + "\n")
+            with contextlib.suppress(FileExistsError):
+                os.link(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
+def _write_private(path: Path, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(fd, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())  # a key lost in a power cut loses every secret it sealed
+
+
+def _warrant_private(path: Path) -> None:
+    """Refuse a key that others on this machine can read; restoring a backup often opens it up."""
+    if os.name == "posix" and path.stat().st_mode & 0o077:
+        raise SecretError(f"{path} can be read by others: chmod 600 it")
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Turn what the file system refuses into our own error; a missing file is the caller's to handle."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise SecretError(f"{path} cannot be used as a key file: {reason}") from None
+
+
+def _decode(key: Secret) -> bytes:
+    try:
+        return key_bytes(key)
+    except ValueError:
+        raise SecretError("a secret key must be 32 bytes as 64 hex digits or base64") from None
+
+
+def _key_id(raw: bytes) -> bytes:
+    return hashlib.sha256(raw).digest()[:4]
+
+
+def _read_key_id(sealed: bytes) -> bytes:
+    if len(sealed) < _HEADER + _TAG or sealed[:1] != VERSION:
+        raise SecretError("not a sealed secret of a version this program knows")
+    return sealed[_ID]

@@ -1,0 +1,5 @@
+"""What we give users' tests too: SMTP servers with faults, a fast sink, throw-away certificates."""
+
+from pillarbox.testing.smtp import Extensions, Faults, ReceivedMail, SmtpServer
+
+__all__ = ["Extensions", "Faults", "ReceivedMail", "SmtpServer"]
