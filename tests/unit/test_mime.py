@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta, timezone
 from email import message_from_bytes, policy
+from email.header import decode_header, make_header
 from email.headerregistry import Address
 from email.message import EmailMessage
-from email.utils import parsedate_to_datetime
+from email.utils import getaddresses, parsedate_to_datetime
 from typing import Any, cast
 from uuid import UUID
 
@@ -21,6 +22,7 @@ from pillarbox.model.message import Attachment, Content, Message
 
 ID = UUID("0192f0c1-2b3c-7d4e-8f50-61728394a5b6")
 AT = datetime(2026, 3, 1, 9, 5, 7, 123456, tzinfo=UTC)
+Pair = tuple[str, str]  # display name, address
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 
 
@@ -33,8 +35,21 @@ def parse(data: bytes, how: policy.EmailPolicy = policy.default) -> EmailMessage
     return cast("EmailMessage", message_from_bytes(data, policy=how))
 
 
-def mailboxes(parsed: EmailMessage, name: str) -> list[tuple[str, str]]:
-    return [(a.display_name, a.addr_spec) for a in parsed[name].addresses] if parsed[name] else []
+def mailboxes(data: bytes, name: str) -> list[Pair]:
+    """Names and addresses of a field by the library's old reader, checked against its new one.
+
+    The new one (3.11) keeps the blank between adjacent encoded words of a name, which RFC 2047 6.2 says to
+    drop, and makes one blank of several inside a word: there only what is not blank can be compared.
+    """
+    field = message_from_bytes(data)[name]
+    old = [(str(make_header(decode_header(n))), a) for n, a in getaddresses([field] if field else [])]
+    new = parse(data)[name].addresses if field else []
+    assert [(solid(a.display_name), a.addr_spec) for a in new] == [(solid(n), a) for n, a in old]
+    return old
+
+
+def solid(text: str) -> str:
+    return "".join(text.split())
 
 
 def newlines(text: str) -> str:
@@ -54,7 +69,7 @@ def structure(part: EmailMessage) -> Any:
 
 
 def assert_legal(data: bytes) -> None:
-    """CRLF only, 7-bit, no line over 998, encoded bodies and foldable headers short, and no defect."""
+    """CRLF only, 7-bit, no line over 998, no encoded word over 75, and no defect."""
     rest = data.replace(b"\r\n", b"")
     assert not re.search(rb"[\r\n\0]", rest)
     assert rest.isascii()
@@ -68,16 +83,14 @@ def assert_legal(data: bytes) -> None:
 
 # --- generated mails ----------------------------------------------------------------------------------------
 
-prose = st.text(st.characters(exclude_categories=["Cs"]), max_size=400)
+words = st.one_of(st.text(st.characters(exclude_categories=["Cs"])), st.text(st.characters(codec="ascii")))
+prose = st.builds(lambda text, times: text * times, words, st.sampled_from([1, 1, 5, 200]))
 line = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=200).map(lambda s: s.strip(" "))
 atext = st.sampled_from("abcXYZ019!#$%&'*+/^_`{|}~-")
 locals_ = st.lists(st.text(atext, min_size=1, max_size=12), min_size=1, max_size=3).map(".".join)
-domains = st.lists(
-    st.from_regex(r"[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?", fullmatch=True), min_size=1, max_size=4
-)
-addresses = st.builds(lambda local, labels: f"{local}@{'.'.join(labels)}", locals_, domains)
-names = line.map(str.strip)
-pairs = st.tuples(st.one_of(st.just(""), names), addresses)
+domains = st.from_regex(r"[a-z0-9]{1,20}(-[a-z0-9]{1,20})?(\.[a-z0-9]{1,20}){0,3}", fullmatch=True)
+addresses = st.builds("{}@{}".format, locals_, domains)
+pairs = st.tuples(st.one_of(st.just(""), line.map(str.strip)), addresses)
 files = st.builds(
     Attachment,
     filename=line.map(str.strip).filter(bool),
@@ -85,25 +98,19 @@ files = st.builds(
     content_type=st.sampled_from(["application/pdf", "image/png", "application/octet-stream", "text/csv"]),
     content_id=st.sampled_from([None, None, "logo@example.com", "<a.b>"]),
 )
-contents = st.builds(
-    Content,
-    text=st.one_of(st.none(), prose),
-    html=st.one_of(st.none(), prose),
-    attachments=st.lists(files, max_size=3),
-)
+maybe = st.one_of(st.none(), prose)
+contents = st.builds(Content, text=maybe, html=maybe, attachments=st.lists(files, max_size=3))
 
 
-def written(pair: tuple[str, str]) -> str:
+def written(pair: Pair) -> str:
     name, address = pair
     quoted = name.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{quoted}" <{address}>' if name else address
 
 
 def expected_structure(content: Content) -> Any:
-    inline = [a.content_type for a in content.attachments if a.content_id and content.html is not None]
-    attached = [
-        a.content_type for a in content.attachments if not (a.content_id and content.html is not None)
-    ]
+    kinds = [(a.content_type, bool(a.content_id and content.html is not None)) for a in content.attachments]
+    inline, attached = ([kind for kind, within in kinds if within is wanted] for wanted in (True, False))
     bodies: list[Any] = ["text/plain"] if content.text is not None else []
     if content.html is not None:
         bodies.append(("multipart/related", ["text/html", *inline]) if inline else "text/html")
@@ -136,19 +143,13 @@ def test_any_content_parses_back(content: Content) -> None:
 
 
 @given(pairs, st.lists(pairs, max_size=12), st.lists(pairs, max_size=3), st.lists(pairs, max_size=2))
-def test_any_mailboxes_parse_back(
-    sender: tuple[str, str],
-    to: list[tuple[str, str]],
-    cc: list[tuple[str, str]],
-    reply_to: list[tuple[str, str]],
-) -> None:
+def test_any_mailboxes_parse_back(sender: Pair, to: list[Pair], cc: list[Pair], reply_to: list[Pair]) -> None:
     lists = {"to": [*map(written, to)], "cc": [*map(written, cc)], "reply_to": [*map(written, reply_to)]}
     data = compose(mail(sender=written(sender), **lists), Content(text="x"))
     assert_legal(data)
-    parsed = parse(data)
-    assert mailboxes(parsed, "From") == [sender]
-    assert (mailboxes(parsed, "To"), mailboxes(parsed, "Cc")) == (to, cc)
-    assert mailboxes(parsed, "Reply-To") == reply_to
+    assert mailboxes(data, "From") == [sender]
+    assert (mailboxes(data, "To"), mailboxes(data, "Cc")) == (to, cc)
+    assert mailboxes(data, "Reply-To") == reply_to
 
 
 @given(line)
@@ -169,7 +170,7 @@ def test_any_subject_parses_back(subject: str) -> None:
 def test_any_custom_header_parses_back(value: str) -> None:
     data = compose(mail(headers={"X-Custom": value}), Content(text="x"))
     assert_legal(data)
-    # Folded behind the colon, 3.11's parser keeps the blank that starts the next line; later ones do not.
+    # Of a field folded behind its colon, 3.11's parser keeps the blank that starts the next line.
     assert parse(data)["X-Custom"].strip(" ") == value
 
 
@@ -180,10 +181,9 @@ tame = st.text("abc DEF,.;:'()@éüßш日本語🎉", min_size=1, max_size=30).
 
 def by_the_library(message: Message, content: Content) -> EmailMessage:
     made = EmailMessage(policy=policy.SMTP)
-    for name, given_ in (("From", [message.sender]), ("To", message.to), ("Cc", message.cc)):
-        if given_:
-            split = [split_mailbox(mailbox) for mailbox in given_]
-            made[name] = [Address(display or "", addr_spec=address) for display, address in split]
+    for field, listed in (("From", [message.sender]), ("To", message.to)):
+        split = [split_mailbox(mailbox) for mailbox in listed]
+        made[field] = [Address(name or "", addr_spec=address) for name, address in split]
     made["Subject"] = message.subject
     made["Date"] = message.created_at.replace(microsecond=0)
     made["Message-ID"] = message_id_header(message.id, message.sender)
@@ -201,23 +201,24 @@ def by_the_library(message: Message, content: Content) -> EmailMessage:
 def test_equals_what_the_library_composes(
     subject: str, name: str, to: list[str], text: str, html: str, attached: list[Attachment]
 ) -> None:
-    message = mail(
-        sender=written((name, "a@example.com")),
-        to=[written((t, "b@example.org")) for t in to],
-        subject=subject,
-    )
+    recipients = [written((who, "b@example.org")) for who in to]
+    message = mail(sender=written((name, "a@example.com")), to=recipients, subject=subject)
     plain = [Attachment(f"file {n}.bin", file.content, file.content_type) for n, file in enumerate(attached)]
     content = Content(text=text, html=html, attachments=plain)
-    ours, theirs = parse(compose(message, content)), parse(by_the_library(message, content).as_bytes())
+    composed, library = compose(message, content), by_the_library(message, content)
+    ours, theirs = parse(composed), parse(library.as_bytes())
     assert structure(ours) == structure(theirs)
-    for header in ("From", "To", "Subject", "Date", "Message-ID", "MIME-Version"):
-        assert str(ours[header]) == str(theirs[header])
+    # What the library holds, not what it writes: 3.11 folds a comma between mailboxes into an encoded word.
+    for header in ("Subject", "Date", "Message-ID"):
+        assert ours[header] == library[header]
+    for header in ("From", "To"):
+        held = [(a.display_name, a.addr_spec) for a in library[header].addresses]
+        assert mailboxes(composed, header) == held
     for mine, other in zip(ours.walk(), theirs.walk(), strict=True):
         assert mine.get_filename() == other.get_filename()
         assert mine.get_content_disposition() == other.get_content_disposition()
         if mine.get_content_maintype() == "text" and mine.get_filename() is None:
-            # The library's own line splitting is not ours to compare: \x0b, \x1c, \x85 and friends stay.
-            assert text_of(mine) == newlines(text_of(other))
+            assert text_of(mine) == text_of(other)
         elif not mine.is_multipart():
             assert mine.get_payload(decode=True) == other.get_payload(decode=True)
 
@@ -232,17 +233,11 @@ REAL = {
     ),
     "invoice": (
         mail(sender='"Billing, ACME" <billing@acme.example>', subject="Invoice 2026-0042"),
-        Content(
-            text="Attached.", attachments=[Attachment("Rechnung März.pdf", b"%PDF-1.7\n", "application/pdf")]
-        ),
+        Content("Attached.", attachments=[Attachment("Rechnung März.pdf", b"%PDF-1.7\n", "application/pdf")]),
     ),
     "inline logo": (
         mail(),
-        Content(
-            text="Hi",
-            html='<img src="cid:logo">',
-            attachments=[Attachment("l.png", PNG, "image/png", "logo")],
-        ),
+        Content("Hi", "<img src='cid:logo'>", attachments=[Attachment("l.png", PNG, "image/png", "logo")]),
     ),
     "invite": (
         mail(subject="Invitation: standup"),
@@ -267,7 +262,7 @@ def test_real_mails_parse_back(name: str) -> None:
     assert_legal(data)
     parsed = parse(data)
     assert parsed["Subject"] == message.subject
-    assert mailboxes(parsed, "From") == [(split_mailbox(message.sender)[0] or "", address_of(message.sender))]
+    assert mailboxes(data, "From") == [(split_mailbox(message.sender)[0] or "", address_of(message.sender))]
     assert structure(parsed) == expected_structure(content)
     assert_same_content(parsed, content)
 
@@ -294,10 +289,11 @@ def test_boundary_occurs_in_no_part() -> None:
     assert_same_content(parse(compose(mail(), content)), content)
 
 
+FIELDS = ["sender", "to", "cc", "reply_to", "subject", "value", "name", "file", "type"]
+
+
 @pytest.mark.parametrize("bad", ["a\r\nBcc: x@y.example", "a\nb", "a\rb", "a\0b", "a\udc80b"])
-@pytest.mark.parametrize(
-    "where", ["sender", "to", "cc", "reply_to", "subject", "value", "name", "file", "type"]
-)
+@pytest.mark.parametrize("where", FIELDS)
 def test_nothing_breaks_out_of_its_header(where: str, bad: str) -> None:
     mailbox = f"{bad} <a@example.com>"
     changes: dict[str, Any] = {
@@ -401,9 +397,7 @@ def test_file_names(filename: str) -> None:
 )
 def test_mailboxes_come_apart(mailbox: str, split: tuple[str | None, str]) -> None:
     assert split_mailbox(mailbox) == split
-    assert mailboxes(parse(compose(mail(to=[mailbox]), Content(text="x"))), "To") == [
-        (split[0] or "", split[1])
-    ]
+    assert mailboxes(compose(mail(to=[mailbox]), Content(text="x")), "To") == [(split[0] or "", split[1])]
 
 
 @pytest.mark.parametrize(

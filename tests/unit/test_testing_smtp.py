@@ -221,6 +221,35 @@ async def test_bad_certificates_are_refused(ca, kind, problem):
     assert server.mails == []
 
 
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        (["AUTH CRAM-MD5"], "504"),
+        (["AUTH PLAIN", "*"], "501"),
+        (["AUTH PLAIN", "AHUAcA=="], "235"),
+        (["AUTH LOGIN dQ==", "cA=="], "235"),
+        (["AUTH LOGIN", "dQ==", "eA=="], "535"),
+        (["AUTH PLAIN AHUAcA==", "AUTH PLAIN AHUAcA=="], "503"),
+    ],
+)
+async def test_auth_exchanges(said, code):
+    async with SmtpServer(extensions=Extensions(users={"u": "p"})) as server, client_of(server) as client:
+        await client.greet()
+        assert [await client.say(line) for line in said][-1].startswith(code)
+
+
+async def test_takes_internationalised_mail():
+    async with SmtpServer() as server, client_of(server) as client:
+        await client.greet()
+        await client.say("MAIL FROM:<é@x.test> SMTPUTF8 BODY=8BITMIME")
+        await client.say("RCPT TO:<ö@x.test>")
+        await client.say("DATA")
+        await client.say("Subject: ü\r\n\r\nä\r\n.".encode() + b"\r\n")
+    assert (server.mails[0].sender, server.mails[0].recipients) == ("é@x.test", ("ö@x.test",))
+    assert server.mails[0].parameters == {"SMTPUTF8": "", "BODY": "8BITMIME"}
+    assert server.violations == []
+
+
 # replies
 
 
@@ -333,6 +362,7 @@ async def test_longest_lawful_lines_are_no_violation():
         (Extensions(), "MAIL FROM:<é@x>", "non-ASCII address without SMTPUTF8"),
         (Extensions(smtputf8=False), "MAIL FROM:<é@x> SMTPUTF8", "MAIL parameter SMTPUTF8 was not offered"),
         (Extensions(), "MAIL FROM: <a@x>", "a space after the colon of MAIL or RCPT"),
+        (Extensions(), "MAIL FROM:a@x", "cannot parse the argument of MAIL or RCPT"),
         (Extensions(), "STARTTLS", "STARTTLS was not offered"),
         (Extensions(), b"NOOP\n", "bare LF ends a command"),
         (Extensions(), "HELLO", "unknown command 'HELLO'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import smtplib
 import ssl
+from itertools import cycle
 
 import pytest
 
@@ -128,6 +129,12 @@ async def test_trickles_a_reply_byte_by_byte():
         assert first + await client.reader.readuntil(b"\r\n") == b"220 smtp.test ESMTP\r\n"
 
 
+async def test_an_iterator_is_a_dial_without_end():
+    async with SmtpServer(Faults(noop=cycle(["450 no", None]))) as server, client_of(server) as client:
+        await client.greet()
+        assert [(await client.say("NOOP"))[:3] for _ in range(4)] == ["450", "250"] * 2
+
+
 # STARTTLS gone wrong
 
 
@@ -167,6 +174,17 @@ async def test_forgets_what_a_client_sent_ahead_of_the_handshake(ca):
         assert (await client.say("EHLO c")).startswith("250")
     assert server.violations == ["connection 1: sent more after STARTTLS before its reply"]
     assert "NOOP" not in server.commands
+
+
+@pytest.mark.parametrize("words", [b"this is no handshake\r\n", b""])
+async def test_a_failed_handshake_ends_the_connection(ca, words):
+    offers = Extensions(starttls=ca.issue().server_context())
+    async with SmtpServer(extensions=offers) as server, client_of(server) as client:
+        await client.greet()
+        await client.say("STARTTLS")
+        client.write(words)
+        client.writer.write_eof()
+        await server.wait_for(lambda: server.open_connections == 0)
 
 
 # chaos

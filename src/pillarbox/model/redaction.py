@@ -1,12 +1,10 @@
 """redact_pii: texts keep their meaning and lose the people in them.
 
-Addresses, Message-IDs, phone numbers, IP addresses and credentials become `<redacted:xxxxxxxx>`, a keyed hash of
-the normalised value, so that equal values can still be correlated. Status codes, queue ids, times, UUIDs and
-host names stay. When in doubt it redacts.
-
-Not guaranteed: names of people in prose; an address cut inside its local part by a line break (`ali⏎ce@…`)
-outside angle brackets, where a word before the break looks the same; addresses spelt for humans
-(`alice at example`); IP addresses spelt inside host names (`host-203-0-113-5.isp.example`).
+Addresses, Message-IDs, phone numbers, IP addresses and credentials become `<redacted:xxxxxxxx>`: a keyed hash
+of the normalised value, so that equal values can be correlated. Status codes, queue ids, times, UUIDs and host
+names stay. When in doubt it redacts. Not guaranteed: people's names; an address cut inside its local part by a
+line break (`ali⏎ce@…`) outside angle brackets, where a word before the break looks the same; addresses spelt
+for humans (`alice at example`); IP addresses inside host names (`host-203-0-113-5.isp.example`).
 """
 
 from __future__ import annotations
@@ -48,56 +46,48 @@ def _is_clean(text: str) -> bool:
 # A line break inside a value: folded header, quoted-printable soft break, or the next line of an SMTP reply.
 _FOLD_PATTERN = r"(?:=?\r?\n[ \t]*+(?:[2-5][0-9]{2}[ -])?+(?:[245]\.[0-9]{1,3}\.[0-9]{1,3}[ ]++)?+)"
 _FOLD = re.compile(_FOLD_PATTERN)
+# Every branch starts with a literal, which lets `re` skip to candidates.
 _AT = re.compile(
-    rf"{_FOLD_PATTERN}?(?P<at>[@＠﹫]|%(?:25){{0,3}}40|=40|\+40|&#0{{0,6}}64;?|&#[xX]0{{0,6}}40;?|&commat;"
-    rf"|\\u0040|\\x40){_FOLD_PATTERN}?"
+    r"(?:(?P<literal>@|＠|﹫)|%(?:25){0,3}40|=40|\+40|&#0{0,6}64;?|&#[xX]0{0,6}40;?|&commat;|\\u0040|\\x40)"
+    rf"{_FOLD_PATTERN}?"
 )
+_AT_HINTS = ("@", "40", "64", "&commat", "＠", "﹫")
 # By exclusion, because \w lacks the combining marks that SMTPUTF8 addresses need.
 _FOREIGN_MARKS = "“”„«»‹›…，、。；：！？（）《》【】「」"
 _LOCAL = rf"[^\x00-\x20\x7f()<>\[\]:;@＠﹫\\,\"\s{_FOREIGN_MARKS}]"
+# Local parts are read leftwards from the at sign, on reversed text.
 _QUOTED_REVERSED = r'"(?:"\\|[^"]){0,256}+"'  # 64 octets are legal; every one may be escaped or encoded
+_FOLD_REVERSED = r"(?:(?:[ ]++[0-9]{1,3}\.[0-9]{1,3}\.[245])?+(?:[ -][0-9]{2}[2-5])?+[ \t]*+\n\r?=?)"
 _SOFT_BREAK_REVERSED = r"[ \t]*+\n\r?(?=[=+_])"  # a line that ends in one of these has not ended
 _LOCAL_REVERSED = re.compile(
-    rf"(?:{_LOCAL}|{_SOFT_BREAK_REVERSED})++(?:(?<=\.){_QUOTED_REVERSED})?+"
-    rf"|{_QUOTED_REVERSED}(?:\.{_LOCAL}++)?+"
+    rf"{_FOLD_REVERSED}?+(?:(?:{_LOCAL}|{_SOFT_BREAK_REVERSED})++(?:(?<=\.){_QUOTED_REVERSED})?+"
+    rf"|{_QUOTED_REVERSED}(?:\.{_LOCAL}++)?+)"
 )
 _LABEL = rf"[^\x00-\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\x7f\s＠﹫‘’{_FOREIGN_MARKS}]"
 _ENCODED_LETTER = r"(?:2[DdEe]|3[0-9]|[46][1-9A-Fa-f]|[57][0-9Aa]|[89A-Fa-f][0-9A-Fa-f])"
-
-
-def _domain_pattern(sigil: str) -> re.Pattern[str]:
-    label = rf"(?:{_LABEL}|{re.escape(sigil)}{_ENCODED_LETTER})" if sigil else _LABEL
-    return re.compile(rf"\[[^\[\]\s<>@]{{1,255}}\]|{label}++(?:[.-]++{label}++)*+")
-
-
-_DOMAIN = {sigil: _domain_pattern(sigil) for sigil in ("", "%", "=", "+")}
+_DOMAIN = {
+    sigil: re.compile(rf"\[[^\[\]\s<>@]{{1,255}}\]|{label}++(?:[.-]++{label}++)*+")
+    for sigil, label in {"": _LABEL, **{c: rf"(?:{_LABEL}|[{c}]{_ENCODED_LETTER})" for c in "%=+"}}.items()
+}
 _DOTTED = re.compile(r"\.[^\W\d_][\w-]+\Z")
-_NEXT_LINE = re.compile(
-    rf"(?P<glue>[.-]?)(?P<fold>{_FOLD_PATTERN})(?P<rest>\.?{_LABEL}++(?:[.-]++{_LABEL}++)*+)"
-)
+_NEXT_LINE = re.compile(rf"([.-]?)({_FOLD_PATTERN})(\.?{_LABEL}++(?:[.-]++{_LABEL}++)*+)")
 _MAX_FOLDS = 4  # a domain has at most 255 characters
 
 _BRACKETED = re.compile(r"<([^<>]{3,998})>")  # 998: the longest legal line
-_QUOTED_PAIR = re.compile(r"\\(.)")
-_QUOTED = re.compile(r'"[^"]*"')
+_ONE_ADDRESS = re.compile(r'(?:@[^\s:]+:)?(?:"[^"]*"|[^\s",])+\s*@\s*[^\s,]+')
 _MESSAGE_ID = re.compile(
-    r"((?:message-id|in-reply-to|references)[\"']?\s{0,4}[:=]\s{0,4})<(?!redacted:[0-9a-f]{8}>)([^<>]{1,998})>",
-    re.I,
+    r"((?:message-id|in-reply-to|references)[\"']?\s{0,4}[:=]\s{0,4})<(?!redacted:)([^<>]{1,998})>", re.I
 )
 # Exact words, none of them personal: in VERP's `photo=example.com@lists.example` the key is the local part.
 _KEY = re.compile(
-    r"(?:to|from|orig_to|rcpt|recipient|sender|e-?mail|mail|addr|address|user|username|login)=", re.I
+    r"(?:to|from|orig_to|rcpt|recipient|sender|e?-?mail|addr|address|user|username|login)=", re.I
 )
 _ANY_KEY = re.compile(r"[\w.-]{1,40}=")
 _ESCAPE = re.compile(r"u00[23][0-9a-fA-F]|[nrt]")  # what remains of \u003c or \n before an address in JSON
 
 
-def _sigil(at: str) -> str:
-    """The character that starts an escape in the encoding of `at`; empty when it is literal."""
-    return "" if at in "@＠﹫" else at[0]
-
-
 def _decode(value: str, sigil: str) -> str:
+    """Undoes the encoding whose escapes start with `sigil`; none when that is empty."""
     if sigil == "&":
         return html.unescape(value)
     if sigil == "\\":
@@ -123,7 +113,7 @@ def _normal_address(raw: str, sigil: str = "") -> str:
     if value.startswith("@"):  # a source route: @relay,@relay:address
         value = value.rpartition(":")[2]
     local, _, domain = value.rpartition("@")
-    local = _QUOTED_PAIR.sub(r"\1", local.strip().strip('"'))
+    local = re.sub(r"\\(.)", r"\1", local.strip().strip('"'))
     return f"{local}@{_ascii_domain(domain.strip())}"
 
 
@@ -137,9 +127,9 @@ def _domain_end(text: str, start: int, sigil: str) -> int:
         more = _NEXT_LINE.match(text, end)
         if more is None:
             break
-        rest = more["rest"]
-        unfinished = len(last) == 1 or (not dotted and ("." in rest or more["glue"] == "."))
-        if not (unfinished or rest.startswith(".") or more["fold"].startswith("=")):
+        glue, fold, rest = more.groups()
+        unfinished = len(last) == 1 or (not dotted and ("." in rest or glue == "."))
+        if not (unfinished or rest.startswith(".") or fold.startswith("=")):
             break
         end, dotted, last = more.end(), dotted or "." in rest, rest.rpartition(".")[2]
     return end
@@ -168,13 +158,10 @@ def _skip(text: str, start: int, end: int) -> int:
     return key.end() if key else start
 
 
-def _unbracket(text: str, start: int, end: int) -> tuple[int, int]:
+def _with_brackets(text: str, start: int, end: int) -> tuple[int, int]:
     """The span with its angle brackets, when it has both."""
-    return (
-        (start - 1, end + 1)
-        if text[start - 1 : start] == "<" and text[end : end + 1] == ">"
-        else (start, end)
-    )
+    both = text[start - 1 : start] == "<" and text[end : end + 1] == ">"
+    return start - both, end + both
 
 
 # --- credentials ---
@@ -190,29 +177,31 @@ _SECRET = re.compile(
     rf"|(?<![a-z])(?:bearer|basic)\s{{1,4}}(?:token\s{{1,4}})?+){_VALUE}",
     re.I,
 )
-# What follows "invalid token:" or "basic" in prose.
-_PROSE = re.compile(
+_SECRET_HINTS = re.compile(r"key|token|secret|pass|pwd|credential|auth|sig|bearer|basic")
+_PROSE = re.compile(  # what follows "invalid token:" or "basic" in a sentence
     r"an?|and|auth[a-z]*|credentials|disabled|error|expected|expired|failed|has|in|incorrect|invalid|is|mismatch"
     r"|missing|must|none|not|null|of|or|required|scheme|the|tokens?|unauthorized|was",
     re.I,
 )
 _SASL = re.compile(r"(\bAUTH[ \t]{1,4}[A-Z0-9-]{3,20}[ \t]{1,4})([A-Za-z0-9+/_-]{4,}+={0,2})", re.I)
 _MECHANISM = re.compile(
-    r"PLAIN|LOGIN|NTLM|GSSAPI|GSS-SPNEGO|XOAUTH2?|OAUTHBEARER|EXTERNAL|ANONYMOUS|[A-Z]{4,6}-(?:MD5|SHA-)[A-Z0-9-]*",
+    r"PLAIN|LOGIN|NTLM|GSSAPI|GSS-SPNEGO|XOAUTH2?|OAUTHBEARER|EXTERNAL|[A-Z]{4,6}-(?:MD5|SHA-)[A-Z0-9-]*",
     re.I,
 )
 _URL_LOGIN = re.compile(r"(?<=://)[^\s/@:<>]{0,256}:[^\s/@<>]{0,256}(?=@)")
-# Each starts at a word's start, so that no word is walked twice, and is at least _LONG_WORD long.
+# Only at a word's start, so that no word is walked twice; none is shorter than _LONG_WORD.
 _KNOWN_KEY = re.compile(
-    r"(?<![\w-])(?:SG\.[\w-]{5,}+\.[\w-]{7,}+|eyJ[\w-]{5,}+\.[\w-]{7,}+(?:\.[\w-]++)?+|A[KS]IA[0-9A-Z]{12,}+"
-    r"|key-(?=[a-z]{0,64}[0-9])[0-9A-Za-z]{12,}+|(?:sk|pk|rk|whsec|gh[pousr]|xox[abp])[_-][\w-]{16,}+)"
+    r"(?:SG\.(?<![\w-]...)[\w-]{5,}+\.[\w-]{7,}+|eyJ(?<![\w-]...)[\w-]{5,}+\.[\w-]{7,}+(?:\.[\w-]++)?+"
+    r"|AKIA(?<![\w-]....)[0-9A-Z]{12,}+|ASIA(?<![\w-]....)[0-9A-Z]{12,}+"
+    r"|key-(?<![\w-]....)(?=[a-z]{0,64}[0-9])[0-9A-Za-z]{12,}+"
+    r"|sk[_-](?<![\w-]...)[\w-]{16,}+|whsec_[\w-]{16,}+|gh[pousr]_(?<![\w-]....)[\w-]{16,}+|xox[abp]-[\w-]{16,}+)"
 )
 _OPAQUE = re.compile(rf"[A-Za-z0-9+/_-]{{{_LONG_WORD},}}+(?:={{1,2}}(?![\w=]))?+")
 _GMAIL_ID = re.compile(r"\.[0-9]{1,9} - gsmtp")
 _LONG_HEX = re.compile(r"[0-9a-f]{32,}|[0-9A-F]{32,}")
 _LONG_TOKEN = 32  # longer than the queue ids we know of in mixed case (Exim 23, SendGrid and Mimecast 22)
 _CASES = re.compile(r"[a-z]+|[A-Z]+|[0-9]+")
-_SASL_BYTES = re.compile(rb"[\x00\x01\x20-\x7e]++")  # NUL parts PLAIN, SOH parts XOAUTH2
+_SASL_BYTES = re.compile(rb"[\x00\x01\x20-\x7e]++")
 _ENCODED_WORD = r"=\?[^?\s]{1,64}\?([bBqQ])\?([^?\s]{0,2000})\?="
 _ENCODED_WORDS = re.compile(rf"{_ENCODED_WORD}(?:\s{{1,80}}{_ENCODED_WORD})*")
 
@@ -241,21 +230,22 @@ def _looks_random(value: str) -> bool:
 
 
 def _is_login(decoded: bytes) -> bool:
-    """Whether decoded base64 is what SASL sends, or an address."""
-    return _SASL_BYTES.fullmatch(decoded) is not None and any(
-        mark in decoded for mark in (b"@", b"\0", b"\1")
-    )
+    """Whether decoded base64 is what SASL sends (NUL parts PLAIN, SOH parts XOAUTH2), or an address."""
+    return _SASL_BYTES.fullmatch(decoded) is not None and any(mark in decoded for mark in b"@\0\1")
 
 
-def _is_padded(value: str) -> bool:
-    return value.endswith("=") and len(value) % 4 == 0 and value.lower() != value != value.upper()
+def _is_opaque(word: str) -> bool:
+    """Whether a long word can only be a key or a blob: padded base64, much hex, or random."""
+    if word.endswith("="):
+        return len(word) % 4 == 0 and word.lower() != word != word.upper()
+    return len(word) >= _LONG_TOKEN and bool(_LONG_HEX.search(word) or _looks_random(word))
 
 
 # --- numbers ---
 _IPV4 = re.compile(r"(?<![0-9])(?<![0-9]\.)(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![0-9])(?!\.[0-9])")
 _IPV6 = re.compile(
-    r"(?<![0-9A-Za-z])(?:IPv6:)?(?:[0-9a-f]{1,4}|:(?=:))(?::[0-9a-f]{0,4}){2,7}(?:(?:\.[0-9]{1,3}){3})?(?![0-9a-z])"
-    r"(?:%[a-z0-9]{1,15})?",
+    r"(?<![0-9a-z])(?:IPv6:)?(?:[0-9a-f]{1,4}|:(?=:))(?::[0-9a-f]{0,4}){2,7}(?:(?:\.[0-9]{1,3}){3})?"
+    r"(?![0-9a-z])(?:%[a-z0-9]{1,15})?",
     re.I,
 )
 # A zone such as +1000 has four digits and then a space; a country code has at most three.
@@ -291,9 +281,8 @@ class Redactor:
     def __init__(self, key: bytes, keep_hosts: Iterable[str] = ()) -> None:
         self._key = key
         names = frozenset(map(_host, keep_hosts))
-        self._keep = names.union(
-            *(name.split(".") for name in names)
-        )  # labels: a long one looks like a token
+        # their labels, too: a long one looks like a token
+        self._keep = names.union(*(name.split(".") for name in names))
 
     def hosts(self, *names: str) -> Redactor:
         """The same redactor, which also leaves these hosts readable."""
@@ -303,23 +292,19 @@ class Redactor:
         if _is_clean(text):
             return text
         for _ in range(_ROUNDS):
-            before, text = text, self._round(self._encoded_words(text))
+            before, text = text, self._round(_ENCODED_WORDS.sub(self._encoded_word, text))
             if text == before:
                 break
         return text
 
     def _round(self, text: str) -> str:
-        text = self._credentials(text)
-        text = self._addresses(text)
-        return self._opaque(self._numbers(text))
+        text = self._numbers(self._addresses(self._credentials(text)))
+        return _OPAQUE.sub(self._opaque_word, text)
 
     def _token(self, value: str) -> str:
         # surrogatepass: undecodable bytes of a reply arrive as lone surrogates
         digest = hmac.digest(self._key, value.encode("utf-8", "surrogatepass"), "sha256")
         return f"<redacted:{digest[:4].hex()}>"
-
-    def _encoded_words(self, text: str) -> str:
-        return _ENCODED_WORDS.sub(self._encoded_word, text) if "=?" in text else text
 
     def _encoded_word(self, found: re.Match[str]) -> str:
         decoded = "".join(_unword(*word) for word in re.findall(_ENCODED_WORD, found[0]))
@@ -330,66 +315,47 @@ class Redactor:
         redacted = self._round(decoded)
         return " ".join(_TOKEN.findall(redacted)) if redacted != decoded else ""
 
-    # credentials
-
     def _credentials(self, text: str) -> str:
         if "://" in text and "@" in text:
             text = _URL_LOGIN.sub(lambda found: self._token(found[0]), text)
-        text = _SECRET.sub(self._secret, text)
-        text = _SASL.sub(self._sasl, text)
+        if _SECRET_HINTS.search(text.lower()):
+            text = _SASL.sub(self._sasl, _SECRET.sub(self._secret, text))
         return _KNOWN_KEY.sub(lambda found: self._token(found[0]), text)
 
     def _secret(self, found: re.Match[str]) -> str:
         head, value = found["head"], found["value"]
         bare = value.strip("\"'").rstrip(".)")
         is_prose = not head.endswith("=") and _PROSE.fullmatch(bare.rstrip(":")) is not None
-        if not bare or is_prose or bare.startswith("realm="):
-            return found[0]
-        if head[:5].lower() == "basic" and bare.isalpha() and bare.lower() == bare:
+        is_word = head[:5].lower() == "basic" and bare.isalpha() and bare.lower() == bare
+        if not bare or is_prose or is_word or bare.startswith("realm="):
             return found[0]
         before, _, after = value.partition(bare)
         return f"{head}{before}{self._token(bare)}{after}"
 
     def _sasl(self, found: re.Match[str]) -> str:
         head, blob = found.groups()
-        if _MECHANISM.fullmatch(blob) or (blob.isalpha() and blob in (blob.lower(), blob.capitalize())):
-            return found[0]
-        return head + self._token(blob)
-
-    def _opaque(self, text: str) -> str:
-        return _OPAQUE.sub(self._opaque_word, text)
+        is_word = blob.isalpha() and blob in (blob.lower(), blob.capitalize())
+        return found[0] if is_word or _MECHANISM.fullmatch(blob) else head + self._token(blob)
 
     def _opaque_word(self, found: re.Match[str]) -> str:
         word = found[0]
         if _is_login(decoded := _unbase64(word)):
             return self._tokens_of(decoded.decode("ascii").replace("\0", " ")) or self._token(word)
-        is_long = len(word) >= _LONG_TOKEN and bool(_LONG_HEX.search(word) or _looks_random(word))
         kept = word.lower() in self._keep or _GMAIL_ID.match(found.string, found.end())
-        return self._token(word) if (is_long or _is_padded(word)) and not kept else word
-
-    # addresses
+        return self._token(word) if _is_opaque(word) and not kept else word
 
     def _addresses(self, text: str) -> str:
         if "<" in text:
             text = _BRACKETED.sub(self._bracketed, text)
             text = _MESSAGE_ID.sub(lambda found: found[1] + self._token(_normal_address(found[2])), text)
-        return self._bare_addresses(text)
+        return self._bare_addresses(text) if any(hint in text for hint in _AT_HINTS) else text
 
     def _bracketed(self, found: re.Match[str]) -> str:
         """Inside angle brackets an address may be folded anywhere; tags and URLs are for the next step."""
-        inside = _FOLD.sub("", found[1])
-        local, at, domain = inside.rpartition("@")
-        bare = _QUOTED.sub("", local.strip() + at + domain.strip())
-        route = inside.startswith("@")
-        if (
-            not at
-            or not local.strip()
-            or "://" in bare
-            or re.search(r"\s", bare)
-            or ("," in bare and not route)
-        ):
+        inside = _FOLD.sub("", found[1]).strip()
+        if "://" in inside or not _ONE_ADDRESS.fullmatch(inside):
             return found[0]
-        return self._token(_normal_address(f"{local.strip()}@{domain.strip()}"))
+        return self._token(_normal_address(inside))
 
     def _bare_addresses(self, text: str) -> str:
         """Looks left and right of each at sign; going left on reversed text keeps the whole walk linear."""
@@ -399,7 +365,7 @@ class Redactor:
         for at in _AT.finditer(text):
             if at.start() < done:
                 continue
-            sigil = _sigil(at["at"])
+            sigil = "" if at["literal"] else at[0][0]
             end = _domain_end(text, at.end(), sigil)
             if not _is_domain(text[at.end() : end], sigil):
                 continue
@@ -409,12 +375,10 @@ class Redactor:
             if start == at.start():
                 continue
             token = self._token(_normal_address(text[start:end], sigil))
-            start, end = _unbracket(text, start, end)
+            start, end = _with_brackets(text, start, end)
             parts += (text[done:start], token)
             done = end
         return "".join((*parts, text[done:])) if parts else text
-
-    # numbers
 
     def _numbers(self, text: str) -> str:
         if text.count(":") >= 2:
@@ -431,9 +395,8 @@ class Redactor:
         value = found[0].lower().removeprefix("ipv6:")
         bare = value if value.endswith("::") else value.rstrip(":")
         address = _normal_ip(bare)
-        if address in self._keep or not re.search("[0-9a-f]", bare):
-            return found[0]
-        if address is None and "::" not in bare:  # a time, a MAC address
+        is_time_or_mac = address is None and "::" not in bare
+        if is_time_or_mac or address in self._keep or not bare.strip(":"):
             return found[0]
         return self._token(address or bare) + value[len(bare) :]
 

@@ -82,6 +82,12 @@ class Database:
         return int(count) if count.isdigit() else 0
 
     @asynccontextmanager
+    async def connection(self) -> AsyncIterator[asyncpg.Connection]:
+        with translated():
+            async with self.pool.acquire() as connection:
+                yield connection
+
+    @asynccontextmanager
     async def transaction(self) -> AsyncIterator[asyncpg.Connection]:
         with translated():
             async with self.pool.acquire() as connection, connection.transaction():

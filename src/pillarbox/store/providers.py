@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from pillarbox.errors import NotFound, NotPossible
 from pillarbox.model.delivery import MessageClass, Unknown
@@ -16,6 +17,7 @@ from pillarbox.store.database import Database
 from pillarbox.store.vault import KeyRing
 
 QUERIES = sql.load("providers")
+Keys = Callable[[], KeyRing]
 
 
 def _context(provider_id: int) -> str:
@@ -23,16 +25,17 @@ def _context(provider_id: int) -> str:
     return f"provider:{provider_id}"
 
 
-async def list_providers(database: Database, keys: KeyRing | None) -> list[Provider]:
-    """Providers in order of preference; their secrets only with `keys`."""
+async def list_providers(database: Database, keys: Keys | None = None) -> list[Provider]:
+    """Providers in order of preference; their secrets only with `keys`, which is asked only if there are any."""
     rows = await database.fetch(QUERIES["list_providers"])
+    ring = keys() if keys and any(row["secret"] for row in rows) else None
     return [
         Provider(
             row["id"],
             row["name"],
             row["kind"],
             json.loads(row["settings"]),
-            keys.open(row["secret"], _context(row["id"])) if keys and row["secret"] else None,
+            ring.open(row["secret"], _context(row["id"])) if ring and row["secret"] else None,
             row["enabled"],
             row["retry"],
         )
@@ -42,7 +45,7 @@ async def list_providers(database: Database, keys: KeyRing | None) -> list[Provi
 
 async def add_provider(
     database: Database,
-    keys: KeyRing,
+    keys: Keys,
     name: str,
     kind: str,
     settings: Mapping[str, Any],
@@ -51,7 +54,7 @@ async def add_provider(
 ) -> int:
     """Add a provider, its secret sealed; NotPossible when the name is taken."""
     provider_id = await database.fetchval(QUERIES["reserve_provider_id"])
-    sealed = keys.seal(secret.reveal(), _context(provider_id)) if secret else None
+    sealed = keys().seal(secret.reveal(), _context(provider_id)) if secret else None
     added = await database.fetchval(
         QUERIES["add_provider"], provider_id, name, kind, json.dumps(dict(settings)), sealed, retry
     )
@@ -96,3 +99,10 @@ async def redaction_key(database: Database) -> bytes:
 
 async def set_default_sender(database: Database, sender: str) -> None:
     await database.execute(QUERIES["set_default_sender"], sender)
+
+
+async def capture(
+    database: Database, provider_id: int, message_id: UUID, sender: str, recipients: Sequence[str], content: bytes
+) -> int:
+    """Keep a mail for reading; returns its number."""
+    return int(await database.fetchval(QUERIES["capture"], provider_id, message_id, sender, recipients, content))

@@ -156,6 +156,9 @@ class SmtpServer:
     # what connections and sessions report
 
     def _opened(self, wire: Wire) -> None:
+        if not self._listener.is_serving():  # taken from the backlog while we stop
+            wire.abort()
+            return
         self._wires.add(wire)
         self.connections += 1
         self.peak_connections = max(self.peak_connections, len(self._wires))

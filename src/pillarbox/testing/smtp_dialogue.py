@@ -119,8 +119,8 @@ class Dialogue:
 
     async def _trickle(self, reply: str) -> None:
         for byte in _on_wire(reply):
+            await self.wire.drain()  # not after the last byte: what the client then says is its next step
             self.wire.write(bytes([byte]))
-            await self.wire.drain()
 
     async def _go_on_forever(self, line: str) -> None:
         while True:

@@ -122,13 +122,8 @@ class SmtpTransport:
         """The next parcel that may begin."""
         while self._waiting:
             job = self._waiting.popleft()
-            try:
-                if job.parcel.may_begin():
-                    return job
-            except Exception as error:  # the caller's own; it must not take the connection down
-                job.give_back(f"may_begin failed: {error!r}")
-            else:
-                job.give_back("the right to send ended while the parcel waited")
+            if not job.future.done() and job.may_begin("while the parcel waited"):
+                return job
         return None
 
     def requeue(self, job: Job, reason: Reason, why: str, link: str) -> None:
@@ -228,8 +223,10 @@ class SmtpTransport:
         self._not_before = now + self._backoff()
         hope = self._connecting or any(not connection.over for connection in self._connections)
         patience = self._settings.connect_timeout if hope else 0.0
-        doomed = [job for job in self._waiting if now - job.queued >= patience]
-        for job in doomed:
-            self._waiting.remove(job)
-            job.end(failed.outcome, now, failed.story)
+        waiting, self._waiting = self._waiting, deque()
+        for job in waiting:
+            if now - job.queued < patience:
+                self._waiting.append(job)
+            else:
+                job.end(failed.outcome, now, failed.story)
         self._pump()

@@ -12,7 +12,6 @@ from pillarbox.deliver.transports.smtp_envelope import Capabilities, final_dot, 
 from pillarbox.deliver.transports.smtp_job import Job, not_delivered
 from pillarbox.deliver.transports.smtp_replies import (
     Stage,
-    acceptance,
     can_become_reply,
     refusal,
     split_replies,
@@ -103,9 +102,8 @@ class Connection(asyncio.BufferedProtocol):
     def feed(self) -> None:
         """Begin with the next waiting parcel, or rest."""
         self._now = self._loop.time()
-        if self._transport.is_closing():  # lost, and about to be told so
-            self.over = True
-        else:
+        self.over = self.over or self._transport.is_closing()  # lost, and about to be told so
+        if not self.over:
             self._go_on()
 
     def quit(self) -> None:
@@ -195,7 +193,7 @@ class Connection(asyncio.BufferedProtocol):
             self._finishing = job
             return self._lose(Reason.PROTOCOL, f"the server answered the final dot with {text_of(reply)}")
         if reply[0] == _GOOD:
-            job.accept(acceptance(reply), self._now, self._story)
+            job.accept(reply, self._now, self._story)
         else:
             job.replies.append((self._now, reply))
             job.end(refusal(reply, Stage.DOT), self._now, self._story)
@@ -249,6 +247,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         """The server owes nothing: next parcel, goodbye, or rest."""
+        if self._unread or self._rest:  # it would be taken for the answer to what comes next
+            return self._lose(Reason.PROTOCOL, "the server answered more than it was asked")
         job = self._next()
         if job is not None:
             self._transport.write(self._opening(job))
@@ -258,6 +258,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._deadline.at = min(self._now + self._settings.max_idle, self._born + self._settings.max_age)
             self._pool.rest(self)
+        return None
 
     def _next(self) -> Job | None:
         """Take the next parcel that has something to say to this server."""
@@ -304,8 +305,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._unread or self._rest:
             return self._lose(Reason.PROTOCOL, "the server answered content it had not seen")
         self._envelope = None
-        if not job.parcel.may_begin():
-            job.give_back("the right to send ended before the content was written")
+        if not job.may_begin("before its content was written"):
             return self._lose(Reason.UNAVAILABLE, "given up before the content")
         job.body_at = self._now
         content = stuffed(job.parcel.content)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 class Deadline:
     """Calls back when `at` has passed. Moving it is an assignment: timers for each mail would cost more.
 
-    `at` must never be set nearer than `shortest` seconds from now; `sharpen` is for that.
+    An `at` nearer than `shortest` seconds may be noticed late, by up to that much; `sharpen` is exact.
     """
 
     __slots__ = ("_expired", "_loop", "_shortest", "_timer", "at")

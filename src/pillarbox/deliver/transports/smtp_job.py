@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.deliver.transports.base import Parcel, Report
-from pillarbox.deliver.transports.smtp_replies import Stage, printable, refusal
+from pillarbox.deliver.transports.smtp_replies import Stage, acceptance, printable, refusal
 from pillarbox.errors import NotStarted
 from pillarbox.model.outcome import Outcome, Reason, deferred
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # A parcel with a thousand recipients says a lot; people read the beginning and the end.
 MAX_CONVERSATION = 20_000
 
-_GOOD = ord("2")
+_GO_ON = ord("3")  # replies above it refuse
 
 
 class Job:
@@ -32,10 +32,10 @@ class Job:
         self.future = future
         self.queued = now
         self.requeued = False
-        self._forget()
+        self._forget(now)
 
-    def _forget(self) -> None:
-        self.started = self.queued
+    def _forget(self, now: float) -> None:
+        self.started = now
         self.commands: list[bytes] = []
         self.settled: dict[int, Outcome] = {}
         self.replies: list[tuple[float, bytes]] = []
@@ -50,7 +50,7 @@ class Job:
     def again(self) -> None:
         """Forget the conversation: the parcel waits again, for the second and last time."""
         self.requeued = True
-        self._forget()
+        self._forget(self.queued)
 
     @property
     def nobody_left(self) -> bool:
@@ -60,20 +60,33 @@ class Job:
     def note(self, reply: bytes, now: float) -> None:
         """Keep the reply to the next command of the envelope."""
         replies = self.replies
-        if reply[0] != _GOOD and len(replies) < len(self.commands) - 1:
+        if reply[0] > _GO_ON and len(replies) < len(self.commands) - 1:
             if replies:
                 self.refused += 1
             else:
                 self.mail_refused = True
         replies.append((now, reply))
 
+    def may_begin(self, when: str) -> bool:
+        """Ask whether the parcel may still be sent; if not, it is given back."""
+        try:
+            allowed = self.parcel.may_begin()
+        except Exception as error:  # the caller's own; it must not take the connection down
+            self.give_back(f"may_begin failed {when}: {error!r}")
+            return False
+        if not allowed:
+            self.give_back(f"the right to send ended {when}")
+        return allowed
+
     def give_back(self, why: str) -> None:
         if not self.future.done():
             self.future.set_result(NotStarted(why))
 
-    def accept(self, outcome: Outcome, now: float, link: str) -> None:
+    def accept(self, reply: bytes, now: float, link: str) -> None:
         """The final dot was answered well."""
+        outcome = acceptance(reply)
         if self.refused or self.settled:
+            self.replies.append((now, reply))
             self.end(outcome, now, link)
         elif not self.future.done():
             self.future.set_result(Report([outcome] * len(self.parcel.recipients), self.started, now))
@@ -111,7 +124,7 @@ class Job:
 
 
 def _answered(reply: tuple[float, bytes] | None, rest: Outcome) -> Outcome:
-    if reply is None or reply[1][0] == _GOOD:
+    if reply is None or reply[1][0] <= _GO_ON:
         return rest
     return refusal(reply[1], Stage.RCPT)
 

@@ -87,6 +87,9 @@ _find_queue_id = re.compile(
 
 def queue_id(text: str) -> str | None:
     """The server's own name for the mail it took, when it tells one."""
+    _, postfix, rest = text.partition("queued as ")  # by far the most common, and found quicker so
+    if postfix and rest.isalnum():
+        return rest
     found = _find_queue_id(text)
     return found[found.lastindex or 0] if found else None
 
@@ -227,21 +230,22 @@ def _reason(code: int, text: str, stage: Stage) -> Reason:
     detail = found[1] if found else ""
     return (
         _DETAILS.get(detail)
-        or _by_words(str(code)[0], text)
+        or _by_words(code, text)
         or _by_detail(code, detail)
         or (None if detail else _BARE.get((stage, code)))
         or (Reason.UNAVAILABLE if code < 500 else Reason.REFUSED)
     )
 
 
-def _by_words(code_class: str, text: str) -> Reason | None:
-    return next(
-        (reason for classes, words, reason in _WORDS if code_class in classes and words.search(text)), None
-    )
+def _by_words(code: int, text: str) -> Reason | None:
+    said = str(code)[0]
+    return next((reason for classes, words, reason in _WORDS if said in classes and words.search(text)), None)
 
 
 def _by_detail(code: int, detail: str) -> Reason | None:
-    """Vague details that still say something once no word said more; only for final answers."""
+    """Vague details that still say something once no word said more."""
+    if code == 421 and detail.startswith("7."):
+        return Reason.RATE_LIMITED
     if code < 500:
         return None
     if detail.startswith("7."):

@@ -1,0 +1,43 @@
+# Two commands do all set-up: `make up` runs Pillarbox whole, `make test` tests it whole.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help install up test check bench lock clean
+
+help: ## Show this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+install: .venv/installed ## Create .venv with everything that running and testing need
+
+.venv/installed: requirements/dev.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("Pillarbox needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+up: install ## Run Pillarbox with an embedded PostgreSQL kept in .pillarbox/
+	@exec $(BIN)/pillarbox up $(ARGS)
+
+test: install ## Run all tests (PYTEST="-k name" for some)
+	@tests/packages
+	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term $(PYTEST)
+	$(BIN)/coverage report --fail-under=85 --format=total >/dev/null
+
+check: install ## Lint, format check, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: install ## Measure, against peers in the same run (ARGS="--only drain" for some)
+	$(BIN)/python -m benchmarks $(ARGS)
+
+lock: install ## Compile requirements/dev.txt anew from pyproject.toml
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile pyproject.toml --extra test --universal --python-version 3.11 --generate-hashes \
+	  --no-annotate --no-header --no-emit-index-url --no-emit-find-links --output-file requirements/dev.txt
+
+clean: ## Remove everything that was built; keeps .pillarbox/
+	rm -rf .venv build dist htmlcov .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis

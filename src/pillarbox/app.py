@@ -1,0 +1,216 @@
+"""The composition root: the only place that names concrete adapters and puts the rooms together."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any
+
+from pillarbox.deliver.gauge import Gauge
+from pillarbox.deliver.loops import run_every
+from pillarbox.deliver.reaper import Chores
+from pillarbox.deliver.roster import Roster
+from pillarbox.deliver.transports.base import Parcel, Transport
+from pillarbox.deliver.transports.capture import CaptureTransport
+from pillarbox.deliver.transports.smtp import SmtpTransport
+from pillarbox.deliver.wakeup import Wakeup, listen
+from pillarbox.deliver.worker import Pace, Worker
+from pillarbox.errors import NotPossible, SecretError, SettingsError, StoreError
+from pillarbox.model.delivery import MessageClass
+from pillarbox.model.provider import Provider, SmtpSettings, Tls
+from pillarbox.model.redaction import Redactor
+from pillarbox.queue.postgres import PostgresQueue
+from pillarbox.settings import Settings
+from pillarbox.store import providers
+from pillarbox.store.database import Database
+from pillarbox.store.embedded import EmbeddedPostgres
+from pillarbox.store.migrations import check_schema, migrate
+from pillarbox.store.vault import KeyRing, load_or_create_key_file
+from pillarbox.telemetry import logs
+from pillarbox.telemetry.metrics import Metrics
+
+log = logs.get("pillarbox.app")
+# How often a worker looks for new providers and classes: soon enough for a person at the command line.
+REFRESH_INTERVAL = 2.0
+# How often a broken listening connection is opened again.
+LISTEN_INTERVAL = 1.0
+GAUGE_INTERVAL = 1.0
+
+
+@dataclass(slots=True)
+class App:
+    """What every command needs: the store, the keys, the redactor, the metrics."""
+
+    settings: Settings
+    database: Database
+    redactor: Redactor
+    metrics: Metrics
+
+    def keys(self) -> KeyRing:
+        """The key ring of PILLARBOX_SECRET_KEYS; in development, of a file beside the embedded database."""
+        if self.settings.secret_keys:
+            return KeyRing(self.settings.secret_keys)
+        if self.settings.database_url is None:
+            return KeyRing([load_or_create_key_file(self.settings.data_dir / "secret.key")])
+        raise SecretError("no secret key: set PILLARBOX_SECRET_KEYS (make one with `pillarbox keys generate`)")
+
+    def build_transport(self, provider: Provider) -> Transport:
+        """The adapter for a provider's kind."""
+        if provider.kind == "smtp":
+            return SmtpTransport(smtp_settings(provider, self.settings.worker_concurrency))
+        if provider.kind == "capture":
+            return CaptureTransport(self._keep(provider.id))
+        raise NotPossible(f"provider {provider.name!r} is of an unknown kind {provider.kind!r}")
+
+    def _keep(self, provider_id: int) -> Callable[[Parcel], Any]:
+        async def keep(parcel: Parcel) -> int:
+            recipients = [recipient.address for recipient in parcel.recipients]
+            return await providers.capture(
+                self.database, provider_id, parcel.message_id, parcel.sender, recipients, parcel.content
+            )
+
+        return keep
+
+    def redactor_for(self, provider: Provider) -> Callable[[str], str]:
+        host = provider.settings.get("host")
+        return self.redactor.hosts(host) if host else self.redactor
+
+    async def load_providers(self) -> tuple[list[Provider], dict[str, MessageClass]]:
+        """What the roster needs to know, secrets opened."""
+        found = await providers.list_providers(self.database, self.keys)
+        return found, await providers.list_classes(self.database)
+
+
+def smtp_settings(provider: Provider, connections: int) -> SmtpSettings:
+    """A provider's stored settings as the transport wants them."""
+    known = {field.name for field in fields(SmtpSettings)}
+    unknown = set(provider.settings) - known
+    if unknown:
+        raise SettingsError(f"provider {provider.name!r} has unknown settings: {', '.join(sorted(unknown))}")
+    values = {"connections": connections} | dict(provider.settings)
+    return replace(SmtpSettings(**values), tls=Tls(values.get("tls", Tls.STARTTLS)), password=provider.secret)
+
+
+@asynccontextmanager
+async def open_app(settings: Settings, *, start: bool = False, migrating: bool = False) -> AsyncIterator[App]:
+    """Connect to the database. `start` starts the embedded one and stops it at the end."""
+    server = None
+    url = settings.database_url
+    if url is None:
+        server = EmbeddedPostgres(settings.data_dir / "postgres")
+        if start:
+            await asyncio.to_thread(server.start)
+        elif not server.running():
+            raise StoreError(
+                f"no database: nothing runs in {settings.data_dir}. Start it with `pillarbox up`, or name a database"
+                " with --database-url or PILLARBOX_DATABASE_URL"
+            )
+        url = server.url()
+    try:
+        database = await Database.connect(
+            url, least=settings.pool_min, most=settings.pool_max, statement_cache=settings.statement_cache
+        )
+        try:
+            await _prepare(database, migrating)
+            yield await _assemble(settings, database)
+        finally:
+            await database.close()
+    finally:
+        if server and start:
+            await asyncio.to_thread(server.stop)
+
+
+async def _prepare(database: Database, migrating: bool) -> None:
+    async with database.connection() as connection:
+        if migrating:
+            await migrate(connection)
+        else:
+            await check_schema(connection)
+
+
+async def _assemble(settings: Settings, database: Database) -> App:
+    given = settings.redaction_key
+    key = given.reveal().encode() if given else await providers.redaction_key(database)
+    redactor = Redactor(key)
+    logs.configure(settings.log_format, settings.log_level, redactor)
+    return App(settings, database, redactor, Metrics())
+
+
+async def ensure_provider(app: App, *, development: bool) -> None:
+    """Add a first provider where there is none: SMTP_HOST's, or in development one that captures."""
+    settings = app.settings
+    if settings.smtp_from_address:
+        await providers.set_default_sender(app.database, _mailbox(settings.smtp_from_name, settings.smtp_from_address))
+    if await providers.list_providers(app.database, None):
+        return
+    if settings.smtp_host:
+        given = {"host": settings.smtp_host, "port": settings.smtp_port, "tls": Tls.OPPORTUNISTIC}
+        await providers.add_provider(app.database, app.keys, "default", "smtp", given)
+    elif development:
+        await providers.add_provider(app.database, app.keys, "capture", "capture", {})
+
+
+def _mailbox(name: str | None, address: str) -> str:
+    return f"{name} <{address}>" if name else address
+
+
+def build_worker(app: App, queue: PostgresQueue, roster: Roster, wakeup: Wakeup) -> Worker:
+    settings = app.settings
+    pace = Pace(
+        window=settings.window,
+        claim_limit=settings.claim_limit,
+        bytes_in_flight=settings.worker_bytes_in_flight,
+        poll=settings.worker_poll_interval,
+        lease=settings.worker_lease,
+        drain=settings.worker_drain_timeout,
+    )
+    return Worker(f"{socket.gethostname()}:{os.getpid()}", queue, roster, app.metrics, wakeup, pace)
+
+
+async def work(app: App, stop: asyncio.Event) -> None:
+    """Deliver mail until `stop`; then drain."""
+    wakeup = Wakeup()
+    queue = PostgresQueue(app.database)
+    roster = Roster(app.load_providers, app.build_transport, app.redactor_for)
+    await roster.refresh()
+    if not roster.lines:
+        log.warning("no provider is enabled; mails wait. Add one with `pillarbox provider add`")
+    worker = build_worker(app, queue, roster, wakeup)
+    gauge = Gauge(worker, roster, app.metrics, app.settings.utilisation_alert)
+    background = [
+        Chores(app.database, queue, app.metrics, app.settings, wakeup.hint).run(stop),
+        run_every("roster", REFRESH_INTERVAL, roster.refresh, stop),
+        run_every("gauge", GAUGE_INTERVAL, gauge.read, stop),
+    ]
+    if app.settings.notify:
+        background.append(run_every("listen", LISTEN_INTERVAL, partial(listen, app.database, wakeup, stop), stop))
+    async with asyncio.TaskGroup() as group:
+        for loop in background:
+            group.create_task(loop)
+        group.create_task(_stop_worker(worker, stop))
+        await worker.run()
+        stop.set()
+    await roster.close()
+
+
+async def _stop_worker(worker: Worker, stop: asyncio.Event) -> None:
+    await stop.wait()
+    worker.stop()
+
+
+async def serve(app: App, stop: asyncio.Event, *roles: Role) -> None:
+    """Run the roles (`work`, and the edges' own) until `stop`; if one of them fails, the others are stopped too."""
+    tasks = [asyncio.create_task(role(app, stop)) for role in roles]
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    stop.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
+Role = Callable[[App, asyncio.Event], Coroutine[Any, Any, None]]

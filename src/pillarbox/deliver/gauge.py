@@ -1,0 +1,48 @@
+"""How busy a worker is: utilisation and pool use for the metrics, and a warning before it saturates."""
+
+from __future__ import annotations
+
+from pillarbox.deliver.roster import Roster
+from pillarbox.deliver.worker import Worker
+from pillarbox.telemetry import logs
+from pillarbox.telemetry.metrics import Metrics
+
+log = logs.get("pillarbox.gauge")
+# Weight of the newest reading: at one a second the average follows about a minute, so a burst alone warns nobody.
+NEWEST = 1 / 60
+
+
+class Gauge:
+    """Reads a worker and its pools once per `read`."""
+
+    def __init__(self, worker: Worker, roster: Roster, metrics: Metrics, alert: float) -> None:
+        self._worker = worker
+        self._roster = roster
+        self._metrics = metrics
+        self._alert = alert
+        self._average = 0.0
+        self._alerted = False
+
+    async def read(self) -> float:
+        """Take one reading; returns the average utilisation."""
+        now = self._worker.in_flight / self._worker.pace.window
+        self._average += (now - self._average) * NEWEST
+        self._metrics.utilisation.set(self._average)
+        self._metrics.in_flight.set(self._worker.in_flight)
+        self._read_pools()
+        self._warn()
+        return self._average
+
+    def _read_pools(self) -> None:
+        for line in self._roster.lines:
+            open_now, busy = getattr(line.transport, "pool_use", (0, 0))
+            self._metrics.pool(line.provider.name, open_now, busy)
+
+    def _warn(self) -> None:
+        """Say it once when the average crosses the limit (REQ-QUEUE-S004), and once when it is well below again."""
+        if self._average > self._alert and not self._alerted:
+            self._alerted = True
+            log.warning("workers are nearly saturated; add one", utilisation=round(self._average, 2))
+        elif self._average < self._alert * 0.9 and self._alerted:
+            self._alerted = False
+            log.info("workers have room again", utilisation=round(self._average, 2))

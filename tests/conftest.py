@@ -1,0 +1,112 @@
+"""PostgreSQL for tests: one real server per test process, one migrated template, a fresh clone per test."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import tempfile
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import asyncpg
+import psycopg
+import pytest
+import pytest_asyncio
+
+from pillarbox.store.database import Database
+from pillarbox.store.embedded import EmbeddedPostgres
+from pillarbox.store.migrations import migrate
+
+# Tests pull no plugs on this server, so it need not wait for the disk (those that do start their own); and
+# autovacuum would visit the template just when it is cloned, which PostgreSQL refuses.
+SERVER_OPTIONS = {"fsync": "off", "max_connections": "200", "autovacuum": "off"}
+TEMPLATE = "pillarbox_template"
+
+
+def server_binaries() -> Path | None:
+    """The directory of other PostgreSQL programs to test with (such as Debian's), if asked for."""
+    chosen = os.environ.get("TEST_POSTGRES_BIN")
+    return Path(chosen) if chosen else None
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[EmbeddedPostgres]:
+    """A running server, shared by the tests of this process."""
+    # Not pytest's tmp_path: a Unix socket's path has about 107 characters at most.
+    directory = Path(tempfile.mkdtemp(prefix="pbx"))
+    server = EmbeddedPostgres(directory / "data", server_binaries(), SERVER_OPTIONS)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop("immediate")
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_admin(postgres_server: EmbeddedPostgres) -> Iterator[psycopg.Connection]:
+    """A superuser's connection, in autocommit, with the migrated template database made."""
+    with psycopg.connect(postgres_server.url(), autocommit=True) as admin:
+        admin.execute(f"CREATE DATABASE {TEMPLATE}")
+        with ThreadPoolExecutor(1) as thread:  # away from the event loop that pytest-asyncio keeps here
+            thread.submit(asyncio.run, _migrate(postgres_server.url(TEMPLATE))).result()
+        yield admin
+
+
+async def _migrate(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await migrate(connection)
+    finally:
+        await connection.close()
+
+
+@pytest.fixture
+def empty_database_url(
+    postgres_server: EmbeddedPostgres, postgres_admin: psycopg.Connection
+) -> Iterator[str]:
+    """The URL of a fresh database without our schema."""
+    yield from _fresh(postgres_server, postgres_admin, "template0")
+
+
+@pytest.fixture
+def database_url(postgres_server: EmbeddedPostgres, postgres_admin: psycopg.Connection) -> Iterator[str]:
+    """The URL of a fresh, migrated database."""
+    yield from _fresh(postgres_server, postgres_admin, TEMPLATE)
+
+
+def _fresh(server: EmbeddedPostgres, admin: psycopg.Connection, template: str) -> Iterator[str]:
+    name = f"test_{uuid.uuid4().hex}"
+    # Without fsync copying files is faster than logging pages. PostgreSQL 14 knows no other way.
+    strategy = "STRATEGY file_copy" if admin.info.server_version >= 150000 else ""
+    admin.execute(f"CREATE DATABASE {name} TEMPLATE {template} {strategy}")
+    yield server.url(name)
+    admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest_asyncio.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    """A pool on the test's database."""
+    database = await Database.connect(database_url)
+    yield database
+    await database.close()
+
+
+@pytest_asyncio.fixture
+async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """One asyncpg connection to the test's database."""
+    connection = await asyncpg.connect(database_url)
+    yield connection
+    connection.terminate() if connection.is_in_transaction() else await connection.close()
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,205 @@
+"""The contract of the Queue port, run over every adapter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from pillarbox.model.delivery import State
+from pillarbox.model.outcome import Reason, accepted, deferred
+from pillarbox.queue.base import Account, Claimed, Queue, Settlement
+from pillarbox.queue.postgres import PostgresQueue
+from pillarbox.store.database import Database
+from tests.harness import attempts, deliveries, enqueue, states
+
+PLENTY = 2**30
+NewQueue = Callable[[], Awaitable[Queue]]
+
+
+@pytest.fixture(params=["postgres"])
+async def new_queue(request: pytest.FixtureRequest, database: Database) -> AsyncIterator[NewQueue]:
+    """Makes a queue for one more worker, registered with a lease of a minute. A new adapter is one more name."""
+    build: dict[str, Callable[[], Queue]] = {"postgres": lambda: PostgresQueue(database)}
+
+    async def make(lease: float = 60) -> Queue:
+        queue = build[request.param]()
+        await queue.register("contract", lease)
+        return queue
+
+    yield make
+
+
+def settle_all(claimed: Claimed, **changes: Any) -> list[Settlement]:
+    given = {"state": State.SENT, "outcome": accepted(250, "2.0.0 ok"), "ended": asyncio.get_running_loop().time()} | changes
+    return [Settlement(claimed.message.id, n, claimed.claim, **given) for n in claimed.ns]
+
+
+async def take(queue: Queue, limit: int = 100) -> list[Claimed]:
+    return await queue.claim(limit, PLENTY, True)
+
+
+async def test_a_claim_carries_the_whole_message(new_queue: NewQueue, database: Database) -> None:
+    queue = await new_queue()
+    message_id = await enqueue(database, "a@x.example", "b@x.example", cc=["c@x.example"], bcc=["d@x.example"], html="<p>")
+    [claimed] = await take(queue)
+    assert claimed.message.id == message_id
+    assert list(claimed.recipients) == ["a@x.example", "b@x.example", "c@x.example", "d@x.example"]
+    assert list(claimed.ns) == [0, 1, 2, 3]
+    assert claimed.content is not None
+    assert (claimed.content.text, claimed.content.html) == ("Hi!", "<p>")
+    assert await states(database, message_id) == ["processing"] * 4
+
+
+async def test_first_attempts_come_in_the_order_of_acceptance(new_queue: NewQueue, database: Database) -> None:
+    ids = [await enqueue(database) for _ in range(20)]
+    queue = await new_queue()
+    claimed = [one.message.id for _ in range(4) for one in await take(queue, 5)]
+    assert claimed == ids
+
+
+async def test_urgent_goes_first_and_bulk_last(new_queue: NewQueue, database: Database) -> None:
+    ids = {priority: await enqueue(database, priority=priority) for priority in ("bulk", "normal", "urgent")}
+    claimed = [one.message.id for one in await take(await new_queue())]
+    assert claimed == [ids["urgent"], ids["normal"], ids["bulk"]]
+
+
+async def test_claims_are_bounded_by_count_and_bytes(new_queue: NewQueue, database: Database) -> None:
+    for _ in range(5):
+        await enqueue(database, text="x" * 10_000)
+    queue = await new_queue()
+    assert len(await queue.claim(2, PLENTY, True)) == 2
+    assert len(await queue.claim(5, 25_000, True)) == 2
+    assert len(await queue.claim(5, 100, False)) == 0
+    assert len(await queue.claim(5, 100, True)) == 1  # alone, it may be larger than the bound
+
+
+async def test_settling_needs_the_current_claim(new_queue: NewQueue, database: Database) -> None:
+    first, second = await new_queue(), await new_queue()
+    message_id = await enqueue(database)
+    [lost] = await take(first)
+    await first.release([lost])
+    [held] = await take(second)
+    assert await first.settle(Account(settle_all(lost, state=State.FAILED))) == set()
+    assert await states(database, message_id) == ["processing"]
+    assert len(await second.settle(Account(settle_all(held)))) == 1
+    assert await states(database, message_id) == ["sent"]
+    assert len(await attempts(database, message_id)) == 1
+
+
+async def test_settling_twice_changes_nothing(new_queue: NewQueue, database: Database) -> None:
+    queue = await new_queue()
+    message_id = await enqueue(database)
+    [claimed] = await take(queue)
+    account = Account(settle_all(claimed))
+    assert len(await queue.settle(account)) == 1
+    assert await queue.settle(account) == set()
+    assert len(await attempts(database, message_id)) == 1
+
+
+async def test_a_deferred_delivery_waits_and_comes_back(new_queue: NewQueue, database: Database) -> None:
+    queue = await new_queue()
+    message_id = await enqueue(database)
+    [claimed] = await take(queue)
+    later = settle_all(
+        claimed, state=State.QUEUED, outcome=deferred(Reason.GREYLISTED, 451), reason="greylisted", delay=30.0, retry="quadratic"
+    )
+    await queue.settle(Account(later))
+    assert await take(queue) == []
+    assert 25 < (await queue.next_due() or 0) <= 30
+    await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = now()")
+    [again] = await take(queue)
+    assert again.message.id == message_id
+    assert list(again.attempts) == [1]
+    assert again.claim != claimed.claim
+
+
+async def test_outcomes_are_per_recipient(new_queue: NewQueue, database: Database) -> None:
+    queue = await new_queue()
+    message_id = await enqueue(database, "a@x.example", "b@x.example")
+    [claimed] = await take(queue)
+    one, two = settle_all(claimed)
+    two.state, two.outcome, two.delay = State.QUEUED, deferred(Reason.MAILBOX_FULL, 452), 0.0
+    await queue.settle(Account([one, two]))
+    assert await states(database, message_id) == ["sent", "queued"]
+    [again] = await take(queue)
+    assert list(again.recipients) == ["b@x.example"]
+
+
+async def test_a_backlog_of_deferred_mails_does_not_starve_new_ones(new_queue: NewQueue, database: Database) -> None:
+    for _ in range(20):
+        await enqueue(database)
+    await database.execute("UPDATE pillarbox.deliveries SET attempts = 1, next_attempt_at = now() - interval '1 hour'")
+    fresh = {await enqueue(database) for _ in range(20)}
+    claimed = {one.message.id for one in await take(await new_queue(), 10)}
+    assert len(claimed) == 10
+    assert len(claimed & fresh) == 5
+
+
+async def test_the_reaper_takes_back_what_a_dead_worker_held(new_queue: NewQueue, database: Database) -> None:
+    dead, alive = await new_queue(0.0), await new_queue()
+    kept = await enqueue(database)
+    assert await take(dead) == []  # an expired lease claims nothing
+    [held] = await take(alive)
+    assert held.message.id == kept
+    message_id = await enqueue(database)
+    await dead.heartbeat(60)  # nobody has reaped it yet: it may go on
+    [lost] = await take(dead)
+    await dead.heartbeat(0.0)
+    assert await alive.reap(100, 0.0) == 1
+    assert await states(database, kept) == ["processing"]
+    [row] = await deliveries(database, message_id)
+    assert (row["state"], row["attempts"], row["reason"]) == ("queued", 1, "lost")
+    [attempt] = await attempts(database, message_id)
+    assert (attempt["verdict"], attempt["claim"]) == ("unknown", lost.claim)
+    assert await database.fetchval("SELECT kind FROM pillarbox.events WHERE message_id = $1", message_id) == "unknown"
+    assert await dead.heartbeat(60) is False
+    assert await dead.settle(Account(settle_all(lost))) == set()
+
+
+async def test_reaping_concurrently_counts_each_claim_once(new_queue: NewQueue, database: Database) -> None:
+    for _ in range(30):
+        await enqueue(database)
+    dead = await new_queue()
+    await take(dead, 30)
+    await dead.heartbeat(0.0)
+    reapers = [await new_queue() for _ in range(4)]
+    assert sum(await asyncio.gather(*(reaper.reap(1000, 0.0) for reaper in reapers))) == 30
+    assert await database.fetchval("SELECT count(*) FROM pillarbox.attempts WHERE verdict = 'unknown'") == 30
+
+
+async def test_after_a_restart_of_the_store_workers_may_report_first(new_queue: NewQueue, database: Database) -> None:
+    dead, alive = await new_queue(), await new_queue()
+    await enqueue(database)
+    await take(dead)
+    await dead.heartbeat(0.0)
+    assert await alive.reap(100, 3600.0) == 0  # PostgreSQL has not been up for an hour
+
+
+async def test_a_class_can_hold_unknowns_for_a_person(new_queue: NewQueue, database: Database) -> None:
+    await database.execute("INSERT INTO pillarbox.classes (name, unknown) VALUES ('payment', 'hold')")
+    message_id = await enqueue(database, **{"class": "payment"})
+    dead, alive = await new_queue(), await new_queue()
+    await take(dead)
+    await dead.heartbeat(0.0)
+    await alive.reap(100, 0.0)
+    assert await states(database, message_id) == ["held"]
+    assert await take(alive) == []
+
+
+async def test_released_claims_keep_their_attempts(new_queue: NewQueue, database: Database) -> None:
+    queue = await new_queue()
+    message_id = await enqueue(database)
+    await queue.release(await take(queue))
+    [row] = await deliveries(database, message_id)
+    assert (row["state"], row["attempts"], row["claim"]) == ("queued", 0, None)
+    assert await attempts(database, message_id) == []
+
+
+async def test_expired_mails_are_marked(new_queue: NewQueue, database: Database) -> None:
+    await enqueue(database)
+    await database.execute("UPDATE pillarbox.messages SET expires_at = now() - interval '1 second'")
+    [claimed] = await take(await new_queue())
+    assert claimed.expired

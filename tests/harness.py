@@ -1,0 +1,87 @@
+"""What several tests need: a worker in this process, mails to give it, and waiting for conditions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+from pillarbox.app import App, open_app, work
+from pillarbox.settings import load
+from pillarbox.store import providers
+from pillarbox.store.database import Database
+from pillarbox.testing import SmtpServer
+
+SENDER = "Sender <sender@shop.example>"
+
+
+async def add_smtp(database: Database, server: SmtpServer, name: str = "relay", **settings: Any) -> int:
+    """Add a provider of kind smtp that points at a scripted server."""
+    given = {"host": server.host, "port": server.port, "tls": "none"} | settings
+    return await providers.add_provider(database, _no_keys, name, "smtp", given)
+
+
+def _no_keys() -> Any:
+    raise AssertionError("these providers have no secret")
+
+
+async def enqueue(database: Database, *to: str, **arguments: Any) -> UUID:
+    """Accept one mail by the SQL function."""
+    given = {"sender": SENDER, "to": list(to) or ["reader@mail.example"], "subject": "Hello", "text": "Hi!"} | arguments
+    names = ", ".join(f'"{name}" => ${place}' for place, name in enumerate(given, 1))
+    return await database.fetchval(f"SELECT pillarbox.enqueue({names})", *given.values())
+
+
+@asynccontextmanager
+async def opened(database_url: str, **settings: Any) -> AsyncIterator[App]:
+    """An app on a test's database, impatient by default."""
+    given = {"database_url": database_url, "log_level": "error", "log_format": "json"} | settings
+    async with open_app(load({}, overrides={name: str(value) for name, value in given.items()})) as app:
+        yield app
+
+
+@asynccontextmanager
+async def working(database_url: str, **settings: Any) -> AsyncIterator[App]:
+    """A worker in this process, stopped and drained at the end."""
+    async with opened(database_url, **settings) as app:
+        stop = asyncio.Event()
+        task = asyncio.create_task(work(app, stop))
+        try:
+            yield app
+        finally:
+            stop.set()
+            await asyncio.wait_for(task, 60)
+
+
+async def eventually(condition: Callable[[], Awaitable[Any]], seconds: float = 20) -> Any:
+    """Wait until the condition holds; returns what it returned."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not (value := await condition()):
+        assert asyncio.get_running_loop().time() < deadline, "the condition never came true"
+        await asyncio.sleep(0.02)
+    return value
+
+
+async def deliveries(database: Database, message_id: UUID) -> list[Any]:
+    """The deliveries of a message, in the order of their recipients."""
+    return await database.fetch("SELECT * FROM pillarbox.deliveries WHERE message_id = $1 ORDER BY n", message_id)
+
+
+async def states(database: Database, message_id: UUID) -> list[str]:
+    return [row["state"] for row in await deliveries(database, message_id)]
+
+
+async def settled(database: Database, message_id: UUID, *wanted: str, seconds: float = 20) -> list[Any]:
+    """Wait until the deliveries have these states; returns them."""
+
+    async def there() -> list[Any] | None:
+        rows = await deliveries(database, message_id)
+        return rows if [row["state"] for row in rows] == list(wanted) else None
+
+    return await eventually(there, seconds)
+
+
+async def attempts(database: Database, message_id: UUID) -> list[Any]:
+    return await database.fetch("SELECT * FROM pillarbox.attempts WHERE message_id = $1 ORDER BY n, claim", message_id)
