@@ -11,20 +11,26 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
+from asyncpg import PostgresError
+
 from pillarbox.deliver.gauge import Gauge
 from pillarbox.deliver.loops import run_every
+from pillarbox.deliver.mime import compose
 from pillarbox.deliver.reaper import Chores
 from pillarbox.deliver.roster import Roster
-from pillarbox.deliver.transports.base import Parcel, Transport
+from pillarbox.deliver.transports.base import Parcel, Recipient, Report, Transport
 from pillarbox.deliver.transports.capture import CaptureTransport
 from pillarbox.deliver.transports.smtp import SmtpTransport
 from pillarbox.deliver.wakeup import Wakeup, listen
 from pillarbox.deliver.worker import Pace, Worker
 from pillarbox.errors import NotPossible, SecretError, SettingsError, StoreError
+from pillarbox.model.address import address_of
 from pillarbox.model.delivery import MessageClass
+from pillarbox.model.message import Content, Message
 from pillarbox.model.provider import Provider, SmtpSettings, Tls
 from pillarbox.model.redaction import Redactor
 from pillarbox.queue.postgres import PostgresQueue
+from pillarbox.setting_kinds import show_url
 from pillarbox.settings import Settings
 from pillarbox.store import providers
 from pillarbox.store.database import Database
@@ -80,6 +86,21 @@ class App:
         host = provider.settings.get("host")
         return self.redactor.hosts(host) if host else self.redactor
 
+    async def try_out(self, provider: Provider, message: Message, content: Content) -> Report:
+        """Send one mail through one provider at once, past the queue."""
+        recipients = [Recipient(n, address_of(mailbox)) for n, mailbox in enumerate(message.to)]
+        mail = compose(message, content)
+        transport = self.build_transport(provider)
+        try:
+            return await transport.send(Parcel(message.id, 0, address_of(message.sender), recipients, mail))
+        finally:
+            await transport.close()
+
+    async def reap(self) -> int:
+        """Take back the claims of workers whose lease ran out, once; returns how many."""
+        queue = PostgresQueue(self.database)
+        return await Chores(self.database, queue, self.metrics, self.settings, lambda: None).reap()
+
     async def load_providers(self) -> tuple[list[Provider], dict[str, MessageClass]]:
         """What the roster needs to know, secrets opened."""
         found = await providers.list_providers(self.database, self.keys)
@@ -98,7 +119,15 @@ def smtp_settings(provider: Provider, connections: int) -> SmtpSettings:
 
 @asynccontextmanager
 async def open_app(settings: Settings, *, start: bool = False, migrating: bool = False) -> AsyncIterator[App]:
-    """Connect to the database. `start` starts the embedded one and stops it at the end."""
+    """Connect to the database and put together what every command needs; see `open_database`."""
+    async with open_database(settings, start=start) as database:
+        await _prepare(database, migrating)
+        yield await _assemble(settings, database)
+
+
+@asynccontextmanager
+async def open_database(settings: Settings, *, start: bool = False) -> AsyncIterator[Database]:
+    """Connect to the database, whatever its schema. `start` starts the embedded one and stops it at the end."""
     server = None
     url = settings.database_url
     if url is None:
@@ -112,17 +141,32 @@ async def open_app(settings: Settings, *, start: bool = False, migrating: bool =
             )
         url = server.url()
     try:
-        database = await Database.connect(
-            url, least=settings.pool_min, most=settings.pool_max, statement_cache=settings.statement_cache
-        )
+        database = await _connect(settings, url)
         try:
-            await _prepare(database, migrating)
-            yield await _assemble(settings, database)
+            yield database
         finally:
             await database.close()
     finally:
         if server and start:
             await asyncio.to_thread(server.stop)
+
+
+async def _connect(settings: Settings, url: str) -> Database:
+    try:
+        return await Database.connect(
+            url, least=settings.pool_min, most=settings.pool_max, statement_cache=settings.statement_cache
+        )
+    except (StoreError, PostgresError) as error:  # away, or it does not let us in
+        raise StoreError(f"cannot connect to {place_of(url)}: {reason_of(error)}") from error
+
+
+def place_of(url: str) -> str:
+    """Which database a URL names, for people: never its password."""
+    return show_url(url).partition("?")[0] if "@/" not in url else show_url(url)
+
+
+def reason_of(error: BaseException) -> str:
+    return str(error).removeprefix("PostgreSQL: ")
 
 
 async def _prepare(database: Database, migrating: bool) -> None:
@@ -181,7 +225,7 @@ async def work(app: App, stop: asyncio.Event) -> None:
     if not roster.lines:
         log.warning("no provider is enabled; mails wait. Add one with `pillarbox provider add`")
     worker = build_worker(app, queue, roster, wakeup)
-    gauge = Gauge(worker, roster, app.metrics, app.settings.utilisation_alert)
+    gauge = Gauge(worker, roster, app.database, app.metrics, app.settings.utilisation_alert)
     background = [
         Chores(app.database, queue, app.metrics, app.settings, wakeup.hint).run(stop),
         run_every("roster", REFRESH_INTERVAL, roster.refresh, stop),

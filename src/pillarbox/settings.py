@@ -111,7 +111,7 @@ class Settings:
         "production sets its own, away from the database", unset="made by `up` in data_dir", secret=True)
     redaction_key: Secret | None = setting(None, KEY,
         "Key of the pseudonyms that replace addresses in logs and error columns.",
-        "one secret fewer to manage", unset="derived from the newest secret key", secret=True)
+        "one secret fewer to manage", unset="made once, kept in the database", secret=True)
     worker_enabled: bool = setting("true", boolean(),
         "Whether this process delivers mail.",
         "one process does everything until you split it", short="EMAIL_WORKER_ENABLED")

@@ -203,3 +203,13 @@ async def test_expired_mails_are_marked(new_queue: NewQueue, database: Database)
     await database.execute("UPDATE pillarbox.messages SET expires_at = now() - interval '1 second'")
     [claimed] = await take(await new_queue())
     assert claimed.expired
+
+
+async def test_claims_whose_answer_was_lost_are_given_back(new_queue: NewQueue, database: Database) -> None:
+    queue, other = await new_queue(), await new_queue()
+    known, stray, theirs = [await enqueue(database) for _ in range(3)]
+    [held] = await take(queue, 1)
+    await take(queue, 1)  # its answer never arrived, let us say
+    await take(other, 1)
+    assert await queue.release_strays([held.claim]) == 1
+    assert [await states(database, one) for one in (known, stray, theirs)] == [["processing"], ["queued"], ["processing"]]

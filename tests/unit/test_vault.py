@@ -93,11 +93,6 @@ def test_generated_keys_work_and_differ() -> None:
     KeyRing([Secret(key) for key in keys])
 
 
-def test_derived_keys_differ_by_purpose_and_by_key() -> None:
-    assert ring.derive("redaction") == KeyRing([NEW]).derive("redaction") != ring.derive("signing")
-    assert ring.derive("redaction") != KeyRing([OLD]).derive("redaction")
-
-
 def test_the_key_file_is_made_once_and_private(tmp_path: Path) -> None:
     path = tmp_path / "data" / "secret.key"
     key = load_or_create_key_file(path)

@@ -17,7 +17,7 @@ async def test_failed_smtp_call_updates_next_retry(database: Database, database_
     """A 4xx puts the mail back to `queued`, one attempt further, attempts² minutes later, with the redacted reason."""
     async with SmtpServer(Faults(rcpt="451 4.3.0 <reader@mail.example> try again later")) as server:
         await add_smtp(database, server)
-        async with working(database_url):
+        async with working(database_url, worker_poll_interval="100ms"):
             message_id = await enqueue(database, "reader@mail.example")
             for made in (1, 2, 3):
                 [row] = await eventually(lambda made=made: _attempted(database, message_id, made))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pillarbox.deliver.roster import Roster
 from pillarbox.deliver.worker import Worker
+from pillarbox.store.database import Database
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 
@@ -15,9 +16,12 @@ NEWEST = 1 / 60
 class Gauge:
     """Reads a worker and its pools once per `read`."""
 
-    def __init__(self, worker: Worker, roster: Roster, metrics: Metrics, alert: float) -> None:
+    def __init__(
+        self, worker: Worker, roster: Roster, database: Database, metrics: Metrics, alert: float
+    ) -> None:
         self._worker = worker
         self._roster = roster
+        self._database = database
         self._metrics = metrics
         self._alert = alert
         self._average = 0.0
@@ -34,9 +38,10 @@ class Gauge:
         return self._average
 
     def _read_pools(self) -> None:
+        self._metrics.store_pool(*self._database.pool_use)
         for line in self._roster.lines:
-            open_now, busy = getattr(line.transport, "pool_use", (0, 0))
-            self._metrics.pool(line.provider.name, open_now, busy)
+            transport = line.transport
+            self._metrics.pool(line.provider.name, transport.connections_open, transport.connections_busy)
 
     def _warn(self) -> None:
         """Say it once when the average crosses the limit (REQ-QUEUE-S004), and once when it is well below again."""

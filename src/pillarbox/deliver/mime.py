@@ -36,7 +36,7 @@ BASE64_BLOCK = 57 * 256
 # A part with its headers, as the pieces it is joined from.
 Entity = list[bytes]
 
-_OVERLONG = re.compile(rb"^([^\r\n]{74,75})(=(?:20|09))(?=\r\n)", re.MULTILINE)
+_OVERLONG = re.compile(rb"=(?:20|09)(?=\r\n)(?<=[^\r\n]{77})")  # looks back last: finding "=" first is fast
 _BCC = re.compile(
     rb"^(?:resent-)?bcc[ \t]*:[^\n]*(?:\n|\Z)(?:[ \t][^\n]*(?:\n|\Z))*", re.IGNORECASE | re.MULTILINE
 )
@@ -153,7 +153,7 @@ def _quoted_printable(data: bytes) -> bytes:
     encoded = b2a_qp(data)
     if b" \r\n" in data or b"\t\r\n" in data:
         # binascii forgets to count what it adds for a blank at the end of a line: up to 78 characters.
-        encoded = _OVERLONG.sub(rb"\1=\r\n\2", encoded)
+        encoded = _OVERLONG.sub(b"=\r\n\\g<0>", encoded)
     return encoded
 
 

@@ -15,6 +15,8 @@ from pillarbox.telemetry import logs
 log = logs.get("pillarbox.roster")
 # SMTP servers grey-list for minutes and come back for hours; HTTP providers recover in seconds.
 POLICY_BY_KIND: Mapping[str, RetryPolicy] = {"smtp": QUADRATIC, "capture": QUADRATIC}
+# Time for a polite QUIT; servers that do not answer it are left.
+CLOSE_TIMEOUT = 2.0
 DEFAULT_CLASS = MessageClass("transactional")
 
 
@@ -76,5 +78,11 @@ class Roster:
         return Line(provider, self._build(provider), self._redactor_for(provider))
 
     async def close(self) -> None:
+        """Close every transport; what does not end in time is cut off. Nothing is in flight any more."""
         lines, self._lines = self._lines, []
-        await asyncio.gather(*(line.transport.close() for line in lines), *self._closing, return_exceptions=True)
+        closing = [asyncio.ensure_future(line.transport.close()) for line in lines] + list(self._closing)
+        if closing:
+            _, late = await asyncio.wait(closing, timeout=CLOSE_TIMEOUT)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*closing, return_exceptions=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import dataclass
 
 from pillarbox.deliver.attempt import attempt
@@ -54,12 +55,14 @@ class Worker:
         self._stop = asyncio.Event()
         self._space = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._held = 0
+        self._held: Counter[int] = Counter()  # unsettled messages by claim
         self._held_bytes = 0
+        self._strays_from = 0.0  # when to look for claims whose answer was lost
 
     @property
     def in_flight(self) -> int:
-        return self._held
+        """Messages claimed and not yet settled."""
+        return self._held.total()
 
     def stop(self) -> None:
         """Claim nothing more; finish what is in flight, then let `run` return."""
@@ -87,7 +90,7 @@ class Worker:
             self.lease.renewed(asked)
             return
         if self._queue.worker:
-            log.warning("the lease was lost; registering anew", worker=self._queue.worker, in_flight=self._held)
+            log.warning("the lease was lost; registering anew", worker=self._queue.worker, in_flight=self.in_flight)
         asked = self.lease.now()
         worker = await self._queue.register(self.name, self.pace.lease)
         self.lease.renewed(asked)
@@ -96,7 +99,9 @@ class Worker:
 
     async def _retire(self) -> None:
         try:
-            await asyncio.wait_for(self._queue.retire(), LAST_SETTLE)
+            async with asyncio.timeout(LAST_SETTLE):
+                await self._queue.release_strays(list(self._held))
+                await self._queue.retire()
         except (StoreError, asyncio.TimeoutError) as error:
             log.warning("could not end the lease; it will run out", error=repr(error))
 
@@ -117,8 +122,9 @@ class Worker:
 
     def _room(self) -> int:
         """How many messages to claim now; 0 while too few places are free to be worth a claim."""
-        free = self.pace.window - self._held
-        if self._held and (free < self.pace.window * WORTH_CLAIMING or self._held_bytes >= self.pace.bytes_in_flight):
+        held = self.in_flight
+        free = self.pace.window - held
+        if held and (free < self.pace.window * WORTH_CLAIMING or self._held_bytes >= self.pace.bytes_in_flight):
             return 0
         return min(free, self.pace.claim_limit)
 
@@ -126,9 +132,11 @@ class Worker:
         if not (self.lease.valid() and self._roster.lines):
             return 0
         try:
-            claims = await self._queue.claim(room, self.pace.bytes_in_flight - self._held_bytes, self._held == 0)
+            await self._return_strays()
+            claims = await self._queue.claim(room, self.pace.bytes_in_flight - self._held_bytes, not self._held)
         except StoreError as error:
             log.warning("cannot claim while the store is away", error=str(error))
+            self._strays_from = 0.0
             await wait(self._stop, STORE_PAUSE)
             return 0
         for claimed in claims:
@@ -136,6 +144,15 @@ class Worker:
         self._metrics.claimed(len(claims))
         # A claim cut short by bytes in flight is not an empty queue.
         return room if claims and self._held_bytes >= self.pace.bytes_in_flight else len(claims)
+
+    async def _return_strays(self) -> None:
+        """Give back claims whose answer was lost: they would wait for as long as this worker lives."""
+        if self.lease.now() < self._strays_from:
+            return
+        if strays := await self._queue.release_strays(list(self._held)):
+            log.warning("claims whose answer was lost were given back", deliveries=strays)
+        # Not only after errors: a statement given up on may still have been carried out later.
+        self._strays_from = self.lease.now() + self.pace.lease / 2
 
     async def _next_due(self) -> float | None:
         if self._wakeup.looking:
@@ -146,7 +163,7 @@ class Worker:
             return None
 
     def _start(self, claimed: Claimed) -> None:
-        self._held += 1
+        self._held[claimed.claim] += 1
         self._held_bytes += claimed.size
         task = asyncio.create_task(self._attempt(claimed))
         self._tasks.add(task)
@@ -166,7 +183,8 @@ class Worker:
             log.error("an attempt broke; the reaper will return it", message=claimed.message.id, exc=error)
 
     def _freed(self, claims: list[Claimed]) -> None:
-        self._held -= len(claims)
+        self._held.subtract(claimed.claim for claimed in claims)
+        self._held = +self._held  # without those that are settled whole
         self._held_bytes -= sum(claimed.size for claimed in claims)
         self._space.set()
 
@@ -184,7 +202,7 @@ class Worker:
             self._space.clear()
             await wait(self._space, left)
         if self._held:
-            log.warning("stopping with unsettled claims; the reaper will return them", unsettled=self._held)
+            log.warning("stopping with unsettled claims; the reaper will return them", unsettled=self.in_flight)
 
 
 async def _end(*tasks: asyncio.Task[None]) -> None:

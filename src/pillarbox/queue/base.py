@@ -10,7 +10,7 @@ from uuid import UUID
 
 from pillarbox.model.delivery import State
 from pillarbox.model.message import Content, Message
-from pillarbox.model.outcome import Outcome
+from pillarbox.model.outcome import Outcome, Reason
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class Settlement:
     claim: int
     state: State
     outcome: Outcome
-    reason: str | None = None
+    reason: Reason | None = None
     delay: float | None = None
     retry: str | None = None
     provider_id: int | None = None
@@ -103,6 +103,10 @@ class Queue(Protocol):
 
     async def release(self, claims: Sequence[Claimed]) -> None:
         """Give claims back untouched: nothing of them was sent."""
+        ...
+
+    async def release_strays(self, known: Sequence[int]) -> int:
+        """Give back what was claimed but whose answer was lost: all but the `known` claims. Not while claiming."""
         ...
 
     async def retire(self) -> None:

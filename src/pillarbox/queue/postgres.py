@@ -51,6 +51,9 @@ class PostgresQueue:
         ids = [claimed.message.id for claimed in claims]
         await self._database.execute(QUERIES["release"], ids, [claimed.claim for claimed in claims])
 
+    async def release_strays(self, known: Sequence[int]) -> int:
+        return await self._database.execute(QUERIES["release_strays"], self.worker, known)
+
     async def retire(self) -> None:
         await self._database.execute(QUERIES["retire_worker"], self.worker)
 

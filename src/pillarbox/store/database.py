@@ -56,6 +56,12 @@ class Database:
             )
         return cls(pool, url, statement_cache)
 
+    @property
+    def pool_use(self) -> tuple[int, int]:
+        """Open connections, and those in use."""
+        size = self.pool.get_size()
+        return size, size - self.pool.get_idle_size()
+
     async def close(self) -> None:
         try:
             await asyncio.wait_for(self.pool.close(), 5)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import hmac
 import os
 import secrets
 from collections.abc import Iterator, Sequence
@@ -36,7 +35,6 @@ class KeyRing:
         if not keys:
             raise SecretError("no secret key: set PILLARBOX_SECRET_KEYS")
         raw = [_decode(key) for key in keys]
-        self._newest = raw[0]
         self._current = _key_id(raw[0])
         self._ciphers = {_key_id(one): AESGCM(one) for one in reversed(raw)}  # the newest wins a shared id
 
@@ -75,10 +73,6 @@ class KeyRing:
     def is_current(self, sealed: bytes) -> bool:
         """Whether it was sealed with the newest key; rotation seals again what was not."""
         return _read_key_id(sealed) == self._current
-
-    def derive(self, purpose: str) -> bytes:
-        """A key for one other purpose, from the newest key; it changes when that key changes."""
-        return hmac.digest(self._newest, b"pillarbox:" + purpose.encode(), "sha256")
 
 
 def generate_key() -> str:

@@ -143,6 +143,7 @@ class JsonLines:
             int: int.__repr__,
             float: _json_float,
             bool: {True: "true", False: "false"}.__getitem__,
+            type(None): lambda _: "null",
             UUID: _json_uuid,
             _Clean: quote,
         }

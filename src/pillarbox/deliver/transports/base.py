@@ -60,6 +60,16 @@ class Transport(Protocol):
     raises CancelledError; what was in flight then is unknown to the caller.
     """
 
+    @property
+    def connections_open(self) -> int:
+        """How many connections to the provider are open, for the metrics."""
+        ...
+
+    @property
+    def connections_busy(self) -> int:
+        """How many of them carry a parcel now."""
+        ...
+
     async def send(self, parcel: Parcel) -> Report: ...
 
     async def check(self) -> str:

@@ -15,6 +15,9 @@ Keep = Callable[[Parcel], Awaitable[int]]
 class CaptureTransport:
     """Hands each parcel to `keep`, which stores it and returns a number for it."""
 
+    connections_open = 0
+    connections_busy = 0
+
     def __init__(self, keep: Keep) -> None:
         self._keep = keep
 

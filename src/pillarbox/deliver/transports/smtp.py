@@ -106,10 +106,11 @@ class SmtpTransport:
             raise
 
     async def _stop_connecting(self) -> None:
-        for task in self._connecting:
-            task.cancel()
-        await asyncio.gather(*self._connecting, return_exceptions=True)
-        self._connecting.clear()
+        while self._connecting:
+            for task in self._connecting:
+                task.cancel()
+            # Python 3.11's wait_for, which aiosmtplib uses, can swallow a cancellation: then ask again.
+            _, self._connecting = await asyncio.wait(self._connecting, timeout=0.1)
 
     async def _all_gone(self) -> None:
         if self._connections:
@@ -164,14 +165,14 @@ class SmtpTransport:
     def _grow(self) -> None:
         room = self._settings.connections - len(self._connections) - len(self._connecting)
         wanted = min(len(self._waiting) - len(self._connecting), room)
-        if self._failures:
+        if self._failures or not self._connections:
             wanted = self._probe(wanted)
         for _ in range(wanted):
             task = asyncio.get_running_loop().create_task(self._connect())
             self._connecting.add(task)
 
     def _probe(self, wanted: int) -> int:
-        """While connecting fails, one attempt at a time, each after a pause."""
+        """Until a connection stands, and while others fail, one attempt at a time, after a pause if due."""
         if self._connecting or wanted < 1:
             return 0
         loop = asyncio.get_running_loop()
@@ -202,6 +203,7 @@ class SmtpTransport:
         connection = Connection(self, link, self._settings)
         self._connections.add(connection)
         connection.feed()
+        self._pump()
 
     def _arrived(self) -> None:
         """This task no longer connects: what follows must not count on it."""

@@ -283,8 +283,10 @@ class Connection(asyncio.BufferedProtocol):
         return reset or job.commands[0]
 
     def _worn_out(self) -> bool:
+        """Whether it served long enough; every connection serves at least one parcel, or none would move."""
         settings = self._settings
-        return self._served >= settings.max_messages or self._now - self._born >= settings.max_age
+        old = self._served >= settings.max_messages or self._now - self._born >= settings.max_age
+        return old and self._served > 0
 
     def _say_next(self, job: Job, answered: int) -> None:
         """Without PIPELINING: one command, unless nobody is left to send to."""

@@ -17,7 +17,7 @@ MAX_RETRY_AFTER = 3_600.0
 
 # RFC 5321 4.2.1: every line of a reply carries the same code, a hyphen follows it on all lines but the last.
 _match_reply = re.compile(rb"([2-5][0-9][0-9])(?:-[^\n]*\n\1)*(?: [^\n]*)?\r?\n").match
-_first_line = re.compile(rb"[2-5](?:[0-9](?:[0-9](?:[ \r-][^\n]*)?)?)?")
+_is_beginning = re.compile(rb"[2-5](?:[0-9](?:[0-9](?:[ \r-].*)?)?)?", re.DOTALL).fullmatch
 
 
 class Stage(StrEnum):
@@ -46,11 +46,9 @@ def can_become_reply(rest: bytes) -> bool:
     code = rest[:3]
     return (
         len(rest) <= MAX_REPLY
-        and _first_line.match(rest) is not None
-        and (not lines or code.isdigit())
         and all(line[:3] == code and line[3:4] == b"-" for line in lines)
         and code.startswith(last[:3])
-        and last[3:4] in (b"", b" ", b"-", b"\r")
+        and _is_beginning(rest if not lines else code + last[3:]) is not None
     )
 
 

@@ -102,6 +102,12 @@ SET state = 'queued', claim = NULL, worker = NULL, claimed_at = NULL
 FROM unnest($1::uuid[], $2::int8[]) AS r(message_id, claim)
 WHERE d.message_id = r.message_id AND d.claim = r.claim AND d.state = 'processing'
 
+-- name: release_strays
+-- Give back what worker $1 claimed but never learned of, because the answer was lost: everything but the claims in $2.
+UPDATE pillarbox.deliveries
+SET state = 'queued', claim = NULL, worker = NULL, claimed_at = NULL
+WHERE state = 'processing' AND worker = $1 AND claim <> ALL ($2::int8[])
+
 -- name: promote
 -- Queue scheduled deliveries whose time has come, at most $1 of them.
 UPDATE pillarbox.deliveries SET state = 'queued'

@@ -1,0 +1,131 @@
+"""The status page: server-rendered, no script, no asset from anywhere. Everything shown is escaped."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from pillarbox.setting_kinds import show_duration
+from pillarbox.store.catalog import Captured
+from pillarbox.store.statistics import STATES, Statistics
+
+# Seconds between refreshes: the numbers are a few indexed counts, yet nobody reads faster than this.
+REFRESH = 5
+STYLE = """
+:root{color-scheme:light dark;--ink:#1c2430;--dim:#667085;--line:#e3e7ee;--card:#fff;--page:#f6f7f9;--red:#c0262d;--green:#14804a}
+@media(prefers-color-scheme:dark){:root{--ink:#e6e9ef;--dim:#98a2b3;--line:#2b3340;--card:#171c24;--page:#0f1319;--red:#ff6b6b;--green:#4cc38a}}
+*{box-sizing:border-box}
+body{margin:0 auto;max-width:64rem;padding:2rem 1rem;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
+h1{font-size:1.3rem;margin:0}h1 a{color:inherit;text-decoration:none}h2{font-size:.8rem;margin:2rem 0 .5rem;color:var(--dim);text-transform:uppercase;letter-spacing:.06em}
+header{display:flex;justify-content:space-between;align-items:baseline;margin-bottom:1.5rem}header span,.dim{color:var(--dim)}
+.cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(8rem,1fr));gap:.75rem}
+.card,table{background:var(--card);border:1px solid var(--line);border-radius:.6rem}
+.card{padding:.7rem .9rem}.card b{display:block;font-size:1.6rem;font-weight:600;font-variant-numeric:tabular-nums}
+.bad b,.bad td:first-child{color:var(--red)}.good{color:var(--green)}
+table{width:100%;border-collapse:separate;border-spacing:0;overflow:hidden}
+th,td{text-align:left;padding:.45rem .9rem;border-top:1px solid var(--line);overflow-wrap:anywhere;vertical-align:top}
+th{border-top:0;color:var(--dim);font-weight:500;font-size:.85rem}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+a{color:inherit}code{font:13px ui-monospace,monospace}
+"""
+_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+POLICY = (
+    f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def status(numbers: Statistics, mails: Sequence[Captured] | None) -> str:
+    """The first page: the queue in numbers, and the last captured mails where they may be shown."""
+    parts = [_cards(numbers), _lately(numbers), _workers(numbers), _providers(numbers)]
+    if len(numbers.by_tenant) > 1:
+        parts.append(_tenants(numbers))
+    if mails:
+        parts.append(f'<h2>Captured mails</h2>{_mails(mails)}<p><a href="/captured">all captured mails</a></p>')
+    return _page("Pillarbox", "".join(parts), refresh=True)
+
+
+def captured(mails: Sequence[Captured], more: bool) -> str:
+    """The list of captured mails, newest first."""
+    body = _mails(mails) if mails else '<p class="dim">No mail was captured yet.</p>'
+    if more:
+        body += f'<p><a href="/captured?before={mails[-1].id}">older</a></p>'
+    return _page("Captured mails", "<h2>Captured mails</h2>" + body)
+
+
+def away() -> str:
+    text = "<p>The database does not answer. This page looks again by itself.</p>"
+    return _page("Pillarbox: no database", text, refresh=True)
+
+
+def _cards(numbers: Statistics) -> str:
+    cards = [_card(state, count, state in ("held", "failed") and count > 0) for state, count in numbers.by_state.items()]
+    return f'<h2>Deliveries</h2><div class="cards">{"".join(cards)}</div>'
+
+
+def _card(label: str, value: object, bad: bool = False) -> str:
+    return f'<div class="card{" bad" if bad else ""}"><b>{escape(str(value))}</b>{escape(label)}</div>'
+
+
+def _lately(numbers: Statistics) -> str:
+    oldest = numbers.oldest_due
+    cards = [
+        _card("sent, last hour", numbers.sent),
+        _card("failed, last hour", numbers.failed, numbers.failed > 0),
+        _card("per second, last minute", f"{numbers.rate:.1f}"),
+        _card("oldest due for", "–" if oldest is None else show_duration(round(oldest)) if oldest >= 1 else "< 1s"),
+    ]
+    return f'<h2>Lately</h2><div class="cards">{"".join(cards)}</div>'
+
+
+def _workers(numbers: Statistics) -> str:
+    rows = [
+        (one.name, f"{one.started_at:%Y-%m-%d %H:%M} UTC", str(one.holds), _lease(one.lease_left))
+        for one in numbers.workers
+    ]
+    if not rows:
+        return '<h2>Workers</h2><p class="dim">No worker is running: mails wait.</p>'
+    return "<h2>Workers</h2>" + _table(("name", "since", "in flight", "lease"), rows)
+
+
+def _lease(left: float) -> str:
+    return f"{left:.0f} s left" if left > 0 else "ran out"
+
+
+def _providers(numbers: Statistics) -> str:
+    rows = [(one.name, one.kind, "in use" if one.enabled else "off") for one in numbers.providers]
+    if not rows:
+        return '<h2>Providers</h2><p class="dim">None yet: add one with <code>pillarbox provider add</code>.</p>'
+    return "<h2>Providers</h2>" + _table(("name", "kind", ""), rows)
+
+
+def _tenants(numbers: Statistics) -> str:
+    rows = [(name, *(str(counts[state]) for state in STATES)) for name, counts in numbers.by_tenant.items()]
+    return "<h2>Tenants</h2>" + _table(("tenant", *STATES), rows)
+
+
+def _mails(mails: Sequence[Captured]) -> str:
+    rows = "".join(
+        f'<tr><td class="n"><a href="/captured/{one.id}">{one.id}</a></td><td>{escape(one.subject) or "(no subject)"}</td>'
+        f"<td>{escape(one.sender)}</td><td>{escape(', '.join(one.recipients))}</td>"
+        f'<td class="n">{one.at:%H:%M:%S}</td></tr>'
+        for one in mails
+    )
+    heads = '<tr><th class="n">no.</th><th>subject</th><th>from</th><th>to</th><th class="n">UTC</th></tr>'
+    return f"<table>{heads}{rows}</table>"
+
+
+def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = "".join(f"<th>{escape(one)}</th>" for one in heads)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _page(title: str, body: str, refresh: bool = False) -> str:
+    again = f'<meta http-equiv="refresh" content="{REFRESH}">' if refresh else ""
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>{again}'
+        f'<meta name="viewport" content="width=device-width,initial-scale=1"><style>{STYLE}</style></head>'
+        f'<body><header><h1><a href="/">Pillarbox</a></h1><span><a href="/metrics">metrics</a></span></header>'
+        f"{body}</body></html>"
+    )

@@ -1,0 +1,125 @@
+"""Tenants, classes, grants and captured mails: the small things beside the queue."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from email import policy
+from email.parser import BytesHeaderParser
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from pillarbox.errors import IdempotencyConflict, InvalidMail, NotFound, NotPossible, UnknownName
+from pillarbox.store import sql
+from pillarbox.store.database import Database
+
+QUERIES = sql.load("providers") | sql.load("catalog")
+ERRORS: Mapping[str, type[InvalidMail]] = {"PB400": InvalidMail, "PB404": UnknownName, "PB409": IdempotencyConflict}
+NEWEST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    name: str
+    default_sender: str | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ClassFacts:
+    name: str
+    retry: str | None  # None: the provider's
+    unknown: str
+    secret: bool
+    content_retention: timedelta | None  # None: the installation's
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    id: int
+    at: datetime
+    message_id: UUID
+    provider: str
+    sender: str
+    recipients: Sequence[str]
+    size: int
+    subject: str
+
+
+async def enqueue(database: Database, mails: Sequence[Mapping[str, Any]]) -> list[UUID]:
+    """Accept mails, all or none; InvalidMail says what is wrong with one."""
+    try:
+        rows = await database.fetch(QUERIES["enqueue_many"], json.dumps(mails))
+    except asyncpg.PostgresError as error:
+        if (kind := ERRORS.get(error.sqlstate or "")) is None:
+            raise
+        raise kind(error.constraint_name, error.column_name, error.detail, error.hint or None) from None
+    return [UUID(str(row[0])) for row in rows]
+
+
+async def list_tenants(database: Database) -> list[Tenant]:
+    return [Tenant(*row) for row in await database.fetch(QUERIES["list_tenants"])]
+
+
+async def add_tenant(database: Database, name: str, default_sender: str | None) -> None:
+    if await database.fetchval(QUERIES["add_tenant"], name, default_sender) is None:
+        raise NotPossible(f"there is a tenant {name!r} already")
+
+
+async def list_classes(database: Database) -> list[ClassFacts]:
+    return [ClassFacts(*row) for row in await database.fetch(QUERIES["list_classes"])]
+
+
+async def put_class(database: Database, facts: ClassFacts) -> None:
+    """Add a class, or change it."""
+    await database.execute(
+        QUERIES["put_class"], facts.name, facts.retry, facts.unknown, facts.secret, facts.content_retention
+    )
+
+
+async def grant(database: Database, role: str) -> list[str]:
+    """Let a role enqueue, and nothing else; returns the statements carried out."""
+    async with database.transaction() as connection:
+        statements = [row["statement"] for row in await connection.fetch(QUERIES["grants"], role)]
+        for statement in statements:
+            await connection.execute(statement)
+    if not statements:
+        raise NotFound(f"there is no role {role!r} in this database: create it with CREATE ROLE")
+    return statements
+
+
+async def list_captured(
+    database: Database,
+    limit: int,
+    before: int | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    recipient: str | None = None,
+    sender: str | None = None,
+    provider: str | None = None,
+) -> list[Captured]:
+    """Captured mails, newest first. Continue after the last one with `before`."""
+    rows = await database.fetch(
+        QUERIES["list_captured"], before or NEWEST, limit, since, until, recipient, sender, provider
+    )
+    return [Captured(*row[:-1], subject=subject_of(row["head"])) for row in rows]
+
+
+async def captured_content(database: Database, number: int) -> bytes:
+    """The exact bytes of a captured mail."""
+    content = await database.fetchval(QUERIES["captured"], number) if number < NEWEST else None
+    if content is None:
+        raise NotFound(f"there is no captured mail {number}: see `pillarbox captured list`")
+    return bytes(content)
+
+
+def subject_of(head: bytes) -> str:
+    """The decoded Subject of a mail's beginning; what cannot be decoded is left out."""
+    try:
+        return str(BytesHeaderParser(policy=policy.default).parsebytes(head).get("subject", ""))
+    except Exception:  # the standard library's parser trips over some hostile headers
+        return ""

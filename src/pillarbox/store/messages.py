@@ -1,0 +1,263 @@
+"""Messages as people look at them: listings, and the whole story of one."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from pillarbox.errors import NotFound
+from pillarbox.model.message import Attachment, Content, Message
+from pillarbox.store import sql
+from pillarbox.store.database import Database
+
+QUERIES = sql.load("messages")
+LANES = ("urgent", "normal", "bulk")
+ROLES = {"t": "to", "c": "cc", "b": "bcc"}
+# States with a partial index of their own: listing them does not walk the history.
+INDEXED = frozenset({"pending", "queued", "processing", "failed", "held"})
+FIRST_ID, LAST_ID = UUID(int=0), UUID(int=2**128 - 1)
+# The first 32 bits of an id are its time: fewer would name everything of some days.
+SHORTEST_PREFIX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which messages; None means any. `recipient` and `sender` match a part, ignoring case."""
+
+    states: Sequence[str] = ()
+    tenant: str | None = None
+    class_name: str | None = None
+    kind: str | None = None
+    tag: str | None = None
+    sender: str | None = None
+    recipient: str | None = None
+    provider: str | None = None
+    reason: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    before: UUID | None = None
+
+    @property
+    def ids(self) -> tuple[UUID, UUID]:
+        """The ids in question: the first, and the one after the last."""
+        first = id_at(self.since) if self.since else FIRST_ID
+        end = id_at(self.until) if self.until else LAST_ID
+        return first, min(end, self.before) if self.before else end
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One message in a listing; `states` go with `recipients`."""
+
+    id: UUID
+    created_at: datetime
+    tenant: str
+    class_name: str
+    kind: str | None
+    priority: str
+    sender: str
+    subject: str
+    tags: Sequence[str]
+    recipients: Sequence[str]
+    states: Sequence[str]
+    attempts: int
+    next_attempt_at: datetime | None
+    reasons: Sequence[str]
+    providers: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A message as accepted, and what is left of its content."""
+
+    id: UUID
+    created_at: datetime
+    tenant: str
+    class_name: str
+    secret: bool
+    kind: str | None
+    priority: str
+    sender: str
+    to: Sequence[str]
+    cc: Sequence[str]
+    reply_to: Sequence[str]
+    subject: str
+    headers: dict[str, str]
+    tags: Sequence[str]
+    metadata: dict[str, Any]
+    size: int
+    send_at: datetime | None
+    expires_at: datetime | None
+    max_attempts: int | None
+    idempotency_key: str | None
+    retry: str | None  # the class's policy
+    unknown: str | None
+    content: dict[str, int] | None  # octets by part; None when it was dropped
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryFacts:
+    n: int
+    recipient: str
+    role: str
+    state: str
+    attempts: int
+    next_attempt_at: datetime
+    claimed_at: datetime | None
+    settled_at: datetime | None
+    reason: str | None
+    retry: str | None  # the policy followed, once it was deferred
+    provider: str | None
+    claim: int | None
+    worker: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFacts:
+    """How one attempt ended for one recipient. Rows with the same claim are one attempt."""
+
+    claim: int
+    n: int
+    started_at: datetime
+    ended_at: datetime
+    provider: str | None
+    worker: str | None
+    verdict: str
+    reason: str | None
+    code: int | None
+    reply: str | None
+    provider_message_id: str | None
+    conversation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EventFacts:
+    at: datetime
+    n: int | None
+    kind: str
+    data: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Everything known about one message."""
+
+    message: Envelope
+    deliveries: Sequence[DeliveryFacts]
+    attempts: Sequence[AttemptFacts] = field(default_factory=list)
+    events: Sequence[EventFacts] = field(default_factory=list)
+
+
+def id_at(when: datetime) -> UUID:
+    """The smallest id of a message accepted at that time: ids are ordered by their milliseconds."""
+    milliseconds = min(max(int(when.timestamp() * 1000), 0), 2**48 - 1)
+    return UUID(int=milliseconds << 80)
+
+
+async def list_messages(database: Database, which: Filter, limit: int) -> list[Listed]:
+    """Messages newest first. Continue after the last one with `before`."""
+    indexed = which.states and INDEXED.issuperset(which.states)
+    rows = await database.fetch(
+        QUERIES["list_unfinished" if indexed else "list_messages"],
+        *which.ids, limit, which.tenant, which.class_name, which.kind, which.tag, which.sender,
+        list(which.states) or None, which.recipient, which.provider, which.reason,
+    )  # fmt: skip
+    return [_listed(row) for row in rows]
+
+
+def _listed(row: asyncpg.Record) -> Listed:
+    values = dict(row)
+    return Listed(
+        class_name=values.pop("class"),
+        priority=LANES[values.pop("lane")],
+        **{name: values.pop(name) or () for name in ("tags", "reasons", "providers")},
+        **values,
+    )
+
+
+async def find_message(database: Database, text: str) -> UUID:
+    """The id that begins like this; NotFound when there is none, or more than one."""
+    digits = text.strip().lower().replace("-", "")
+    if not re.fullmatch(f"[0-9a-f]{{{SHORTEST_PREFIX},32}}", digits):
+        raise NotFound(f"{text!r} is not a message id: give it whole, or its first {SHORTEST_PREFIX} characters or more")
+    first, last = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
+    found = [row["id"] for row in await database.fetch(QUERIES["find_messages"], first, last)]
+    if not found:
+        raise NotFound(f"there is no message {text}: see `pillarbox queue list`")
+    if len(found) > 1:
+        some = ", ".join(str(one) for one in found)
+        raise NotFound(f"{text} is the beginning of several ids: give more of it ({some}{', …' * (len(found) == 5)})")
+    return UUID(str(found[0]))
+
+
+async def story(database: Database, message_id: UUID) -> Story:
+    """The whole story of a message, as far as retention left it."""
+    row = await database.fetchrow(QUERIES["message"], message_id)
+    if row is None:
+        raise NotFound(f"there is no message {message_id}: see `pillarbox queue list`")
+    deliveries = await database.fetch(QUERIES["deliveries"], message_id)
+    attempts = await database.fetch(QUERIES["attempts"], message_id)
+    events = await database.fetch(QUERIES["events"], message_id)
+    return Story(
+        _envelope(row),
+        [DeliveryFacts(**dict(one) | {"role": ROLES[one["role"]]}) for one in deliveries],
+        [AttemptFacts(**dict(one)) for one in attempts],
+        [EventFacts(one["at"], one["n"], one["kind"], _object(one["data"])) for one in events],
+    )
+
+
+def _envelope(row: asyncpg.Record) -> Envelope:
+    values = dict(row)
+    sizes = {name: values.pop(f"{name}_size") for name in ("text", "html", "raw")}
+    sizes["attachments"] = values.pop("attachment_count")
+    has_content = values.pop("has_content")
+    return Envelope(
+        class_name=values.pop("class"),
+        priority=LANES[values.pop("lane")],
+        headers=_object(values.pop("headers")),
+        metadata=_object(values.pop("metadata")),
+        content={name: size for name, size in sizes.items() if size} if has_content else None,
+        **{name: values.pop(name) or () for name in ("cc", "reply_to", "tags")},
+        **values,
+    )
+
+
+def _object(stored: str | None) -> dict[str, Any]:
+    return dict(json.loads(stored)) if stored else {}
+
+
+async def content(database: Database, message_id: UUID) -> Content | None:
+    """The content of a message; None when it was dropped."""
+    row = await database.fetchrow(QUERIES["content"], message_id)
+    if row is None:
+        return None
+    return Content(row["text"], row["html"], row["raw"], [_attachment(one) for one in json.loads(row["attachments"] or "[]")])
+
+
+def _attachment(stored: dict[str, Any]) -> Attachment:
+    return Attachment(
+        stored["filename"],
+        base64.b64decode(stored["content"]),
+        stored.get("content_type") or "application/octet-stream",
+        stored.get("content_id"),
+    )
+
+
+def message_of(envelope: Envelope) -> Message:
+    """The message as the composer takes it."""
+    one = envelope
+    return Message(one.id, one.sender, one.to, one.subject, one.created_at, one.cc, one.reply_to, one.headers)
+
+
+async def states_of(database: Database, message_ids: Sequence[UUID]) -> dict[str, int]:
+    """How many deliveries of these messages are in which state."""
+    rows = await database.fetch(QUERIES["states"], list(message_ids))
+    return {row["state"]: row["count"] for row in rows}

@@ -1,0 +1,201 @@
+-- name: list_messages
+-- Messages newest first, with ids in [$1, $2): at most $3. A message fits when its own columns fit $4 tenant, $5 class,
+-- $6 kind, $7 tag and $8 part of the sender, and one of its deliveries fits all of $9 states, $10 part of the recipient,
+-- $11 provider and $12 reason; null means any. Walks the primary key: narrow the ids to bound the work.
+SELECT m.id, m.created_at, t.name AS tenant, m.class, m.kind, m.lane, m.sender, m.subject, m.tags, d.recipients, d.states,
+  d.attempts, d.next_attempt_at, d.reasons, d.providers
+FROM pillarbox.messages m
+JOIN pillarbox.tenants t ON t.id = m.tenant_id
+JOIN LATERAL (
+  SELECT array_agg(d.recipient ORDER BY d.n) AS recipients, array_agg(d.state::text ORDER BY d.n) AS states,
+    max(d.attempts) AS attempts, min(d.next_attempt_at) FILTER (WHERE d.state IN ('pending', 'queued')) AS next_attempt_at,
+    array_agg(DISTINCT d.reason) FILTER (WHERE d.reason IS NOT NULL) AS reasons,
+    array_agg(DISTINCT p.name) FILTER (WHERE p.name IS NOT NULL) AS providers,
+    bool_or(($9::text[] IS NULL OR d.state::text = ANY ($9)) AND ($10::text IS NULL OR strpos(lower(d.recipient), lower($10)) > 0)
+      AND ($11::text IS NULL OR p.name = $11) AND ($12::text IS NULL OR d.reason = $12)) AS fits
+  FROM pillarbox.deliveries d LEFT JOIN pillarbox.providers p ON p.id = d.provider_id
+  WHERE d.message_id = m.id
+) d ON d.fits
+WHERE m.id >= $1 AND m.id < $2
+  AND ($4::text IS NULL OR t.name = $4) AND ($5::text IS NULL OR m.class = $5) AND ($6::text IS NULL OR m.kind = $6)
+  AND ($7::text IS NULL OR $7 = ANY (m.tags)) AND ($8::text IS NULL OR strpos(lower(m.sender), lower($8)) > 0)
+ORDER BY m.id DESC
+LIMIT $3
+
+-- name: list_unfinished
+-- As list_messages, for $9 states that have an index of their own (pending, queued, processing, failed, held): the work
+-- is bounded by how many deliveries are in them, however long the history is.
+WITH found AS (
+  SELECT message_id FROM pillarbox.deliveries WHERE state = 'pending' AND 'pending' = ANY ($9::text[])
+  UNION SELECT message_id FROM pillarbox.deliveries WHERE state = 'queued' AND attempts = 0 AND 'queued' = ANY ($9::text[])
+  UNION SELECT message_id FROM pillarbox.deliveries WHERE state = 'queued' AND attempts > 0 AND 'queued' = ANY ($9::text[])
+  UNION SELECT message_id FROM pillarbox.deliveries WHERE state = 'processing' AND 'processing' = ANY ($9::text[])
+  UNION SELECT message_id FROM pillarbox.deliveries WHERE state IN ('failed', 'held') AND state::text = ANY ($9::text[])
+)
+SELECT m.id, m.created_at, t.name AS tenant, m.class, m.kind, m.lane, m.sender, m.subject, m.tags, d.recipients, d.states,
+  d.attempts, d.next_attempt_at, d.reasons, d.providers
+FROM (SELECT message_id FROM found WHERE message_id >= $1 AND message_id < $2 ORDER BY message_id DESC) f
+JOIN pillarbox.messages m ON m.id = f.message_id
+JOIN pillarbox.tenants t ON t.id = m.tenant_id
+JOIN LATERAL (
+  SELECT array_agg(d.recipient ORDER BY d.n) AS recipients, array_agg(d.state::text ORDER BY d.n) AS states,
+    max(d.attempts) AS attempts, min(d.next_attempt_at) FILTER (WHERE d.state IN ('pending', 'queued')) AS next_attempt_at,
+    array_agg(DISTINCT d.reason) FILTER (WHERE d.reason IS NOT NULL) AS reasons,
+    array_agg(DISTINCT p.name) FILTER (WHERE p.name IS NOT NULL) AS providers,
+    bool_or(d.state::text = ANY ($9) AND ($10::text IS NULL OR strpos(lower(d.recipient), lower($10)) > 0)
+      AND ($11::text IS NULL OR p.name = $11) AND ($12::text IS NULL OR d.reason = $12)) AS fits
+  FROM pillarbox.deliveries d LEFT JOIN pillarbox.providers p ON p.id = d.provider_id
+  WHERE d.message_id = m.id
+) d ON d.fits
+WHERE ($4::text IS NULL OR t.name = $4) AND ($5::text IS NULL OR m.class = $5) AND ($6::text IS NULL OR m.kind = $6)
+  AND ($7::text IS NULL OR $7 = ANY (m.tags)) AND ($8::text IS NULL OR strpos(lower(m.sender), lower($8)) > 0)
+ORDER BY m.id DESC
+LIMIT $3
+
+-- name: find_messages
+-- The ids of messages in [$1, $2], at most a few: to complete the beginning of an id.
+SELECT id FROM pillarbox.messages WHERE id BETWEEN $1 AND $2 ORDER BY id LIMIT 5
+
+-- name: message
+-- One message as accepted, and what is left of its content.
+SELECT m.id, m.created_at, t.name AS tenant, m.class, coalesce(k.secret, false) AS secret, m.kind, m.lane, m.sender, m."to",
+  m.cc, m.reply_to, m.subject, m.headers, m.tags, m.metadata, m.size, m.send_at, m.expires_at, m.max_attempts,
+  m.idempotency_key, k.retry, k.unknown, c.message_id IS NOT NULL AS has_content,
+  octet_length(c.text) AS text_size, octet_length(c.html) AS html_size, octet_length(c.raw) AS raw_size,
+  jsonb_array_length(c.attachments) AS attachment_count
+FROM pillarbox.messages m
+JOIN pillarbox.tenants t ON t.id = m.tenant_id
+LEFT JOIN pillarbox.classes k ON k.name = m.class
+LEFT JOIN pillarbox.contents c ON c.message_id = m.id
+WHERE m.id = $1
+
+-- name: content
+-- The content of one message; no row when retention dropped it.
+SELECT text, html, raw, attachments FROM pillarbox.contents WHERE message_id = $1
+
+-- name: deliveries
+-- The deliveries of one message.
+SELECT d.n, d.recipient, d.role::text AS role, d.state::text AS state, d.attempts, d.next_attempt_at, d.claimed_at,
+  d.settled_at, d.reason, d.retry, p.name AS provider, d.claim, d.worker
+FROM pillarbox.deliveries d LEFT JOIN pillarbox.providers p ON p.id = d.provider_id
+WHERE d.message_id = $1 ORDER BY d.n
+
+-- name: attempts
+-- The attempts at one message, one row per attempt and recipient, with what was said (redacted).
+SELECT a.claim, a.n, a.started_at, a.ended_at, p.name AS provider, coalesce(w.name, a.worker::text) AS worker, a.verdict,
+  a.reason, a.code, a.reply, a.provider_message_id, c.lines AS conversation
+FROM pillarbox.attempts a
+LEFT JOIN pillarbox.providers p ON p.id = a.provider_id
+LEFT JOIN pillarbox.workers w ON w.id = a.worker
+LEFT JOIN pillarbox.conversations c ON c.message_id = a.message_id AND c.claim = a.claim
+WHERE a.message_id = $1 ORDER BY a.claim, a.n
+
+-- name: events
+-- The events of one message, in order.
+SELECT at, n, kind, data FROM pillarbox.events WHERE message_id = $1 ORDER BY id
+
+-- name: states
+-- How many deliveries of these messages are in which state.
+SELECT state::text AS state, count(*) AS count FROM pillarbox.deliveries WHERE message_id = ANY ($1::uuid[]) GROUP BY state
+
+-- name: select_deliveries
+-- Up to $2 deliveries in $1 states (of pending, queued, failed, held) of messages with ids in [$3, $4) that fit $5 tenant,
+-- $6 class, $7 kind, $8 reason and $9 provider; with $10 only those that can be sent (again).
+SELECT d.message_id, d.n
+FROM (
+  SELECT message_id, n, tenant_id, reason, provider_id FROM pillarbox.deliveries
+  WHERE state = 'pending' AND 'pending' = ANY ($1::text[])
+  UNION ALL SELECT message_id, n, tenant_id, reason, provider_id FROM pillarbox.deliveries
+  WHERE state = 'queued' AND attempts = 0 AND 'queued' = ANY ($1::text[])
+  UNION ALL SELECT message_id, n, tenant_id, reason, provider_id FROM pillarbox.deliveries
+  WHERE state = 'queued' AND attempts > 0 AND 'queued' = ANY ($1::text[])
+  UNION ALL SELECT message_id, n, tenant_id, reason, provider_id FROM pillarbox.deliveries
+  WHERE state IN ('failed', 'held') AND state::text = ANY ($1::text[])
+) d
+JOIN LATERAL (SELECT class, kind, expires_at FROM pillarbox.messages WHERE id = d.message_id LIMIT 1) m ON true
+JOIN pillarbox.tenants t ON t.id = d.tenant_id
+LEFT JOIN pillarbox.providers p ON p.id = d.provider_id
+WHERE d.message_id >= $3 AND d.message_id < $4
+  AND ($5::text IS NULL OR t.name = $5) AND ($6::text IS NULL OR m.class = $6) AND ($7::text IS NULL OR m.kind = $7)
+  AND ($8::text IS NULL OR d.reason = $8) AND ($9::text IS NULL OR p.name = $9)
+  AND (NOT $10::bool OR ((m.expires_at IS NULL OR m.expires_at > now())
+                         AND EXISTS (SELECT FROM pillarbox.contents c WHERE c.message_id = d.message_id)))
+LIMIT $2
+
+-- name: requeue
+-- Queue deliveries that are in state $3, with all their attempts before them again, and tell it as event $4 with $5 as
+-- its data. Who asked for it decides: attempts made before do not count any more.
+WITH changed AS (
+  UPDATE pillarbox.deliveries d
+  SET state = 'queued', attempts = 0, next_attempt_at = now(), settled_at = NULL, claimed_at = NULL, reason = NULL, retry = NULL
+  FROM (SELECT DISTINCT * FROM unnest($1::uuid[], $2::int2[]) AS r(message_id, n)) r
+  WHERE d.message_id = r.message_id AND d.n = r.n AND d.state = $3::text::pillarbox.state
+  RETURNING d.message_id, d.n
+), told AS (
+  INSERT INTO pillarbox.events (message_id, n, kind, data) SELECT message_id, n, $4::text, $5::jsonb FROM changed
+)
+SELECT message_id, n FROM changed
+
+-- name: finish
+-- End deliveries that are in $3 states as $4, for reason $5 (null: none), and tell it as event $6 with $7 as its data.
+WITH changed AS (
+  UPDATE pillarbox.deliveries d
+  SET state = $4::text::pillarbox.state, reason = $5::text, settled_at = now()
+  FROM (SELECT DISTINCT * FROM unnest($1::uuid[], $2::int2[]) AS r(message_id, n)) r
+  WHERE d.message_id = r.message_id AND d.n = r.n AND d.state::text = ANY ($3::text[])
+  RETURNING d.message_id, d.n
+), told AS (
+  INSERT INTO pillarbox.events (message_id, n, kind, data) SELECT message_id, n, $6::text, $7::jsonb FROM changed
+)
+SELECT message_id, n FROM changed
+
+-- name: drop_secret_contents
+-- Drop the bodies of secret classes among these messages once nothing of them is left to send.
+DELETE FROM pillarbox.contents c
+USING pillarbox.messages m, pillarbox.classes k
+WHERE c.message_id = ANY ($1::uuid[]) AND m.id = c.message_id AND k.name = m.class AND k.secret
+  AND NOT EXISTS (SELECT FROM pillarbox.deliveries d
+                  WHERE d.message_id = c.message_id AND d.state IN ('pending', 'queued', 'processing', 'held'))
+
+-- name: wake
+-- Hint to the workers that something was queued.
+SELECT pg_notify('pillarbox_wake', '')
+
+-- name: depth_by_tenant
+-- Unfinished and dead-letter deliveries by tenant and state; the oldest of each that is due, as its age in seconds.
+SELECT t.name AS tenant, d.state, count(*) AS count,
+  greatest(0, extract(epoch FROM now() - min(d.due)))::float8 AS oldest
+FROM (
+  SELECT tenant_id, 'pending' AS state, NULL::timestamptz AS due FROM pillarbox.deliveries WHERE state = 'pending'
+  UNION ALL SELECT tenant_id, 'queued', next_attempt_at FROM pillarbox.deliveries WHERE state = 'queued' AND attempts = 0
+  UNION ALL SELECT tenant_id, 'deferred', next_attempt_at FROM pillarbox.deliveries WHERE state = 'queued' AND attempts > 0
+  UNION ALL SELECT tenant_id, 'processing', claimed_at FROM pillarbox.deliveries WHERE state = 'processing'
+  UNION ALL SELECT tenant_id, state::text, NULL FROM pillarbox.deliveries WHERE state IN ('failed', 'held')
+) d JOIN pillarbox.tenants t ON t.id = d.tenant_id
+GROUP BY t.name, d.state ORDER BY t.name, d.state
+
+-- name: recent
+-- What was settled in the last $2 seconds and in the last minute, for $3 tenant (null: all). Sent ones are looked for
+-- among messages with ids from $1 on, so that the work does not grow with the history.
+SELECT count(*) FILTER (WHERE s.sent) AS sent, count(*) FILTER (WHERE NOT s.sent) AS failed,
+  count(*) FILTER (WHERE s.sent AND s.settled_at > now() - interval '1 minute') AS sent_last_minute,
+  count(*) FILTER (WHERE NOT s.sent AND s.settled_at > now() - interval '1 minute') AS failed_last_minute
+FROM (
+  SELECT true AS sent, settled_at, tenant_id FROM pillarbox.deliveries
+  WHERE message_id >= $1 AND state IN ('sent', 'delivered', 'bounced', 'complained')
+  UNION ALL
+  SELECT false, settled_at, tenant_id FROM pillarbox.deliveries WHERE state IN ('failed', 'held') AND state = 'failed'
+    AND settled_at > now() - $2::float8 * interval '1 second'
+) s
+WHERE s.settled_at > now() - $2::float8 * interval '1 second'
+  AND ($3::text IS NULL OR s.tenant_id = (SELECT id FROM pillarbox.tenants WHERE name = $3))
+
+-- name: workers
+-- Workers whose lease was not taken away, with what they hold.
+SELECT w.id, w.name, w.started_at, extract(epoch FROM w.lease_until - now())::float8 AS lease_left,
+  (SELECT count(*) FROM pillarbox.deliveries d WHERE d.state = 'processing' AND d.worker = w.id) AS holds
+FROM pillarbox.workers w WHERE w.reaped_at IS NULL ORDER BY w.id
+
+-- name: provider_names
+-- Providers in order of preference.
+SELECT name, kind, enabled FROM pillarbox.providers WHERE removed_at IS NULL ORDER BY kind = 'capture', id

@@ -1,0 +1,202 @@
+"""What Pillarbox counts and measures, for Prometheus. A process has one `Metrics`; nothing is global.
+
+Labels come from small fixed sets (provider names, our own words), never from a mail: a label value that could
+be anything else is shown as `other`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+    from pillarbox.model.outcome import Reason, Verdict
+
+PREFIX = "pillarbox_"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+LABEL_LENGTH = 64  # our longest word has 17 letters; a provider's name fits; a reply of a server does not
+
+# From a local relay's milliseconds to the ten minutes a server may think about the final dot.
+ATTEMPT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 600)
+# From an idle queue's milliseconds over retries of minutes and hours to the day when a person should look.
+END_TO_END_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
+
+LIVE = ("pending", "queued", "deferred", "processing", "failed", "held")  # the states whose depth is measured
+WAITING = (
+    "queued",
+    "deferred",
+    "processing",
+)  # what a worker has still to do; scheduled mails are no backlog
+WAKEUPS = ("notify", "poll", "trailing", "due")
+
+
+class Described(NamedTuple):
+    """One metric as the reference page lists it."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+
+
+_PROVIDER, _STATE = ("provider",), ("state",)
+_TABLE = (
+    ("deliveries", "gauge", _STATE, "Deliveries by state: the queue's depth. Deferred ones stand apart."),
+    ("oldest_due_age_seconds", "gauge", (), "How long the oldest due delivery has been waiting."),
+    ("depth_alert", "gauge", (), "1 while more deliveries wait than the setting depth_alert allows."),
+    ("claims_total", "counter", (), "Claims that returned something."),
+    ("claimed_deliveries_total", "counter", (), "Deliveries claimed."),
+    ("outcomes_total", "counter", ("provider", "outcome", "reason"), "Settled attempts, per recipient."),
+    ("attempt_seconds", "histogram", _PROVIDER, "Time from handing a mail over to its outcome."),
+    ("end_to_end_seconds", "histogram", (), "Time from accepting a mail to its being sent."),
+    ("unknown_total", "counter", (), "Attempts whose end nobody saw: each may become a second send."),
+    ("reaped_total", "counter", (), "Deliveries taken back from workers whose lease ran out."),
+    ("stale_settlements_total", "counter", (), "Outcomes not settled because the claim had been lost."),
+    (
+        "pool_connections",
+        "gauge",
+        ("provider", "state"),
+        "Connections to a provider: open, and busy of them.",
+    ),
+    ("store_pool_connections", "gauge", _STATE, "Connections to PostgreSQL: open, and busy of them."),
+    ("worker_utilisation", "gauge", (), "Share of the in-flight window in use, averaged: 0 to 1."),
+    ("worker_in_flight", "gauge", (), "Mails claimed and not yet settled by this worker."),
+    ("wakeups_total", "counter", ("source",), "Why an idle worker looked: notify, poll, trailing, due."),
+    ("retention_deleted_total", "counter", ("what",), "Rows that retention dropped."),
+)
+METRICS: dict[str, Described] = {row[0]: Described(*row) for row in _TABLE}
+
+
+def bounded(value: object) -> str:
+    """A label value as text; `none` for none, and `other` for what cannot be a name or a word of ours."""
+    text = "none" if value is None else str(value)
+    return text if len(text) <= LABEL_LENGTH and "@" not in text and text.isprintable() else "other"
+
+
+class _Bounded:
+    """Guards every label at the one place where they all pass."""
+
+    def labels(self, *values: Any, **named: Any) -> Any:
+        named = {key: bounded(one) for key, one in named.items()}
+        return super().labels(*map(bounded, values), **named)  # type: ignore[misc]
+
+
+class _BoundedCounter(_Bounded, Counter):
+    pass
+
+
+class _BoundedGauge(_Bounded, Gauge):
+    pass
+
+
+class _BoundedHistogram(_Bounded, Histogram):
+    pass
+
+
+class Metrics:
+    """The metrics of one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.deliveries = self._gauge("deliveries")
+        self.oldest_due_age = self._gauge("oldest_due_age_seconds")
+        self.depth_alert = self._gauge("depth_alert")
+        self.claims = self._counter("claims_total")
+        self.claimed_deliveries = self._counter("claimed_deliveries_total")
+        self.outcomes = self._counter("outcomes_total")
+        self.attempt_seconds = self._histogram("attempt_seconds", ATTEMPT_BUCKETS)
+        self.end_to_end_seconds = self._histogram("end_to_end_seconds", END_TO_END_BUCKETS)
+        self.unknown = self._counter("unknown_total")
+        self.reaped = self._counter("reaped_total")
+        self.stale_settlements = self._counter("stale_settlements_total")
+        self.pool_connections = self._gauge("pool_connections")
+        self.store_pool_connections = self._gauge("store_pool_connections")
+        self.utilisation = self._gauge("worker_utilisation")
+        self.in_flight = self._gauge("worker_in_flight")
+        self.wakeups = self._counter("wakeups_total")
+        self.retention_deleted = self._counter("retention_deleted_total")
+        self._settled: dict[tuple[str, str, str | None], tuple[_Inc, _Observe]] = {}
+        for source in WAKEUPS:  # a rate needs the zero before the first
+            self.wakeups.labels(source)
+
+    def outcome(self, provider: str, verdict: Verdict, reason: Reason | None, seconds: float) -> None:
+        """One settled attempt at one recipient. Called for every mail, so its children are looked up once."""
+        key = (provider, verdict._value_, reason and reason._value_)  # an enum's own hash is a Python call
+        count, observe = self._settled.get(key) or self._children(key)
+        count()
+        observe(seconds)
+
+    def sent_after(self, seconds: float) -> None:
+        """A mail was sent, so long after it was accepted."""
+        self.end_to_end_seconds.observe(max(0.0, seconds))  # two clocks may disagree by a moment
+
+    def claimed(self, deliveries: int) -> None:
+        """A claim returned; empty ones are no news."""
+        if deliveries:
+            self.claims.inc()
+            self.claimed_deliveries.inc(deliveries)
+
+    def depth(self, by_state: Mapping[str, tuple[int, float | None]], alert: int) -> None:
+        """A reading of the queue: count and age of the oldest, by state; a state not named has none."""
+        for state in LIVE:
+            self.deliveries.labels(state).set(by_state.get(state, (0, None))[0])
+        waiting = sum(by_state.get(state, (0, None))[0] for state in WAITING)
+        self.depth_alert.set(waiting > alert)
+        ages = (by_state.get(state, (0, None))[1] for state in ("queued", "deferred"))
+        self.oldest_due_age.set(max(0.0, *(age or 0.0 for age in ages)))
+
+    def pool(self, provider: str, open_now: int, busy: int) -> None:
+        """A reading of one provider's connections."""
+        self.pool_connections.labels(provider, "open").set(open_now)
+        self.pool_connections.labels(provider, "busy").set(busy)
+
+    def store_pool(self, open_now: int, busy: int) -> None:
+        """A reading of the connections to PostgreSQL."""
+        self.store_pool_connections.labels("open").set(open_now)
+        self.store_pool_connections.labels("busy").set(busy)
+
+    def render(self) -> bytes:
+        """Everything in Prometheus' text format; serve it as CONTENT_TYPE."""
+        return generate_latest(_WithoutCreated(self.registry))
+
+    def _children(self, key: tuple[str, str, str | None]) -> tuple[_Inc, _Observe]:
+        provider, verdict, reason = key
+        pair = (
+            self.outcomes.labels(provider, verdict, reason).inc,
+            self.attempt_seconds.labels(provider).observe,
+        )
+        self._settled[key] = pair
+        return pair
+
+    def _counter(self, name: str) -> Counter:
+        one = METRICS[name]
+        return _BoundedCounter(PREFIX + name, one.help, one.labels, registry=self.registry)
+
+    def _gauge(self, name: str) -> Gauge:
+        one = METRICS[name]
+        return _BoundedGauge(PREFIX + name, one.help, one.labels, registry=self.registry)
+
+    def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
+        one = METRICS[name]
+        return _BoundedHistogram(PREFIX + name, one.help, one.labels, registry=self.registry, buckets=buckets)
+
+
+_Inc = Callable[[], None]
+_Observe = Callable[[float], None]
+
+
+class _WithoutCreated(Collector):
+    """A registry without the `_created` series, which double the output and which nothing of ours reads."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._registry.collect():  # made anew for each call
+            family.samples = [one for one in family.samples if not one.name.endswith("_created")]
+            yield family
