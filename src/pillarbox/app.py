@@ -33,7 +33,7 @@ from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.setting_kinds import show_url
 from pillarbox.settings import Settings
 from pillarbox.store import providers
-from pillarbox.store.database import Database
+from pillarbox.store.database import AWAY, Database
 from pillarbox.store.embedded import EmbeddedPostgres
 from pillarbox.store.migrations import check_schema, migrate
 from pillarbox.store.vault import KeyRing, load_or_create_key_file
@@ -46,6 +46,8 @@ REFRESH_INTERVAL = 2.0
 # How often a broken listening connection is opened again.
 LISTEN_INTERVAL = 1.0
 GAUGE_INTERVAL = 1.0
+# Pause between tries to reach a database that is away at the start.
+CONNECT_PAUSE = 1.0
 
 
 @dataclass(slots=True)
@@ -118,20 +120,28 @@ def smtp_settings(provider: Provider, connections: int) -> SmtpSettings:
 
 
 @asynccontextmanager
-async def open_app(settings: Settings, *, start: bool = False, migrating: bool = False) -> AsyncIterator[App]:
+async def open_app(
+    settings: Settings, *, start: bool = False, migrating: bool = False, patient: bool = False
+) -> AsyncIterator[App]:
     """Connect to the database and put together what every command needs; see `open_database`."""
-    async with open_database(settings, start=start) as database:
+    async with open_database(settings, start=start, patient=patient) as database:
         await _prepare(database, migrating)
         yield await _assemble(settings, database)
 
 
 @asynccontextmanager
-async def open_database(settings: Settings, *, start: bool = False) -> AsyncIterator[Database]:
-    """Connect to the database, whatever its schema. `start` starts the embedded one and stops it at the end."""
+async def open_database(
+    settings: Settings, *, start: bool = False, patient: bool = False
+) -> AsyncIterator[Database]:
+    """Connect to the database, whatever its schema.
+
+    `start` starts the embedded one and stops it at the end; `patient` waits for one that is away, as a service does
+    that starts before its database.
+    """
     server = None
     url = settings.database_url
     if url is None:
-        server = EmbeddedPostgres(settings.data_dir / "postgres")
+        server = _embedded(settings)
         if start:
             await asyncio.to_thread(server.start)
         elif not server.running():
@@ -141,7 +151,7 @@ async def open_database(settings: Settings, *, start: bool = False) -> AsyncIter
             )
         url = server.url()
     try:
-        database = await _connect(settings, url)
+        database = await (_connect_patiently if patient else _connect)(settings, url)
         try:
             yield database
         finally:
@@ -157,16 +167,30 @@ async def _connect(settings: Settings, url: str) -> Database:
             url, least=settings.pool_min, most=settings.pool_max, statement_cache=settings.statement_cache
         )
     except (StoreError, PostgresError) as error:  # away, or it does not let us in
-        raise StoreError(f"cannot connect to {place_of(url)}: {reason_of(error)}") from error
+        reason = str(error).removeprefix("PostgreSQL: ")
+        raise StoreError(f"cannot connect to {show_url(url)}: {reason}") from error
 
 
-def place_of(url: str) -> str:
-    """Which database a URL names, for people: never its password."""
-    return show_url(url).partition("?")[0] if "@/" not in url else show_url(url)
+async def _connect_patiently(settings: Settings, url: str) -> Database:
+    while True:
+        try:
+            database = await _connect(settings, url)
+            await database.fetchval("SELECT 1")
+            return database
+        except StoreError as error:
+            if not isinstance(error.__cause__, (StoreError, *AWAY)):  # it is there, but does not let us in
+                raise
+            log.warning("waiting for the database", error=str(error))
+            await asyncio.sleep(CONNECT_PAUSE)
 
 
-def reason_of(error: BaseException) -> str:
-    return str(error).removeprefix("PostgreSQL: ")
+def place_of(settings: Settings) -> str:
+    """The URL of the database in use, for people: without its password."""
+    return show_url(settings.database_url or _embedded(settings).url())
+
+
+def _embedded(settings: Settings) -> EmbeddedPostgres:
+    return EmbeddedPostgres(settings.data_dir / "postgres")
 
 
 async def _prepare(database: Database, migrating: bool) -> None:
@@ -221,9 +245,6 @@ async def work(app: App, stop: asyncio.Event) -> None:
     wakeup = Wakeup()
     queue = PostgresQueue(app.database)
     roster = Roster(app.load_providers, app.build_transport, app.redactor_for)
-    await roster.refresh()
-    if not roster.lines:
-        log.warning("no provider is enabled; mails wait. Add one with `pillarbox provider add`")
     worker = build_worker(app, queue, roster, wakeup)
     gauge = Gauge(worker, roster, app.database, app.metrics, app.settings.utilisation_alert)
     background = [

@@ -15,6 +15,7 @@ from pillarbox.testing.smtp import Extensions, Faults, SmtpServer
 
 if TYPE_CHECKING:
     from pillarbox.model.outcome import Outcome, Reason, Verdict
+    from pillarbox.testing.sink import Sink
 
 MAIL = b"Subject: hello\r\nFrom: a@x.test\r\n\r\nhello\r\n"
 
@@ -29,7 +30,7 @@ def parcel(
     return Parcel(uuid4(), 1, sender, numbered, content, may_begin)
 
 
-def settings_for(server: SmtpServer, **changes: Any) -> SmtpSettings:
+def settings_for(server: SmtpServer | Sink, **changes: Any) -> SmtpSettings:
     """Settings for a server in clear; a test that needs patience or haste says so."""
     usual: dict[str, Any] = {"host": server.host, "port": server.port, "tls": Tls.NONE, "helo": "client.test"}
     return SmtpSettings(**(usual | changes))

@@ -6,33 +6,20 @@ import base64
 import hashlib
 from collections.abc import Iterable, Sequence
 from html import escape
+from importlib import resources
+from typing import TYPE_CHECKING
 
 from pillarbox.setting_kinds import show_duration
-from pillarbox.store.catalog import Captured
 from pillarbox.store.statistics import STATES, Statistics
+
+if TYPE_CHECKING:
+    from pillarbox.store.catalog import Captured
 
 # Seconds between refreshes: the numbers are a few indexed counts, yet nobody reads faster than this.
 REFRESH = 5
-STYLE = """
-:root{color-scheme:light dark;--ink:#1c2430;--dim:#667085;--line:#e3e7ee;--card:#fff;--page:#f6f7f9;--red:#c0262d;--green:#14804a}
-@media(prefers-color-scheme:dark){:root{--ink:#e6e9ef;--dim:#98a2b3;--line:#2b3340;--card:#171c24;--page:#0f1319;--red:#ff6b6b;--green:#4cc38a}}
-*{box-sizing:border-box}
-body{margin:0 auto;max-width:64rem;padding:2rem 1rem;background:var(--page);color:var(--ink);font:15px/1.5 system-ui,sans-serif}
-h1{font-size:1.3rem;margin:0}h1 a{color:inherit;text-decoration:none}h2{font-size:.8rem;margin:2rem 0 .5rem;color:var(--dim);text-transform:uppercase;letter-spacing:.06em}
-header{display:flex;justify-content:space-between;align-items:baseline;margin-bottom:1.5rem}header span,.dim{color:var(--dim)}
-.cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(8rem,1fr));gap:.75rem}
-.card,table{background:var(--card);border:1px solid var(--line);border-radius:.6rem}
-.card{padding:.7rem .9rem}.card b{display:block;font-size:1.6rem;font-weight:600;font-variant-numeric:tabular-nums}
-.bad b,.bad td:first-child{color:var(--red)}.good{color:var(--green)}
-table{width:100%;border-collapse:separate;border-spacing:0;overflow:hidden}
-th,td{text-align:left;padding:.45rem .9rem;border-top:1px solid var(--line);overflow-wrap:anywhere;vertical-align:top}
-th{border-top:0;color:var(--dim);font-weight:500;font-size:.85rem}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-a{color:inherit}code{font:13px ui-monospace,monospace}
-"""
+STYLE = resources.files(__package__).joinpath("status.css").read_text("utf-8")
 _HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-POLICY = (
-    f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
+POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 
 def status(numbers: Statistics, mails: Sequence[Captured] | None) -> str:
@@ -41,7 +28,9 @@ def status(numbers: Statistics, mails: Sequence[Captured] | None) -> str:
     if len(numbers.by_tenant) > 1:
         parts.append(_tenants(numbers))
     if mails:
-        parts.append(f'<h2>Captured mails</h2>{_mails(mails)}<p><a href="/captured">all captured mails</a></p>')
+        parts.append(
+            f'<h2>Captured mails</h2>{_mails(mails)}<p><a href="/captured">all captured mails</a></p>'
+        )
     return _page("Pillarbox", "".join(parts), refresh=True)
 
 
@@ -59,7 +48,10 @@ def away() -> str:
 
 
 def _cards(numbers: Statistics) -> str:
-    cards = [_card(state, count, state in ("held", "failed") and count > 0) for state, count in numbers.by_state.items()]
+    cards = [
+        _card(state, count, state in ("held", "failed") and count > 0)
+        for state, count in numbers.by_state.items()
+    ]
     return f'<h2>Deliveries</h2><div class="cards">{"".join(cards)}</div>'
 
 
@@ -73,7 +65,10 @@ def _lately(numbers: Statistics) -> str:
         _card("sent, last hour", numbers.sent),
         _card("failed, last hour", numbers.failed, numbers.failed > 0),
         _card("per second, last minute", f"{numbers.rate:.1f}"),
-        _card("oldest due for", "–" if oldest is None else show_duration(round(oldest)) if oldest >= 1 else "< 1s"),
+        _card(
+            "oldest due for",
+            "–" if oldest is None else show_duration(round(oldest)) if oldest >= 1 else "< 1s",
+        ),
     ]
     return f'<h2>Lately</h2><div class="cards">{"".join(cards)}</div>'
 
@@ -95,7 +90,9 @@ def _lease(left: float) -> str:
 def _providers(numbers: Statistics) -> str:
     rows = [(one.name, one.kind, "in use" if one.enabled else "off") for one in numbers.providers]
     if not rows:
-        return '<h2>Providers</h2><p class="dim">None yet: add one with <code>pillarbox provider add</code>.</p>'
+        return (
+            '<h2>Providers</h2><p class="dim">None yet: add one with <code>pillarbox provider add</code>.</p>'
+        )
     return "<h2>Providers</h2>" + _table(("name", "kind", ""), rows)
 
 

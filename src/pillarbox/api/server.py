@@ -14,10 +14,8 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
-from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pillarbox.api import page
 from pillarbox.errors import NotFound, SchemaMismatch, SettingsError, StoreError
@@ -28,6 +26,9 @@ from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
     from pillarbox.app import App
 
 log = logs.get("pillarbox.http")
@@ -215,7 +216,9 @@ class Site:
 
 
 def _private_only() -> Response:
-    text = "captured mails are shown only when listening on this machine alone; use `pillarbox captured list`\n"
+    text = (
+        "captured mails are shown only when listening on this machine alone; use `pillarbox captured list`\n"
+    )
     return PlainTextResponse(text, 403)
 
 

@@ -49,6 +49,7 @@ class Roster:
         self._lines: list[Line] = []
         self._classes: dict[str, MessageClass] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._read = False
 
     @property
     def lines(self) -> list[Line]:
@@ -63,6 +64,9 @@ class Roster:
         providers, self._classes = await self._load()
         before = {line.provider.id: line for line in self._lines}
         self._lines = [self._line(provider, before) for provider in providers if provider.enabled]
+        if not self._lines and (before or not self._read):
+            log.warning("no provider is enabled; mails wait. Add one with `pillarbox provider add`")
+        self._read = True
         kept = {id(line) for line in self._lines}
         for line in before.values():
             if id(line) not in kept:

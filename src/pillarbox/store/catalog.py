@@ -8,17 +8,23 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email import policy
 from email.parser import BytesHeaderParser
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import asyncpg
 
 from pillarbox.errors import IdempotencyConflict, InvalidMail, NotFound, NotPossible, UnknownName
 from pillarbox.store import sql
-from pillarbox.store.database import Database
+
+if TYPE_CHECKING:
+    from pillarbox.store.database import Database
 
 QUERIES = sql.load("providers") | sql.load("catalog")
-ERRORS: Mapping[str, type[InvalidMail]] = {"PB400": InvalidMail, "PB404": UnknownName, "PB409": IdempotencyConflict}
+ERRORS: Mapping[str, type[InvalidMail]] = {
+    "PB400": InvalidMail,
+    "PB404": UnknownName,
+    "PB409": IdempotencyConflict,
+}
 NEWEST = 2**63 - 1
 
 
@@ -59,6 +65,11 @@ async def enqueue(database: Database, mails: Sequence[Mapping[str, Any]]) -> lis
             raise
         raise kind(error.constraint_name, error.column_name, error.detail, error.hint or None) from None
     return [UUID(str(row[0])) for row in rows]
+
+
+async def sealed_providers(database: Database) -> set[int]:
+    """The ids of providers that have a secret."""
+    return {row["id"] for row in await database.fetch(QUERIES["sealed_providers"])}
 
 
 async def list_tenants(database: Database) -> list[Tenant]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -11,11 +12,14 @@ import asyncpg
 
 from pillarbox.errors import StoreError
 
+# The pool tells of every failed reconnection with a traceback; our loops say it once, in words.
+logging.getLogger("asyncpg.pool").setLevel(logging.ERROR)
 # What an absent, stopping or overloaded server raises; the statement may or may not have been carried out.
 AWAY = (
     OSError,
     asyncio.TimeoutError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # how a connection cut at a bad moment shows itself
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
     asyncpg.TooManyConnectionsError,

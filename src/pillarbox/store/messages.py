@@ -8,15 +8,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
-
-import asyncpg
 
 from pillarbox.errors import NotFound
 from pillarbox.model.message import Attachment, Content, Message
 from pillarbox.store import sql
-from pillarbox.store.database import Database
+
+if TYPE_CHECKING:
+    import asyncpg
+
+    from pillarbox.store.database import Database
 
 QUERIES = sql.load("messages")
 LANES = ("urgent", "normal", "bulk")
@@ -187,14 +189,18 @@ async def find_message(database: Database, text: str) -> UUID:
     """The id that begins like this; NotFound when there is none, or more than one."""
     digits = text.strip().lower().replace("-", "")
     if not re.fullmatch(f"[0-9a-f]{{{SHORTEST_PREFIX},32}}", digits):
-        raise NotFound(f"{text!r} is not a message id: give it whole, or its first {SHORTEST_PREFIX} characters or more")
+        raise NotFound(
+            f"{text!r} is not a message id: give it whole, or its first {SHORTEST_PREFIX} characters or more"
+        )
     first, last = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
     found = [row["id"] for row in await database.fetch(QUERIES["find_messages"], first, last)]
     if not found:
         raise NotFound(f"there is no message {text}: see `pillarbox queue list`")
     if len(found) > 1:
         some = ", ".join(str(one) for one in found)
-        raise NotFound(f"{text} is the beginning of several ids: give more of it ({some}{', …' * (len(found) == 5)})")
+        raise NotFound(
+            f"{text} is the beginning of several ids: give more of it ({some}{', …' * (len(found) == 5)})"
+        )
     return UUID(str(found[0]))
 
 
@@ -239,7 +245,12 @@ async def content(database: Database, message_id: UUID) -> Content | None:
     row = await database.fetchrow(QUERIES["content"], message_id)
     if row is None:
         return None
-    return Content(row["text"], row["html"], row["raw"], [_attachment(one) for one in json.loads(row["attachments"] or "[]")])
+    return Content(
+        row["text"],
+        row["html"],
+        row["raw"],
+        [_attachment(one) for one in json.loads(row["attachments"] or "[]")],
+    )
 
 
 def _attachment(stored: dict[str, Any]) -> Attachment:

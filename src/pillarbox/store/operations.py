@@ -29,7 +29,9 @@ async def retry(database: Database, keys: Keys) -> Keys:
 
 async def cancel(database: Database, keys: Keys) -> Keys:
     """Cancel deliveries that wait or are held; returns those that were."""
-    return await _finish(database, keys, CANCELLABLE, "cancelled", "cancelled", "cancelled", {"who": "person"})
+    return await _finish(
+        database, keys, CANCELLABLE, "cancelled", "cancelled", "cancelled", {"who": "person"}
+    )
 
 
 async def resend(database: Database, keys: Keys) -> Keys:
@@ -39,12 +41,16 @@ async def resend(database: Database, keys: Keys) -> Keys:
 
 async def settle_as_sent(database: Database, keys: Keys) -> Keys:
     """End held deliveries as sent: a person knows that they arrived."""
-    return await _finish(database, keys, RELEASABLE, "sent", None, "released", {"who": "person", "as": "sent"})
+    return await _finish(
+        database, keys, RELEASABLE, "sent", None, "released", {"who": "person", "as": "sent"}
+    )
 
 
 async def settle_as_failed(database: Database, keys: Keys) -> Keys:
     """End held deliveries as failed: a person knows that they did not arrive."""
-    return await _finish(database, keys, RELEASABLE, "failed", "lost", "released", {"who": "person", "as": "failed"})
+    return await _finish(
+        database, keys, RELEASABLE, "failed", "lost", "released", {"who": "person", "as": "failed"}
+    )
 
 
 RELEASES: dict[str, Change] = {"resend": resend, "sent": settle_as_sent, "failed": settle_as_failed}
@@ -58,9 +64,17 @@ async def _requeue(database: Database, keys: Keys, state: str, event: str, data:
 
 
 async def _finish(
-    database: Database, keys: Keys, states: Sequence[str], to: str, reason: str | None, event: str, data: dict[str, str]
+    database: Database,
+    keys: Keys,
+    states: Sequence[str],
+    to: str,
+    reason: str | None,
+    event: str,
+    data: dict[str, str],
 ) -> Keys:
-    rows = await database.fetch(QUERIES["finish"], *_columns(keys), list(states), to, reason, event, json.dumps(data))
+    rows = await database.fetch(
+        QUERIES["finish"], *_columns(keys), list(states), to, reason, event, json.dumps(data)
+    )
     if rows:
         await database.execute(QUERIES["drop_secret_contents"], list({row["message_id"] for row in rows}))
     return [(row["message_id"], row["n"]) for row in rows]
@@ -71,7 +85,12 @@ def _columns(keys: Keys) -> tuple[list[UUID], list[int]]:
 
 
 async def change_message(
-    database: Database, change: Change, message_id: UUID, states: Sequence[str], what: str, n: int | None = None
+    database: Database,
+    change: Change,
+    message_id: UUID,
+    states: Sequence[str],
+    what: str,
+    n: int | None = None,
 ) -> Keys:
     """Change the deliveries of one message (or only number `n`) that are in these states; NotPossible if none is."""
     story = await story_of(database, message_id)

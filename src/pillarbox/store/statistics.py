@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
-from pillarbox.store.database import Database
 from pillarbox.store.messages import QUERIES, id_at
+
+if TYPE_CHECKING:
+    from pillarbox.store.database import Database
 
 # What counts as lately.
 RECENT = timedelta(hours=1)

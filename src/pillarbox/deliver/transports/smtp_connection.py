@@ -320,8 +320,6 @@ class Connection(asyncio.BufferedProtocol):
         """Write until the transport has enough; resume_writing brings us back."""
         while len(self._body) > SLICE:
             self._transport.write(self._body[:SLICE])
-            if self.over:
-                return
             self._body = self._body[SLICE:]
             if self._paused:
                 self._deadline.at = self._now + self._settings.command_timeout

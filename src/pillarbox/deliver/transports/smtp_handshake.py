@@ -103,7 +103,9 @@ class Handshake:
     async def _hello(self) -> None:
         try:
             await self.client.ehlo()
-        except aiosmtplib.SMTPHeloError:
+        except aiosmtplib.SMTPHeloError as error:
+            if error.code < 500:
+                raise
             await self.client.helo()  # a server from before 1995; it can still take mail
         extensions = " ".join(f"{name} {rest}".strip() for name, rest in self.client.esmtp_extensions.items())
         self._story.append(f"← 250 {printable(extensions.upper())}")

@@ -2,6 +2,10 @@
 -- Accept mails by the function that applications use, too.
 SELECT pillarbox.enqueue_many($1::jsonb)
 
+-- name: sealed_providers
+-- Providers that have a secret.
+SELECT id FROM pillarbox.providers WHERE secret IS NOT NULL
+
 -- name: grants
 -- The statements that let a role ($1) enqueue, and nothing else; no row when there is no such role.
 SELECT format('GRANT USAGE ON SCHEMA pillarbox TO %I', r.rolname) AS statement FROM pg_roles r WHERE r.rolname = $1

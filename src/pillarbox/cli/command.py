@@ -1,0 +1,161 @@
+"""What every command shares: common options, settings, the event loop, and errors as one line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Concatenate, ParamSpec
+
+import typer
+
+from pillarbox.app import App, open_app
+from pillarbox.cli import output
+from pillarbox.errors import PillarboxError, SettingsError, StoreError
+from pillarbox.settings import SPECS, Settings, load
+
+P = ParamSpec("P")
+Work = Coroutine[Any, Any, int | None]
+# The exit code of a program that was interrupted, by convention.
+INTERRUPTED = 130
+
+Text = str | None
+
+
+def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def setting(name: str, flag: str, metavar: str) -> inspect.Parameter:
+    """An option that gives one of our settings; its help is the setting's."""
+    full = "--" + name.replace("_", "-")
+    flags = [flag] if flag == full else [flag, full]
+    told = typer.Option(
+        *flags, metavar=metavar, help=SPECS[name].help, show_default=False, rich_help_panel=PANEL
+    )
+    return _parameter(name, Annotated[Text, told])
+
+
+PANEL = "Common options"
+HTTP = setting("http", "--http", "HOST:PORT")
+CONCURRENCY = setting("worker_concurrency", "--concurrency", "N")
+STORE = (setting("database_url", "--database-url", "URL"), setting("data_dir", "--data", "DIR"))
+COMMON = (
+    _parameter(
+        "config",
+        Annotated[
+            Path | None,
+            typer.Option(
+                "--config", metavar="FILE", help="Read settings from this file.", rich_help_panel=PANEL
+            ),
+        ],
+    ),
+    setting("log_level", "--log-level", "LEVEL"),
+)
+JSON = _parameter(
+    "json",
+    Annotated[bool, typer.Option("--json", help="Print JSON, for programs.", rich_help_panel=PANEL)],
+    False,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the common options and the environment said."""
+
+    settings: Settings
+    json: bool = False
+
+    @asynccontextmanager
+    async def app(self) -> AsyncIterator[App]:
+        """Everything a short command needs; its logs are warnings only unless asked otherwise."""
+        quiet = self.settings
+        if "log_level" not in quiet.sources:
+            quiet = replace(quiet, log_level="warning")
+        async with open_app(quiet) as app:
+            yield app
+
+
+def command(
+    group: typer.Typer, name: str, *options: inspect.Parameter, store: bool = True, json: bool = True
+) -> Callable[[Callable[Concatenate[Given, P], Work]], Callable[Concatenate[Given, P], Work]]:
+    """Register an async function as a command. It gets a Given, then its own options; it may return an exit code."""
+    shared = (*options, *(STORE if store else ()), *COMMON, *((JSON,) if json else ()))
+
+    def register(function: Callable[Concatenate[Given, P], Work]) -> Callable[Concatenate[Given, P], Work]:
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+
+        def call(**values: Any) -> None:
+            raise typer.Exit(guarded(lambda: _run(function, values)))
+
+        call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [*(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own), *shared]
+        )
+        call.__doc__ = function.__doc__
+        group.command(name)(call)
+        return function
+
+    return register
+
+
+def _run(function: Callable[..., Work], values: dict[str, Any]) -> int:
+    file, json = values.pop("config", None), values.pop("json", False)
+    overrides = {name: values.pop(name) for name in list(values) if name in SPECS}
+    given = Given(load(file=file, overrides=overrides), json)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(function(given, **values)) or 0
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where there is one; it halves the cost of a mail."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def guarded(run: Callable[[], int]) -> int:
+    """Run, and turn what goes wrong into one line on stderr and an exit code; never a traceback."""
+    try:
+        return run()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader had enough: `pillarbox queue list | head`
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except typer.Exit as exit:
+        return exit.exit_code
+    except (typer.Abort, typer.BadParameter):
+        raise
+    except BaseException as error:
+        if os.environ.get("PYTHONDEVMODE"):
+            raise
+        output.error(explain(first_of(error)))
+        return 1
+
+
+def first_of(error: BaseException) -> BaseException:
+    """What a group of errors is about: the first of ours in it, or else the first."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = [first_of(one) for one in error.exceptions]
+    return next((one for one in leaves if isinstance(one, PillarboxError)), leaves[0])
+
+
+def explain(error: BaseException) -> str:
+    """An error in words for the person at the command line."""
+    if isinstance(error, SettingsError):
+        return str(error).replace("\n", "\n       ")
+    if isinstance(error, StoreError) and str(error).startswith("cannot connect"):
+        return f"{error}. Is it running, and is the URL right? (--database-url, PILLARBOX_DATABASE_URL)"
+    if isinstance(error, PillarboxError):
+        return str(error)
+    return f"unexpected {type(error).__name__}: {error} (a fault in Pillarbox: please report it)"

@@ -1,0 +1,53 @@
+"""`config`: the settings in effect."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pillarbox.cli import output
+from pillarbox.cli.command import CONCURRENCY, HTTP, Given, command
+
+
+def register(root: typer.Typer) -> None:
+    command(root, "config", HTTP, CONCURRENCY)(config)
+
+
+async def config(
+    given: Given,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also say what each is for, and what is allowed.")
+    ] = False,
+) -> None:
+    """Show every setting in effect and where it came from; secrets stay hidden.
+
+    A flag wins over the environment (PILLARBOX_…), which wins over pillarbox.toml, which wins over the default.
+
+    \b
+    Examples:
+      pillarbox config
+      pillarbox config --explain
+      PILLARBOX_WORKER_POLL_INTERVAL=1s pillarbox config --json
+    """
+    rows = given.settings.describe()
+    if given.json:
+        output.print_json([row._asdict() for row in rows])
+    elif explain:
+        for row in rows:
+            output.say(f"{row.name} = {output.clean(row.value)}")
+            source = f"{row.source}; environment {row.env}" + (f" or {row.short}" if row.short else "")
+            output.pairs(
+                [
+                    ("", row.help),
+                    ("from", source),
+                    ("allowed", row.allowed),
+                    ("default", _default(row.default, row.why)),
+                ]
+            )
+    else:
+        output.table(("setting!", "value", "from"), [(row.name, row.value, row.source) for row in rows])
+
+
+def _default(default: str, why: str) -> str:
+    return f"{default or 'not set'}: {why}"

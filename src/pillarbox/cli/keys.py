@@ -1,0 +1,46 @@
+"""`keys`: the keys that seal provider secrets."""
+
+from __future__ import annotations
+
+import typer
+
+from pillarbox.cli import output
+from pillarbox.cli.command import Given, command
+from pillarbox.store import providers
+from pillarbox.store.vault import generate_key
+
+
+def register(root: typer.Typer) -> None:
+    group = typer.Typer(help="Keys that seal provider secrets at rest.", no_args_is_help=True)
+    command(group, "generate", store=False)(generate)
+    command(group, "rotate")(rotate)
+    root.add_typer(group, name="keys")
+
+
+async def generate(given: Given) -> None:
+    """Make a new key for PILLARBOX_SECRET_KEYS.
+
+    \b
+    Example:
+      export PILLARBOX_SECRET_KEYS="$(pillarbox keys generate)"
+    """
+    key = generate_key()
+    output.print_json({"key": key}) if given.json else print(key)
+
+
+async def rotate(given: Given) -> None:
+    """Seal every provider's secret with the newest key.
+
+    \b
+    To change keys:
+      1. put a new one in front: PILLARBOX_SECRET_KEYS="$(pillarbox keys generate),$OLD", everywhere
+      2. pillarbox keys rotate
+      3. take the old one out
+    """
+    async with given.app() as app:
+        ring = app.keys()
+        resealed, total = await providers.rotate_secrets(app.database, ring)
+    if given.json:
+        output.print_json({"resealed": resealed, "secrets": total, "key": ring.key_ids[0]})
+    else:
+        output.say(f"{resealed} of {total} secrets sealed anew; all are under key {ring.key_ids[0]} now")

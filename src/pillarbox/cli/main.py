@@ -1,0 +1,48 @@
+"""The command `pillarbox` and its groups."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from pillarbox.cli import captured, config, keys, provider, queue, run, send, setup, tenant
+
+root = typer.Typer(
+    name="pillarbox",
+    help="""Self-hosted e-mail infrastructure on PostgreSQL: written in your transaction, delivered, explained.
+
+    \b
+    First steps:
+      pillarbox up                                      start everything, with a PostgreSQL of its own
+      pillarbox send --from me@example.com --to you@example.com --wait
+      pillarbox captured list                           read what the development provider kept
+      pillarbox queue list                              what was accepted, and what became of it
+    """,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for module in (run, setup, send, queue, provider, captured, tenant, keys, config):
+    module.register(root)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"pillarbox {version('pillarbox')}")
+        raise typer.Exit
+
+
+@root.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """The entry point of the command."""
+    root()

@@ -1,0 +1,87 @@
+"""`queue`: what was accepted, and what becomes of it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+import typer
+from rich.text import Text
+
+from pillarbox.cli import options, output, queue_change, queue_show, queue_stats
+from pillarbox.cli.command import Given, command
+from pillarbox.store.messages import Filter, Listed, list_messages
+
+
+def register(root: typer.Typer) -> None:
+    group = typer.Typer(help="The queue: what was accepted, and what becomes of it.", no_args_is_help=True)
+    queue_stats.register(group)
+    command(group, "list")(list_)
+    queue_show.register(group)
+    queue_change.register(group)
+    root.add_typer(group, name="queue")
+
+
+async def list_(
+    given: Given,
+    state: options.States = None,
+    tenant: options.TenantFilter = None,
+    recipient: options.RecipientFilter = None,
+    sender: options.SenderFilter = None,
+    class_name: options.ClassFilter = None,
+    kind: options.KindFilter = None,
+    tag: options.TagFilter = None,
+    provider: options.ProviderFilter = None,
+    reason: options.ReasonFilter = None,
+    since: options.Since = None,
+    until: options.Until = None,
+    before: Annotated[
+        UUID | None, typer.Option("--before", metavar="ID", help="Older than this message: the next page.")
+    ] = None,
+    limit: options.Limit = 20,
+) -> None:
+    """List messages, newest first. A message is listed when one of its deliveries fits.
+
+    \b
+    Examples:
+      pillarbox queue list
+      pillarbox queue list --state failed --since 1d
+      pillarbox queue list --recipient ada@ --tenant shop --json
+      pillarbox queue list --before 0198c5a2-…        (the next page)
+    """
+    states = [str(one) for one in state or ()]
+    which = Filter(
+        states, tenant, class_name, kind, tag, sender, recipient, provider, reason, since, until, before
+    )
+    async with given.app() as app:
+        found = await list_messages(app.database, which, limit)
+    if given.json:
+        output.print_json(found)
+        return
+    heads = ("id!", "accepted!", "to", "subject", "state", "tries#", "reason", "provider")
+    output.table(heads, [_row(one) for one in found], "no message fits")
+    if len(found) == limit:
+        output.note(f"there may be more: add --before {found[-1].id}")
+
+
+def _row(one: Listed) -> tuple[object, ...]:
+    more = f" +{len(one.recipients) - 1}" if len(one.recipients) > 1 else ""
+    return (
+        str(one.id),
+        output.when(one.created_at),
+        one.recipients[0] + more,
+        one.subject,
+        summary(one.states),
+        str(one.attempts),
+        ", ".join(one.reasons),
+        ", ".join(one.providers),
+    )
+
+
+def summary(states: object) -> Text:
+    """`sent`, or `2 sent, 1 failed`."""
+    words = list(states) if isinstance(states, list | tuple) else []
+    if len(set(words)) == 1:
+        return output.styled(words[0])
+    counted = [Text(f"{words.count(one)} ").append_text(output.styled(one)) for one in sorted(set(words))]
+    return Text(", ").join(counted)

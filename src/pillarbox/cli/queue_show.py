@@ -1,0 +1,228 @@
+"""`queue show`: the whole story of one message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import groupby
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from pillarbox.cli import options, output
+from pillarbox.cli.command import Given, command
+from pillarbox.deliver.mime import compose
+from pillarbox.errors import NotFound
+from pillarbox.model.delivery import State
+from pillarbox.model.message import Content
+from pillarbox.model.retry import POLICIES
+from pillarbox.store import messages
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from pillarbox.app import App
+    from pillarbox.store.messages import AttemptFacts, DeliveryFacts, Envelope, Story
+
+MASK = "**** (masked: the class of this mail is secret)"
+# Lines of the text shown beside the story; --raw shows it whole.
+PREVIEW = 12
+WAITING = (State.PENDING, State.QUEUED, State.PROCESSING)
+
+
+def register(group: typer.Typer) -> None:
+    command(group, "show")(show)
+
+
+async def show(
+    given: Given,
+    id: options.MessageId,
+    raw: Annotated[bool, typer.Option("--raw", help="Print the mail as it is sent, instead.")] = False,
+) -> None:
+    """Tell a message's whole story: envelope, deliveries, attempts with what was said, events.
+
+    \b
+    Examples:
+      pillarbox queue show 0198c5a2-7d7e-7b0c-9e55-0c2f0c3d7a11
+      pillarbox queue show 0198c5a27d7e --json
+      pillarbox queue show 0198c5a27d7e --raw > mail.eml
+    """
+    async with given.app() as app:
+        message_id = await messages.find_message(app.database, id)
+        story = await messages.story(app.database, message_id)
+        content = await _content(app, message_id, story.message)
+    if raw:
+        if content is None:
+            raise NotFound(f"the content of message {message_id} was dropped: nothing is left to compose")
+        output.write_bytes(compose(messages.message_of(story.message), content))
+    elif given.json:
+        output.print_json(as_json(story))
+    else:
+        _tell(story, content)
+
+
+async def _content(app: App, message_id: UUID, envelope: Envelope) -> Content | None:
+    """The content as it may be shown."""
+    content = await messages.content(app.database, message_id)
+    if content is None or not envelope.secret:
+        return content
+    if content.raw is not None:
+        head = content.raw.replace(b"\r\n", b"\n").partition(b"\n\n")[0]
+        return Content(raw=head + b"\n\n" + MASK.encode() + b"\n")
+    return replace(content, text=content.text and MASK, html=content.html and MASK, attachments=())
+
+
+def as_json(story: Story) -> dict[str, Any]:
+    """The story with stable keys; each delivery with what its retry policy still holds for it."""
+    told: dict[str, Any] = output.plain(story)
+    for delivery, facts in zip(told["deliveries"], story.deliveries, strict=True):
+        delivery["retry"] = _policy(facts, story.message)
+        delivery["then_after_seconds"] = remaining(facts, story.message)
+    return told
+
+
+def _policy(delivery: DeliveryFacts, envelope: Envelope) -> str | None:
+    """The policy followed; None while no provider was asked and the class has none of its own."""
+    return delivery.retry or envelope.retry
+
+
+def remaining(delivery: DeliveryFacts, envelope: Envelope) -> list[float]:
+    """The waits still ahead after the next attempt, without their jitter."""
+    policy = POLICIES.get(_policy(delivery, envelope) or "")
+    if policy is None or delivery.state not in WAITING:
+        return []
+    return policy.schedule(envelope.max_attempts)[delivery.attempts :]
+
+
+def _tell(story: Story, content: Content | None) -> None:
+    _tell_envelope(story.message)
+    output.say()
+    _tell_deliveries(story)
+    if content is not None and content.text:
+        _tell_text(content.text)
+    output.say(Text("\nWhat happened", style="bold"))
+    for moment in sorted(moments(story), key=lambda one: one.at):
+        output.say(
+            Text(f"  {moment.at:%Y-%m-%d %H:%M:%S.%f}"[:-3] + "Z  ", style="dim").append_text(moment.what)
+        )
+        for line in moment.below:
+            output.say(Text("      ").append_text(line))
+
+
+def _tell_envelope(one: Envelope) -> None:
+    output.say(Text(f"Message {one.id}", style="bold"))
+    headers = ", ".join(f"{name}: {value}" for name, value in one.headers.items())
+    metadata = ", ".join(f"{name}={value}" for name, value in one.metadata.items())
+    output.pairs([
+        ("accepted", f"{output.when(one.created_at)} ({output.ahead(one.created_at)})"),
+        ("from", one.sender), ("to", ", ".join(one.to)), ("cc", ", ".join(one.cc)),
+        ("reply-to", ", ".join(one.reply_to)), ("subject", one.subject), ("tenant", one.tenant),
+        ("class", f"{one.class_name}{' (secret)' if one.secret else ''}"), ("kind", one.kind),
+        ("priority", one.priority), ("tags", ", ".join(one.tags)), ("headers", headers), ("metadata", metadata),
+        ("send at", output.when(one.send_at)), ("expires at", output.when(one.expires_at)),
+        ("max attempts", one.max_attempts), ("idempotency key", one.idempotency_key),
+        ("content", _sizes(one)),
+    ])  # fmt: skip
+
+
+def _sizes(one: Envelope) -> str:
+    if one.content is None:
+        return "dropped"
+    parts = [f"{name} {output.octets(size)}" for name, size in one.content.items() if name != "attachments"]
+    if count := one.content.get("attachments"):
+        parts.append(f"{count} attachment{'s' * (count > 1)}")
+    return f"{output.octets(one.size)} in all: {', '.join(parts)}"
+
+
+def _tell_deliveries(story: Story) -> None:
+    rows = [
+        (
+            str(one.n),
+            one.role,
+            one.recipient,
+            output.styled(one.state),
+            str(one.attempts),
+            one.reason,
+            one.provider,
+            _next(one),
+        )
+        for one in story.deliveries
+    ]
+    output.table(("n#", "", "recipient", "state", "tries#", "reason", "provider", "next attempt"), rows)
+    for one in story.deliveries:
+        if one.state not in WAITING:
+            continue
+        policy, waits = _policy(one, story.message), remaining(one, story.message)
+        if policy:
+            ahead = ", ".join(output.span(wait) for wait in waits) or "no more"
+            output.say(
+                Text(
+                    f"  {one.n}: retry policy {policy}; if the next attempt fails, then after {ahead}",
+                    style="dim",
+                )
+            )
+
+
+def _next(one: DeliveryFacts) -> str:
+    if one.state == State.PROCESSING:
+        return "in flight"
+    return output.ahead(one.next_attempt_at) if one.state in WAITING else ""
+
+
+def _tell_text(text: str) -> None:
+    lines = output.clean_lines(text[: PREVIEW * 500]).split("\n")
+    output.say(Text("\nText", style="bold"))
+    for line in lines[:PREVIEW]:
+        output.say(Text(f"  {line}"))
+    if len(lines) > PREVIEW:
+        output.say(Text("  … (--raw shows the whole mail)", style="dim"))
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One thing that happened, with lines below it."""
+
+    at: datetime
+    what: Text
+    below: tuple[Text, ...] = ()
+
+
+def moments(story: Story) -> Iterator[Moment]:
+    """Everything that happened: accepted, attempts, events, and where each delivery stands."""
+    yield Moment(story.message.created_at, Text("accepted"))
+    for claim, rows in groupby(story.attempts, key=lambda one: one.claim):
+        yield _attempt(claim, list(rows))
+    for event in story.events:
+        about = "" if event.n is None else f" (delivery {event.n})"
+        data = " ".join(f"{key}={value}" for key, value in event.data.items())
+        yield Moment(event.at, Text(output.clean(f"{event.kind}{about} {data}".rstrip())))
+    for one in story.deliveries:
+        if one.state == State.PROCESSING and one.claimed_at:
+            yield Moment(
+                one.claimed_at, Text(f"claimed by worker {one.worker} (delivery {one.n}), in flight")
+            )
+        elif one.settled_at:
+            yield Moment(
+                one.settled_at, output.styled(one.state).append(f" (delivery {one.n})", style="default")
+            )
+
+
+def _attempt(claim: int, rows: list[AttemptFacts]) -> Moment:
+    first = rows[0]
+    took = output.span((first.ended_at - first.started_at).total_seconds())
+    via = f" via {first.provider}" if first.provider else ""
+    by = f" by worker {first.worker}" if first.worker else ""
+    below = [_outcome(row) for row in rows]
+    if first.conversation:
+        below += [
+            Text(f"  {line}", style="dim") for line in output.clean_lines(first.conversation).split("\n")
+        ]
+    return Moment(first.started_at, Text(output.clean(f"attempt {claim}{via}{by}, {took}")), tuple(below))
+
+
+def _outcome(row: AttemptFacts) -> Text:
+    words = [row.reason, str(row.code) if row.code else None, row.reply]
+    said = " ".join(output.clean(word) for word in words if word)
+    return Text(f"{row.n}: ").append_text(output.styled(row.verdict)).append(f" {said}", style="default")

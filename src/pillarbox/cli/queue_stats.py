@@ -1,0 +1,173 @@
+"""`queue stats`: the queue in numbers, once or live."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from pillarbox.cli import options, output
+from pillarbox.cli.command import Given, command
+from pillarbox.store.statistics import STATES, Statistics, statistics
+
+if TYPE_CHECKING:
+    from pillarbox.store.database import Database
+
+
+def register(group: typer.Typer) -> None:
+    command(group, "stats")(stats)
+
+
+async def stats(
+    given: Given,
+    tenant: options.TenantFilter = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Stay, and keep it fresh; q ends.")] = False,
+    interval: Annotated[
+        float,
+        typer.Option("--interval", metavar="TIME", parser=options.seconds, help="With --watch: how often."),
+    ] = 1.0,
+) -> None:
+    """Show how much waits, what was settled lately, and who works.
+
+    \b
+    Examples:
+      pillarbox queue stats
+      pillarbox queue stats --watch --interval 500ms
+      pillarbox queue stats --json
+    """
+    async with given.app() as app:
+        if not watch:
+            _show(await statistics(app.database, tenant), given.json)
+        else:
+            await _watch(app.database, tenant, max(interval, 0.1), given.json)
+
+
+def _show(numbers: Statistics, json: bool) -> None:
+    if json:
+        output.print_json(as_json(numbers))
+    else:
+        output.console().print(drawn(numbers))
+
+
+def as_json(numbers: Statistics) -> dict[str, Any]:
+    return {
+        "states": numbers.by_state, "oldest_due_seconds": numbers.oldest_due,
+        "last_hour": {"sent": numbers.sent, "failed": numbers.failed},
+        "last_minute": {"sent": numbers.sent_last_minute, "failed": numbers.failed_last_minute},
+        "sent_per_second": round(numbers.rate, 3), "workers": output.plain(numbers.workers),
+        "providers": output.plain(numbers.providers), "tenants": numbers.by_tenant,
+    }  # fmt: skip
+
+
+def drawn(numbers: Statistics) -> RenderableType:
+    """Everything as tables below each other."""
+    parts: list[RenderableType] = [_states(numbers), _lately(numbers), _workers(numbers), _providers(numbers)]
+    if len(numbers.by_tenant) > 1:
+        rows = [(Text(name), *_counts(counts)) for name, counts in numbers.by_tenant.items()]
+        parts.append(output.drawn(("tenant", *(f"{state}#" for state in STATES)), rows))
+    return Group(*parts)
+
+
+def _states(numbers: Statistics) -> RenderableType:
+    return output.drawn([f"{state}#" for state in STATES], [_counts(numbers.by_state)], "Deliveries")
+
+
+def _counts(counts: dict[str, int]) -> list[Text]:
+    return [
+        Text(f"{counts[state]:,}", style=output.STYLES.get(state, "") if counts[state] else "dim")
+        for state in STATES
+    ]
+
+
+def _lately(numbers: Statistics) -> RenderableType:
+    oldest = numbers.oldest_due
+    row = [
+        f"{numbers.sent:,}",
+        f"{numbers.failed:,}",
+        f"{numbers.rate:,.1f}/s",
+        output.span(oldest) if oldest else "-",
+    ]
+    heads = ("sent, last hour#", "failed, last hour#", "rate, last minute#", "oldest due for#")
+    return output.drawn(heads, [[Text(one) for one in row]])
+
+
+def _workers(numbers: Statistics) -> RenderableType:
+    if not numbers.workers:
+        return Text("no worker is running: mails wait\n", style="yellow")
+    rows = [
+        (
+            Text(output.clean(one.name)),
+            Text(output.when(one.started_at)),
+            Text(str(one.holds)),
+            _lease(one.lease_left),
+        )
+        for one in numbers.workers
+    ]
+    return output.drawn(("worker", "since", "in flight#", "lease#"), rows)
+
+
+def _lease(left: float) -> Text:
+    return Text(f"{output.span(left)} left") if left > 0 else Text("ran out", style="red")
+
+
+def _providers(numbers: Statistics) -> RenderableType:
+    if not numbers.providers:
+        return Text("no provider: mails wait. Add one with `pillarbox provider add`\n", style="yellow")
+    rows = [
+        (Text(one.name), Text(one.kind), Text("on" if one.enabled else "off")) for one in numbers.providers
+    ]
+    return output.drawn(("provider", "kind", ""), rows)
+
+
+async def _watch(database: Database, tenant: str | None, interval: float, json: bool) -> None:
+    """Look again and again until q or Ctrl-C; without a terminal, one answer after the other."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, stop.set)
+    live = (
+        None
+        if json or output.plain_terminal()
+        else Live(console=output.console(), screen=True, auto_refresh=False)
+    )
+    with _keys(stop), live or contextlib.nullcontext():
+        while not stop.is_set():
+            numbers = await statistics(database, tenant)
+            if live:
+                live.update(Group(drawn(numbers), Text("q ends", style="dim")), refresh=True)
+            else:
+                _show(numbers, json)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), interval)
+
+
+@contextlib.contextmanager
+def _keys(stop: asyncio.Event) -> Iterator[None]:
+    """Within, q on the terminal sets `stop`."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    loop = asyncio.get_running_loop()
+
+    def pressed() -> None:
+        if sys.stdin.read(1) in ("q", "Q", ""):
+            stop.set()
+
+    tty.setcbreak(descriptor)
+    loop.add_reader(descriptor, pressed)
+    try:
+        yield
+    finally:
+        loop.remove_reader(descriptor)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

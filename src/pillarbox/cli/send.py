@@ -1,0 +1,181 @@
+"""`send`: a test mail, through the queue like any other."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import mimetypes
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
+
+import typer
+from rich.progress import track
+from rich.text import Text
+
+from pillarbox.cli import options, output
+from pillarbox.cli.command import Given, command
+from pillarbox.errors import InvalidMail, NotPossible
+from pillarbox.model.delivery import FINISHED, State
+from pillarbox.store import catalog
+from pillarbox.store.messages import states_of, story
+
+if TYPE_CHECKING:
+    from pillarbox.app import App
+
+# Mails per statement with --count: large enough to hide the round trip, small enough for a smooth progress bar.
+BATCH = 500
+POLL = 0.1
+SETTLED = {*FINISHED, State.HELD}
+
+
+def register(root: typer.Typer) -> None:
+    command(root, "send")(send)
+
+
+async def send(
+    given: Given,
+    to: Annotated[list[str], typer.Option("--to", metavar="ADDRESS", help="A recipient; may be repeated.")],
+    sender: Annotated[
+        str | None,
+        typer.Option("--from", metavar="ADDRESS", help="The sender; the tenant's default when not given."),
+    ] = None,
+    cc: Annotated[list[str] | None, typer.Option("--cc", metavar="ADDRESS", help="May be repeated.")] = None,
+    bcc: Annotated[
+        list[str] | None, typer.Option("--bcc", metavar="ADDRESS", help="May be repeated.")
+    ] = None,
+    subject: Annotated[str, typer.Option("--subject", metavar="TEXT")] = "A test mail from Pillarbox",
+    text: Annotated[
+        str | None,
+        typer.Option("--text", metavar="TEXT", help="The text; a short one when nothing is given."),
+    ] = None,
+    html: Annotated[str | None, typer.Option("--html", metavar="HTML", help="The HTML.")] = None,
+    attach: Annotated[
+        list[Path] | None, typer.Option("--attach", metavar="FILE", help="A file; may be repeated.")
+    ] = None,
+    tenant: Annotated[str, typer.Option("--tenant", metavar="NAME")] = "default",
+    class_name: Annotated[str, typer.Option("--class", metavar="NAME")] = "transactional",
+    kind: Annotated[
+        str | None, typer.Option("--kind", metavar="KIND", help="A label of what the mail is.")
+    ] = None,
+    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="May be repeated.")] = None,
+    priority: Annotated[
+        str, typer.Option("--priority", metavar="LANE", help="urgent, normal or bulk.")
+    ] = "normal",
+    send_at: Annotated[
+        datetime | None,
+        typer.Option(
+            "--send-at", metavar="TIME", parser=options.future, help="When: a time, or a wait such as 10m."
+        ),
+    ] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option("--max-attempts", metavar="N", help="At most this many.")
+    ] = None,
+    count: Annotated[
+        int, typer.Option("--count", min=1, max=10_000_000, metavar="N", help="Send it so many times.")
+    ] = 1,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is settled, and say how.")] = False,
+    timeout: Annotated[
+        float,
+        typer.Option("--timeout", metavar="TIME", parser=options.seconds, help="Wait no longer than this."),
+    ] = 60.0,
+) -> int:
+    """Send a test mail through the queue; prints its id.
+
+    \b
+    Examples:
+      pillarbox send --from me@example.com --to you@example.com --wait
+      pillarbox send --from me@example.com --to you@example.com --html "<h1>Hi</h1>" --attach report.pdf
+      pillarbox send --from me@example.com --to you@example.com --send-at 10m
+      pillarbox send --from me@example.com --to you@example.com --count 10000
+    """
+    if not (text or html or attach):
+        text = "This is a test mail. If you can read it, everything works.\n"
+    fields: dict[str, Any] = {
+        "to": to, "sender": sender, "cc": cc, "bcc": bcc, "subject": subject, "text": text, "html": html, "tenant": tenant,
+        "attachments": [_attachment(path) for path in attach] if attach else None, "class": class_name, "kind": kind,
+        "tags": tag, "priority": priority, "send_at": send_at.isoformat() if send_at else None,
+        "max_attempts": max_attempts,
+    }  # fmt: skip
+    mail = {name: value for name, value in fields.items() if value not in (None, [])}
+    async with given.app() as app:
+        ids = await _enqueue(app, mail, count)
+        if not wait:
+            _print_ids(ids, given.json)
+            return 0
+        _print_ids(ids, False) if not given.json and count == 1 else None
+        return await _await(app, ids, timeout, given.json)
+
+
+def _attachment(path: Path) -> dict[str, str]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InvalidMail("bad_attachment", "--attach", f"{path}: {error.strerror}") from None
+    kind, _ = mimetypes.guess_type(path.name)
+    return {
+        "filename": path.name,
+        "content": base64.b64encode(content).decode("ascii"),
+        "content_type": kind or "application/octet-stream",
+    }
+
+
+async def _enqueue(app: App, mail: dict[str, Any], count: int) -> list[UUID]:
+    ids: list[UUID] = []
+    for size in _batches(count):
+        ids += await catalog.enqueue(app.database, [mail] * size)
+    return ids
+
+
+def _batches(count: int) -> Iterator[int]:
+    sizes = [min(BATCH, count - start) for start in range(0, count, BATCH)]
+    if len(sizes) == 1:
+        return iter(sizes)
+    return iter(track(sizes, "enqueueing", console=output.console(stderr=True), transient=True))
+
+
+def _print_ids(ids: Sequence[UUID], json: bool) -> None:
+    if json:
+        output.print_json({"ids": ids})
+    elif len(ids) == 1:
+        print(ids[0])
+    else:
+        output.say(f"enqueued {len(ids)} mails, {ids[0]} to {ids[-1]}")
+
+
+async def _await(app: App, ids: Sequence[UUID], timeout: float, json: bool) -> int:
+    """Wait until everything is settled; the exit code says whether everything was sent."""
+    states = await _settle(app, ids, timeout)
+    if json:
+        output.print_json({"ids": ids, "states": states})
+    elif len(ids) == 1:
+        await _tell(app, ids[0])
+    else:
+        output.say(", ".join(f"{count} {state}" for state, count in sorted(states.items())))
+    unsettled = sum(count for state, count in states.items() if state not in SETTLED)
+    if unsettled:
+        raise NotPossible(
+            f"{unsettled} not settled after {output.span(timeout)}: is a worker running? see `pillarbox queue stats`"
+        )
+    return 0 if set(states) <= {State.SENT, State.DELIVERED} else 1
+
+
+async def _settle(app: App, ids: Sequence[UUID], timeout: float) -> dict[str, int]:
+    deadline = asyncio.get_running_loop().time() + timeout
+    while True:
+        states = await states_of(app.database, ids)
+        if SETTLED.issuperset(states) or asyncio.get_running_loop().time() > deadline:
+            return states
+        await asyncio.sleep(POLL)
+
+
+async def _tell(app: App, message_id: UUID) -> None:
+    told = await story(app.database, message_id)
+    for one in told.deliveries:
+        last = next((attempt for attempt in reversed(told.attempts) if attempt.n == one.n), None)
+        words = [one.reason or "", str(last.code or "") if last else "", (last.reply or "") if last else ""]
+        via = f" via {one.provider}" if one.provider else ""
+        line = Text(output.clean(f"{one.recipient}: ")).append_text(output.styled(one.state))
+        output.say(line.append(output.clean(f"{via} {' '.join(filter(None, words))}".rstrip())))

@@ -1,0 +1,150 @@
+"""What every transport promises (see the Transport port), shown with each adapter.
+
+To add one, write an async context manager that yields its `Desk`, and name it in ADAPTERS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from pillarbox.deliver.transports.base import Parcel, Recipient, Transport
+from pillarbox.deliver.transports.capture import CaptureTransport
+from pillarbox.deliver.transports.smtp import SmtpTransport
+from pillarbox.errors import NotStarted, StoreError
+from pillarbox.model.outcome import Verdict
+from pillarbox.model.provider import SmtpSettings, Tls
+from pillarbox.testing.smtp import Faults, SmtpServer
+
+Arrived = tuple[str, tuple[str, ...], bytes]  # sender, recipients, content
+
+MAIL = b"Subject: hello\r\nFrom: a@x.test\r\n\r\nhello\r\n.\r\nend\r\n"
+
+
+@dataclass
+class Desk:
+    """A transport, what its provider has received, and a way to make the provider fail."""
+
+    transport: Transport
+    arrived: Callable[[], list[Arrived]]
+    fail: Callable[[], None]
+
+
+@asynccontextmanager
+async def smtp() -> AsyncIterator[Desk]:
+    async with SmtpServer() as server:
+        settings = SmtpSettings(server.host, server.port, Tls.NONE, helo="client.test", connections=4)
+
+        def fail() -> None:
+            server.faults = Faults(mail="451 4.3.0 later")
+
+        yield Desk(
+            SmtpTransport(settings),
+            lambda: [(mail.sender, mail.recipients, mail.content) for mail in server.mails],
+            fail,
+        )
+
+
+@asynccontextmanager
+async def capture() -> AsyncIterator[Desk]:
+    kept: list[Arrived] = []
+    failing: list[bool] = []
+
+    async def keep(parcel: Parcel) -> int:
+        await asyncio.sleep(0)
+        if failing:
+            raise StoreError("the database is away")
+        kept.append((parcel.sender, tuple(one.address for one in parcel.recipients), parcel.content))
+        return len(kept)
+
+    yield Desk(CaptureTransport(keep), lambda: kept, lambda: failing.append(True))
+
+
+ADAPTERS = [smtp, capture]
+
+
+@pytest_asyncio.fixture(params=ADAPTERS, ids=lambda adapter: adapter.__name__)
+async def desk(request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
+    async with request.param() as ready:
+        yield ready
+        await asyncio.wait_for(ready.transport.close(), 10)
+
+
+def parcel(*recipients: str, may_begin: Callable[[], bool] = lambda: True) -> Parcel:
+    numbered = [Recipient(number, address) for number, address in enumerate(recipients or ("b@x.test",))]
+    return Parcel(uuid4(), 1, "a@x.test", numbered, MAIL, may_begin)
+
+
+async def test_a_mail_arrives_with_its_envelope_and_content(desk: Desk) -> None:
+    await desk.transport.send(parcel("b@x.test", "c@x.test"))
+    assert desk.arrived() == [("a@x.test", ("b@x.test", "c@x.test"), MAIL)]
+
+
+async def test_a_report_has_one_outcome_for_each_recipient(desk: Desk) -> None:
+    before = asyncio.get_running_loop().time()
+    report = await desk.transport.send(parcel("b@x.test", "c@x.test", "d@x.test"))
+    assert [outcome.verdict for outcome in report.outcomes] == [Verdict.ACCEPTED] * 3
+    assert report.plainly_accepted
+    assert report.conversation is None
+    assert before <= report.started <= report.ended <= asyncio.get_running_loop().time()
+
+
+async def test_many_at_once_each_arrive_once(desk: Desk) -> None:
+    names = [f"{number}@x.test" for number in range(100)]
+    reports = await asyncio.gather(*(desk.transport.send(parcel(name)) for name in names))
+    assert all(report.plainly_accepted for report in reports)
+    assert sorted(recipients for _, recipients, _ in desk.arrived()) == sorted((name,) for name in names)
+
+
+async def test_a_parcel_that_may_not_begin_is_given_back(desk: Desk) -> None:
+    with pytest.raises(NotStarted):
+        await desk.transport.send(parcel(may_begin=lambda: False))
+    assert desk.arrived() == []
+
+
+async def test_the_right_to_begin_is_asked_before_anything_can_be_accepted(desk: Desk) -> None:
+    arrived_when_asked = []
+
+    def may_begin() -> bool:
+        arrived_when_asked.append(len(desk.arrived()))
+        return True
+
+    await desk.transport.send(parcel(may_begin=may_begin))
+    assert set(arrived_when_asked) == {0}
+
+
+async def test_a_failing_provider_is_reported_not_raised(desk: Desk) -> None:
+    desk.fail()
+    report = await desk.transport.send(parcel("b@x.test", "c@x.test"))
+    assert [outcome.verdict for outcome in report.outcomes] == [Verdict.DEFERRED] * 2
+    assert all(outcome.reason for outcome in report.outcomes)
+    assert not report.plainly_accepted
+    assert desk.arrived() == []
+
+
+async def test_cancelling_one_leaves_the_others_alone(desk: Desk) -> None:
+    tasks = [asyncio.create_task(desk.transport.send(parcel(f"{number}@x.test"))) for number in range(10)]
+    await asyncio.sleep(0)
+    tasks[3].cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(results.pop(3), asyncio.CancelledError)
+    assert all(not isinstance(result, BaseException) and result.plainly_accepted for result in results)
+
+
+async def test_check_says_a_line_for_people(desk: Desk) -> None:
+    line = await desk.transport.check()
+    assert line
+    assert "\n" not in line
+    assert desk.arrived() == []
+
+
+async def test_closing_twice_is_closing_once(desk: Desk) -> None:
+    await desk.transport.send(parcel())
+    await desk.transport.close()
+    await desk.transport.close()

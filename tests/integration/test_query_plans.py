@@ -1,0 +1,68 @@
+"""Claiming and settling stay on their indexes, whatever the history: the plans, guarded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pillarbox.queue.postgres import QUERIES, PostgresQueue
+from pillarbox.store.database import Database
+
+HISTORY = 30_000
+ARRAYS = "uuid[] int2[] int8[] text[] text[] text[] float8[] int4[] text[] int2[] text[] text[] float8[] float8[] timestamptz[]"
+
+
+async def remember(database: Database) -> None:
+    """A long history of finished mails and a handful of waiting ones, with statistics."""
+    await database.execute(
+        """WITH made AS (
+             INSERT INTO pillarbox.messages (id, tenant_id, size, lane, created_at, class, sender, "to", subject)
+             SELECT gen_random_uuid(), 1, 1000, 1, now(), 'transactional', 's@x.example', '{}', 'x'
+             FROM generate_series(1, $1) RETURNING id)
+           INSERT INTO pillarbox.deliveries (message_id, seq, next_attempt_at, state, tenant_id, size, n, lane, role, recipient)
+           SELECT id, row_number() OVER (), now(),
+             (CASE WHEN row_number() OVER () % 3000 = 0 THEN 'queued' ELSE 'sent' END)::pillarbox.state, 1, 1000, 0, 1, 't', 'r@x.example'
+           FROM made""",
+        HISTORY,
+    )
+    await database.execute("INSERT INTO pillarbox.contents SELECT id, 'x' FROM pillarbox.messages")
+    await database.execute("VACUUM ANALYZE")
+
+
+def scans(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every scan of a table of ours in a plan: (node type, table)."""
+    if "Relation Name" in plan:
+        yield plan["Node Type"], plan["Relation Name"]
+    for child in plan.get("Plans", []):
+        yield from scans(child)
+
+
+async def plan_of(database: Database, query: str, *arguments: Any) -> list[tuple[str, str]]:
+    async with database.transaction() as connection:
+        await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")  # the worst the planner may choose
+        text = await connection.fetchval("EXPLAIN (FORMAT JSON) " + query, *arguments)
+    return list(scans(json.loads(text)[0]["Plan"]))
+
+
+@pytest.mark.parametrize("name", ["claim", "settle", "release", "reap", "promote", "next_due", "release_strays"])
+async def test_no_large_table_is_read_whole(database: Database, name: str) -> None:
+    await remember(database)
+    queue = PostgresQueue(database)
+    await queue.register("plans", 60)
+    arguments: dict[str, tuple[Any, ...]] = {
+        "claim": (queue.worker, 100, 2**30, True),
+        "settle": (queue.worker, *([] for _ in ARRAYS.split())),
+        "release": ([], []),
+        "reap": (1000, 60.0),
+        "promote": (1000,),
+        "next_due": (),
+        "release_strays": (queue.worker, []),
+    }
+    found = await plan_of(database, QUERIES[name], *arguments[name])
+    large = {"deliveries", "messages", "contents", "attempts"}
+    whole = [(node, table) for node, table in found if node == "Seq Scan" and table in large]
+    assert found
+    assert whole == []
