@@ -1,4 +1,4 @@
-"""What every benchmark needs: PostgreSQL, a sink and workers as processes of their own, CPU accounts, rounds."""
+"""What every benchmark needs: PostgreSQL, a sink and workers as processes, CPU accounts, rounds."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import psutil
-from rich.console import Console
-from rich.progress import Progress
 
 from pillarbox.store import providers
 from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres
 from pillarbox.store.migrations import migrate
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 ROOT = Path(__file__).parent.parent
 # As a small server would be set up; durable, because losing mails quickly is no feat.
@@ -36,7 +38,7 @@ SERVER_OPTIONS = {
     "max_wal_size": "4GB",
     "max_connections": "200",
 }
-TABLES = "messages, contents, deliveries, attempts, conversations, events"
+TABLES = ("messages", "contents", "deliveries", "attempts", "conversations", "events", "workers")
 # A whole drain at a hundredth of the expected rate: whatever takes longer hangs.
 PATIENCE = 1200.0
 
@@ -89,7 +91,9 @@ class Bench:
     def scale(self, full: int, quick: int) -> int:
         return quick if self.quick else full
 
-    async def rounds_of(self, name: str, variants: Mapping[str, Callable[[], Awaitable[Any]]]) -> dict[str, list[Any]]:
+    async def rounds_of(
+        self, name: str, variants: Mapping[str, Callable[[], Awaitable[Any]]]
+    ) -> dict[str, list[Any]]:
         """Run the variants in turns, so that slow drifts of the machine meet them all alike."""
         results: dict[str, list[Any]] = {variant: [] for variant in variants}
         task = self.progress.add_task(name, total=self.rounds * len(variants))
@@ -102,7 +106,9 @@ class Bench:
         self.progress.remove_task(task)
         return results
 
-    async def _one(self, results: dict[str, list[Any]], variant: str, run: Callable[[], Awaitable[Any]]) -> None:
+    async def _one(
+        self, results: dict[str, list[Any]], variant: str, run: Callable[[], Awaitable[Any]]
+    ) -> None:
         try:
             results[variant].append(await run())
         except Skipped as skipped:
@@ -111,32 +117,20 @@ class Bench:
             self.console.print(f"[yellow]{variant}: skipped, {skipped}")
 
     @asynccontextmanager
-    async def connected(self, database: str = "postgres") -> AsyncIterator[asyncpg.Connection]:
-        connection = await asyncpg.connect(self.server.url(database), command_timeout=PATIENCE)
-        try:
-            yield connection
-        finally:
-            connection.terminate()
-
-    @asynccontextmanager
     async def schema(self, name: str) -> AsyncIterator[str]:
         """A database of its own with our tables; dropped at the end. Gives its URL."""
-        async with self.connected() as admin:
+        async with connected(self.server.url()) as admin:
             await admin.execute(f"CREATE DATABASE {name}")
             try:
-                async with self.connected(name) as connection:
+                async with connected(self.server.url(name)) as connection:
                     await migrate(connection)
                 yield self.server.url(name)
             finally:
                 await admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
     def postgres_cpu(self) -> float:
-        """CPU seconds of the server since it started: live processes, and those that ended."""
-        pid = int((self.server.directory / "postmaster.pid").read_text().split()[0])
-        postmaster = psutil.Process(pid)
-        times = postmaster.cpu_times()
-        ended = times.children_user + times.children_system
-        return ended + sum(map(_cpu, [postmaster, *postmaster.children(recursive=True)]))
+        """CPU seconds of the server since it started."""
+        return tree_cpu(int((self.server.directory / "postmaster.pid").read_text().split()[0]))
 
 
 @asynccontextmanager
@@ -147,7 +141,7 @@ async def stage(console: Console, progress: Progress, rounds: int, quick: bool) 
     try:
         await asyncio.to_thread(server.start)
         bench = Bench(directory, server, console, progress, rounds, quick)
-        async with bench.connected() as connection:
+        async with connected(server.url()) as connection:
             bench.version = await connection.fetchval("SHOW server_version")
         yield bench
     finally:
@@ -156,6 +150,17 @@ async def stage(console: Console, progress: Progress, rounds: int, quick: bool) 
 
 
 # --- processes
+
+
+def tree_cpu(pid: int) -> float:
+    """CPU seconds of a process and all it started: those alive, and those that ended."""
+    try:
+        root = psutil.Process(pid)
+        times = root.cpu_times()
+        ended = times.children_user + times.children_system
+        return ended + sum(map(_cpu, [root, *root.children(recursive=True)]))
+    except psutil.NoSuchProcess:
+        return 0.0
 
 
 def _cpu(process: psutil.Process) -> float:
@@ -178,16 +183,14 @@ class Process:
         options = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "cwd": ROOT} | options
         with contextlib.ExitStack() as stack:
             options["stderr"] = stack.enter_context(log.open("ab")) if log else None
-            return cls(await asyncio.create_subprocess_exec(*command, start_new_session=True, limit=2**24, **options))
+            return cls(
+                await asyncio.create_subprocess_exec(*command, start_new_session=True, limit=2**24, **options)
+            )
 
     @property
     def cpu(self) -> float:
         """CPU seconds so far, its children's too."""
-        try:
-            process = psutil.Process(self.pid)
-            return sum(map(_cpu, [process, *process.children(recursive=True)]))
-        except psutil.NoSuchProcess:
-            return 0.0
+        return tree_cpu(self.pid)
 
     @property
     def peak(self) -> float:
@@ -211,11 +214,8 @@ class Process:
         if self.child.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self.child.terminate()
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.child.wait(), patience)
-            except (TimeoutError, asyncio.CancelledError):
-                self.kill()
-                raise
         self.kill()
 
     def kill(self) -> None:
@@ -265,34 +265,35 @@ async def add_provider(url: str, port: int) -> None:
 
 
 @asynccontextmanager
-async def worker(bench: Bench, url: str, wrapper: Sequence[str] = (), **settings: Any) -> AsyncIterator[Process]:
+async def worker(
+    bench: Bench, url: str, wrapper: Sequence[str] = (), **settings: Any
+) -> AsyncIterator[Process]:
     """One `pillarbox worker`, with JSON logs in a file."""
     given = {"database_url": url, "log_format": "json", "log_level": "info"} | settings
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PILLARBOX_")}
     environment |= {f"PILLARBOX_{name.upper()}": str(value) for name, value in given.items()}
-    command = [*wrapper, sys.executable, "-m", *WORKER]
+    command = [*wrapper, sys.executable, "-m", "pillarbox", "worker"]
     log = bench.directory / "worker.log"
     async with process(*command, log=log, env=environment, cwd=bench.directory) as child:
         yield child
 
 
-WORKER = ("pillarbox", "worker")
 # In three parts, so that each uses its own small index however many finished ones there are.
 UNFINISHED = " OR ".join(
     f"EXISTS (SELECT FROM pillarbox.deliveries WHERE {which})"
-    for which in ("state = 'queued' AND attempts = 0", "state = 'queued' AND attempts > 0", "state = 'processing'")
+    for which in (
+        "state = 'queued' AND attempts = 0",
+        "state = 'queued' AND attempts > 0",
+        "state = 'processing'",
+    )
 )
 
 
 async def empty(url: str) -> None:
     """Forget every mail, and begin with a calm server."""
-    connection = await asyncpg.connect(url)
-    try:
-        await connection.execute(f"TRUNCATE {', '.join('pillarbox.' + table for table in TABLES.split(', '))}")
-        await connection.execute("TRUNCATE pillarbox.workers")
+    async with connected(url) as connection:
+        await connection.execute(f"TRUNCATE {', '.join(f'pillarbox.{table}' for table in TABLES)}")
         await connection.execute("CHECKPOINT")
-    finally:
-        await connection.close()
 
 
 async def drain(bench: Bench, url: str, count: int, workers: int = 1, **settings: Any) -> Sample:
@@ -300,29 +301,32 @@ async def drain(bench: Bench, url: str, count: int, workers: int = 1, **settings
     async with AsyncExitStack() as stack:
         to = await stack.enter_async_context(sink())
         await add_provider(url, to.port)
-        watch = await stack.enter_async_context(_connection(url))
+        watch = await stack.enter_async_context(connected(url))
         gate = watch.transaction()
         await gate.start()
         await watch.execute("LOCK TABLE pillarbox.deliveries IN SHARE ROW EXCLUSIVE MODE")  # claims wait
         crew = [await stack.enter_async_context(worker(bench, url, **settings)) for _ in range(workers)]
-        await _until(watch, "SELECT count(*) FROM pillarbox.workers", workers)
-        before = {"worker": sum(one.cpu for one in crew), "PostgreSQL": bench.postgres_cpu(), "sink": to.child.cpu}
+        await until(watch, "SELECT count(*) FROM pillarbox.workers", workers)
+        before = _spent(bench, crew, to)
         begun = await watch.fetchval("SELECT clock_timestamp()")
         await gate.commit()
-        await _until(watch, f"SELECT {UNFINISHED}", False)
+        await until(watch, f"SELECT {UNFINISHED}", False)
         ended = await watch.fetchval("SELECT max(settled_at) FROM pillarbox.deliveries")
-        after = {"worker": sum(one.cpu for one in crew), "PostgreSQL": bench.postgres_cpu(), "sink": to.child.cpu}
+        cpu = {kind: spent - before[kind] for kind, spent in _spent(bench, crew, to).items()}
         peak = max(one.peak for one in crew)
         for one in crew:
             await one.stop()
         if (arrived := await to.total()) != count:
             bench.console.print(f"[red]{count} mails were sent, {arrived} arrived")
-    cpu = {kind: after[kind] - before[kind] for kind in before}
     return Sample(count / (ended - begun).total_seconds(), count, cpu, {"peak": peak})
 
 
+def _spent(bench: Bench, crew: Sequence[Process], to: SinkProcess) -> dict[str, float]:
+    return {"worker": sum(one.cpu for one in crew), "PostgreSQL": bench.postgres_cpu(), "sink": to.child.cpu}
+
+
 @asynccontextmanager
-async def _connection(url: str) -> AsyncIterator[asyncpg.Connection]:
+async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
     connection = await asyncpg.connect(url, command_timeout=PATIENCE)
     try:
         yield connection
@@ -330,7 +334,7 @@ async def _connection(url: str) -> AsyncIterator[asyncpg.Connection]:
         connection.terminate()
 
 
-async def _until(connection: asyncpg.Connection, query: str, wanted: object) -> None:
+async def until(connection: asyncpg.Connection, query: str, wanted: object) -> None:
     deadline = time.monotonic() + PATIENCE
     while await connection.fetchval(query) != wanted:
         if time.monotonic() > deadline:

@@ -1,8 +1,7 @@
-"""The mails that benchmarks send: text and HTML, 4 KB together, of real words; and fast ways to store many."""
+"""The mails that benchmarks send: text and HTML, 4 KB together, of real words; and ways to store many."""
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,18 +12,21 @@ from uuid import UUID
 
 import asyncpg
 
+import pillarbox
 from pillarbox.deliver.mime import compose
 from pillarbox.model.message import Content, Message
 
 SENDER = "Example Shop <orders@shop.example>"
 BATCH = 1000  # mails per enqueue_many or COPY, and per transaction
-WORDS = """the of and to in your order with has been shipped from our store will arrive on Thursday please find a
-summary below if you have any questions reply this message we are happy help thank for shopping us invoice number
-total amount paid by card delivery address street house city country parcel tracking link returns accepted within
-thirty days original packaging receipt discount next purchase valid until end month account settings change time
-password never share security team noticed new sign device browser location was not you reset immediately weekly
-digest friends posted photos comments likes groups events nearby weather sunny morning rain evening temperature
-project meeting notes agenda budget review deadline moved Friday attached slides design feedback colours typography""".split()
+TEXT = """the of and to in your order with has been shipped from our store will arrive on Thursday please
+find a summary below if you have any questions reply this message we are happy help thank for shopping us
+invoice number total amount paid by card delivery address street house city country parcel tracking link
+returns accepted within thirty days original packaging receipt discount next purchase valid until end
+month account settings change time password never share security team noticed new sign device browser
+location was not you reset immediately weekly digest friends posted photos comments likes groups events
+nearby weather sunny morning rain evening temperature project meeting notes agenda budget review deadline
+moved Friday attached slides design"""
+WORDS = TEXT.split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,9 @@ def samples(count: int = BATCH, size: int = 4096) -> list[Sample]:
 
 def _sample(dice: random.Random, n: int, size: int) -> Sample:
     subject = f"Order {dice.randrange(10**6)}: {_words(dice, 30)}"
-    paragraphs = "".join(f"<p style=\"margin:0 0 12px\">{_words(dice, 180)}.</p>\n" for _ in range(size * 6 // 10 // 215))
+    paragraphs = "".join(
+        f'<p style="margin:0 0 12px">{_words(dice, 180)}.</p>\n' for _ in range(size * 6 // 10 // 215)
+    )
     html = f"<html><body><h1>{subject}</h1>\n{paragraphs}</body></html>\n"
     lines = "\n".join(_words(dice, 72) for _ in range(max(1, (size - len(html)) // 76)))
     return Sample(f"reader{n}@mail{n % 50}.example", subject, lines + "\n", html)
@@ -76,13 +80,8 @@ def batches(mails: Sequence[Sample], count: int) -> Iterator[list[Sample]]:
         yield list(islice(endless, min(BATCH, count - start)))
 
 
-def as_json(mails: Sequence[Sample]) -> str:
-    """The argument of the SQL function pillarbox.enqueue_many."""
-    return json.dumps([{"sender": SENDER, "to": m.to, "subject": m.subject, "text": m.text, "html": m.html} for m in mails])
-
-
-# Rows of many mails straight into the tables, where accepting them is not what is measured. Each takes the text and HTML
-# of a row of `stock` in turn.
+# Rows of many mails straight into the tables, where accepting them is not what is measured. Each takes its
+# content from a row of `stock` in turn.
 FILL = """
 WITH mail AS MATERIALIZED (
   SELECT pillarbox._new_id() AS id, nextval('pillarbox.message_seq') AS seq, s.*
@@ -91,14 +90,17 @@ WITH mail AS MATERIALIZED (
   INSERT INTO pillarbox.messages (id, tenant_id, size, lane, created_at, class, sender, "to", subject)
   SELECT id, 1, size, 1, clock_timestamp(), 'transactional', $2, ARRAY[recipient], subject FROM mail
 ), contents AS (
-  INSERT INTO pillarbox.contents (message_id, text, html, raw, attachments) SELECT id, text, html, raw, attachments FROM mail
+  INSERT INTO pillarbox.contents (message_id, text, html, raw, attachments)
+  SELECT id, text, html, raw, attachments FROM mail
 )
-INSERT INTO pillarbox.deliveries (message_id, seq, next_attempt_at, state, tenant_id, size, n, lane, role, recipient)
+INSERT INTO pillarbox.deliveries
+  (message_id, seq, next_attempt_at, state, tenant_id, size, n, lane, role, recipient)
 SELECT id, seq, clock_timestamp(), 'queued', 1, size, 0, 1, 't', recipient FROM mail
 """
 STOCK = """
 CREATE TABLE IF NOT EXISTS stock (
-  n int PRIMARY KEY, size int NOT NULL, recipient text, subject text, text text, html text, raw bytea, attachments jsonb
+  n int PRIMARY KEY, size int NOT NULL, recipient text, subject text, text text, html text, raw bytea,
+  attachments jsonb
 )
 """
 
@@ -120,3 +122,25 @@ async def fill(connection: asyncpg.Connection, count: int) -> None:
     """Put so many mails into the queue, by SQL alone."""
     for start in range(0, count, 10_000):
         await connection.execute(FILL, min(10_000, count - start), SENDER, timeout=600)
+
+
+# --- as an application does it
+
+
+def given(mails: Sequence[Sample], **more: Any) -> list[pillarbox.Mail]:
+    """The mails as `pillarbox.enqueue` takes them."""
+    return [
+        pillarbox.Mail(sender=SENDER, to=[m.to], subject=m.subject, text=m.text, html=m.html, **more)
+        for m in mails
+    ]
+
+
+async def enqueue(url: str, mails: Sequence[Sample], count: int) -> None:
+    """Put so many mails into the queue by `enqueue_many`."""
+    connection = await asyncpg.connect(url)
+    try:
+        for batch in batches(mails, count):
+            async with connection.transaction():
+                await pillarbox.enqueue_many(connection, given(batch))
+    finally:
+        await connection.close()

@@ -9,12 +9,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 from rich import box
-from rich.console import Console
 from rich.table import Table as RichTable
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 FOLDER = Path(__file__).parent
 STORE = FOLDER / "results.json"  # the last figures of each benchmark, from which RESULTS.md is made
@@ -47,7 +49,9 @@ class Finding:
 SUMMARY = ["what", "ours", "reference", "ratio", "target", "met?"]
 
 
-def compare(what: str, ours: float, reference: float, name: str, at_least: float | None = None, unit: str = "mails/s") -> Finding:
+def compare(
+    what: str, ours: float, reference: float, name: str, at_least: float | None = None, unit: str = "mails/s"
+) -> Finding:
     """Ours beside a peer or raw limit of the same run, as a ratio."""
     met = None if at_least is None else ours >= at_least * reference
     return Finding(what, ours, unit, reference, name, f"≥ {at_least:g} ×" if at_least else "", met)
@@ -116,7 +120,11 @@ def show_summary(console: Console, reports: Sequence[Report]) -> None:
 
 def machine(postgres: str) -> dict[str, str]:
     """What the figures depend on."""
-    found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()) if os.path.exists("/proc/cpuinfo") else None
+    found = (
+        re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+        if os.path.exists("/proc/cpuinfo")
+        else None
+    )
     load = os.getloadavg()[0]
     return {
         "cores": f"{os.cpu_count()} ({found[1] if found else platform.machine()})",
@@ -153,14 +161,15 @@ def write_page(fresh: Sequence[dict[str, Any]], order: Sequence[str]) -> None:
 
 INTRODUCTION = """# Results
 
-Written by `make bench ARGS=--write`; each part says when and how it was measured last. Everything ran on one machine,
-over loopback, with PostgreSQL durable (`fsync` and `synchronous_commit` on). Absolute figures belong to that machine:
-only the ratios carry over, because both sides were measured in the same run, in turns. Figures are medians of the rounds.
+Written by `make bench ARGS=--write`; each part says when and how it was measured last. Everything ran on
+one machine, over loopback, with PostgreSQL durable (`fsync` and `synchronous_commit` on). Absolute
+figures belong to that machine: only the ratios carry over, because both sides were measured in the same
+run, in turns. Figures are medians of the rounds.
 """
 NOT_MEASURED = """## Not measured
 
 - Networks, remote PostgreSQL, TLS and real relays: loopback has no latency and no loss.
-- PostgreSQL and SMTP servers on machines of their own: here worker, PostgreSQL, sink and load share the cores.
+- PostgreSQL and SMTP servers on machines of their own: here worker, PostgreSQL, sink and load share cores.
 - Several days of operation: bloat and vacuum beyond what the history benchmark holds.
 - Haraka, Exim, Celery, Dramatiq and arq as peers.
 """
@@ -177,10 +186,17 @@ def _page(stored: dict[str, Any]) -> list[str]:
 
 def _section(report: Report, stored: dict[str, Any]) -> list[str]:
     facts = " · ".join(f"{name}: {value}" for name, value in stored["machine"].items())
-    lines = ["", f"## {report.name}", "", report.about, "", f"{stored['date']}, `{stored['command']}`, {stored['rounds']} rounds · {facts}"]
+    lines = [
+        "",
+        f"## {report.name}",
+        "",
+        report.about,
+        "",
+        f"{stored['date']}, `{stored['command']}`, {stored['rounds']} rounds · {facts}",
+    ]
     for table in report.tables:
         lines += ["", f"**{table.title}**", "", *_markdown(table.columns, table.rows)]
-    return lines + ["", *(f"- {note}" for note in report.notes)] if report.notes else lines
+    return [*lines, "", *(f"- {note}" for note in report.notes)] if report.notes else lines
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -29,7 +29,12 @@ def _no_keys() -> Any:
 
 async def enqueue(database: Database, *to: str, **arguments: Any) -> UUID:
     """Accept one mail by the SQL function."""
-    given = {"sender": SENDER, "to": list(to) or ["reader@mail.example"], "subject": "Hello", "text": "Hi!"} | arguments
+    given = {
+        "sender": SENDER,
+        "to": list(to) or ["reader@mail.example"],
+        "subject": "Hello",
+        "text": "Hi!",
+    } | arguments
     names = ", ".join(f'"{name}" => ${place}' for place, name in enumerate(given, 1))
     return await database.fetchval(f"SELECT pillarbox.enqueue({names})", *given.values())
 
@@ -66,7 +71,9 @@ async def eventually(condition: Callable[[], Awaitable[Any]], seconds: float = 2
 
 async def deliveries(database: Database, message_id: UUID) -> list[Any]:
     """The deliveries of a message, in the order of their recipients."""
-    return await database.fetch("SELECT * FROM pillarbox.deliveries WHERE message_id = $1 ORDER BY n", message_id)
+    return await database.fetch(
+        "SELECT * FROM pillarbox.deliveries WHERE message_id = $1 ORDER BY n", message_id
+    )
 
 
 async def states(database: Database, message_id: UUID) -> list[str]:
@@ -84,4 +91,6 @@ async def settled(database: Database, message_id: UUID, *wanted: str, seconds: f
 
 
 async def attempts(database: Database, message_id: UUID) -> list[Any]:
-    return await database.fetch("SELECT * FROM pillarbox.attempts WHERE message_id = $1 ORDER BY n, claim", message_id)
+    return await database.fetch(
+        "SELECT * FROM pillarbox.attempts WHERE message_id = $1 ORDER BY n, claim", message_id
+    )

@@ -33,7 +33,9 @@ async def running() -> AsyncIterator[Cluster]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-async def produce(url: str, producer: int, chance: random.Random, committed: set[str], doubtful: set[str]) -> None:
+async def produce(
+    url: str, producer: int, chance: random.Random, committed: set[str], doubtful: set[str]
+) -> None:
     """Write mails in transactions, some of which are rolled back, through every outage."""
     connection: asyncpg.Connection | None = None
     for k in range(MAILS):
@@ -54,7 +56,11 @@ async def produce(url: str, producer: int, chance: random.Random, committed: set
 
 
 async def write(
-    connection: asyncpg.Connection, number: str, chance: random.Random, committed: set[str], doubtful: set[str]
+    connection: asyncpg.Connection,
+    number: str,
+    chance: random.Random,
+    committed: set[str],
+    doubtful: set[str],
 ) -> None:
     transaction = connection.transaction()
     await transaction.start()
@@ -92,7 +98,9 @@ async def havoc(one: Cluster, chance: random.Random) -> None:
 
 async def cut_connections(url: str) -> None:
     connection = await asyncpg.connect(url)
-    await connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+    await connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+    )
     await connection.close()
 
 

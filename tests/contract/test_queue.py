@@ -33,7 +33,11 @@ async def new_queue(request: pytest.FixtureRequest, database: Database) -> Async
 
 
 def settle_all(claimed: Claimed, **changes: Any) -> list[Settlement]:
-    given = {"state": State.SENT, "outcome": accepted(250, "2.0.0 ok"), "ended": asyncio.get_running_loop().time()} | changes
+    given = {
+        "state": State.SENT,
+        "outcome": accepted(250, "2.0.0 ok"),
+        "ended": asyncio.get_running_loop().time(),
+    } | changes
     return [Settlement(claimed.message.id, n, claimed.claim, **given) for n in claimed.ns]
 
 
@@ -43,7 +47,9 @@ async def take(queue: Queue, limit: int = 100) -> list[Claimed]:
 
 async def test_a_claim_carries_the_whole_message(new_queue: NewQueue, database: Database) -> None:
     queue = await new_queue()
-    message_id = await enqueue(database, "a@x.example", "b@x.example", cc=["c@x.example"], bcc=["d@x.example"], html="<p>")
+    message_id = await enqueue(
+        database, "a@x.example", "b@x.example", cc=["c@x.example"], bcc=["d@x.example"], html="<p>"
+    )
     [claimed] = await take(queue)
     assert claimed.message.id == message_id
     assert list(claimed.recipients) == ["a@x.example", "b@x.example", "c@x.example", "d@x.example"]
@@ -53,7 +59,9 @@ async def test_a_claim_carries_the_whole_message(new_queue: NewQueue, database: 
     assert await states(database, message_id) == ["processing"] * 4
 
 
-async def test_first_attempts_come_in_the_order_of_acceptance(new_queue: NewQueue, database: Database) -> None:
+async def test_first_attempts_come_in_the_order_of_acceptance(
+    new_queue: NewQueue, database: Database
+) -> None:
     ids = [await enqueue(database) for _ in range(20)]
     queue = await new_queue()
     claimed = [one.message.id for _ in range(4) for one in await take(queue, 5)]
@@ -104,7 +112,12 @@ async def test_a_deferred_delivery_waits_and_comes_back(new_queue: NewQueue, dat
     message_id = await enqueue(database)
     [claimed] = await take(queue)
     later = settle_all(
-        claimed, state=State.QUEUED, outcome=deferred(Reason.GREYLISTED, 451), reason="greylisted", delay=30.0, retry="quadratic"
+        claimed,
+        state=State.QUEUED,
+        outcome=deferred(Reason.GREYLISTED, 451),
+        reason="greylisted",
+        delay=30.0,
+        retry="quadratic",
     )
     await queue.settle(Account(later))
     assert await take(queue) == []
@@ -128,10 +141,14 @@ async def test_outcomes_are_per_recipient(new_queue: NewQueue, database: Databas
     assert list(again.recipients) == ["b@x.example"]
 
 
-async def test_a_backlog_of_deferred_mails_does_not_starve_new_ones(new_queue: NewQueue, database: Database) -> None:
+async def test_a_backlog_of_deferred_mails_does_not_starve_new_ones(
+    new_queue: NewQueue, database: Database
+) -> None:
     for _ in range(20):
         await enqueue(database)
-    await database.execute("UPDATE pillarbox.deliveries SET attempts = 1, next_attempt_at = now() - interval '1 hour'")
+    await database.execute(
+        "UPDATE pillarbox.deliveries SET attempts = 1, next_attempt_at = now() - interval '1 hour'"
+    )
     fresh = {await enqueue(database) for _ in range(20)}
     claimed = {one.message.id for one in await take(await new_queue(), 10)}
     assert len(claimed) == 10
@@ -154,7 +171,10 @@ async def test_the_reaper_takes_back_what_a_dead_worker_held(new_queue: NewQueue
     assert (row["state"], row["attempts"], row["reason"]) == ("queued", 1, "lost")
     [attempt] = await attempts(database, message_id)
     assert (attempt["verdict"], attempt["claim"]) == ("unknown", lost.claim)
-    assert await database.fetchval("SELECT kind FROM pillarbox.events WHERE message_id = $1", message_id) == "unknown"
+    assert (
+        await database.fetchval("SELECT kind FROM pillarbox.events WHERE message_id = $1", message_id)
+        == "unknown"
+    )
     assert await dead.heartbeat(60) is False
     assert await dead.settle(Account(settle_all(lost))) == set()
 
@@ -170,7 +190,9 @@ async def test_reaping_concurrently_counts_each_claim_once(new_queue: NewQueue, 
     assert await database.fetchval("SELECT count(*) FROM pillarbox.attempts WHERE verdict = 'unknown'") == 30
 
 
-async def test_after_a_restart_of_the_store_workers_may_report_first(new_queue: NewQueue, database: Database) -> None:
+async def test_after_a_restart_of_the_store_workers_may_report_first(
+    new_queue: NewQueue, database: Database
+) -> None:
     dead, alive = await new_queue(), await new_queue()
     await enqueue(database)
     await take(dead)
@@ -212,4 +234,8 @@ async def test_claims_whose_answer_was_lost_are_given_back(new_queue: NewQueue, 
     await take(queue, 1)  # its answer never arrived, let us say
     await take(other, 1)
     assert await queue.release_strays([held.claim]) == 1
-    assert [await states(database, one) for one in (known, stray, theirs)] == [["processing"], ["queued"], ["processing"]]
+    assert [await states(database, one) for one in (known, stray, theirs)] == [
+        ["processing"],
+        ["queued"],
+        ["processing"],
+    ]

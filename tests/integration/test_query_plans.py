@@ -42,12 +42,16 @@ def scans(plan: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 async def plan_of(database: Database, query: str, *arguments: Any) -> list[tuple[str, str]]:
     async with database.transaction() as connection:
-        await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")  # the worst the planner may choose
+        await connection.execute(
+            "SET LOCAL plan_cache_mode = force_generic_plan"
+        )  # the worst the planner may choose
         text = await connection.fetchval("EXPLAIN (FORMAT JSON) " + query, *arguments)
     return list(scans(json.loads(text)[0]["Plan"]))
 
 
-@pytest.mark.parametrize("name", ["claim", "settle", "release", "reap", "promote", "next_due", "release_strays"])
+@pytest.mark.parametrize(
+    "name", ["claim", "settle", "release", "reap", "promote", "next_due", "release_strays"]
+)
 async def test_no_large_table_is_read_whole(database: Database, name: str) -> None:
     await remember(database)
     queue = PostgresQueue(database)

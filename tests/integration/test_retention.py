@@ -28,7 +28,9 @@ async def aged(database: Database, days: int, state: str = "sent", **arguments: 
         message_id, row["id"], float(days),
     )  # fmt: skip
     for table in ("contents", "deliveries"):
-        await database.execute(f"UPDATE pillarbox.{table} SET message_id = $2 WHERE message_id = $1", message_id, row["id"])
+        await database.execute(
+            f"UPDATE pillarbox.{table} SET message_id = $2 WHERE message_id = $1", message_id, row["id"]
+        )
     await database.execute(
         "UPDATE pillarbox.deliveries SET state = $2::pillarbox.state WHERE message_id = $1", row["id"], state
     )
@@ -45,7 +47,10 @@ async def test_bodies_go_first_and_the_story_later(database: Database, batch: in
     for days in (100, 95, 40, 35, 1):
         await aged(database, days)
     dropped = await purge(database, 30 * DAY, 90 * DAY, batch)
-    assert dropped == {"messages": 2, "contents": 2, "captured": 0} or dropped == {"messages": 2, "contents": 2}
+    assert dropped == {"messages": 2, "contents": 2, "captured": 0} or dropped == {
+        "messages": 2,
+        "contents": 2,
+    }
     assert await count(database, "messages") == await count(database, "deliveries") == 3
     assert await count(database, "events") == 3
     assert await count(database, "contents") == 1

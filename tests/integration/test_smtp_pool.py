@@ -10,7 +10,7 @@ import pytest
 from pillarbox.deliver.transports.smtp import SmtpTransport
 from pillarbox.errors import NotStarted
 from pillarbox.model.outcome import Reason, Verdict
-from pillarbox.testing.smtp import Extensions, Faults, Hang, Session, SmtpServer, chaos
+from pillarbox.testing.smtp import Drop, Extensions, Faults, Hang, Session, SmtpServer
 from tests.integration.smtp_helpers import parcel, send, send_one, settings_for, talking, told
 
 ACCEPTED = (Verdict.ACCEPTED, None)
@@ -170,6 +170,28 @@ async def test_an_impatient_close_tells_what_it_knows(stage: str) -> None:
         assert transport.connections_open == 0
 
 
+@pytest.mark.parametrize("cancelled", [True, False])
+async def test_a_lost_connection_while_closing_gives_its_envelope_back(cancelled: bool) -> None:
+    gate = asyncio.Event()
+
+    async def lose(session: Session, argument: str) -> Drop:
+        await gate.wait()
+        return Drop()
+
+    async with SmtpServer(Faults(body=lose)) as server:
+        transport = SmtpTransport(settings_for(server, connections=1))
+        first, second = (asyncio.create_task(transport.send(parcel(f"{n}@x.test"))) for n in range(2))
+        await server.wait_for(lambda: "DATA" in server.commands)
+        closing = asyncio.create_task(transport.close())
+        if cancelled:
+            second.cancel()
+        gate.set()
+        await asyncio.wait_for(closing, 10)
+        assert told(await first) == [(Verdict.UNKNOWN, Reason.LOST)]
+        [result] = await asyncio.gather(second, return_exceptions=True)
+        assert isinstance(result, asyncio.CancelledError if cancelled else NotStarted)
+
+
 async def test_closing_while_connecting() -> None:
     async with SmtpServer(Faults(connect=Hang())) as server:
         transport = SmtpTransport(settings_for(server))
@@ -179,29 +201,3 @@ async def test_closing_while_connecting() -> None:
         with pytest.raises(NotStarted):
             await sending
         await server.wait_for(lambda: server.open_connections == 0)
-
-
-# --- everything at once ---
-
-
-@PIPELINING
-@pytest.mark.parametrize("seed", range(4))
-async def test_chaos(seed: int, pipelining: bool) -> None:
-    """Every parcel is reported once; nothing stored goes unreported; nothing arrives twice."""
-    extensions = Extensions(pipelining=pipelining)
-    faults = chaos(seed, drop_after_dot=0.1, drop_before=0.1)
-    async with talking(faults, extensions, connections=5) as (server, transport):
-        names = [f"{number}@x.test" for number in range(300)]
-        reports = await send(transport, *(parcel(name, f"second-{name}") for name in names))
-    verdicts = {
-        address: outcome.verdict
-        for name, report in zip(names, reports, strict=True)
-        for address, outcome in zip((name, f"second-{name}"), report.outcomes, strict=True)
-    }
-    arrived = Counter(address for mail in server.mails for address in mail.recipients)
-    assert len(verdicts) == 600
-    assert set(Counter(verdicts.values())) == set(Verdict)
-    assert max(arrived.values()) == 1
-    assert {verdicts[address] for address in arrived} == {Verdict.ACCEPTED, Verdict.UNKNOWN}
-    assert {address for address, verdict in verdicts.items() if verdict is Verdict.ACCEPTED} <= set(arrived)
-    assert server.violations == []

@@ -273,6 +273,16 @@ async def test_conversations_are_kept_for_what_went_wrong() -> None:
     assert "← 250 2.0.0 stored as" in (partial.conversation or "")
 
 
+async def test_a_very_long_conversation_keeps_its_beginning_and_end() -> None:
+    async with talking(Faults(body="451 4.3.0 later")) as (_, transport):
+        [report] = await send(transport, parcel(*(f"{number}@x.test" for number in range(1000))))
+    conversation = report.conversation or ""
+    assert len(conversation) < 21_000
+    assert "MAIL FROM" in conversation
+    assert "451 4.3.0 later" in conversation
+    assert len(report.outcomes) == 1000
+
+
 # --- the right to begin ---
 
 

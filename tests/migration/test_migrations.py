@@ -59,7 +59,9 @@ async def test_an_empty_database_says_what_to_do(empty_database_url: str) -> Non
 async def test_a_newer_schema_is_refused(empty_database_url: str) -> None:
     connection = await asyncpg.connect(empty_database_url)
     await migrate(connection)
-    await connection.execute("INSERT INTO pillarbox.migrations (version, name, checksum) VALUES (9999, 'later', 'x')")
+    await connection.execute(
+        "INSERT INTO pillarbox.migrations (version, name, checksum) VALUES (9999, 'later', 'x')"
+    )
     for call in (check_schema, migrate):
         with pytest.raises(SchemaMismatch, match="upgrade Pillarbox"):
             await call(connection)
@@ -80,7 +82,10 @@ async def test_a_failing_migration_leaves_nothing_behind(
 ) -> None:
     import pillarbox.store.migrations as module
 
-    broken = [*available(), module.Migration(VERSIONS[-1] + 1, "broken", "CREATE TABLE pillarbox.half (); SELECT 1/0")]
+    broken = [
+        *available(),
+        module.Migration(VERSIONS[-1] + 1, "broken", "CREATE TABLE pillarbox.half (); SELECT 1/0"),
+    ]
     monkeypatch.setattr(module, "available", lambda: broken)
     connection = await asyncpg.connect(empty_database_url)
     with pytest.raises(asyncpg.DivisionByZeroError):

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 REFRESH = 5
 STYLE = resources.files(__package__).joinpath("status.css").read_text("utf-8")
 _HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+POLICY = (
+    f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none';"
+    " frame-ancestors 'none'"
+)
 
 
 def status(numbers: Statistics, mails: Sequence[Captured] | None) -> str:
@@ -103,7 +106,8 @@ def _tenants(numbers: Statistics) -> str:
 
 def _mails(mails: Sequence[Captured]) -> str:
     rows = "".join(
-        f'<tr><td class="n"><a href="/captured/{one.id}">{one.id}</a></td><td>{escape(one.subject) or "(no subject)"}</td>'
+        f'<tr><td class="n"><a href="/captured/{one.id}">{one.id}</a></td>'
+        f"<td>{escape(one.subject) or '(no subject)'}</td>"
         f"<td>{escape(one.sender)}</td><td>{escape(', '.join(one.recipients))}</td>"
         f'<td class="n">{one.at:%H:%M:%S}</td></tr>'
         for one in mails
@@ -123,6 +127,7 @@ def _page(title: str, body: str, refresh: bool = False) -> str:
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>{again}'
         f'<meta name="viewport" content="width=device-width,initial-scale=1"><style>{STYLE}</style></head>'
-        f'<body><header><h1><a href="/">Pillarbox</a></h1><span><a href="/metrics">metrics</a></span></header>'
+        '<body><header><h1><a href="/">Pillarbox</a></h1>'
+        '<span><a href="/metrics">metrics</a></span></header>'
         f"{body}</body></html>"
     )

@@ -1,4 +1,4 @@
-"""The HTTP door: health, metrics, a status page and captured mails. Starlette and uvicorn inside our own loop."""
+"""The HTTP door: health, metrics, a status page, captured mails. Starlette and uvicorn in our own loop."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pillarbox.app import App
 
 log = logs.get("pillarbox.http")
-# A probe that waits longer is taken for a failure by whoever probes; orchestrators allow one to a few seconds.
+# Whoever probes takes a longer wait for a failure; orchestrators allow one to a few seconds.
 READY_TIMEOUT = 2.0
 # Requests under way when we stop; none of ours takes longer.
 GOODBYE_TIMEOUT = 5
@@ -57,7 +57,7 @@ async def serve_http(app: App, stop: asyncio.Event, ready: Callable[[str], None]
         server = _Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         url = _url(host, port)
-        log.info("listening", url=url)
+        log.info("listening", port=port)
         if ready:
             ready(url)
         stopping = asyncio.create_task(stop.wait())
@@ -131,7 +131,7 @@ def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 class Guard:
-    """Refuses foreign Host headers (a web page that rebinds its name to us) and sets the headers all answers have."""
+    """Refuses foreign Host headers (a web page that rebinds its name to us); sets what all answers carry."""
 
     HEADERS = (
         (b"x-content-type-options", b"nosniff"),
@@ -160,7 +160,7 @@ class Guard:
         await answer(scope, receive, guarded)
 
     def knows(self, header: str) -> bool:
-        """Whether a Host header names us. Listening everywhere, every bare address does: no name can be rebound to it."""
+        """Whether a Host header names us; listening everywhere, any bare address does: no name is in it."""
         name = header.lower().rsplit(":", 1)[0] if not header.endswith("]") else header.lower()
         name = name.removeprefix("[").removesuffix("]")
         if name in ALWAYS_LOCAL or name == self._host:

@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
-from pillarbox.app import App, open_app
+from pillarbox.app import App, open_app, place_of
 from pillarbox.cli import output
 from pillarbox.errors import PillarboxError, SettingsError, StoreError
 from pillarbox.settings import SPECS, Settings, load
@@ -78,14 +78,27 @@ class Given:
         quiet = self.settings
         if "log_level" not in quiet.sources:
             quiet = replace(quiet, log_level="warning")
-        async with open_app(quiet) as app:
-            yield app
+        with placed(quiet):
+            async with open_app(quiet) as app:
+                yield app
+
+
+@contextlib.contextmanager
+def placed(settings: Settings) -> Iterator[None]:
+    """Within, an error of the database in the midst of work says which database it was."""
+    try:
+        yield
+    except StoreError as error:
+        if not str(error).startswith("PostgreSQL: "):
+            raise
+        reason = str(error).removeprefix("PostgreSQL: ")
+        raise StoreError(f"lost the database {place_of(settings)}: {reason}. Is it still running?") from error
 
 
 def command(
     group: typer.Typer, name: str, *options: inspect.Parameter, store: bool = True, json: bool = True
 ) -> Callable[[Callable[Concatenate[Given, P], Work]], Callable[Concatenate[Given, P], Work]]:
-    """Register an async function as a command. It gets a Given, then its own options; it may return an exit code."""
+    """Register an async function that gets a Given, then its own options; it may return an exit code."""
     shared = (*options, *(STORE if store else ()), *COMMON, *((JSON,) if json else ()))
 
     def register(function: Callable[Concatenate[Given, P], Work]) -> Callable[Concatenate[Given, P], Work]:

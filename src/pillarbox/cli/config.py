@@ -22,7 +22,7 @@ async def config(
 ) -> None:
     """Show every setting in effect and where it came from; secrets stay hidden.
 
-    A flag wins over the environment (PILLARBOX_…), which wins over pillarbox.toml, which wins over the default.
+    A flag wins over the environment (PILLARBOX_…), that over pillarbox.toml, that over the default.
 
     \b
     Examples:

@@ -11,14 +11,14 @@ from pillarbox.cli import captured, config, keys, provider, queue, run, send, se
 
 root = typer.Typer(
     name="pillarbox",
-    help="""Self-hosted e-mail infrastructure on PostgreSQL: written in your transaction, delivered, explained.
+    help="""Self-hosted e-mail infrastructure on PostgreSQL.
 
     \b
     First steps:
-      pillarbox up                                      start everything, with a PostgreSQL of its own
+      pillarbox up               start everything, with a PostgreSQL of its own
       pillarbox send --from me@example.com --to you@example.com --wait
-      pillarbox captured list                           read what the development provider kept
-      pillarbox queue list                              what was accepted, and what became of it
+      pillarbox captured list    read what the development provider kept
+      pillarbox queue list       what was accepted, and what became of it
     """,
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -15,11 +15,15 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-STYLES = {
-    "sent": "green", "delivered": "green", "accepted": "green", "failed": "red", "rejected": "red", "bounced": "red",
-    "complained": "red", "held": "yellow", "unknown": "yellow", "deferred": "yellow", "processing": "cyan",
-    "queued": "blue", "pending": "blue", "cancelled": "dim",
-}  # fmt: skip
+_BY_COLOUR = {
+    "green": ("sent", "delivered", "accepted"),
+    "red": ("failed", "rejected", "bounced", "complained"),
+    "yellow": ("held", "unknown", "deferred"),
+    "cyan": ("processing",),
+    "blue": ("queued", "pending"),
+    "dim": ("cancelled",),
+}
+STYLES = {word: colour for colour, words in _BY_COLOUR.items() for word in words}
 
 
 def console(stderr: bool = False) -> Console:
@@ -32,7 +36,7 @@ def is_terminal() -> bool:
 
 
 def clean(text: object) -> str:
-    """One line without control characters, bidirectional overrides and the like; they are shown as escapes."""
+    """One line without control characters, bidirectional overrides and the like: they become escapes."""
     shown = str(text)
     if shown.isprintable():
         return shown
@@ -81,7 +85,7 @@ def write_bytes(content: bytes) -> None:
 
 
 def print_json(value: object) -> None:
-    """JSON with stable keys: those of our dataclasses, `class_name` as `class`. ASCII, so that it harms no terminal."""
+    """JSON with stable keys, those of our dataclasses. ASCII, so that it harms no terminal."""
     print(json.dumps(plain(value), indent=2 if is_terminal() else None))
 
 

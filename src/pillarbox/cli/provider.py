@@ -29,7 +29,7 @@ def register(root: typer.Typer) -> None:
     provider_add.register(group)
     command(group, "list")(list_)
     command(group, "show")(show)
-    command(group, "test")(test)
+    command(group, "test")(prove)
     command(group, "enable")(enable)
     command(group, "disable")(disable)
     command(group, "remove")(remove)
@@ -60,7 +60,7 @@ async def list_(
         output.print_json([_public(one, one.id in sealed) for one in shown])
         return
     rows = [
-        (one.name, one.kind, _server(one), str(one.settings.get("tls", "starttls")) if one.kind == "smtp" else "",
+        (one.name, one.kind, _server(one), one.settings.get("tls", "starttls") if one.kind == "smtp" else "",
          one.settings.get("username"), "****" if one.id in sealed else "", one.retry or "quadratic",
          Text("on", style="green") if one.enabled else Text("off", style="dim"))
         for one in shown
@@ -115,7 +115,7 @@ def _smtp_rows(given: Any) -> list[tuple[str, object]]:
     return rows
 
 
-async def test(
+async def prove(
     given: Given,
     name: Name,
     send_to: Annotated[

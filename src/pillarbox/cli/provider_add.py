@@ -1,4 +1,4 @@
-"""`provider add smtp|capture`: a new account. A password never stands on the command line, where others can read it."""
+"""`provider add`: a new account. A password never stands on the command line, where others can read it."""
 
 from __future__ import annotations
 
@@ -127,16 +127,15 @@ async def add_smtp(
     \b
     Examples:
       pillarbox provider add smtp relay --host smtp.example.com --username me
-      pillarbox provider add smtp relay --host smtp.example.com --tls implicit --username me --password-env SMTP_PW
+      pillarbox provider add smtp relay --host smtp.example.com --tls implicit \\
+        --username me --password-env SMTP_PW
       pillarbox provider add smtp local --host 127.0.0.1 --port 1025 --tls none
     """
     _check(tls, username, password_stdin, password_env, insecure)
     password = _password(username, password_stdin, password_env)
-    if ca_file is not None and not os.access(ca_file, os.R_OK):
-        raise typer.BadParameter(f"--ca-file {ca_file} cannot be read")
     given_settings = {
-        "host": host, "port": port or (IMPLICIT_PORT if tls is Tls.IMPLICIT else None), "tls": tls, "username": username,
-        "ca_file": os.path.abspath(ca_file) if ca_file else None, "helo": helo, "connections": connections,
+        "host": host, "port": port or (IMPLICIT_PORT if tls is Tls.IMPLICIT else None), "tls": tls,
+        "username": username, "ca_file": _readable(ca_file), "helo": helo, "connections": connections,
         "connect_timeout": connect_timeout, "command_timeout": command_timeout, "data_timeout": data_timeout,
         "max_messages": max_messages, "max_age": max_age, "max_idle": max_idle,
     }  # fmt: skip
@@ -163,6 +162,15 @@ async def _add(
         output.print_json({"id": number, "name": name, "kind": kind})
     else:
         output.say(f"added {kind} provider {name}; try it with `pillarbox provider test {name}`")
+
+
+def _readable(file: str | None) -> str | None:
+    """The whole path of a file, which workers will read from other directories."""
+    if file is None:
+        return None
+    if not os.access(file, os.R_OK):
+        raise typer.BadParameter(f"--ca-file {file} cannot be read")
+    return os.path.abspath(file)
 
 
 def _check(tls: Tls, username: str | None, stdin: bool, env: str | None, insecure: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -12,14 +11,15 @@ from rich.progress import Progress
 
 from pillarbox.cli import options, output
 from pillarbox.cli.command import Given, command
+from pillarbox.model.delivery import State
 from pillarbox.store import operations
 from pillarbox.store.messages import Filter, find_message, states_of
 
 if TYPE_CHECKING:
     from pillarbox.app import App
-    from pillarbox.store.operations import Change
+    from pillarbox.store.operations import Operation
 
-OptionalId = Annotated[str | None, typer.Argument(metavar="[ID]", help="The message's id, or its beginning.")]
+OptionalId = Annotated[str | None, typer.Argument(metavar="ID", help="The message's id, or its beginning.")]
 All = Annotated[bool, typer.Option("--all", help="Instead of one message: everything that fits the filters.")]
 Number = Annotated[
     int | None, typer.Option("--delivery", metavar="N", help="Only this delivery of the message.")
@@ -40,9 +40,7 @@ async def retry(
     id: OptionalId = None,
     all: All = False,
     delivery: Number = None,
-    state: Annotated[
-        str, typer.Option("--state", metavar="STATE", help="failed: the only state to retry from.")
-    ] = "failed",
+    state: options.States = None,
     tenant: options.TenantFilter = None,
     class_name: options.ClassFilter = None,
     kind: options.KindFilter = None,
@@ -51,7 +49,7 @@ async def retry(
     since: options.Since = None,
     until: options.Until = None,
     yes: options.Yes = False,
-) -> None:
+) -> int:
     """Queue failed deliveries again, with all their attempts before them.
 
     With --all, what expired or has lost its content is left out: it could not be sent.
@@ -62,10 +60,11 @@ async def retry(
       pillarbox queue retry --all --reason credential --since 2h
       pillarbox queue retry --all --provider relay --yes
     """
-    if state not in operations.RETRYABLE:
-        raise typer.BadParameter("--state: only failed deliveries can be retried; held ones can be released")
-    which = Filter((state,), tenant, class_name, kind, None, None, None, provider, reason, since, until)
-    await _change(given, operations.retry, "retried", id, all, delivery, which, yes, sendable=True)
+    states = _states(state, operations.RETRY)
+    which = Filter(
+        states, tenant, class_name, kind, provider=provider, reason=reason, since=since, until=until
+    )
+    return await _change(given, operations.RETRY, which, id, all, delivery, yes)
 
 
 async def cancel(
@@ -73,10 +72,7 @@ async def cancel(
     id: OptionalId = None,
     all: All = False,
     delivery: Number = None,
-    state: Annotated[
-        list[str] | None,
-        typer.Option("--state", metavar="STATE", help="With --all: pending, queued or held."),
-    ] = None,
+    state: options.States = None,
     tenant: options.TenantFilter = None,
     class_name: options.ClassFilter = None,
     kind: options.KindFilter = None,
@@ -84,18 +80,15 @@ async def cancel(
     until: options.Until = None,
     yes: options.Yes = False,
 ) -> int:
-    """Cancel deliveries that still wait. What is in flight cannot be called back.
+    """Cancel deliveries that still wait or are held. What is in flight cannot be called back.
 
     \b
     Examples:
       pillarbox queue cancel 0198c5a27d7e
       pillarbox queue cancel --all --kind newsletter --state queued
     """
-    states = state or list(operations.CANCELLABLE)
-    if not set(operations.CANCELLABLE).issuperset(states):
-        raise typer.BadParameter(f"--state must be one of {', '.join(operations.CANCELLABLE)}")
-    which = Filter(states, tenant, class_name, kind, None, None, None, None, None, since, until)
-    return await _change(given, operations.cancel, "cancelled", id, all, delivery, which, yes)
+    which = Filter(_states(state, operations.CANCEL), tenant, class_name, kind, since=since, until=until)
+    return await _change(given, operations.CANCEL, which, id, all, delivery, yes)
 
 
 async def release(
@@ -113,7 +106,7 @@ async def release(
     since: options.Since = None,
     until: options.Until = None,
     yes: options.Yes = False,
-) -> None:
+) -> int:
     """Decide about held deliveries: nobody saw how their last attempt ended.
 
     \b
@@ -124,11 +117,8 @@ async def release(
     chosen = [word for word, wanted in (("resend", resend), ("sent", sent), ("failed", failed)) if wanted]
     if len(chosen) != 1:
         raise typer.BadParameter("say what became of it: one of --resend, --sent, --failed")
-    which = Filter(
-        operations.RELEASABLE, tenant, class_name, kind, None, None, None, provider, None, since, until
-    )
-    change = operations.RELEASES[chosen[0]]
-    await _change(given, change, "released", id, all, delivery, which, yes, sendable=resend)
+    which = Filter((), tenant, class_name, kind, provider=provider, since=since, until=until)
+    return await _change(given, operations.RELEASES[chosen[0]], which, id, all, delivery, yes)
 
 
 async def reap(given: Given) -> None:
@@ -143,46 +133,54 @@ async def reap(given: Given) -> None:
     output.print_json({"reaped": count}) if given.json else output.say(f"{count} deliveries taken back")
 
 
+def _states(wanted: list[State] | None, operation: Operation) -> tuple[State, ...]:
+    if not set(operation.takes).issuperset(wanted or ()):
+        raise typer.BadParameter(f"--state: only {', '.join(operation.takes)} can be {operation.word}")
+    return tuple(wanted or ())
+
+
 async def _change(
-    given: Given, change: Change, word: str, id: str | None, all: bool, n: int | None, which: Filter, yes: bool,
-    sendable: bool = False,
-) -> int:  # fmt: skip
+    given: Given, operation: Operation, which: Filter, id: str | None, all: bool, n: int | None, yes: bool
+) -> int:
     if (id is None) == (not all):
         raise typer.BadParameter("give a message's ID, or --all with filters")
     async with given.app() as app:
         if id is not None:
-            return await _change_one(given, app, change, word, id, n, which.states)
-        count = await _change_all(app, change, word, which, yes, sendable)
-    output.print_json({word: count}) if given.json else output.say(f"{count} deliveries {word}")
+            return await _change_one(given, app, operation, id, n)
+        count = await _change_all(app, operation, which, yes)
+    if given.json:
+        output.print_json({operation.word: count})
+    else:
+        output.say(f"{count} deliveries {operation.word}")
     return 0
 
 
-async def _change_one(
-    given: Given, app: App, change: Change, word: str, id: str, n: int | None, states: Sequence[str]
-) -> int:
+async def _change_one(given: Given, app: App, operation: Operation, id: str, n: int | None) -> int:
     message_id = await find_message(app.database, id)
-    changed = await operations.change_message(app.database, change, message_id, states, word, n)
+    changed = await operations.change_message(app.database, operation, message_id, n)
     if given.json:
-        output.print_json({"id": message_id, word: sorted(number for _, number in changed)})
+        output.print_json({"id": message_id, operation.word: sorted(number for _, number in changed)})
     else:
-        output.say(f"{len(changed)} deliver{'y' if len(changed) == 1 else 'ies'} of {message_id} {word}")
-    flying = (await states_of(app.database, [message_id])).get("processing", 0)
-    if flying and change is operations.cancel:
+        ending = "y" if len(changed) == 1 else "ies"
+        output.say(f"{len(changed)} deliver{ending} of {message_id} {operation.word}")
+    flying = (await states_of(app.database, [message_id])).get(State.PROCESSING, 0)
+    if flying and operation is operations.CANCEL:
         output.error(f"{flying} in flight cannot be cancelled any more")
         return 1
     return 0
 
 
-async def _change_all(app: App, change: Change, word: str, which: Filter, yes: bool, sendable: bool) -> int:
+async def _change_all(app: App, operation: Operation, which: Filter, yes: bool) -> int:
     which = replace(which, until=which.until or datetime.now(UTC))
-    total = await operations.count(app.database, which, sendable, COUNTED)
+    total = await operations.count(app.database, operation, which, COUNTED)
     if not total:
         return 0
-    options.confirm(f"{total:,}{'+' * (total == COUNTED)} deliveries will be {word}. Go on?", yes)
+    more = "+" if total == COUNTED else ""
+    options.confirm(f"{total:,}{more} deliveries will be {operation.word}. Go on?", yes)
     done = 0
     with Progress(console=output.console(stderr=True), transient=True) as progress:
-        task = progress.add_task(word, total=total)
-        async for count in operations.change_all(app.database, change, which, sendable):
+        task = progress.add_task(operation.word, total=total)
+        async for count in operations.change_all(app.database, operation, which):
             done += count
             progress.update(task, advance=count)
     return done

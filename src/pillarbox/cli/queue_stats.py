@@ -8,7 +8,7 @@ import signal
 import sys
 import termios
 import tty
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,7 +18,7 @@ from rich.text import Text
 
 from pillarbox.cli import options, output
 from pillarbox.cli.command import Given, command
-from pillarbox.store.statistics import STATES, Statistics, statistics
+from pillarbox.store.statistics import STATES, Statistics, WorkerFacts, statistics
 
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
@@ -55,8 +55,14 @@ async def stats(
 def _show(numbers: Statistics, json: bool) -> None:
     if json:
         output.print_json(as_json(numbers))
-    else:
+    elif output.is_terminal():
         output.console().print(drawn(numbers))
+    else:
+        for heads, rows in sections(numbers):
+            output.table(heads, rows)
+            print()
+        for worry in _worries(numbers):
+            print(worry.plain)
 
 
 def as_json(numbers: Statistics) -> dict[str, Any]:
@@ -69,64 +75,56 @@ def as_json(numbers: Statistics) -> dict[str, Any]:
     }  # fmt: skip
 
 
+Cells = Sequence[Sequence[Text]]
+
+
 def drawn(numbers: Statistics) -> RenderableType:
     """Everything as tables below each other."""
-    parts: list[RenderableType] = [_states(numbers), _lately(numbers), _workers(numbers), _providers(numbers)]
-    if len(numbers.by_tenant) > 1:
-        rows = [(Text(name), *_counts(counts)) for name, counts in numbers.by_tenant.items()]
-        parts.append(output.drawn(("tenant", *(f"{state}#" for state in STATES)), rows))
-    return Group(*parts)
+    return Group(*(output.drawn(heads, rows) for heads, rows in sections(numbers)), *_worries(numbers))
 
 
-def _states(numbers: Statistics) -> RenderableType:
-    return output.drawn([f"{state}#" for state in STATES], [_counts(numbers.by_state)], "Deliveries")
-
-
-def _counts(counts: dict[str, int]) -> list[Text]:
-    return [
-        Text(f"{counts[state]:,}", style=output.STYLES.get(state, "") if counts[state] else "dim")
-        for state in STATES
-    ]
-
-
-def _lately(numbers: Statistics) -> RenderableType:
+def sections(numbers: Statistics) -> Iterator[tuple[Sequence[str], Cells]]:
+    """Each table's heads and rows."""
+    states = [f"{state}#" for state in STATES]
+    yield states, [_counts(numbers.by_state)]
     oldest = numbers.oldest_due
-    row = [
+    lately = [
         f"{numbers.sent:,}",
         f"{numbers.failed:,}",
         f"{numbers.rate:,.1f}/s",
         output.span(oldest) if oldest else "-",
     ]
     heads = ("sent, last hour#", "failed, last hour#", "rate, last minute#", "oldest due for#")
-    return output.drawn(heads, [[Text(one) for one in row]])
+    yield heads, [[Text(one) for one in lately]]
+    if len(numbers.by_tenant) > 1:
+        rows = [[Text(name), *_counts(counts)] for name, counts in numbers.by_tenant.items()]
+        yield ("tenant", *states), rows
+    if numbers.workers:
+        yield ("worker", "since", "in flight#", "lease"), [_worker(one) for one in numbers.workers]
+    if numbers.providers:
+        providers = [
+            (Text(one.name), Text(one.kind), Text("on" if one.enabled else "off"))
+            for one in numbers.providers
+        ]
+        yield ("provider", "kind", "state"), providers
 
 
-def _workers(numbers: Statistics) -> RenderableType:
+def _worries(numbers: Statistics) -> Iterator[Text]:
     if not numbers.workers:
-        return Text("no worker is running: mails wait\n", style="yellow")
-    rows = [
-        (
-            Text(output.clean(one.name)),
-            Text(output.when(one.started_at)),
-            Text(str(one.holds)),
-            _lease(one.lease_left),
-        )
-        for one in numbers.workers
+        yield Text("no worker is running: mails wait", style="yellow")
+    if not any(one.enabled for one in numbers.providers):
+        yield Text("no provider is enabled: mails wait", style="yellow")
+
+
+def _counts(counts: dict[str, int]) -> list[Text]:
+    return [
+        Text(f"{counts[one]:,}", style=output.STYLES.get(one, "") if counts[one] else "dim") for one in STATES
     ]
-    return output.drawn(("worker", "since", "in flight#", "lease#"), rows)
 
 
-def _lease(left: float) -> Text:
-    return Text(f"{output.span(left)} left") if left > 0 else Text("ran out", style="red")
-
-
-def _providers(numbers: Statistics) -> RenderableType:
-    if not numbers.providers:
-        return Text("no provider: mails wait. Add one with `pillarbox provider add`\n", style="yellow")
-    rows = [
-        (Text(one.name), Text(one.kind), Text("on" if one.enabled else "off")) for one in numbers.providers
-    ]
-    return output.drawn(("provider", "kind", ""), rows)
+def _worker(one: WorkerFacts) -> list[Text]:
+    left = Text(f"{output.span(one.lease_left)} left") if one.lease_left > 0 else Text("ran out", style="red")
+    return [Text(output.clean(one.name)), Text(output.when(one.started_at)), Text(str(one.holds)), left]
 
 
 async def _watch(database: Database, tenant: str | None, interval: float, json: bool) -> None:

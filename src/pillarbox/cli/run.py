@@ -19,7 +19,7 @@ from pillarbox.app import App, Role, ensure_provider, open_app, place_of, serve,
 from pillarbox.cli import output
 from pillarbox.cli.command import CONCURRENCY, HTTP, INTERRUPTED, Given, command
 from pillarbox.cli.signals import stopping
-from pillarbox.errors import NotPossible, StoreError
+from pillarbox.errors import NotPossible, SettingsError, StoreError
 from pillarbox.settings import DEFAULTS, Settings
 from pillarbox.store import providers
 
@@ -37,8 +37,9 @@ def register(root: typer.Typer) -> None:
 async def up(given: Given) -> int:
     """Start everything: database, HTTP and a worker, until Ctrl-C.
 
-    Without a database URL it runs a PostgreSQL of its own, kept in the data directory; with one it uses that. Either
-    way the schema is brought up to date. Ctrl-C finishes what is in flight and exits; what still waits is there next time.
+    Without a database URL it runs a PostgreSQL of its own, kept in the data directory; with one it uses
+    that. Either way the schema is brought up to date. Ctrl-C finishes what is in flight and exits; what
+    still waits is there next time.
 
     \b
     Examples:
@@ -94,8 +95,14 @@ def _sole(directory: Path, embedded: bool) -> Iterator[None]:
     if not embedded:
         yield
         return
-    directory.mkdir(parents=True, exist_ok=True)
-    with open(directory / "up.lock", "w") as lock:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = open(directory / "up.lock", "w")  # noqa: SIM115 -- closed below, which also unlocks it
+    except OSError as error:
+        raise SettingsError(
+            f"{directory} cannot be used: {error.strerror}. Choose another with --data DIR"
+        ) from None
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -25,7 +25,7 @@ from pillarbox.store.messages import states_of, story
 if TYPE_CHECKING:
     from pillarbox.app import App
 
-# Mails per statement with --count: large enough to hide the round trip, small enough for a smooth progress bar.
+# Mails per statement: large enough to hide the round trip, small enough for a smooth progress bar.
 BATCH = 500
 POLL = 0.1
 SETTLED = {*FINISHED, State.HELD}
@@ -94,9 +94,9 @@ async def send(
     if not (text or html or attach):
         text = "This is a test mail. If you can read it, everything works.\n"
     fields: dict[str, Any] = {
-        "to": to, "sender": sender, "cc": cc, "bcc": bcc, "subject": subject, "text": text, "html": html, "tenant": tenant,
-        "attachments": [_attachment(path) for path in attach] if attach else None, "class": class_name, "kind": kind,
-        "tags": tag, "priority": priority, "send_at": send_at.isoformat() if send_at else None,
+        "to": to, "sender": sender, "cc": cc, "bcc": bcc, "subject": subject, "text": text, "html": html,
+        "attachments": [_attachment(path) for path in attach or ()], "tenant": tenant, "class": class_name,
+        "kind": kind, "tags": tag, "priority": priority, "send_at": send_at.isoformat() if send_at else None,
         "max_attempts": max_attempts,
     }  # fmt: skip
     mail = {name: value for name, value in fields.items() if value not in (None, [])}
@@ -157,7 +157,8 @@ async def _await(app: App, ids: Sequence[UUID], timeout: float, json: bool) -> i
     unsettled = sum(count for state, count in states.items() if state not in SETTLED)
     if unsettled:
         raise NotPossible(
-            f"{unsettled} not settled after {output.span(timeout)}: is a worker running? see `pillarbox queue stats`"
+            f"{unsettled} not settled after {output.span(timeout)}: is a worker running?"
+            " See `pillarbox queue stats`"
         )
     return 0 if set(states) <= {State.SENT, State.DELIVERED} else 1
 

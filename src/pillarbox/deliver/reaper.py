@@ -24,7 +24,12 @@ class Chores:
     """Each method does one round and returns how much it did."""
 
     def __init__(
-        self, database: Database, queue: PostgresQueue, metrics: Metrics, settings: Settings, hint: Callable[[], None]
+        self,
+        database: Database,
+        queue: PostgresQueue,
+        metrics: Metrics,
+        settings: Settings,
+        hint: Callable[[], None],
     ) -> None:
         self._database = database
         self._queue = queue
@@ -48,7 +53,9 @@ class Chores:
         while count := await self._queue.reap(BATCH, self._settings.worker_lease):
             reaped += count
         if reaped:
-            log.warning("claims of a lost worker were returned; their attempts are unknown", deliveries=reaped)
+            log.warning(
+                "claims of a lost worker were returned; their attempts are unknown", deliveries=reaped
+            )
             self._metrics.reaped.inc(reaped)
             self._metrics.unknown.inc(reaped)
             self._hint()

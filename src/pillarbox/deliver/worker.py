@@ -42,7 +42,13 @@ class Worker:
     """One worker of one process. `run` returns when `stop` was called and everything is settled or released."""
 
     def __init__(
-        self, name: str, queue: Queue, roster: Roster, metrics: Metrics, wakeup: Wakeup, pace: Pace | None = None
+        self,
+        name: str,
+        queue: Queue,
+        roster: Roster,
+        metrics: Metrics,
+        wakeup: Wakeup,
+        pace: Pace | None = None,
     ) -> None:
         self.name = name
         self.pace = pace or Pace()
@@ -90,7 +96,9 @@ class Worker:
             self.lease.renewed(asked)
             return
         if self._queue.worker:
-            log.warning("the lease was lost; registering anew", worker=self._queue.worker, in_flight=self.in_flight)
+            log.warning(
+                "the lease was lost; registering anew", worker=self._queue.worker, in_flight=self.in_flight
+            )
         asked = self.lease.now()
         worker = await self._queue.register(self.name, self.pace.lease)
         self.lease.renewed(asked)
@@ -124,7 +132,9 @@ class Worker:
         """How many messages to claim now; 0 while too few places are free to be worth a claim."""
         held = self.in_flight
         free = self.pace.window - held
-        if held and (free < self.pace.window * WORTH_CLAIMING or self._held_bytes >= self.pace.bytes_in_flight):
+        if held and (
+            free < self.pace.window * WORTH_CLAIMING or self._held_bytes >= self.pace.bytes_in_flight
+        ):
             return 0
         return min(free, self.pace.claim_limit)
 
@@ -133,7 +143,9 @@ class Worker:
             return 0
         try:
             await self._return_strays()
-            claims = await self._queue.claim(room, self.pace.bytes_in_flight - self._held_bytes, not self._held)
+            claims = await self._queue.claim(
+                room, self.pace.bytes_in_flight - self._held_bytes, not self._held
+            )
         except StoreError as error:
             log.warning("cannot claim while the store is away", error=str(error))
             self._strays_from = 0.0
@@ -202,7 +214,9 @@ class Worker:
             self._space.clear()
             await wait(self._space, left)
         if self._held:
-            log.warning("stopping with unsettled claims; the reaper will return them", unsettled=self.in_flight)
+            log.warning(
+                "stopping with unsettled claims; the reaper will return them", unsettled=self.in_flight
+            )
 
 
 async def _end(*tasks: asyncio.Task[None]) -> None:

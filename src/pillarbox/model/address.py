@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import unicodedata
+
+import idna
 
 # RFC 5321 4.5.3.1: 64 octets of local part, "@", 255 of domain. Nothing longer can be delivered.
 MAX_ADDRESS_OCTETS = 320
-# RFC 1035 2.3.4: the DNS stores no longer label.
-MAX_LABEL = 63
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
@@ -18,8 +17,6 @@ _ADDRESS = re.compile(
         @(?:[^\s<>()\[\]\\,;:"@]+|\[[^\s\[\]\\]+\])   # domain or address literal""",
     re.VERBOSE,
 )
-_DOTS = re.compile("[.\u3002\uff0e\uff61]")  # what IDNA takes for a dot
-_ASCII_OUTSIDE_LABELS = re.compile(r"[\x00-,./:-@\[-^`{-\x7f]")
 
 
 def split_mailbox(mailbox: str) -> tuple[str | None, str]:
@@ -44,8 +41,11 @@ def ascii_domain(domain: str) -> str:
     """The domain in A-labels (`xn--…`), or unchanged where there is no such form."""
     if domain.isascii():
         return domain
-    labels = [_a_label(label) for label in _DOTS.split(domain)]
-    return ".".join(label for label in labels if label is not None) if None not in labels else domain
+    try:
+        # Not the standard library's codec, which is IDNA 2003: it makes fass.de of faß.de, somebody else's domain.
+        return idna.encode(domain, uts46=True).decode("ascii")
+    except idna.IDNAError:
+        return domain
 
 
 def ascii_address(address: str) -> str:
@@ -63,12 +63,3 @@ def _checked(address: str) -> str:
 def _unquoted(name: str) -> str:
     quoted = _QUOTED.fullmatch(name)
     return _ESCAPE.sub(r"\1", quoted[1]) if quoted else name
-
-
-def _a_label(label: str) -> str | None:
-    # The "idna" codec is IDNA 2003: it turns faß.de into fass.de, which is somebody else's domain.
-    mapped = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", label).lower())
-    if not mapped or _ASCII_OUTSIDE_LABELS.search(mapped):
-        return None
-    encoded = mapped if mapped.isascii() else "xn--" + mapped.encode("punycode").decode("ascii")
-    return encoded if len(encoded) <= MAX_LABEL else None

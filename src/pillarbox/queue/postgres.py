@@ -42,7 +42,9 @@ class PostgresQueue:
             return set()
         rows = await self._database.fetch(QUERIES["settle"], self.worker, *_columns(account.settlements))
         if account.conversations:
-            await self._database.execute(QUERIES["keep_conversations"], *map(list, zip(*account.conversations, strict=True)))
+            await self._database.execute(
+                QUERIES["keep_conversations"], *map(list, zip(*account.conversations, strict=True))
+            )
         if account.secret_messages:
             await self._database.execute(QUERIES["drop_secret_contents"], account.secret_messages)
         return {Key(*row) for row in rows}
@@ -81,7 +83,14 @@ def _claimed(row: asyncpg.Record, now: float) -> Claimed:
     (message_id, claim, ns, recipients, attempts, tenant_id, size, class_name, kind, sender, to, cc, reply_to, subject,
      headers, created_at, max_attempts, expired, expires_at, age, has_content, text, html, raw, attachments) = row  # fmt: skip
     message = Message(
-        message_id, sender, to, subject, created_at, cc or (), reply_to or (), json.loads(headers) if headers else {}
+        message_id,
+        sender,
+        to,
+        subject,
+        created_at,
+        cc or (),
+        reply_to or (),
+        json.loads(headers) if headers else {},
     )
     content = Content(text, html, raw, _attachments(attachments)) if has_content else None
     return Claimed(

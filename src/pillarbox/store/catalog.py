@@ -117,7 +117,11 @@ async def list_captured(
     rows = await database.fetch(
         QUERIES["list_captured"], before or NEWEST, limit, since, until, recipient, sender, provider
     )
-    return [Captured(*row[:-1], subject=subject_of(row["head"])) for row in rows]
+    return [_captured(dict(row)) for row in rows]
+
+
+def _captured(values: dict[str, Any]) -> Captured:
+    return Captured(subject=subject_of(values.pop("head")), **values)
 
 
 async def captured_content(database: Database, number: int) -> bytes:

@@ -47,7 +47,9 @@ class Database:
         self._statement_cache = statement_cache
 
     @classmethod
-    async def connect(cls, url: str, *, least: int = 1, most: int = 8, statement_cache: bool = True) -> Database:
+    async def connect(
+        cls, url: str, *, least: int = 1, most: int = 8, statement_cache: bool = True
+    ) -> Database:
         """Open the pool. Without a statement cache it also works through a pooler in transaction mode."""
         with translated():
             pool = await asyncpg.create_pool(

@@ -32,7 +32,9 @@ def bundled_binaries() -> Path:
 class EmbeddedPostgres:
     """Starts, finds and stops a server whose data lives in `directory`."""
 
-    def __init__(self, directory: Path, binaries: Path | None = None, options: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, binaries: Path | None = None, options: dict[str, str] | None = None
+    ) -> None:
         self.directory = directory.resolve()
         self.binaries = binaries or bundled_binaries()
         self.options = options or {}
@@ -52,12 +54,26 @@ class EmbeddedPostgres:
         for path in (self.directory, self.sockets, self.binaries):
             self._let_through(path)
         if not (self.directory / "PG_VERSION").exists():
-            self._run("initdb", "--auth=trust", "--encoding=UTF8", "--locale=C", "--username=postgres", "-D", str(self.directory))
+            self._run(
+                "initdb",
+                "--auth=trust",
+                "--encoding=UTF8",
+                "--locale=C",
+                "--username=postgres",
+                "-D",
+                str(self.directory),
+            )
         if not self.running():
-            flags = {"listen_addresses": "", "unix_socket_directories": str(self.sockets), "unix_socket_permissions": "0700"}
+            flags = {
+                "listen_addresses": "",
+                "unix_socket_directories": str(self.sockets),
+                "unix_socket_permissions": "0700",
+            }
             options = " ".join(f"-c {name}='{value}'" for name, value in (flags | self.options).items())
             log = str(self.directory / "server.log")
-            self._run("pg_ctl", "start", "-w", "-t", "60", "-D", str(self.directory), "-l", log, "-o", options)
+            self._run(
+                "pg_ctl", "start", "-w", "-t", "60", "-D", str(self.directory), "-l", log, "-o", options
+            )
 
     def stop(self, mode: str = "fast") -> None:
         """Stop the server; `immediate` is as good as pulling the plug."""
@@ -87,7 +103,9 @@ class EmbeddedPostgres:
             )
             if done.returncode != 0:
                 output.seek(0)
-                raise StoreError(f"{program} {arguments[0]} failed: {output.read().strip()}{self._server_log()}")
+                raise StoreError(
+                    f"{program} {arguments[0]} failed: {output.read().strip()}{self._server_log()}"
+                )
 
     def _server_log(self) -> str:
         log = self.directory / "server.log"

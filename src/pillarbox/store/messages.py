@@ -176,11 +176,12 @@ async def list_messages(database: Database, which: Filter, limit: int) -> list[L
 
 
 def _listed(row: asyncpg.Record) -> Listed:
-    values = dict(row)
+    values: dict[str, Any] = dict(row)
+    for name in ("tags", "reasons", "providers"):
+        values[name] = values[name] or ()
     return Listed(
         class_name=values.pop("class"),
         priority=LANES[values.pop("lane")],
-        **{name: values.pop(name) or () for name in ("tags", "reasons", "providers")},
         **values,
     )
 
@@ -221,7 +222,9 @@ async def story(database: Database, message_id: UUID) -> Story:
 
 
 def _envelope(row: asyncpg.Record) -> Envelope:
-    values = dict(row)
+    values: dict[str, Any] = dict(row)
+    for name in ("cc", "reply_to", "tags"):
+        values[name] = values[name] or ()
     sizes = {name: values.pop(f"{name}_size") for name in ("text", "html", "raw")}
     sizes["attachments"] = values.pop("attachment_count")
     has_content = values.pop("has_content")
@@ -231,7 +234,6 @@ def _envelope(row: asyncpg.Record) -> Envelope:
         headers=_object(values.pop("headers")),
         metadata=_object(values.pop("metadata")),
         content={name: size for name, size in sizes.items() if size} if has_content else None,
-        **{name: values.pop(name) or () for name in ("cc", "reply_to", "tags")},
         **values,
     )
 

@@ -88,7 +88,9 @@ async def rotate_secrets(database: Database, keys: KeyRing) -> tuple[int, int]:
 async def list_classes(database: Database) -> dict[str, MessageClass]:
     rows = await database.fetch(QUERIES["list_classes"])
     return {
-        row["name"]: MessageClass(row["name"], POLICIES.get(row["retry"]), Unknown(row["unknown"]), row["secret"])
+        row["name"]: MessageClass(
+            row["name"], POLICIES.get(row["retry"]), Unknown(row["unknown"]), row["secret"]
+        )
         for row in rows
     }
 
@@ -102,7 +104,14 @@ async def set_default_sender(database: Database, sender: str) -> None:
 
 
 async def capture(
-    database: Database, provider_id: int, message_id: UUID, sender: str, recipients: Sequence[str], content: bytes
+    database: Database,
+    provider_id: int,
+    message_id: UUID,
+    sender: str,
+    recipients: Sequence[str],
+    content: bytes,
 ) -> int:
     """Keep a mail for reading; returns its number."""
-    return int(await database.fetchval(QUERIES["capture"], provider_id, message_id, sender, recipients, content))
+    return int(
+        await database.fetchval(QUERIES["capture"], provider_id, message_id, sender, recipients, content)
+    )

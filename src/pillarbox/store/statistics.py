@@ -19,7 +19,7 @@ STATES = ("pending", "queued", "deferred", "processing", "held", "failed")
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """The unfinished and dead-letter deliveries of one tenant in one state; `deferred` ones are queued again."""
+    """The unfinished or dead-letter deliveries of a tenant in one state; `deferred` ones are queued again."""
 
     tenant: str
     state: str
@@ -85,4 +85,4 @@ async def statistics(database: Database, tenant: str | None = None) -> Statistic
     workers = [WorkerFacts(*row) for row in await database.fetch(QUERIES["workers"])]
     providers = [ProviderFacts(*row) for row in await database.fetch(QUERIES["provider_names"])]
     kept = [one for one in depths if tenant in (None, one.tenant)]
-    return Statistics(kept, *recent, workers=workers, providers=providers)
+    return Statistics(kept, **dict(recent), workers=workers, providers=providers)

@@ -14,9 +14,9 @@ from pillarbox.deliver.transports.smtp_connection import Connection, Link
 from pillarbox.deliver.transports.smtp_handshake import Greeter, HandshakeFailed
 from pillarbox.deliver.transports.smtp_job import Job, not_delivered
 from pillarbox.errors import NotPossible, NotStarted
+from pillarbox.model.outcome import Reason
 
 if TYPE_CHECKING:
-    from pillarbox.model.outcome import Reason
     from pillarbox.model.provider import SmtpSettings
 
 # After a failed connect the next waits this long, doubled each time: long enough not to hammer a server that
@@ -223,12 +223,19 @@ class SmtpTransport:
         now = asyncio.get_running_loop().time()
         self._failures += 1
         self._not_before = now + self._backoff()
-        hope = self._connecting or any(not connection.over for connection in self._connections)
-        patience = self._settings.connect_timeout if hope else 0.0
+        spared = self._spared(failed)
         waiting, self._waiting = self._waiting, deque()
-        for job in waiting:
-            if now - job.queued < patience:
-                self._waiting.append(job)
+        for place, job in enumerate(reversed(waiting)):
+            if place < spared and now - job.queued < self._settings.connect_timeout:
+                self._waiting.appendleft(job)
             else:
                 job.end(failed.outcome, now, failed.story)
         self._pump()
+
+    def _spared(self, failed: HandshakeFailed) -> int:
+        """How many of the waiting, from the last, may still hope for a connection."""
+        if self._connecting or any(not connection.over for connection in self._connections):
+            return len(self._waiting)
+        if self._failures == 1 and failed.outcome.reason is Reason.UNAVAILABLE:
+            return len(self._waiting) - 1  # perhaps a hiccup: it costs one parcel, and the others try again
+        return 0

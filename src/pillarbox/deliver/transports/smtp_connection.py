@@ -238,9 +238,12 @@ class Connection(asyncio.BufferedProtocol):
         self._lose(Reason.PROTOCOL, f"the server spoke out of turn: {text_of(reply)}")
 
     def _leave(self, job: Job, reply: bytes) -> None:
-        """421: the server closes; it said so to this parcel."""
+        """421: the server closes. Said to a MAIL on a used connection, it means the connection, not the parcel."""
         self._envelope = None
-        job.end(refusal(reply, Stage.DATA), self._now, self._story)
+        if self._served > 1 and len(job.replies) == 1 and not job.requeued:
+            self._pool.requeue(job, Reason.UNAVAILABLE, text_of(reply), self._story)
+        else:
+            job.end(refusal(reply, Stage.DATA), self._now, self._story)
         self._lose(Reason.UNAVAILABLE, text_of(reply))
 
     # --- envelopes ---
@@ -323,10 +326,12 @@ class Connection(asyncio.BufferedProtocol):
             self._body = self._body[SLICE:]
             if self._paused:
                 self._deadline.at = self._now + self._settings.command_timeout
-                return
+                return None
         last, self._body = bytes(self._body), memoryview(b"")
         self._sending = None
-        self._finish_body(job, last)
+        if not job.may_begin("before its final dot was written"):  # a long body, and we may have slept on the way
+            return self._lose(Reason.UNAVAILABLE, "given up before the final dot")
+        return self._finish_body(job, last)
 
     def _finish_body(self, job: Job, content: bytes) -> None:
         """The last bytes, the dot and, if a parcel waits, its envelope, in one write."""

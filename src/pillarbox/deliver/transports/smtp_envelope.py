@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-import idna
-
+from pillarbox.model.address import ascii_domain
 from pillarbox.model.outcome import Outcome, Reason, rejected
 
 if TYPE_CHECKING:
@@ -117,10 +116,10 @@ def _path(address: str, capabilities: Capabilities) -> tuple[bytes, bool]:
 
 
 def _a_label(domain: str) -> bytes:
-    try:
-        return idna.encode(domain, uts46=True)
-    except idna.IDNAError as error:
-        raise _Unfit(Reason.MALFORMED, "the domain is not a legal internationalised name") from error
+    encoded = ascii_domain(domain)
+    if not encoded.isascii():
+        raise _Unfit(Reason.MALFORMED, "the domain is not a legal internationalised name")
+    return encoded.encode()
 
 
 def has_bare_line_ends(content: bytes) -> bool:

@@ -148,8 +148,8 @@ BEGIN
           OR item->>'filename' ~ '[\u0001-\u001f\u007f/\\]' THEN
       PERFORM pillarbox._fail('PB400', 'bad_attachment', 'attachments',
                               'a filename is 1 to 255 octets without control characters or slashes');
-    ELSIF item->>'content_type' !~ '^[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}( *; *[A-Za-z0-9!#$&^_.+*-]+=("[ !#-\[\]-~]*"|[A-Za-z0-9!#$&^_.+*''%-]+))*$' THEN
-      PERFORM pillarbox._fail('PB400', 'bad_attachment', 'attachments', 'content_type must be like type/subtype');
+    ELSIF octet_length(item->>'content_type') > 255 OR item->>'content_type' !~ '^[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}( *; *[A-Za-z0-9!#$&^_.+*-]+=("[ !#-\[\]-~]*"|[A-Za-z0-9!#$&^_.+*''%-]+))*$' THEN
+      PERFORM pillarbox._fail('PB400', 'bad_attachment', 'attachments', 'content_type must be like type/subtype, of at most 255 octets');
     ELSIF item->>'content_id' !~ '^[!-;=?-~]{1,255}$' THEN
       PERFORM pillarbox._fail('PB400', 'bad_attachment', 'attachments',
                               'content_id is 1 to 255 printable ASCII characters without <, > or spaces');
@@ -189,22 +189,6 @@ CREATE FUNCTION pillarbox._address_many(
     (ARRAY['t', 'c', 'b'])[role]::"char", address
   FROM listed
 $$;
-
--- The strings of a JSON array, or of one string; null for none.
-CREATE FUNCTION pillarbox._texts(list jsonb, field text) RETURNS text[] LANGUAGE plpgsql IMMUTABLE AS $$
-BEGIN
-  CASE coalesce(jsonb_typeof(list), 'null')
-    WHEN 'null' THEN RETURN NULL;
-    WHEN 'string' THEN RETURN ARRAY[list #>> '{}'];
-    WHEN 'array' THEN
-      IF EXISTS (SELECT FROM jsonb_array_elements(list) WHERE jsonb_typeof(value) <> 'string') THEN
-        PERFORM pillarbox._fail('PB400', 'bad_type', field, 'must be a list of strings');
-      END IF;
-      RETURN ARRAY(SELECT jsonb_array_elements_text(list));
-    ELSE
-      PERFORM pillarbox._fail('PB400', 'bad_type', field, 'must be a list of strings');
-  END CASE;
-END $$;
 
 -- The rules of the fields that most mails leave out; raises when one is broken. Returns the octets that
 -- attachments add to the mail.
@@ -338,10 +322,20 @@ BEGIN
   END IF;
 
   id := pillarbox._new_id();
+  IF NOT more AND cardinality(recipients) = 1 THEN  -- the usual mail, in one statement
+    WITH message AS (
+      INSERT INTO pillarbox.messages (id, tenant_id, size, lane, created_at, class, sender, "to", subject)
+      VALUES (id, tenant_id, size, lane, now, class, coalesce(sender, default_sender), "to", coalesce(subject, ''))
+    ), content AS (
+      INSERT INTO pillarbox.contents (message_id, text, html) VALUES (id, text, html)
+    ) INSERT INTO pillarbox.deliveries (message_id, seq, next_attempt_at, state, tenant_id, size, n, lane, role, recipient)
+      VALUES (id, nextval('pillarbox.message_seq'), now, 'queued', tenant_id, size, 0, lane, 't', recipients[1]);
+    RETURN id;
+  END IF;
   INSERT INTO pillarbox.messages VALUES (id, tenant_id, size, lane, max_attempts, now, send_at, expires_at, class, kind,
     coalesce(sender, default_sender), coalesce("to", '{}'), cc, reply_to, coalesce(subject, ''), headers, tags, metadata,
     idempotency_key, hash) ON CONFLICT DO NOTHING;
-  IF more AND NOT FOUND THEN
+  IF NOT FOUND THEN
     SELECT m.id INTO id FROM pillarbox.messages m WHERE m.tenant_id = tenant_id
       AND m.idempotency_key = idempotency_key AND m.request_hash = hash;
     IF NOT FOUND THEN
@@ -351,44 +345,118 @@ BEGIN
     RETURN id;
   END IF;
   INSERT INTO pillarbox.contents VALUES (id, text, html, raw, attachments);
-  IF more OR cardinality(recipients) > 1 THEN
-    PERFORM pillarbox._address_many(id, greatest(now, send_at), CASE WHEN send_at > now THEN 'pending' ELSE 'queued' END,
-                                    tenant_id, size, lane, recipients, copies, blind);
-  ELSE
-    INSERT INTO pillarbox.deliveries (message_id, seq, next_attempt_at, state, tenant_id, size, n, lane, role, recipient)
-      VALUES (id, nextval('pillarbox.message_seq'), now, 'queued', tenant_id, size, 0, lane, 't', recipients[1]);
-  END IF;
+  PERFORM pillarbox._address_many(id, greatest(now, send_at),
+    CASE WHEN send_at > now THEN 'pending' ELSE 'queued' END::pillarbox.state, tenant_id, size, lane, recipients, copies, blind);
   RETURN id;
 END $$;
 
+-- The strings of a JSON array, or of one string; null for none.
+CREATE FUNCTION pillarbox._texts(list jsonb, field text) RETURNS text[] LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+  CASE jsonb_typeof(list)
+    WHEN 'null' THEN RETURN NULL;
+    WHEN 'string' THEN RETURN ARRAY[list #>> '{}'];
+    WHEN 'array' THEN
+      IF jsonb_path_exists(list, 'strict $[*] ? (@.type() != "string" && @.type() != "null")') THEN
+        PERFORM pillarbox._fail('PB400', 'bad_type', field, 'must be a list of strings');
+      ELSIF jsonb_array_length(list) = 1 THEN
+        RETURN ARRAY[list ->> 0];
+      END IF;
+      RETURN ARRAY(SELECT jsonb_array_elements_text(list));
+    ELSE
+      PERFORM pillarbox._fail('PB400', 'bad_type', field, 'must be a list of strings');
+  END CASE;
+END $$;
+
+-- A time from JSON.
+CREATE FUNCTION pillarbox._time(value text, field text) RETURNS timestamptz LANGUAGE plpgsql STABLE STRICT AS $$
+BEGIN
+  RETURN value::timestamptz;
+EXCEPTION WHEN data_exception THEN
+  PERFORM pillarbox._fail('PB400', 'bad_type', field, 'must be a time', 'write it as 2030-12-31T23:59:00Z');
+END $$;
+
+-- A whole number from JSON; one that no integer can hold becomes the nearest that can.
+CREATE FUNCTION pillarbox._whole(value jsonb, field text) RETURNS integer LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+  IF jsonb_typeof(value) = 'null' THEN
+    RETURN NULL;
+  ELSIF jsonb_typeof(value) <> 'number' OR value::numeric <> trunc(value::numeric) THEN
+    PERFORM pillarbox._fail('PB400', 'bad_type', field, 'must be a whole number');
+  END IF;
+  RETURN least(greatest(value::numeric, -2147483648), 2147483647);
+END $$;
+
+-- Octets from JSON.
+CREATE FUNCTION pillarbox._octets(value text, field text) RETURNS bytea LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+  RETURN decode(value, 'base64');
+EXCEPTION WHEN invalid_parameter_value THEN
+  PERFORM pillarbox._fail('PB400', 'bad_type', field, 'must be base64');
+END $$;
+
+-- Raise unless what should be strings in a mail of JSON are, and all its fields are known.
+CREATE FUNCTION pillarbox._check_object(mail jsonb) RETURNS void LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+  key text;
+BEGIN
+  IF jsonb_typeof(mail) <> 'object' THEN
+    PERFORM pillarbox._fail('PB400', 'bad_type', 'mails', 'must be an array of objects');
+  END IF;
+  SELECT k INTO key FROM jsonb_object_keys(mail - pillarbox._known_fields()) AS k LIMIT 1;
+  IF FOUND THEN
+    PERFORM pillarbox._fail('PB400', 'unknown_field', left(key, 60), 'there is no such field');
+  END IF;
+  SELECT e.key INTO key FROM jsonb_each(mail) AS e WHERE jsonb_typeof(e.value) NOT IN ('string', 'null')
+    AND e.key NOT IN ('to', 'cc', 'bcc', 'reply_to', 'tags', 'headers', 'attachments', 'metadata', 'max_attempts') LIMIT 1;
+  IF FOUND THEN
+    PERFORM pillarbox._fail('PB400', 'bad_type', key, 'must be a string');
+  END IF;
+END $$;
+
+CREATE FUNCTION pillarbox._known_fields() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
+  SELECT '{sender,to,subject,text,html,cc,bcc,reply_to,raw,headers,attachments,tenant,class,kind,priority,send_at,expires_at,max_attempts,idempotency_key,tags,metadata}'::text[]
+$$;
+
 -- Accept several mails in one call, all or none: a JSON array of objects with enqueue's arguments as keys, raw as
--- base64. Returns their ids in order. The DETAIL of an error names the mail at fault as `mail 3: …`.
-CREATE FUNCTION pillarbox.enqueue_many(mails jsonb) RETURNS SETOF uuid
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+-- base64. Bodies can also come beside it, as arrays with an element for each mail, which spares quoting them.
+-- Returns the ids in order. Documented in docs/reference/sql.md.
+CREATE FUNCTION pillarbox.enqueue_many(
+  mails jsonb, texts text[] DEFAULT NULL, htmls text[] DEFAULT NULL, raws bytea[] DEFAULT NULL
+) RETURNS SETOF uuid LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET pillarbox.position = '' AS $$
 DECLARE
   mail jsonb;
-  extra text;
+  place bigint;
+  shown text;
+  text_beside text;
+  html_beside text;
+  raw_beside bytea;
 BEGIN
   IF jsonb_typeof(mails) IS DISTINCT FROM 'array' THEN
     PERFORM pillarbox._fail('PB400', 'bad_type', 'mails', 'must be an array of objects');
+  ELSIF greatest(cardinality(texts), cardinality(htmls), cardinality(raws)) > jsonb_array_length(mails) THEN
+    PERFORM pillarbox._fail('PB400', 'bad_type', 'mails', 'there are more bodies than mails');
   END IF;
-  FOR mail IN SELECT value FROM jsonb_array_elements(mails) LOOP
-    IF jsonb_typeof(mail) <> 'object' THEN
-      PERFORM pillarbox._fail('PB400', 'bad_type', 'mails', 'must be an array of objects');
-    END IF;
-    SELECT key INTO extra FROM jsonb_object_keys(mail) AS key WHERE key <> ALL ('{sender,to,subject,text,html,cc,bcc,reply_to,raw,headers,attachments,tenant,class,kind,priority,send_at,expires_at,max_attempts,idempotency_key,tags,metadata}') LIMIT 1;
-    IF extra IS NOT NULL THEN
-      PERFORM pillarbox._fail('PB400', 'unknown_field', left(extra, 60), 'there is no such field');
+  FOR mail, text_beside, html_beside, raw_beside, place IN
+    SELECT * FROM ROWS FROM (jsonb_array_elements(mails), unnest(texts), unnest(htmls), unnest(raws)) WITH ORDINALITY
+  LOOP
+    shown := set_config('pillarbox.position', (place - 1)::text, true);  -- for _fail
+    -- An object of strings, of known names, needs no closer look.
+    IF jsonb_typeof(mail) <> 'object' OR mail - pillarbox._known_fields() <> '{}'
+       OR jsonb_path_exists(mail, '$.* ? (@.type() != "string")') THEN
+      PERFORM pillarbox._check_object(mail);
     END IF;
     RETURN NEXT pillarbox.enqueue(
-      sender => mail->>'sender', "to" => pillarbox._texts(mail->'to', 'to'), subject => mail->>'subject', text => mail->>'text',
-      html => mail->>'html', cc => pillarbox._texts(mail->'cc', 'cc'), bcc => pillarbox._texts(mail->'bcc', 'bcc'),
-      reply_to => pillarbox._texts(mail->'reply_to', 'reply_to'), raw => decode(mail->>'raw', 'base64'),
+      sender => mail->>'sender', "to" => pillarbox._texts(mail->'to', 'to'), subject => mail->>'subject',
+      text => coalesce(mail->>'text', text_beside), html => coalesce(mail->>'html', html_beside),
+      cc => pillarbox._texts(mail->'cc', 'cc'), bcc => pillarbox._texts(mail->'bcc', 'bcc'),
+      reply_to => pillarbox._texts(mail->'reply_to', 'reply_to'),
+      raw => coalesce(pillarbox._octets(mail->>'raw', 'raw'), raw_beside),
       headers => nullif(mail->'headers', 'null'), attachments => nullif(mail->'attachments', 'null'),
       tenant => coalesce(mail->>'tenant', 'default'), class => coalesce(mail->>'class', 'transactional'),
       kind => mail->>'kind', priority => coalesce(mail->>'priority', 'normal'),
-      send_at => (mail->>'send_at')::timestamptz, expires_at => (mail->>'expires_at')::timestamptz,
-      max_attempts => (mail->>'max_attempts')::integer, idempotency_key => mail->>'idempotency_key',
+      send_at => pillarbox._time(mail->>'send_at', 'send_at'), expires_at => pillarbox._time(mail->>'expires_at', 'expires_at'),
+      max_attempts => pillarbox._whole(mail->'max_attempts', 'max_attempts'), idempotency_key => mail->>'idempotency_key',
       tags => pillarbox._texts(mail->'tags', 'tags'), metadata => nullif(mail->'metadata', 'null'));
   END LOOP;
 END $$;

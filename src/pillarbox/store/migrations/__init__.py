@@ -58,7 +58,9 @@ async def _apply_next(connection: asyncpg.Connection, to: int | None) -> Migrati
         )
         done = await _applied(connection)
         _compare(done)
-        step = next((m for m in available() if m.version not in done and (to is None or m.version <= to)), None)
+        step = next(
+            (m for m in available() if m.version not in done and (to is None or m.version <= to)), None
+        )
         if step is not None:
             await connection.execute(step.sql)
             await connection.execute(
@@ -95,6 +97,8 @@ def _compare(done: dict[int, str]) -> None:
     known = {m.version: m for m in available()}
     for version, checksum in done.items():
         if version not in known:
-            raise SchemaMismatch(f"the schema has migration {version}, which this program does not know: upgrade Pillarbox")
+            raise SchemaMismatch(
+                f"the schema has migration {version}, which this program does not know: upgrade Pillarbox"
+            )
         if known[version].checksum != checksum:
             raise SchemaMismatch(f"migration {version} in the database differs from this program's")

@@ -123,13 +123,13 @@ WHERE d.message_id >= $3 AND d.message_id < $4
 LIMIT $2
 
 -- name: requeue
--- Queue deliveries that are in state $3, with all their attempts before them again, and tell it as event $4 with $5 as
+-- Queue deliveries that are in $3 states, with all their attempts before them again, and tell it as event $4 with $5 as
 -- its data. Who asked for it decides: attempts made before do not count any more.
 WITH changed AS (
   UPDATE pillarbox.deliveries d
   SET state = 'queued', attempts = 0, next_attempt_at = now(), settled_at = NULL, claimed_at = NULL, reason = NULL, retry = NULL
   FROM (SELECT DISTINCT * FROM unnest($1::uuid[], $2::int2[]) AS r(message_id, n)) r
-  WHERE d.message_id = r.message_id AND d.n = r.n AND d.state = $3::text::pillarbox.state
+  WHERE d.message_id = r.message_id AND d.n = r.n AND d.state::text = ANY ($3::text[])
   RETURNING d.message_id, d.n
 ), told AS (
   INSERT INTO pillarbox.events (message_id, n, kind, data) SELECT message_id, n, $4::text, $5::jsonb FROM changed

@@ -1,0 +1,152 @@
+"""What is said to PostgreSQL to enqueue: a call of an SQL function and its arguments, whatever the driver."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from functools import lru_cache
+from typing import Any
+
+from pillarbox.accept.checks import to_json
+from pillarbox.accept.mail import Attachment, Mail, listed
+
+# A statement takes a round trip of some 0.1 ms and a mail about as long: after 500 mails it is lost in the
+# noise, and neither side has to hold much at a time.
+MAX_CHUNK_MAILS = 500
+MAX_CHUNK_OCTETS = 4 * 1024 * 1024
+
+# Times and JSON travel as text: no driver, nor a codec that the application has set, gets to interpret them.
+_CASTS = {
+    "to": "text[]", "cc": "text[]", "bcc": "text[]", "reply_to": "text[]", "tags": "text[]",
+    "headers": "text::jsonb", "attachments": "text::jsonb", "metadata": "text::jsonb", "mails": "text::jsonb",
+    "send_at": "text::timestamptz", "expires_at": "text::timestamptz", "max_attempts": "integer",
+    "raw": "bytea", "texts": "text[]", "htmls": "text[]", "raws": "bytea[]",
+}  # fmt: skip
+_JSON = ("headers", "attachments", "metadata")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of an SQL function with named arguments."""
+
+    function: str
+    names: tuple[str, ...]
+    values: tuple[Any, ...]
+
+    def statement(self, style: str) -> str:
+        """Its SQL with placeholders in the `style` of a driver: `$` numbered, `%s`, or `:` named."""
+        return _statement(self.function, self.names, style)
+
+
+@lru_cache(maxsize=512)
+def _statement(function: str, names: tuple[str, ...], style: str) -> str:
+    placeholders = {"$": "${number}", "%s": "%s", ":": ":{name}"}[style]
+    arguments = (
+        f'"{name}" => {_cast(placeholders.format(number=number, name=name), _CASTS.get(name, "text"))}'
+        for number, name in enumerate(names, 1)
+    )
+    return f"SELECT * FROM pillarbox.{function}({', '.join(arguments)})"  # noqa: S608 (names are ours)
+
+
+def _cast(placeholder: str, types: str) -> str:
+    for type_ in types.split("::"):
+        placeholder = f"CAST({placeholder} AS {type_})"
+    return placeholder
+
+
+def call_for(mail: Mail) -> Call:
+    """The call that enqueues one mail."""
+    arguments = _arguments(mail)
+    for name in _JSON:
+        if name in arguments:
+            arguments[name] = to_json(arguments[name])
+    return Call("enqueue", tuple(arguments), tuple(arguments.values()))
+
+
+def calls_for(mails: Sequence[Mail], in_one: bool = False) -> Iterator[tuple[int, Call]]:
+    """The calls that enqueue several mails, in bounded chunks, each with the position of its first mail."""
+    chunk: list[dict[str, Any]] = []
+    octets = 0
+    for position, mail in enumerate(mails):
+        arguments = _arguments(mail)
+        weight = _weight(arguments)
+        if chunk and not in_one and (len(chunk) >= MAX_CHUNK_MAILS or octets + weight > MAX_CHUNK_OCTETS):
+            yield position - len(chunk), _call_for_chunk(chunk)
+            chunk, octets = [], 0
+        chunk.append(arguments)
+        octets += weight
+    if chunk:
+        yield len(mails) - len(chunk), _call_for_chunk(chunk)
+
+
+def _call_for_chunk(chunk: list[dict[str, Any]]) -> Call:
+    # Bodies go beside the JSON, as they are: quoting and parsing them would cost as much as storing them.
+    texts, htmls, raws = (
+        [arguments.pop(name, None) for arguments in chunk] for name in ("text", "html", "raw")
+    )
+    bodies = {
+        name: values
+        for name, values in (("texts", texts), ("htmls", htmls), ("raws", raws))
+        if any(value is not None for value in values)
+    }
+    for arguments in chunk:
+        if len(arguments["to"]) == 1:  # a string is looked at faster than a list
+            arguments["to"] = arguments["to"][0]
+    return Call("enqueue_many", ("mails", *bodies), (to_json(chunk), *bodies.values()))
+
+
+def _weight(arguments: dict[str, Any]) -> int:
+    """Roughly how many octets a mail takes in a statement."""
+    attachments = arguments.get("attachments", ())
+    return sum(len(arguments.get(name) or ()) for name in ("text", "html", "raw")) + sum(
+        len(attachment["content"]) for attachment in attachments
+    )
+
+
+def _arguments(mail: Mail) -> dict[str, Any]:
+    """The SQL function's arguments for a checked mail, without those that are left out."""
+    arguments: dict[str, Any] = {"to": list(listed(mail.to))}
+    for name in ("sender", "subject", "text", "html", "kind", "max_attempts", "idempotency_key"):
+        value = getattr(mail, name)
+        if value is not None:
+            arguments[name] = value
+    for name in ("cc", "bcc", "reply_to", "tags"):
+        value = getattr(mail, name)
+        if value:
+            arguments[name] = list(listed(value))
+    if mail.tenant != "default":
+        arguments["tenant"] = mail.tenant
+    if mail.class_ != "transactional":
+        arguments["class"] = mail.class_
+    if mail.priority != "normal":
+        arguments["priority"] = mail.priority
+    if mail.raw is not None:
+        arguments["raw"] = bytes(mail.raw)
+    if mail.headers or mail.attachments or mail.metadata is not None or mail.send_at or mail.expires_at:
+        _add_rarer(arguments, mail)
+    return arguments
+
+
+def _add_rarer(arguments: dict[str, Any], mail: Mail) -> None:
+    if mail.headers:
+        arguments["headers"] = dict(mail.headers)
+    if mail.attachments:
+        arguments["attachments"] = [_attachment(attachment) for attachment in mail.attachments]
+    if mail.metadata is not None:
+        arguments["metadata"] = dict(mail.metadata)
+    for name in ("send_at", "expires_at"):
+        time = getattr(mail, name)
+        if time is not None:
+            arguments[name] = time.astimezone(UTC).isoformat()
+
+
+def _attachment(attachment: Attachment) -> dict[str, str]:
+    fields = {
+        "filename": attachment.filename,
+        "content": b64encode(attachment.content).decode("ascii"),
+        "content_type": attachment.content_type,
+        "content_id": attachment.content_id,
+    }
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,176 @@
+"""`pillarbox up` and `pillarbox worker` as real processes: starting, signals, draining, starting again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pillarbox.store.database import Database
+from pillarbox.store.embedded import EmbeddedPostgres
+from pillarbox.testing import SmtpServer
+from pillarbox.testing.smtp import Faults, Hang
+from tests.harness import add_smtp, enqueue, settled, states
+from tests.integration.cli_helpers import Process, process
+
+
+@pytest.fixture
+def data() -> Iterator[Path]:
+    """A data directory with a short path; its database does not outlive the test."""
+    with tempfile.TemporaryDirectory(prefix="pbup", ignore_cleanup_errors=True) as directory:
+        yield Path(directory) / "data"
+        EmbeddedPostgres(Path(directory) / "data" / "postgres").stop("immediate")
+
+
+def run(*arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "pillarbox", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def url_of(up: Process) -> str:
+    printed = up.wait_for("Ctrl-C")
+    return next(word for word in printed.split() if word.startswith("http://"))
+
+
+def test_up_serves_delivers_drains_and_continues(data: Path) -> None:
+    options = ("--data", str(data), "--http", "127.0.0.1:0")
+    with process("up", *options) as up:
+        url = url_of(up)
+        assert "keeps mails for reading" in up.output
+        assert f"--data {data}" in up.output
+        with urllib.request.urlopen(url + "readyz", timeout=10) as answer:
+            assert answer.status == 200
+        sent = run("send", "--data", str(data), "--from", "a@b.example", "--to", "c@d.example", "--wait")
+        assert "sent via capture" in sent
+        up.signal(signal.SIGINT)
+        assert up.end() == 0
+        assert "stopped" in up.output
+    assert not EmbeddedPostgres(data / "postgres").running()
+    with process("up", *options) as up:
+        url_of(up)
+        [mail] = json.loads(run("captured", "list", "--data", str(data), "--json"))
+        assert mail["recipients"] == ["c@d.example"]
+        up.signal(signal.SIGTERM)
+        assert up.end() == 0
+
+
+def test_one_data_directory_has_one_up(data: Path) -> None:
+    with process("up", "--data", str(data), "--http", "127.0.0.1:0") as first:
+        url = url_of(first)
+        with process("up", "--data", str(data), "--http", "127.0.0.1:0") as second:
+            assert second.end() == 1
+            assert "another `pillarbox up` uses" in second.output
+        with urllib.request.urlopen(url + "readyz", timeout=10) as answer:
+            assert answer.status == 200
+        first.signal()
+        assert first.end() == 0
+
+
+def test_a_killed_up_leaves_nothing_that_the_next_cannot_take_over(data: Path) -> None:
+    options = ("--data", str(data), "--http", "127.0.0.1:0")
+    with process("up", *options) as up:
+        url_of(up)
+        up.signal(signal.SIGKILL)
+        up.end()
+    with process("up", *options) as up:
+        url_of(up)
+        up.signal()
+        assert up.end() == 0
+    assert not EmbeddedPostgres(data / "postgres").running()
+
+
+def test_a_port_in_use_is_told(database_url: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        with process("up", "--database-url", database_url, "--http", where) as up:
+            assert up.end() == 1
+            assert f"error: {where} is in use: choose another with --http" in up.output
+            assert "Traceback" not in up.output
+
+
+def test_up_without_a_worker(database_url: str) -> None:
+    with process(
+        "up", "--database-url", database_url, "--http", "127.0.0.1:0", env={"EMAIL_WORKER_ENABLED": "false"}
+    ) as up:
+        assert "off in this process" in up.wait_for("Ctrl-C")
+        up.signal()
+        assert up.end() == 0
+        assert "worker registered" not in up.output
+
+
+async def test_a_worker_delivers_and_drains_on_sigterm(database: Database, database_url: str) -> None:
+    """What is in flight when the signal comes is finished; what waits stays queued."""
+    async with SmtpServer(Faults(body=Hang())) as server:
+        await add_smtp(database, server, connections=1)
+        with process("worker", "--database-url", database_url, "--concurrency", "1") as worker:
+            await asyncio.to_thread(worker.wait_for, "worker registered")
+            message_id = await enqueue(database)
+            await settled(database, message_id, "processing")
+            worker.signal(signal.SIGTERM)
+            await asyncio.to_thread(worker.wait_for, "draining")
+            later = await enqueue(database)
+            await server.stop()  # the conversation ends: nobody saw how, and the mail is queued again
+            assert await asyncio.to_thread(worker.end) == 0
+            assert "Traceback" not in worker.output
+        assert await states(database, later) == ["queued"]
+        assert await states(database, message_id) == ["queued"]
+
+
+async def test_a_second_signal_aborts_at_once(database: Database, database_url: str) -> None:
+    async with SmtpServer(Faults(body=Hang())) as server:
+        await add_smtp(database, server)
+        with process("worker", "--database-url", database_url) as worker:
+            await asyncio.to_thread(worker.wait_for, "worker registered")
+            await settled(database, await enqueue(database), "processing")
+            worker.signal()
+            await asyncio.to_thread(worker.wait_for, "draining")
+            began = time.monotonic()
+            worker.signal()
+            assert await asyncio.to_thread(worker.end) == 130
+            assert time.monotonic() - began < 5
+            assert "Traceback" not in worker.output
+
+
+def test_a_worker_without_a_database_says_so(free_port: int) -> None:
+    with process("worker", "--database-url", f"postgresql://me:hunter2@127.0.0.1:{free_port}/x") as worker:
+        assert worker.end() == 1
+        assert "cannot connect to postgresql://me:****@127.0.0.1" in worker.output
+
+
+def test_stats_watch_is_live_and_ends_with_q(database_url: str) -> None:
+    ours, theirs = pty.openpty()
+    arguments = ("queue", "stats", "--watch", "--interval", "100ms", "--database-url", database_url)
+    watch = subprocess.Popen(
+        [sys.executable, "-m", "pillarbox", *arguments], stdin=theirs, stdout=theirs, stderr=theirs,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"},
+    )  # fmt: skip
+    os.close(theirs)
+    shown = b""
+    try:
+        while shown.count(b"deferred") < 3:
+            shown += os.read(ours, 4096)
+        os.write(ours, b"q")
+        assert watch.wait(20) == 0
+    finally:
+        watch.kill()
+        watch.wait()
+        os.close(ours)
