@@ -75,6 +75,7 @@ def _command() -> str:
 
 if __name__ == "__main__":
     console = Console() if sys.stdout.isatty() else Console(width=150)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a script begin deaf to it
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(main(options(), console))

@@ -174,18 +174,18 @@ def _cpu(process: psutil.Process) -> float:
 class Process:
     """A child that ends with us, in a session of its own: Ctrl-C is for us, and we stop it in order."""
 
-    def __init__(self, child: asyncio.subprocess.Process) -> None:
+    def __init__(self, child: asyncio.subprocess.Process, log: Path | None) -> None:
         self.child = child
         self.pid = child.pid
+        self._log = log
 
     @classmethod
     async def start(cls, *command: str, log: Path | None = None, **options: Any) -> Process:
         options = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "cwd": ROOT} | options
         with contextlib.ExitStack() as stack:
             options["stderr"] = stack.enter_context(log.open("ab")) if log else None
-            return cls(
-                await asyncio.create_subprocess_exec(*command, start_new_session=True, limit=2**24, **options)
-            )
+            child = await asyncio.create_subprocess_exec(*command, start_new_session=True, **options)
+        return cls(child, log)
 
     @property
     def cpu(self) -> float:
@@ -198,6 +198,10 @@ class Process:
         status = Path(f"/proc/{self.pid}/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
 
+    def last_words(self) -> str:
+        lines = self._log.read_text(errors="replace").splitlines() if self._log else []
+        return lines[-1] if lines else f"exit code {self.child.returncode}"
+
     def tell(self, line: str = "") -> None:
         assert self.child.stdin
         self.child.stdin.write(f"{line}\n".encode())
@@ -206,7 +210,8 @@ class Process:
         assert self.child.stdout
         read = await asyncio.wait_for(self.child.stdout.readline(), patience)
         if not read:
-            raise RuntimeError(f"process {self.pid} ended early with {await self.child.wait()}")
+            await self.child.wait()
+            raise RuntimeError(f"a process ended early: {self.last_words()}")
         return read.decode().strip()
 
     async def stop(self, patience: float = 30) -> None:
@@ -306,11 +311,11 @@ async def drain(bench: Bench, url: str, count: int, workers: int = 1, **settings
         await gate.start()
         await watch.execute("LOCK TABLE pillarbox.deliveries IN SHARE ROW EXCLUSIVE MODE")  # claims wait
         crew = [await stack.enter_async_context(worker(bench, url, **settings)) for _ in range(workers)]
-        await until(watch, "SELECT count(*) FROM pillarbox.workers", workers)
+        await until(watch, "SELECT count(*) FROM pillarbox.workers", workers, *crew)
         before = _spent(bench, crew, to)
         begun = await watch.fetchval("SELECT clock_timestamp()")
         await gate.commit()
-        await until(watch, f"SELECT {UNFINISHED}", False)
+        await until(watch, f"SELECT {UNFINISHED}", False, *crew)
         ended = await watch.fetchval("SELECT max(settled_at) FROM pillarbox.deliveries")
         cpu = {kind: spent - before[kind] for kind, spent in _spent(bench, crew, to).items()}
         peak = max(one.peak for one in crew)
@@ -334,9 +339,12 @@ async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
         connection.terminate()
 
 
-async def until(connection: asyncpg.Connection, query: str, wanted: object) -> None:
+async def until(watch: asyncpg.Connection, query: str, wanted: object, *crew: Process) -> None:
+    """Wait until the query gives what is wanted; RuntimeError when one of those who work for it has ended."""
     deadline = time.monotonic() + PATIENCE
-    while await connection.fetchval(query) != wanted:
+    while await watch.fetchval(query) != wanted:
+        if ended := [one for one in crew if one.child.returncode is not None]:
+            raise RuntimeError(f"a worker ended early: {ended[0].last_words()}")
         if time.monotonic() > deadline:
             raise TimeoutError(f"never became {wanted}: {query}")
         await asyncio.sleep(0.1)

@@ -84,8 +84,8 @@ async def _working(bench: Bench, url: str) -> AsyncIterator[Path]:
     record = bench.directory / "arrivals"
     async with harness.sink(record, HEADER) as to:
         await harness.add_provider(url, to.port)
-        async with harness.worker(bench, url), harness.connected(url) as watch:
-            await harness.until(watch, "SELECT count(*) FROM pillarbox.workers", 1)
+        async with harness.worker(bench, url) as one, harness.connected(url) as watch:
+            await harness.until(watch, "SELECT count(*) FROM pillarbox.workers", 1, one)
             await _phase(url, record, 50, 1)  # connections open, plans made
             yield record
 

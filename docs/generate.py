@@ -39,7 +39,7 @@ Settings stand at its top level. An unknown name or a wrong value stops the star
 METRICS = """\
 `/metrics` of `pillarbox up`, in Prometheus' text format. Each process counts what it does itself. The depth
 of the queue is read from the database every `worker_poll_interval`, by each worker: take the maximum over
-processes, not the sum. A process without a worker shows no depth.
+processes, not the sum. A process without a worker does not read it, and shows nothing or 0.
 """
 LABELS = """\
 Labels never carry an address or free text; a value that could be one is shown as `other`.

@@ -42,7 +42,7 @@ async def _measure(bench: Bench, interpreter: str, program: str, *arguments: str
             try:
                 seconds, cpu = await _timed(bench, peer, to.child)
             except RuntimeError as error:
-                raise Skipped(f"{error}: {log.read_text().strip().splitlines()[-1:]}") from None
+                raise Skipped(str(error)) from None
         arrived = await to.total()
     return Sample(arrived / seconds, arrived, cpu)
 
@@ -77,4 +77,4 @@ async def _must(bench: Bench, *command: str) -> None:
         except TimeoutError:
             code = 1
     if code:
-        raise Skipped(f"`{' '.join(command[1:6])} …` failed: {log.read_text().strip().splitlines()[-1:]}")
+        raise Skipped(f"`{' '.join(command[1:6])} …` failed: {child.last_words()}")

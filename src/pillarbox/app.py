@@ -15,7 +15,7 @@ from typing import Any
 from asyncpg import PostgresError
 
 from pillarbox.deliver.gauge import Gauge
-from pillarbox.deliver.loops import run_every
+from pillarbox.deliver.loops import run_every, wait
 from pillarbox.deliver.mime import compose
 from pillarbox.deliver.reaper import Chores
 from pillarbox.deliver.roster import Roster
@@ -34,7 +34,7 @@ from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.setting_kinds import show_url
 from pillarbox.settings import Settings
 from pillarbox.store import providers
-from pillarbox.store.database import AWAY, Database
+from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres
 from pillarbox.store.migrations import check_schema, migrate
 from pillarbox.store.vault import KeyRing, load_or_create_key_file
@@ -122,7 +122,7 @@ def smtp_settings(provider: Provider, connections: int) -> SmtpSettings:
 
 @asynccontextmanager
 async def open_app(
-    settings: Settings, *, start: bool = False, migrating: bool = False, patient: bool = False
+    settings: Settings, *, start: bool = False, migrating: bool = False, patient: asyncio.Event | None = None
 ) -> AsyncIterator[App]:
     """Connect to the database and put together what every command needs; see `open_database`."""
     async with open_database(settings, start=start, patient=patient) as database:
@@ -132,12 +132,12 @@ async def open_app(
 
 @asynccontextmanager
 async def open_database(
-    settings: Settings, *, start: bool = False, patient: bool = False
+    settings: Settings, *, start: bool = False, patient: asyncio.Event | None = None
 ) -> AsyncIterator[Database]:
     """Connect to the database, whatever its schema.
 
-    `start` starts the embedded one and stops it at the end; `patient` waits for one that is away, as a service does
-    that starts before its database.
+    `start` starts the embedded one and stops it at the end. With `patient`, wait for one that is away until that event
+    is set, as a service does that starts before its database.
     """
     server = None
     url = settings.database_url
@@ -152,7 +152,7 @@ async def open_database(
             )
         url = server.url()
     try:
-        database = await (_connect_patiently if patient else _connect)(settings, url)
+        database = await _connect_patiently(settings, url, patient) if patient else await _connect(settings, url)
         try:
             yield database
         finally:
@@ -172,17 +172,15 @@ async def _connect(settings: Settings, url: str) -> Database:
         raise StoreError(f"cannot connect to {show_url(url)}: {reason}") from error
 
 
-async def _connect_patiently(settings: Settings, url: str) -> Database:
+async def _connect_patiently(settings: Settings, url: str, stop: asyncio.Event) -> Database:
     while True:
         try:
-            database = await _connect(settings, url)
-            await database.fetchval("SELECT 1")
-            return database
+            return await _connect(settings, url)
         except StoreError as error:
-            if not isinstance(error.__cause__, (StoreError, *AWAY)):  # it is there, but does not let us in
+            if stop.is_set() or not isinstance(error.__cause__, StoreError):  # it is there, but does not let us in
                 raise
             log.warning("waiting for the database", error=str(error))
-            await asyncio.sleep(CONNECT_PAUSE)
+            await wait(stop, CONNECT_PAUSE)
 
 
 def place_of(settings: Settings) -> str:

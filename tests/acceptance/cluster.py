@@ -18,6 +18,7 @@ from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres
 from pillarbox.store.migrations import migrate
 from pillarbox.testing.sink import read_records
+from tests.harness import eventually
 
 # Small numbers, so that a minute holds many crashes.
 LEASE = 3
@@ -78,11 +79,25 @@ class Cluster:
         return Counter(record.headers[0] for record in read_records(self.record))
 
     async def stop(self) -> None:
+        """Ask every worker to drain and go; those just started first get to the point where they listen."""
+        await self._all_registered()
         for worker in self.workers:
             worker.terminate()
         for worker in self.workers:
             assert await asyncio.wait_for(worker.wait(), 60) == 0, "a stopped worker exits with 0"
         self.workers.clear()
+
+
+    async def _all_registered(self) -> None:
+        database = await Database.connect(self.url)
+        pids = {str(worker.pid) for worker in self.workers}
+
+        async def there() -> bool:
+            names = await database.fetch("SELECT name FROM pillarbox.workers WHERE reaped_at IS NULL")
+            return pids <= {row["name"].rpartition(":")[2] for row in names}
+
+        await eventually(there, 60)
+        await database.close()
 
 
 @asynccontextmanager

@@ -130,7 +130,8 @@ async def test_captured_mails_are_plain_text_and_exact(site: Site, database: Dat
     ("host", "status"),
     [
         ("localhost", 200), ("LOCALHOST:8025", 200), ("127.0.0.1:1", 200), ("[::1]:8025", 200),
-        ("[::1]", 200), ("evil.example", 421), ("evil.example:8025", 421), ("127.0.0.1.evil.example", 421), ("10.0.0.1", 421),
+        ("[::1]", 200), ("evil.example", 421), ("evil.example:8025", 421), ("127.0.0.1.evil.example", 421),
+        ("10.0.0.1", 421),
         ("localhost@evil.example", 421), ("", 421),
     ],
 )  # fmt: skip

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from pillarbox.accept.mail import Attachment, Mail, listed
@@ -33,12 +34,16 @@ MAX_ATTACHMENTS = 100
 MAX_TAGS = 20
 MAX_ATTEMPTS = 100
 
+_STRINGS = ("sender", "subject", "text", "html", "kind", "idempotency_key")
+_LISTS = ("to", "cc", "bcc", "reply_to", "tags")
+
 _NO_ATOM = r'\x00- "(),.:;<>@\[\\\]\x7f-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff'
 _NO_LABEL = r"\x00-,./:-@\[-`{-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff"
 _LOCAL = rf'[^{_NO_ATOM}]+(?:\.[^{_NO_ATOM}]+)*|"(?:[^"\\\x00-\x1f\x7f-\x9f]|\\[ -~])*"'
 _LITERAL = r"\[(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|IPv6:[0-9A-Fa-f:.]{2,45})\]"
 _legal_address = re.compile(rf"(?:{_LOCAL})@(?:[^{_NO_LABEL}]+(?:\.[^{_NO_LABEL}]+)*|{_LITERAL})").fullmatch
-_bad_domain = re.compile(r"(?:^|\.)-|-(?:\.|\Z)|[^.]{64}").search
+_hyphen_at_end = re.compile(r"(?:^|\.)-|-(?:\.|\Z)").search
+_long_label = re.compile(r"[^.]{64}").search
 _bracketed = re.compile(r"[^<>]*<([^<>]*)>").fullmatch
 _control = re.compile(r"[\x00-\x1f\x7f]").search
 _control_but_tab = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]").search
@@ -86,22 +91,24 @@ def check(mail: Mail) -> None:
 def _check_types(mail: Mail) -> None:
     if not isinstance(mail, Mail):
         raise TypeError(f"expected a pillarbox.Mail, not {type(mail).__name__}")
-    for field in ("tenant", "class_", "priority"):
-        if type(getattr(mail, field)) is not str:
-            _check_string(getattr(mail, field), field.rstrip("_"))
-    for field in ("sender", "subject", "text", "html", "kind", "idempotency_key"):
-        value = getattr(mail, field)
+    strings = (mail.sender, mail.subject, mail.text, mail.html, mail.kind, mail.idempotency_key)
+    for field, value in zip(_STRINGS, strings, strict=True):
         if value is not None and type(value) is not str:
             _check_string(value, field)
-    for field in ("to", "cc", "bcc", "reply_to", "tags"):
-        value = getattr(mail, field)
-        if value and type(value) is not str:
-            _check_strings(value, field)
-    if "\0" in mail.tenant or "\0" in mail.class_:
-        field = "tenant" if "\0" in mail.tenant else "class"
-        raise InvalidMail("control_character", field, "may not contain NUL")
-    _octets(mail.tenant, "tenant")
-    _octets(mail.class_, "class")
+    lists = (mail.to, mail.cc, mail.bcc, mail.reply_to, mail.tags)
+    for field, values in zip(_LISTS, lists, strict=True):
+        if values and type(values) is not str:
+            _check_strings(values, field)
+    if mail.tenant != "default" or mail.class_ != "transactional" or mail.priority != "normal":
+        _check_names(mail)
+
+
+def _check_names(mail: Mail) -> None:
+    for field, value in (("tenant", mail.tenant), ("class", mail.class_), ("priority", mail.priority)):
+        _check_string(value, field)
+        _octets(value, field)
+        if "\0" in value:
+            raise InvalidMail("control_character", field, "may not contain NUL")
 
 
 def _check_string(value: Any, field: str) -> None:
@@ -110,12 +117,13 @@ def _check_string(value: Any, field: str) -> None:
 
 
 def _check_strings(values: Any, field: str) -> None:
-    if isinstance(values, str):
-        return
-    if not isinstance(values, Sequence) or isinstance(values, (bytes, bytearray, memoryview)):
+    if type(values) is not list and (
+        not isinstance(values, Sequence) or isinstance(values, (bytes, bytearray, memoryview))
+    ):
         raise InvalidMail("bad_type", field, "must be a list of strings")
-    if not all(value is None or isinstance(value, str) for value in values):
-        raise InvalidMail("bad_type", field, "must be a list of strings")
+    for value in values:
+        if value is not None and not isinstance(value, str):
+            raise InvalidMail("bad_type", field, "must be a list of strings")
 
 
 def _octets(value: str, field: str) -> int:
@@ -130,13 +138,19 @@ def _octets(value: str, field: str) -> int:
 
 def _check_envelope(mail: Mail) -> None:
     if mail.sender is not None:
-        _check_address(mail.sender, "sender")
-    count = (
-        _check_addresses(mail.to, "to") + _check_addresses(mail.cc, "cc") + _check_addresses(mail.bcc, "bcc")
-    )
+        _check_sender(mail.sender)
+    count = _check_addresses(mail.to, "to")
+    if mail.cc != () or mail.bcc != ():
+        count += _check_addresses(mail.cc, "cc") + _check_addresses(mail.bcc, "bcc")
     if not 1 <= count <= MAX_RECIPIENTS:
         raise InvalidMail("recipient_count", "to", "a mail has 1 to 100 recipients", "send several mails")
-    _check_addresses(mail.reply_to, "reply_to")
+    if mail.reply_to != ():
+        _check_addresses(mail.reply_to, "reply_to")
+
+
+@lru_cache(maxsize=64)  # an application has few senders
+def _check_sender(sender: str) -> None:
+    _check_address(sender, "sender")
 
 
 def _check_addresses(mailboxes: str | Sequence[str], field: str) -> int:
@@ -175,7 +189,12 @@ def _check_address(mailbox: str, field: str) -> None:
 def _too_long_or_odd(address: str, field: str) -> bool:
     """What the pattern of an address does not say."""
     local, _, domain = address.rpartition("@")
-    return _octets(address, field) > 254 or _octets(local, field) > 64 or _bad_domain(domain) is not None
+    return (
+        _octets(address, field) > 254
+        or _octets(local, field) > 64
+        or _hyphen_at_end(domain) is not None
+        or (len(domain) > 63 and _long_label(domain) is not None)
+    )
 
 
 def _check_subject(subject: str | None) -> int:

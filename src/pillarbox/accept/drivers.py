@@ -115,13 +115,19 @@ _DRIVERS = {
 }
 
 
+_known: dict[type, Driver] = {}
+
+
 def driver_of(connection: object) -> Driver:
     """The driver of a connection, known by where its type or a parent of it was defined."""
-    type_ = type(connection)
+    return _known.get(type(connection)) or _driver_for(type(connection))
+
+
+def _driver_for(type_: type) -> Driver:
     for parent in type_.__mro__:
         driver = _DRIVERS.get((parent.__module__.partition(".")[0], parent.__name__))
         if driver is not None:
-            return driver
+            return _known.setdefault(type_, driver)
     raise TypeError(f"cannot enqueue on a {type_.__module__}.{type_.__qualname__}; supported are {SUPPORTED}")
 
 

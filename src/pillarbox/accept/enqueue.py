@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 from typing import Any, Protocol, cast, overload
 from uuid import UUID
 
@@ -57,14 +56,20 @@ def enqueue_many(connection: Any, mails: Iterable[Mail]) -> list[UUID] | Awaitab
 
 def _enqueue(driver: Driver, connection: Any, mail: Mail) -> UUID:
     check(mail)
-    with _our_errors():
+    try:
         return cast(list[UUID], driver.run(connection, call_for(mail)))[0]
+    except Exception as error:
+        _raise_ours(error)
+        raise
 
 
 async def _enqueue_async(driver: Driver, connection: Any, mail: Mail) -> UUID:
     check(mail)
-    with _our_errors():
+    try:
         return (await cast(Awaitable[list[UUID]], driver.run(connection, call_for(mail))))[0]
+    except Exception as error:
+        _raise_ours(error)
+        raise
 
 
 def _enqueue_many(driver: Driver, connection: Any, mails: Iterable[Mail]) -> list[UUID]:
@@ -72,8 +77,11 @@ def _enqueue_many(driver: Driver, connection: Any, mails: Iterable[Mail]) -> lis
     ids: list[UUID] = []
     # Where each statement commits by itself only a single one is all or nothing.
     for first, call in calls_for(checked, in_one=cast(bool, driver.commits_itself(connection))):
-        with _our_errors(first):
+        try:
             ids += cast(list[UUID], driver.run(connection, call))
+        except Exception as error:
+            _raise_ours(error, first)
+            raise
     return ids
 
 
@@ -83,8 +91,11 @@ async def _enqueue_many_async(driver: Driver, connection: Any, mails: Iterable[M
     for first, call in calls_for(
         checked, in_one=await cast(Awaitable[bool], driver.commits_itself(connection))
     ):
-        with _our_errors(first):
+        try:
             ids += await cast(Awaitable[list[UUID]], driver.run(connection, call))
+        except Exception as error:
+            _raise_ours(error, first)
+            raise
     return ids
 
 
@@ -101,15 +112,10 @@ def _checked(mails: Iterable[Mail]) -> Sequence[Mail]:
     return checked
 
 
-@contextmanager
-def _our_errors(first: int = 0) -> Iterator[None]:
-    """Raise our own error instead of the driver's where the database refused the mail."""
-    try:
-        yield
-    except Exception as foreign:
-        found = translated(foreign)
-        if found is None:
-            raise
+def _raise_ours(foreign: Exception, first: int = 0) -> None:
+    """Raise our own error if the database refused a mail; `first` is the position of a statement's first."""
+    found = translated(foreign)
+    if found is not None:
         error, position = found
         if position is not None:
             _place(error, first + position)

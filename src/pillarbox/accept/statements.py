@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC
 from functools import lru_cache
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from pillarbox.accept.checks import to_json
 from pillarbox.accept.mail import Attachment, Mail, listed
@@ -24,11 +24,12 @@ _CASTS = {
     "send_at": "text::timestamptz", "expires_at": "text::timestamptz", "max_attempts": "integer",
     "raw": "bytea", "texts": "text[]", "htmls": "text[]", "raws": "bytea[]",
 }  # fmt: skip
-_JSON = ("headers", "attachments", "metadata")
+_OPTIONAL = ("sender", "subject", "text", "html", "kind", "max_attempts", "idempotency_key")
+_LISTS = ("cc", "bcc", "reply_to", "tags")
+_JSON = frozenset({"headers", "attachments", "metadata"})
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A call of an SQL function with named arguments."""
 
     function: str
@@ -47,7 +48,7 @@ def _statement(function: str, names: tuple[str, ...], style: str) -> str:
         f'"{name}" => {_cast(placeholders.format(number=number, name=name), _CASTS.get(name, "text"))}'
         for number, name in enumerate(names, 1)
     )
-    return f"SELECT * FROM pillarbox.{function}({', '.join(arguments)})"  # noqa: S608 (names are ours)
+    return f"SELECT pillarbox.{function}({', '.join(arguments)})"
 
 
 def _cast(placeholder: str, types: str) -> str:
@@ -59,9 +60,8 @@ def _cast(placeholder: str, types: str) -> str:
 def call_for(mail: Mail) -> Call:
     """The call that enqueues one mail."""
     arguments = _arguments(mail)
-    for name in _JSON:
-        if name in arguments:
-            arguments[name] = to_json(arguments[name])
+    for name in _JSON & arguments.keys():
+        arguments[name] = to_json(arguments[name])
     return Call("enqueue", tuple(arguments), tuple(arguments.values()))
 
 
@@ -107,15 +107,12 @@ def _weight(arguments: dict[str, Any]) -> int:
 
 def _arguments(mail: Mail) -> dict[str, Any]:
     """The SQL function's arguments for a checked mail, without those that are left out."""
-    arguments: dict[str, Any] = {"to": list(listed(mail.to))}
-    for name in ("sender", "subject", "text", "html", "kind", "max_attempts", "idempotency_key"):
-        value = getattr(mail, name)
-        if value is not None:
-            arguments[name] = value
-    for name in ("cc", "bcc", "reply_to", "tags"):
-        value = getattr(mail, name)
-        if value:
-            arguments[name] = list(listed(value))
+    given = zip(_OPTIONAL, _optional(mail), strict=True)
+    arguments: dict[str, Any] = {name: value for name, value in given if value is not None}
+    arguments["to"] = list(listed(mail.to))
+    for name, values in zip(_LISTS, (mail.cc, mail.bcc, mail.reply_to, mail.tags), strict=True):
+        if values:
+            arguments[name] = list(listed(values))
     if mail.tenant != "default":
         arguments["tenant"] = mail.tenant
     if mail.class_ != "transactional":
@@ -127,6 +124,9 @@ def _arguments(mail: Mail) -> dict[str, Any]:
     if mail.headers or mail.attachments or mail.metadata is not None or mail.send_at or mail.expires_at:
         _add_rarer(arguments, mail)
     return arguments
+
+
+_optional = attrgetter(*_OPTIONAL)
 
 
 def _add_rarer(arguments: dict[str, Any], mail: Mail) -> None:

@@ -9,7 +9,6 @@ from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from pillarbox.setting_kinds import show_duration
 from pillarbox.store.statistics import STATES, Statistics
 
 if TYPE_CHECKING:
@@ -68,12 +67,17 @@ def _lately(numbers: Statistics) -> str:
         _card("sent, last hour", numbers.sent),
         _card("failed, last hour", numbers.failed, numbers.failed > 0),
         _card("per second, last minute", f"{numbers.rate:.1f}"),
-        _card(
-            "oldest due for",
-            "–" if oldest is None else show_duration(round(oldest)) if oldest >= 1 else "< 1s",
-        ),
+        _card("oldest due for", "–" if oldest is None else _span(oldest)),
     ]
     return f'<h2>Lately</h2><div class="cards">{"".join(cards)}</div>'
+
+
+def _span(seconds: float) -> str:
+    """A length of time in its largest unit."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _workers(numbers: Statistics) -> str:

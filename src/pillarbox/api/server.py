@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import logging
 import socket
@@ -89,7 +90,9 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.setblocking(False)
     except OSError as error:
         listener.close()
-        reason = "is in use" if error.errno == 98 else f"cannot be listened on ({error.strerror})"
+        reason = (
+            "is in use" if error.errno == errno.EADDRINUSE else f"cannot be listened on ({error.strerror})"
+        )
         raise SettingsError(f"{_where(host, port)} {reason}: choose another with --http HOST:PORT") from None
     return listener
 

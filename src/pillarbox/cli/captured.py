@@ -52,7 +52,7 @@ async def list_(
     rows = [
         (
             str(one.id),
-            output.when(one.at),
+            output.age(one.at),
             one.sender,
             ", ".join(one.recipients),
             one.subject,
@@ -60,7 +60,7 @@ async def list_(
         )
         for one in found
     ]
-    output.table(("no.#", "captured!", "from", "to", "subject", "size#"), rows, "no mail was captured")
+    output.table(("no.#", "captured", "from~", "to~", "subject~", "size#"), rows, "no mail was captured")
 
 
 async def show(

@@ -149,8 +149,6 @@ def guarded(run: Callable[[], int]) -> int:
     except (typer.Abort, typer.BadParameter):
         raise
     except BaseException as error:
-        if os.environ.get("PYTHONDEVMODE"):
-            raise
         output.error(explain(first_of(error)))
         return 1
 
@@ -171,4 +169,6 @@ def explain(error: BaseException) -> str:
         return f"{error}. Is it running, and is the URL right? (--database-url, PILLARBOX_DATABASE_URL)"
     if isinstance(error, PillarboxError):
         return str(error)
+    if getattr(error, "sqlstate", None):
+        return f"PostgreSQL refused: {error}"
     return f"unexpected {type(error).__name__}: {error} (a fault in Pillarbox: please report it)"

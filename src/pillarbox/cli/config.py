@@ -46,7 +46,7 @@ async def config(
                 ]
             )
     else:
-        output.table(("setting!", "value", "from"), [(row.name, row.value, row.source) for row in rows])
+        output.table(("setting", "value~", "from~"), [(row.name, row.value, row.source) for row in rows])
 
 
 def _default(default: str, why: str) -> str:

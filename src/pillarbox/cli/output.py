@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
@@ -70,7 +69,7 @@ def note(text: str) -> None:
 
 
 def error(text: str) -> None:
-    line = Text("error: ", style="bold red").append(Text(clean_lines(text), style="default not bold"))
+    line = Text.assemble(("error: ", "bold red"), clean_lines(text))
     console(stderr=True).print(line, soft_wrap=True)
 
 
@@ -110,43 +109,42 @@ def _key(name: str) -> str:
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "nothing") -> None:
     """A table: drawn on a terminal, plain columns elsewhere. Cells are text or Text."""
-    shown = [
-        [one if isinstance(one, Text) else Text(clean("" if one is None else one)) for one in row]
-        for row in rows
-    ]
+    shown = [[one if isinstance(one, Text) else Text(clean(one or "")) for one in row] for row in rows]
     if not shown:
         note(empty)
     elif is_terminal():
+        _fit(heads, shown, console().width)
         console().print(drawn(heads, shown))
     else:
         _columns(heads, shown)
 
 
-def drawn(heads: Sequence[str], rows: Iterable[Sequence[RenderableType]], title: str | None = None) -> Table:
-    """The table as rich draws it; a head with a trailing `#` is a number's, one with `!` must not be cut."""
-    drawing = Table(
-        box=SIMPLE_HEAD,
-        header_style="dim",
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        pad_edge=False,
-    )
+def drawn(heads: Sequence[str], rows: Iterable[Sequence[Text]]) -> Table:
+    """The table as rich draws it; `#` after a head means numbers, `~` that its cells may be cut to fit."""
+    drawing = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False)
     for head in heads:
-        drawing.add_column(
-            head.rstrip("#!"),
-            justify="right" if head.endswith("#") else "left",
-            no_wrap=head.endswith(("#", "!")),
-            overflow="fold",
-        )
+        side: Literal["left", "right"] = "right" if head.endswith("#") else "left"
+        drawing.add_column(head.rstrip("#~"), justify=side, overflow="fold", no_wrap=not head.endswith("~"))
     for row in rows:
         drawing.add_row(*row)
     return drawing
 
 
+def _fit(heads: Sequence[str], rows: list[list[Text]], width: int) -> None:
+    """Cut the cells that may be cut, so that a row stays a line; the short columns are left whole."""
+    wanted = [max(len(head), *(row[n].cell_len for row in rows)) for n, head in enumerate(heads)]
+    elastic = sorted((n for n, head in enumerate(heads) if head.endswith("~")), key=wanted.__getitem__)
+    room = width - 3 * len(heads) - sum(wanted[n] for n in range(len(heads)) if n not in elastic)
+    for place, n in enumerate(elastic):
+        share = max(room // (len(elastic) - place), 8)
+        room -= min(wanted[n], share)
+        for row in rows:
+            row[n].truncate(min(wanted[n], share), overflow="ellipsis")
+
+
 def _columns(heads: Sequence[str], rows: list[list[Text]]) -> None:
     lines = [
-        [head.rstrip("#!").upper() for head in heads],
+        [head.rstrip("#~").upper() for head in heads],
         *([one.plain or "-" for one in row] for row in rows),
     ]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -160,12 +158,17 @@ def pairs(rows: Iterable[tuple[str, object]]) -> None:
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
         text = value if isinstance(value, Text) else Text(clean(value))
-        say(Text(f"  {name.ljust(width)}  ", style="dim").append(text))
+        say(Text.assemble((f"  {name.ljust(width)}  ", "dim"), text))
 
 
 def when(at: datetime | None) -> str:
     """A time, in UTC."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z" if at else ""
+
+
+def age(at: datetime) -> str:
+    """How long ago, for people; the time itself for programs."""
+    return span(max((datetime.now(UTC) - at).total_seconds(), 0)) if is_terminal() else when(at)
 
 
 def span(seconds: float) -> str:
@@ -203,4 +206,4 @@ def octets(count: int) -> str:
 
 def plain_terminal() -> bool:
     """Whether nothing should move: no terminal, or a dumb one."""
-    return not is_terminal() or os.environ.get("TERM") == "dumb"
+    return not is_terminal() or console().is_dumb_terminal

@@ -65,7 +65,7 @@ async def list_(
          Text("on", style="green") if one.enabled else Text("off", style="dim"))
         for one in shown
     ]  # fmt: skip
-    heads = ("name!", "kind", "server", "tls", "username", "secret", "retry", "")
+    heads = ("name", "kind", "server~", "tls", "username~", "secret", "retry", "")
     output.table(heads, rows, "no provider: add one with `pillarbox provider add`")
 
 
@@ -96,7 +96,7 @@ async def show(given: Given, name: Name) -> None:
     if given.json:
         output.print_json(public)
         return
-    output.say(Text(f"{provider.name} ", style="bold").append(Text(f"({provider.kind})", style="dim")))
+    output.say(Text.assemble((provider.name, "bold"), (f" ({provider.kind})", "dim")))
     rows: list[tuple[str, object]] = [
         ("enabled", "yes" if provider.enabled else "no"),
         ("secret", public["secret"]),
@@ -147,14 +147,11 @@ async def prove(
             {"ok": all(one["verdict"] == "accepted" for one in results), "found": found, "sent": results}
         )
     else:
-        output.say(Text("ok ", style="green").append(output.clean(found)))
+        output.say(Text.assemble(("ok ", "green"), output.clean(found)))
         for one in results:
             words = [str(one[key]) for key in ("reason", "code", "text") if one[key] is not None]
-            output.say(
-                output.styled(one["verdict"]).append(
-                    output.clean(f" {one['to']} {' '.join(words)}"), style="default"
-                )
-            )
+            said = output.clean(f" {one['to']} {' '.join(words)}")
+            output.say(Text.assemble(output.styled(one["verdict"]), said))
     return 0 if all(one["verdict"] == "accepted" for one in results) else 1
 
 

@@ -58,7 +58,7 @@ async def list_(
     if given.json:
         output.print_json(found)
         return
-    heads = ("id!", "accepted!", "to", "subject", "state", "tries#", "reason", "provider")
+    heads = ("id", "accepted", "state", "tries#", "to~", "subject~", "reason", "provider")
     output.table(heads, [_row(one) for one in found], "no message fits")
     if len(found) == limit:
         output.note(f"there may be more: add --before {found[-1].id}")
@@ -68,11 +68,11 @@ def _row(one: Listed) -> tuple[object, ...]:
     more = f" +{len(one.recipients) - 1}" if len(one.recipients) > 1 else ""
     return (
         str(one.id),
-        output.when(one.created_at),
-        one.recipients[0] + more,
-        one.subject,
+        output.age(one.created_at),
         summary(one.states),
         str(one.attempts),
+        one.recipients[0] + more,
+        one.subject,
         ", ".join(one.reasons),
         ", ".join(one.providers),
     )

@@ -104,9 +104,8 @@ def _tell(story: Story, content: Content | None) -> None:
         _tell_text(content.text)
     output.say(Text("\nWhat happened", style="bold"))
     for moment in sorted(moments(story), key=lambda one: one.at):
-        output.say(
-            Text(f"  {moment.at:%Y-%m-%d %H:%M:%S.%f}"[:-3] + "Z  ", style="dim").append_text(moment.what)
-        )
+        at = f"  {moment.at:%Y-%m-%d %H:%M:%S.%f}"[:-3] + "Z  "
+        output.say(Text.assemble((at, "dim"), moment.what))
         for line in moment.below:
             output.say(Text("      ").append_text(line))
 
@@ -139,31 +138,20 @@ def _sizes(one: Envelope) -> str:
 
 def _tell_deliveries(story: Story) -> None:
     rows = [
-        (
-            str(one.n),
-            one.role,
-            one.recipient,
-            output.styled(one.state),
-            str(one.attempts),
-            one.reason,
-            one.provider,
-            _next(one),
-        )
+        (str(one.n), one.role, one.recipient, output.styled(one.state), str(one.attempts), one.reason,
+         one.provider, _next(one))
         for one in story.deliveries
-    ]
-    output.table(("n#", "", "recipient", "state", "tries#", "reason", "provider", "next attempt"), rows)
+    ]  # fmt: skip
+    output.table(("n#", "", "recipient~", "state", "tries#", "reason", "provider", "next attempt"), rows)
+    plans: dict[str, list[str]] = {}
     for one in story.deliveries:
-        if one.state not in WAITING:
-            continue
-        policy, waits = _policy(one, story.message), remaining(one, story.message)
-        if policy:
-            ahead = ", ".join(output.span(wait) for wait in waits) or "no more"
-            output.say(
-                Text(
-                    f"  {one.n}: retry policy {policy}; if the next attempt fails, then after {ahead}",
-                    style="dim",
-                )
-            )
+        if one.state in WAITING and (policy := _policy(one, story.message)):
+            plan = ", ".join(map(output.span, remaining(one, story.message))) or "no more: it was the last"
+            plans.setdefault(
+                f"retry policy {policy}; if the next attempt fails, then after {plan}", []
+            ).append(str(one.n))
+    for plan, numbers in plans.items():
+        output.say(Text(f"  {', '.join(numbers)}: {plan}", style="dim"))
 
 
 def _next(one: DeliveryFacts) -> str:
@@ -205,9 +193,7 @@ def moments(story: Story) -> Iterator[Moment]:
                 one.claimed_at, Text(f"claimed by worker {one.worker} (delivery {one.n}), in flight")
             )
         elif one.settled_at:
-            yield Moment(
-                one.settled_at, output.styled(one.state).append(f" (delivery {one.n})", style="default")
-            )
+            yield Moment(one.settled_at, Text.assemble(output.styled(one.state), f" (delivery {one.n})"))
 
 
 def _attempt(claim: int, rows: list[AttemptFacts]) -> Moment:
@@ -226,4 +212,4 @@ def _attempt(claim: int, rows: list[AttemptFacts]) -> Moment:
 def _outcome(row: AttemptFacts) -> Text:
     words = [row.reason, str(row.code) if row.code else None, row.reply]
     said = " ".join(output.clean(word) for word in words if word)
-    return Text(f"{row.n}: ").append_text(output.styled(row.verdict)).append(f" {said}", style="default")
+    return Text.assemble(f"{row.n}: ", output.styled(row.verdict), f" {said}")

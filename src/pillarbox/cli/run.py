@@ -54,7 +54,7 @@ async def up(given: Given) -> int:
         with stopping(stop), _sole(settings.data_dir, embedded):
             if embedded:
                 output.note(f"starting PostgreSQL in {settings.data_dir / 'postgres'}")
-            async with open_app(settings, start=embedded, migrating=True) as app:
+            async with open_app(settings, start=embedded, migrating=True, patient=None if embedded else stop) as app:
                 await ensure_provider(app, development=embedded)
                 found = await providers.list_providers(app.database)
                 roles: list[Role] = [partial(serve_http, ready=partial(_banner, app, found))]
@@ -81,10 +81,14 @@ async def worker(given: Given) -> int:
     stop = asyncio.Event()
     try:
         with stopping(stop):
-            async with open_app(given.settings) as app:
+            async with open_app(given.settings, patient=stop) as app:
+                await ensure_provider(app, development=False)
                 await serve(app, stop, work)
     except asyncio.CancelledError:
         return INTERRUPTED
+    except StoreError:
+        if not stop.is_set():  # stopped while it waited for the database
+            raise
     output.note("stopped")
     return 0
 

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import mimetypes
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from uuid import UUID
 
 import typer
 from rich.progress import track
 from rich.text import Text
 
+from pillarbox.accept.enqueue import enqueue, enqueue_many
+from pillarbox.accept.mail import Attachment, Mail
 from pillarbox.cli import options, output
 from pillarbox.cli.command import Given, command
 from pillarbox.errors import InvalidMail, NotPossible
 from pillarbox.model.delivery import FINISHED, State
-from pillarbox.store import catalog
 from pillarbox.store.messages import states_of, story
 
 if TYPE_CHECKING:
@@ -93,13 +93,11 @@ async def send(
     """
     if not (text or html or attach):
         text = "This is a test mail. If you can read it, everything works.\n"
-    fields: dict[str, Any] = {
-        "to": to, "sender": sender, "cc": cc, "bcc": bcc, "subject": subject, "text": text, "html": html,
-        "attachments": [_attachment(path) for path in attach or ()], "tenant": tenant, "class": class_name,
-        "kind": kind, "tags": tag, "priority": priority, "send_at": send_at.isoformat() if send_at else None,
-        "max_attempts": max_attempts,
-    }  # fmt: skip
-    mail = {name: value for name, value in fields.items() if value not in (None, [])}
+    mail = Mail(
+        sender=sender, to=to, cc=cc or (), bcc=bcc or (), subject=subject, text=text, html=html,
+        attachments=[_attachment(path) for path in attach or ()], tenant=tenant, class_=class_name, kind=kind,
+        tags=tag or (), priority=priority, send_at=send_at, max_attempts=max_attempts,
+    )  # fmt: skip
     async with given.app() as app:
         ids = await _enqueue(app, mail, count)
         if not wait:
@@ -109,23 +107,23 @@ async def send(
         return await _await(app, ids, timeout, given.json)
 
 
-def _attachment(path: Path) -> dict[str, str]:
+def _attachment(path: Path) -> Attachment:
     try:
         content = path.read_bytes()
     except OSError as error:
         raise InvalidMail("bad_attachment", "--attach", f"{path}: {error.strerror}") from None
     kind, _ = mimetypes.guess_type(path.name)
-    return {
-        "filename": path.name,
-        "content": base64.b64encode(content).decode("ascii"),
-        "content_type": kind or "application/octet-stream",
-    }
+    return Attachment(path.name, content, kind or "application/octet-stream")
 
 
-async def _enqueue(app: App, mail: dict[str, Any], count: int) -> list[UUID]:
+async def _enqueue(app: App, mail: Mail, count: int) -> list[UUID]:
     ids: list[UUID] = []
     for size in _batches(count):
-        ids += await catalog.enqueue(app.database, [mail] * size)
+        async with app.database.transaction() as connection:
+            if size == 1:
+                ids.append(await enqueue(connection, mail))
+            else:
+                ids += await enqueue_many(connection, [mail] * size)
     return ids
 
 
@@ -178,5 +176,5 @@ async def _tell(app: App, message_id: UUID) -> None:
         last = next((attempt for attempt in reversed(told.attempts) if attempt.n == one.n), None)
         words = [one.reason or "", str(last.code or "") if last else "", (last.reply or "") if last else ""]
         via = f" via {one.provider}" if one.provider else ""
-        line = Text(output.clean(f"{one.recipient}: ")).append_text(output.styled(one.state))
-        output.say(line.append(output.clean(f"{via} {' '.join(filter(None, words))}".rstrip())))
+        said = output.clean(f"{via} {' '.join(filter(None, words))}".rstrip())
+        output.say(Text.assemble(output.clean(f"{one.recipient}: "), output.styled(one.state), said))

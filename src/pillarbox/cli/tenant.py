@@ -74,7 +74,7 @@ async def list_tenants(given: Given) -> None:
         output.print_json(found)
     else:
         rows = [(one.name, one.default_sender, output.when(one.created_at)) for one in found]
-        output.table(("name!", "default sender", "since!"), rows)
+        output.table(("name", "default sender~", "since"), rows)
 
 
 async def list_classes(given: Given) -> None:
@@ -89,7 +89,7 @@ async def list_classes(given: Given) -> None:
     if given.json:
         output.print_json(found)
     else:
-        output.table(("name!", "retry", "unknowns", "secret", "content kept"), [_row(one) for one in found])
+        output.table(("name", "retry", "unknowns", "secret", "content kept"), [_row(one) for one in found])
 
 
 def _row(one: catalog.ClassFacts) -> tuple[str, ...]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
 
-from pillarbox.model.message import Attachment, Content, Message
+from pillarbox.model.message import Content, Message
 from pillarbox.queue.base import Account, Claimed, Key, Settlement
 from pillarbox.store import sql
+from pillarbox.store.contents import read_attachments
 from pillarbox.store.database import Database
 
 QUERIES = sql.load("queue")
@@ -92,25 +92,11 @@ def _claimed(row: asyncpg.Record, now: float) -> Claimed:
         reply_to or (),
         json.loads(headers) if headers else {},
     )
-    content = Content(text, html, raw, _attachments(attachments)) if has_content else None
+    content = Content(text, html, raw, read_attachments(attachments)) if has_content else None
     return Claimed(
         message, content, claim, ns, recipients, attempts, tenant_id, size, class_name, kind, max_attempts,
         bool(expired), expires_at, age, now,
     )  # fmt: skip
-
-
-def _attachments(stored: str | None) -> Sequence[Attachment]:
-    if not stored:
-        return ()
-    return [
-        Attachment(
-            item["filename"],
-            base64.b64decode(item["content"]),
-            item.get("content_type") or "application/octet-stream",
-            item.get("content_id"),
-        )
-        for item in json.loads(stored)
-    ]
 
 
 def _columns(settlements: Sequence[Settlement]) -> list[list[Any]]:

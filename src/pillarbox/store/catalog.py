@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email import policy
@@ -11,20 +10,13 @@ from email.parser import BytesHeaderParser
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-import asyncpg
-
-from pillarbox.errors import IdempotencyConflict, InvalidMail, NotFound, NotPossible, UnknownName
+from pillarbox.errors import NotFound, NotPossible
 from pillarbox.store import sql
 
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
 QUERIES = sql.load("providers") | sql.load("catalog")
-ERRORS: Mapping[str, type[InvalidMail]] = {
-    "PB400": InvalidMail,
-    "PB404": UnknownName,
-    "PB409": IdempotencyConflict,
-}
 NEWEST = 2**63 - 1
 
 
@@ -54,17 +46,6 @@ class Captured:
     recipients: Sequence[str]
     size: int
     subject: str
-
-
-async def enqueue(database: Database, mails: Sequence[Mapping[str, Any]]) -> list[UUID]:
-    """Accept mails, all or none; InvalidMail says what is wrong with one."""
-    try:
-        rows = await database.fetch(QUERIES["enqueue_many"], json.dumps(mails))
-    except asyncpg.PostgresError as error:
-        if (kind := ERRORS.get(error.sqlstate or "")) is None:
-            raise
-        raise kind(error.constraint_name, error.column_name, error.detail, error.hint or None) from None
-    return [UUID(str(row[0])) for row in rows]
 
 
 async def sealed_providers(database: Database) -> set[int]:

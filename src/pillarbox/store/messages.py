@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Sequence
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from pillarbox.errors import NotFound
-from pillarbox.model.message import Attachment, Content, Message
+from pillarbox.model.message import Content, Message
 from pillarbox.store import sql
+from pillarbox.store.contents import read_attachments
 
 if TYPE_CHECKING:
     import asyncpg
@@ -251,16 +251,7 @@ async def content(database: Database, message_id: UUID) -> Content | None:
         row["text"],
         row["html"],
         row["raw"],
-        [_attachment(one) for one in json.loads(row["attachments"] or "[]")],
-    )
-
-
-def _attachment(stored: dict[str, Any]) -> Attachment:
-    return Attachment(
-        stored["filename"],
-        base64.b64decode(stored["content"]),
-        stored.get("content_type") or "application/octet-stream",
-        stored.get("content_id"),
+        read_attachments(row["attachments"]),
     )
 
 

@@ -26,31 +26,26 @@ END $$;
 -- The bare address of `a@b` or `Name <a@b>`; raises when it is not a legal one.
 CREATE FUNCTION pillarbox._address(mailbox text, field text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
-  address text := mailbox;
-  domain text;
+  address text := CASE WHEN right(mailbox, 1) = '>' THEN substring(mailbox FROM '^[^<>]*<([^<>]*)>$') ELSE mailbox END;
+  domain text := split_part(address, '@', -1);
 BEGIN
-  IF mailbox IS NULL OR mailbox = '' THEN
+  -- One expression, since most addresses are fine. The pattern for long labels is slow, and few domains need it.
+  IF octet_length(mailbox) <= 998 AND mailbox !~ '[\u0001-\u001f\u007f]' AND octet_length(address) <= 254
+     AND octet_length(address) - octet_length(domain) <= 65
+     AND address ~ '^([^\u0001-\u0020"(),.:;<>@\[\\\]\u007f-\u00a0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]+(\.[^\u0001-\u0020"(),.:;<>@\[\\\]\u007f-\u00a0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]+)*|"([^"\\\u0001-\u001f\u007f-\u009f]|\\[ -~])*")@([^\u0001-\u002c./:-@\[-`{-\u00a0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]+(\.[^\u0001-\u002c./:-@\[-`{-\u00a0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]+)*|\[([0-9]{1,3}(\.[0-9]{1,3}){3}|IPv6:[0-9A-Fa-f:.]{2,45})\])$'
+     AND domain !~ '(^|\.)-|-(\.|$)' AND (length(domain) <= 63 OR domain !~ '[^.]{64}') THEN
+    RETURN address;
+  ELSIF mailbox IS NULL OR mailbox = '' THEN
     PERFORM pillarbox._fail('PB400', 'bad_address', field, 'an address is missing', 'write name@domain');
   ELSIF octet_length(mailbox) > 998 THEN
     PERFORM pillarbox._fail('PB400', 'too_long', field, 'a name and address may have 998 octets together');
   ELSIF mailbox ~ '[\u0001-\u001f\u007f]' THEN
     PERFORM pillarbox._fail('PB400', 'control_character', field, 'an address may not contain control characters',
                             'remove line ends, tabs and NULs');
+  ELSIF address IS NULL THEN
+    PERFORM pillarbox._fail('PB400', 'bad_address', field, 'the angle brackets do not match', 'write Name <name@domain>');
   END IF;
-  IF right(mailbox, 1) = '>' THEN
-    address := substring(mailbox FROM '^[^<>]*<([^<>]*)>$');
-    IF address IS NULL THEN
-      PERFORM pillarbox._fail('PB400', 'bad_address', field, 'the angle brackets do not match', 'write Name <name@domain>');
-    END IF;
-  END IF;
-  domain := split_part(address, '@', -1);
-  -- The last test is slow, and few domains are long enough to need it.
-  IF address !~ '^([^\u0001-\u0020"(),.:;<>@\[\\\]\u007f-\u00a0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]+(\.[^\u0001-\u0020"(),.:;<>@\[\\\]\u007f-\u00a0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]+)*|"([^"\\\u0001-\u001f\u007f-\u009f]|\\[ -~])*")@([^\u0001-\u002c./:-@\[-`{-\u00a0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]+(\.[^\u0001-\u002c./:-@\[-`{-\u00a0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff]+)*|\[([0-9]{1,3}(\.[0-9]{1,3}){3}|IPv6:[0-9A-Fa-f:.]{2,45})\])$'
-     OR octet_length(address) > 254 OR octet_length(address) - octet_length(domain) > 65
-     OR domain ~ '(^|\.)-|-(\.|$)' OR length(domain) > 63 AND domain ~ '[^.]{64}' THEN
-    PERFORM pillarbox._fail('PB400', 'bad_address', field, 'not a legal e-mail address', 'write name@domain');
-  END IF;
-  RETURN address;
+  PERFORM pillarbox._fail('PB400', 'bad_address', field, 'not a legal e-mail address', 'write name@domain');
 END $$;
 
 -- The bare addresses of a list of mailboxes.
@@ -240,53 +235,11 @@ BEGIN
   RETURN attached;
 END $$;
 
--- Accept one mail; returns its id. Documented in docs/reference/sql.md.
-CREATE FUNCTION pillarbox.enqueue(
-  sender text DEFAULT NULL, "to" text[] DEFAULT NULL, subject text DEFAULT NULL, text text DEFAULT NULL,
-  html text DEFAULT NULL, cc text[] DEFAULT NULL, bcc text[] DEFAULT NULL, reply_to text[] DEFAULT NULL,
-  raw bytea DEFAULT NULL, headers jsonb DEFAULT NULL, attachments jsonb DEFAULT NULL, tenant text DEFAULT 'default',
-  class text DEFAULT 'transactional', kind text DEFAULT NULL, priority text DEFAULT 'normal',
-  send_at timestamptz DEFAULT NULL, expires_at timestamptz DEFAULT NULL, max_attempts integer DEFAULT NULL,
-  idempotency_key text DEFAULT NULL, tags text[] DEFAULT NULL, metadata jsonb DEFAULT NULL
-) RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-#variable_conflict use_variable
--- A hot path. Assignments and IFs of plain expressions are cheap; PERFORM, SELECT and subqueries cost several times
--- as much, and every expression costs again in each new transaction.
-DECLARE
-  id uuid;
-  now timestamptz := clock_timestamp();
-  lane smallint := array_position('{urgent,normal,bulk}', priority) - 1;
-  -- Most mails have none of these: what is rare waits behind one check.
-  more boolean := num_nonnulls(cc, bcc, reply_to, raw, headers, attachments, kind, send_at, expires_at, max_attempts,
-                               idempotency_key, tags, metadata) > 0;
-  tenant_id integer;
-  default_sender text;
-  known_class boolean;
-  sender_address text;
-  recipients text[];
-  copies text[] := '{}';
-  blind text[] := '{}';
-  size integer;
-  hash bytea;
+-- The rules of subject and content; raises when one is broken.
+CREATE FUNCTION pillarbox._check_content(
+  subject text, text text, html text, raw bytea, headers jsonb, attachments jsonb, reply_to text[]
+) RETURNS void LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
-  SELECT t.id, t.default_sender, EXISTS (SELECT FROM pillarbox.classes c WHERE c.name = class)
-    INTO tenant_id, default_sender, known_class FROM pillarbox.tenants t WHERE t.name = tenant;
-  IF known_class IS NOT TRUE OR lane IS NULL THEN
-    PERFORM pillarbox._fail_name(tenant, tenant_id, class, known_class);
-  END IF;
-
-  sender_address := pillarbox._address(coalesce(sender, default_sender), 'sender');
-  recipients := pillarbox._addresses(coalesce("to", '{}'), 'to');
-  IF more THEN
-    copies := pillarbox._addresses(coalesce(cc, '{}'), 'cc');
-    blind := pillarbox._addresses(coalesce(bcc, '{}'), 'bcc');
-  END IF;
-  IF cardinality(recipients) + cardinality(copies) + cardinality(blind) NOT BETWEEN 1 AND 100 THEN
-    PERFORM pillarbox._fail('PB400', 'recipient_count', 'to', 'a mail has 1 to 100 recipients', 'send several mails');
-  ELSIF more AND reply_to IS NOT NULL THEN
-    PERFORM pillarbox._addresses(reply_to, 'reply_to');
-  END IF;
-
   IF octet_length(subject) > 998 THEN
     PERFORM pillarbox._fail('PB400', 'too_long', 'subject', 'may have 998 octets', 'shorten it');
   ELSIF subject ~ '[\u0001-\u0008\u000a-\u001f\u007f]' THEN
@@ -307,22 +260,79 @@ BEGIN
   ELSIF octet_length(html) > 1048576 THEN
     PERFORM pillarbox._fail('PB400', 'too_big', 'html', 'may have 1 MiB', 'send a link instead');
   END IF;
+END $$;
 
+-- All the rules of a usual mail, to one recipient and without the rarer fields; returns the recipient's bare address.
+CREATE FUNCTION pillarbox._check_usual(
+  tenant text, tenant_id integer, class text, known_class boolean, lane smallint, sender text, recipient text, subject text,
+  text text, html text
+) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+  sender_address text;
+BEGIN
+  IF known_class IS NOT TRUE OR tenant_id IS NULL OR lane IS NULL THEN
+    PERFORM pillarbox._fail_name(tenant, tenant_id, class, known_class);
+  END IF;
+  sender_address := pillarbox._address(sender, 'sender');
+  recipient := pillarbox._address(recipient, 'to');
+  -- Short and with a body: that breaks no rule. All else is looked at closely.
+  IF length(subject) > 200 OR subject ~ '[\u0001-\u001f\u007f]'
+     OR (octet_length(text) < 100000 AND coalesce(octet_length(html), 0) < 100000) IS NOT TRUE THEN
+    PERFORM pillarbox._check_content(subject, text, html, NULL, NULL, NULL, NULL);
+  END IF;
+  RETURN recipient;
+END $$;
+
+-- Accept one mail; returns its id. Documented in docs/reference/sql.md.
+CREATE FUNCTION pillarbox.enqueue(
+  sender text DEFAULT NULL, "to" text[] DEFAULT NULL, subject text DEFAULT NULL, text text DEFAULT NULL,
+  html text DEFAULT NULL, cc text[] DEFAULT NULL, bcc text[] DEFAULT NULL, reply_to text[] DEFAULT NULL,
+  raw bytea DEFAULT NULL, headers jsonb DEFAULT NULL, attachments jsonb DEFAULT NULL, tenant text DEFAULT 'default',
+  class text DEFAULT 'transactional', kind text DEFAULT NULL, priority text DEFAULT 'normal',
+  send_at timestamptz DEFAULT NULL, expires_at timestamptz DEFAULT NULL, max_attempts integer DEFAULT NULL,
+  idempotency_key text DEFAULT NULL, tags text[] DEFAULT NULL, metadata jsonb DEFAULT NULL
+) RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+-- A hot path. PERFORM, SELECT and subqueries cost several times as much as plain expressions, and each expression
+-- costs again in every new transaction: so the usual mail, to one recipient and without rarer fields, meets few.
+DECLARE
+  usual boolean := coalesce(array_dims("to") = '[1:1]', false) AND num_nonnulls(cc, bcc, reply_to, raw, headers, attachments,
+    kind, send_at, expires_at, max_attempts, idempotency_key, tags, metadata) = 0;
+  id uuid;
+  now timestamptz;
+  lane smallint;
+  tenant_id integer;
+  default_sender text;
+  known_class boolean;
+  recipients text[];
+  copies text[];
+  blind text[];
+  size integer;
+  hash bytea;
+BEGIN
+  SELECT t.id, t.default_sender, EXISTS (SELECT FROM pillarbox.classes c WHERE c.name = class),
+      array_position('{urgent,normal,bulk}', priority) - 1, clock_timestamp(), pillarbox._new_id()
+    INTO tenant_id, default_sender, known_class, lane, now, id FROM pillarbox.tenants t WHERE t.name = tenant;
+  IF usual THEN
+    recipients[1] := pillarbox._check_usual(tenant, tenant_id, class, known_class, lane, coalesce(sender, default_sender),
+                                            "to"[1], subject, text, html);
+  ELSE
+    IF known_class IS NOT TRUE OR lane IS NULL THEN
+      PERFORM pillarbox._fail_name(tenant, tenant_id, class, known_class);
+    END IF;
+    PERFORM pillarbox._address(coalesce(sender, default_sender), 'sender');
+    recipients := pillarbox._addresses(coalesce("to", '{}'), 'to');
+    copies := pillarbox._addresses(coalesce(cc, '{}'), 'cc');
+    blind := pillarbox._addresses(coalesce(bcc, '{}'), 'bcc');
+    IF cardinality(recipients) + cardinality(copies) + cardinality(blind) NOT BETWEEN 1 AND 100 THEN
+      PERFORM pillarbox._fail('PB400', 'recipient_count', 'to', 'a mail has 1 to 100 recipients', 'send several mails');
+    END IF;
+    PERFORM pillarbox._addresses(coalesce(reply_to, '{}'), 'reply_to'),
+      pillarbox._check_content(subject, text, html, raw, headers, attachments, reply_to);
+  END IF;
   size := 1024 + coalesce(octet_length(subject), 0) + coalesce(octet_length(text), 0) + coalesce(octet_length(html), 0)
     + coalesce(octet_length(raw), 0);
-  IF more THEN
-    size := size + pillarbox._check_more(headers, attachments, size, kind, tags, metadata, max_attempts, now, send_at,
-                                         expires_at, idempotency_key);
-    IF idempotency_key IS NOT NULL THEN
-      -- Written so that no setting of the session (time zone, bytea_output) changes it.
-      hash := sha256(convert_to(ROW(sender, nullif("to", '{}'), nullif(cc, '{}'), nullif(bcc, '{}'), nullif(reply_to, '{}'),
-        subject, text, html, encode(sha256(raw), 'hex'), nullif(headers, '{}'), nullif(attachments, '[]'), class, kind, priority,
-        extract(epoch FROM send_at), extract(epoch FROM expires_at), max_attempts, nullif(tags, '{}'), metadata)::text, 'UTF8'));
-    END IF;
-  END IF;
-
-  id := pillarbox._new_id();
-  IF NOT more AND cardinality(recipients) = 1 THEN  -- the usual mail, in one statement
+  IF usual THEN
     WITH message AS (
       INSERT INTO pillarbox.messages (id, tenant_id, size, lane, created_at, class, sender, "to", subject)
       VALUES (id, tenant_id, size, lane, now, class, coalesce(sender, default_sender), "to", coalesce(subject, ''))
@@ -331,6 +341,15 @@ BEGIN
     ) INSERT INTO pillarbox.deliveries (message_id, seq, next_attempt_at, state, tenant_id, size, n, lane, role, recipient)
       VALUES (id, nextval('pillarbox.message_seq'), now, 'queued', tenant_id, size, 0, lane, 't', recipients[1]);
     RETURN id;
+  END IF;
+
+  size := size + pillarbox._check_more(headers, attachments, size, kind, tags, metadata, max_attempts, now, send_at,
+                                       expires_at, idempotency_key);
+  IF idempotency_key IS NOT NULL THEN
+    -- Written so that no setting of the session (time zone, bytea_output) changes it.
+    hash := sha256(convert_to(ROW(sender, nullif("to", '{}'), nullif(cc, '{}'), nullif(bcc, '{}'), nullif(reply_to, '{}'),
+      subject, text, html, encode(sha256(raw), 'hex'), nullif(headers, '{}'), nullif(attachments, '[]'), class, kind, priority,
+      extract(epoch FROM send_at), extract(epoch FROM expires_at), max_attempts, nullif(tags, '{}'), metadata)::text, 'UTF8'));
   END IF;
   INSERT INTO pillarbox.messages VALUES (id, tenant_id, size, lane, max_attempts, now, send_at, expires_at, class, kind,
     coalesce(sender, default_sender), coalesce("to", '{}'), cc, reply_to, coalesce(subject, ''), headers, tags, metadata,
@@ -418,6 +437,52 @@ CREATE FUNCTION pillarbox._known_fields() RETURNS text[] LANGUAGE sql IMMUTABLE 
   SELECT '{sender,to,subject,text,html,cc,bcc,reply_to,raw,headers,attachments,tenant,class,kind,priority,send_at,expires_at,max_attempts,idempotency_key,tags,metadata}'::text[]
 $$;
 
+-- Note which of several mails is looked at, for _fail.
+CREATE FUNCTION pillarbox._look_at(place bigint) RETURNS boolean LANGUAGE sql VOLATILE AS $$
+  SELECT set_config('pillarbox.position', (place - 1)::text, true) IS NOT NULL
+$$;
+
+-- Whether all the mails in JSON are usual ones: objects of strings with a sender and one recipient.
+CREATE FUNCTION pillarbox._all_usual(mails jsonb) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  RETURN (SELECT bool_and(CASE WHEN jsonb_typeof(mail) = 'object' THEN mail ?& '{sender,to}'
+      AND mail - '{sender,to,subject,text,html,tenant,class,priority}'::text[] = '{}'
+      AND NOT jsonb_path_exists(mail, 'strict $.* ? (@.type() != "string")') ELSE false END)
+    FROM jsonb_array_elements(mails) AS mail);
+END $$;
+
+-- enqueue for many usual mails at once: the same checks for each, then all of them in one statement.
+CREATE FUNCTION pillarbox._enqueue_usual(mails jsonb, texts text[], htmls text[]) RETURNS SETOF uuid LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY WITH given AS (
+    SELECT place, mail->>'sender' AS sender, mail->>'to' AS mailbox, coalesce(mail->>'subject', '') AS subject,
+      coalesce(mail->>'text', text_beside) AS text, coalesce(mail->>'html', html_beside) AS html,
+      coalesce(mail->>'tenant', 'default') AS tenant, coalesce(mail->>'class', 'transactional') AS class,
+      (array_position('{urgent,normal,bulk}', coalesce(mail->>'priority', 'normal')) - 1)::smallint AS lane
+    FROM ROWS FROM (jsonb_array_elements(mails), unnest(texts), unnest(htmls)) WITH ORDINALITY
+      AS beside(mail, text_beside, html_beside, place)
+  ), named AS (
+    SELECT *, (SELECT t.id FROM pillarbox.tenants t WHERE t.name = tenant) AS tenant_id,
+      EXISTS (SELECT FROM pillarbox.classes c WHERE c.name = class) AS known_class FROM given OFFSET 0
+  ), mail AS MATERIALIZED (
+    SELECT *, pillarbox._new_id() AS id, nextval('pillarbox.message_seq') AS seq, clock_timestamp() AS now,
+      1024 + octet_length(subject) + coalesce(octet_length(text), 0) + coalesce(octet_length(html), 0) AS size,
+      CASE WHEN pillarbox._look_at(place) THEN
+        pillarbox._check_usual(tenant, tenant_id, class, known_class, lane, sender, mailbox, subject, text, html)
+      END AS recipient
+    FROM named
+  ), message AS (
+    INSERT INTO pillarbox.messages (id, tenant_id, size, lane, created_at, class, sender, "to", subject)
+    SELECT id, tenant_id, size, lane, now, class, sender, ARRAY[mailbox], subject FROM mail
+  ), content AS (
+    INSERT INTO pillarbox.contents (message_id, text, html) SELECT id, text, html FROM mail
+  ), delivery AS (
+    INSERT INTO pillarbox.deliveries (message_id, seq, next_attempt_at, state, tenant_id, size, n, lane, role, recipient)
+    SELECT id, seq, now, 'queued', tenant_id, size, 0, lane, 't', recipient FROM mail
+  ) SELECT id FROM mail ORDER BY place;
+END $$;
+
 -- Accept several mails in one call, all or none: a JSON array of objects with enqueue's arguments as keys, raw as
 -- base64. Bodies can also come beside it, as arrays with an element for each mail, which spares quoting them.
 -- Returns the ids in order. Documented in docs/reference/sql.md.
@@ -427,7 +492,7 @@ CREATE FUNCTION pillarbox.enqueue_many(
 DECLARE
   mail jsonb;
   place bigint;
-  shown text;
+  shown boolean;
   text_beside text;
   html_beside text;
   raw_beside bytea;
@@ -437,13 +502,17 @@ BEGIN
   ELSIF greatest(cardinality(texts), cardinality(htmls), cardinality(raws)) > jsonb_array_length(mails) THEN
     PERFORM pillarbox._fail('PB400', 'bad_type', 'mails', 'there are more bodies than mails');
   END IF;
+  IF raws IS NULL AND pillarbox._all_usual(mails) THEN
+    RETURN QUERY SELECT * FROM pillarbox._enqueue_usual(mails, texts, htmls);
+    RETURN;
+  END IF;
   FOR mail, text_beside, html_beside, raw_beside, place IN
     SELECT * FROM ROWS FROM (jsonb_array_elements(mails), unnest(texts), unnest(htmls), unnest(raws)) WITH ORDINALITY
   LOOP
-    shown := set_config('pillarbox.position', (place - 1)::text, true);  -- for _fail
+    shown := pillarbox._look_at(place);
     -- An object of strings, of known names, needs no closer look.
     IF jsonb_typeof(mail) <> 'object' OR mail - pillarbox._known_fields() <> '{}'
-       OR jsonb_path_exists(mail, '$.* ? (@.type() != "string")') THEN
+       OR jsonb_path_exists(mail, 'strict $.* ? (@.type() != "string")') THEN
       PERFORM pillarbox._check_object(mail);
     END IF;
     RETURN NEXT pillarbox.enqueue(

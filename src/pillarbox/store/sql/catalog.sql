@@ -1,7 +1,3 @@
--- name: enqueue_many
--- Accept mails by the function that applications use, too.
-SELECT pillarbox.enqueue_many($1::jsonb)
-
 -- name: sealed_providers
 -- Providers that have a secret.
 SELECT id FROM pillarbox.providers WHERE secret IS NOT NULL
