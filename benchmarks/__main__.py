@@ -27,7 +27,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="small numbers, one round: does it run?")
     parser.add_argument("--rounds", type=int, help="interleaved rounds (3; quick: 1)")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write everything measured to this file")
-    parser.add_argument("--write", action="store_true", help="update benchmarks/RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="update benchmarks/RESULTS.md and the plot")
     given = parser.parse_args()
     given.only = given.only.split(",")
     if unknown := set(given.only) - set(NAMES):
@@ -42,7 +42,7 @@ async def main(given: argparse.Namespace, console: Console) -> None:
     rounds = given.rounds or (1 if given.quick else 3)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        async with harness.stage(console, progress, rounds, given.quick) as bench:
+        async with harness.stage(console, progress, rounds, given.quick, given.write) as bench:
             reports, stored = [], []
             facts = {"machine": report.machine(bench.version), "rounds": rounds, "command": _command()}
             for name in (name for name in NAMES if name in given.only):

@@ -85,6 +85,7 @@ class Bench:
     progress: Progress
     rounds: int
     quick: bool
+    write: bool  # whether files of results are to be written
     skipped: list[str] = field(default_factory=list)
     version: str = ""
 
@@ -134,13 +135,15 @@ class Bench:
 
 
 @asynccontextmanager
-async def stage(console: Console, progress: Progress, rounds: int, quick: bool) -> AsyncIterator[Bench]:
+async def stage(
+    console: Console, progress: Progress, rounds: int, quick: bool, write: bool
+) -> AsyncIterator[Bench]:
     """PostgreSQL in a temporary directory, gone with everything in it at the end."""
     directory = Path(tempfile.mkdtemp(prefix="pillarbox-bench-"))
     server = EmbeddedPostgres(directory / "postgres", options=SERVER_OPTIONS)
     try:
         await asyncio.to_thread(server.start)
-        bench = Bench(directory, server, console, progress, rounds, quick)
+        bench = Bench(directory, server, console, progress, rounds, quick, write)
         async with connected(server.url()) as connection:
             bench.version = await connection.fetchval("SHOW server_version")
         yield bench
@@ -270,19 +273,18 @@ async def add_provider(url: str, port: int) -> None:
 
 
 @asynccontextmanager
-async def worker(
-    bench: Bench, url: str, wrapper: Sequence[str] = (), **settings: Any
-) -> AsyncIterator[Process]:
+async def worker(bench: Bench, url: str, **settings: Any) -> AsyncIterator[Process]:
     """One `pillarbox worker`, with JSON logs in a file."""
     given = {"database_url": url, "log_format": "json", "log_level": "info"} | settings
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PILLARBOX_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     environment |= {f"PILLARBOX_{name.upper()}": str(value) for name, value in given.items()}
-    command = [*wrapper, sys.executable, "-m", "pillarbox", "worker"]
+    command = [sys.executable, "-m", "pillarbox", "worker"]
     log = bench.directory / "worker.log"
     async with process(*command, log=log, env=environment, cwd=bench.directory) as child:
         yield child
 
 
+FOREIGN = ("PILLARBOX_", "EMAIL_WORKER_", "SMTP_")  # settings of whoever runs this are not to be measured
 # In three parts, so that each uses its own small index however many finished ones there are.
 UNFINISHED = " OR ".join(
     f"EXISTS (SELECT FROM pillarbox.deliveries WHERE {which})"

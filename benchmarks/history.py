@@ -96,10 +96,10 @@ async def _claim_and_settle(bench: Bench, url: str, size: int, count: int) -> Sa
     if "/fresh?" in url:
         await harness.empty(url)
     async with harness.connected(url) as connection:
+        await connection.execute("CHECKPOINT")
         await mails.fill(connection, count)
         # As autovacuum leaves the table after such an influx.
         await connection.execute("VACUUM ANALYZE pillarbox.deliveries")
-        await connection.execute("CHECKPOINT")
     database = await Database.connect(url, least=1, most=1)
     queue = PostgresQueue(database)
     await queue.register("benchmark", 3600)

@@ -67,7 +67,6 @@ async def _drain(bench: Bench, count: int, samples: list[mails.Sample], **extra:
             await mails.stock(connection, samples, **extra)
             size = await connection.fetchval("SELECT avg(size)::float8 FROM stock")
             await mails.fill(connection, count)
-            await connection.execute("CHECKPOINT")
         sample = await harness.drain(bench, url, count, worker_concurrency=50)
         sample.extra = {**sample.extra, "size": size}
         return sample

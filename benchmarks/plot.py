@@ -1,4 +1,4 @@
-"""Throughput over the size of the window, for several numbers of connections: benchmarks/throughput.svg."""
+"""Throughput over the size of the window, by number of connections; `--write` draws throughput.svg."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def _report(bench: Bench, rates: dict[str, float], windows: tuple[int, ...]) -> 
         "mails per second",
         "SMTP connections",
     )
-    (FOLDER / "throughput.svg").write_text(chart.line_chart(labels, lines, {"plain aiosmtplib": plain}))
+    if bench.write:
+        drawing = chart.line_chart(labels, lines, {"plain aiosmtplib": plain})
+        (FOLDER / "throughput.svg").write_text(drawing)
     notes = [f"Plain aiosmtplib, the same bytes from memory over 50 connections: {number(plain)} mails/s."]
     return Report("plot", ABOUT, [table], [], notes)
 

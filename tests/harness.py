@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
-from pillarbox.app import App, open_app, work
+from pillarbox.app import App, open_app, serve, tend, work
 from pillarbox.settings import load
 from pillarbox.store import providers
 from pillarbox.store.database import Database
@@ -52,7 +52,7 @@ async def working(database_url: str, **settings: Any) -> AsyncIterator[App]:
     """A worker in this process, stopped and drained at the end."""
     async with opened(database_url, **settings) as app:
         stop = asyncio.Event()
-        task = asyncio.create_task(work(app, stop))
+        task = asyncio.create_task(serve(app, stop, work, tend))
         try:
             yield app
         finally:

@@ -101,8 +101,7 @@ class App:
 
     async def reap(self) -> int:
         """Take back the claims of workers whose lease ran out, once; returns how many."""
-        queue = PostgresQueue(self.database)
-        return await Chores(self.database, queue, self.metrics, self.settings, lambda: None).reap()
+        return await Chores(self.database, PostgresQueue(self.database), self.metrics, self.settings).reap()
 
     async def load_providers(self) -> tuple[list[Provider], dict[str, MessageClass]]:
         """What the roster needs to know, secrets opened."""
@@ -241,7 +240,7 @@ def build_worker(app: App, queue: PostgresQueue, roster: Roster, wakeup: Wakeup)
 
 async def work(app: App, stop: asyncio.Event) -> None:
     """Deliver mail until `stop`; then drain."""
-    # A worker makes thousands of short-lived objects per mail batch and no cycles: collecting each 700 of them cost 5 %.
+    # Mails make many short-lived objects and no cycles: looking for cycles after each 700 objects cost 5 %.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     wakeup = Wakeup()
@@ -250,7 +249,6 @@ async def work(app: App, stop: asyncio.Event) -> None:
     worker = build_worker(app, queue, roster, wakeup)
     gauge = Gauge(worker, roster, app.database, app.metrics, app.settings.utilisation_alert)
     background = [
-        Chores(app.database, queue, app.metrics, app.settings, wakeup.hint).run(stop),
         run_every("roster", REFRESH_INTERVAL, roster.refresh, stop),
         run_every("gauge", GAUGE_INTERVAL, gauge.read, stop),
     ]
@@ -265,13 +263,18 @@ async def work(app: App, stop: asyncio.Event) -> None:
     await roster.close()
 
 
+async def tend(app: App, stop: asyncio.Event) -> None:
+    """Do the chores until `stop`: any number of processes may, whether they deliver or not."""
+    await Chores(app.database, PostgresQueue(app.database), app.metrics, app.settings).run(stop)
+
+
 async def _stop_worker(worker: Worker, stop: asyncio.Event) -> None:
     await stop.wait()
     worker.stop()
 
 
 async def serve(app: App, stop: asyncio.Event, *roles: Role) -> None:
-    """Run the roles (`work`, and the edges' own) until `stop`; if one of them fails, the others are stopped too."""
+    """Run the roles (`work`, `tend`, and the edges' own) until `stop`; if one of them fails, the others are stopped too."""
     tasks = [asyncio.create_task(role(app, stop)) for role in roles]
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     stop.set()

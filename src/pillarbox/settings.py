@@ -188,7 +188,7 @@ class Settings:
 
     @property
     def window(self) -> int:
-        """Most mails in flight per provider."""
+        """Most messages a worker holds at once: what a crash can leave unknown."""
         return self.worker_concurrency * self.worker_pipeline
 
     @property

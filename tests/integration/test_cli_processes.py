@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pty
+import select
 import signal
 import socket
 import subprocess
@@ -174,3 +175,30 @@ def test_stats_watch_is_live_and_ends_with_q(database_url: str) -> None:
         watch.kill()
         watch.wait()
         os.close(ours)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # forking a pytest with threads; it execs
+def test_ctrl_c_under_make_exits_with_zero(data: Path) -> None:
+    """`make up` in a terminal: Ctrl-C drains, and make is content."""
+    root = Path(__file__).parents[2]
+    if not (root / ".venv" / "installed").exists():
+        pytest.skip("not run from `make test`: there is no .venv made by `make install`")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(root)
+        os.execvp("make", ["make", "up", f"ARGS=--data {data} --http 127.0.0.1:0"])
+    try:
+        read_until(terminal, b"Ctrl-C")
+        os.write(terminal, b"\x03")
+        read_until(terminal, b"stopped")
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    finally:
+        os.close(terminal)
+
+
+def read_until(terminal: int, words: bytes, seconds: float = 60) -> None:
+    shown, deadline = b"", time.monotonic() + seconds
+    while words not in shown:
+        ready, _, _ = select.select([terminal], [], [], deadline - time.monotonic())
+        assert ready, f"never said {words!r}: {shown!r}"
+        shown += os.read(terminal, 4096)

@@ -190,6 +190,35 @@ async def test_every_field_arrives_by_every_way(
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"html": "<p>"},
+        {"subject": None},
+        {"class_": "bulk", "priority": "urgent"},
+        {"text": "é" * 200_000},
+    ],
+)
+async def test_one_and_several_store_the_same(fields: Any, connection: asyncpg.Connection) -> None:
+    given = mail(to="Näme <user@example.net>", **fields)
+    one = await enqueue(connection, given)
+    (of_many,) = await enqueue_many(connection, [given])
+    (of_mixed, _) = await enqueue_many(connection, [given, RICH])
+    assert (
+        await stored(connection, one)
+        == await stored(connection, of_many)
+        == await stored(connection, of_mixed)
+    )
+    rows = await connection.fetch(
+        "SELECT d.state, d.tenant_id, d.size, n, d.lane, role, recipient, claim, next_attempt_at = created_at"
+        " FROM pillarbox.deliveries d JOIN pillarbox.messages m ON m.id = message_id WHERE m.id = ANY ($1)",
+        [one, of_many, of_mixed],
+    )
+    assert len(rows) == 3
+    assert len(set(map(tuple, rows))) == 1
+
+
 @every_way
 async def test_a_bad_mail_does_not_abort_the_transaction(way: Any, database_url: str) -> None:
     async with way(database_url) as caller:
@@ -221,7 +250,8 @@ async def test_several_mails(
 ) -> None:
     monkeypatch.setattr(statements, "MAX_CHUNK_MAILS", 3)
     async with way(database_url) as caller:
-        ids = await done(enqueue_many(caller.connection, (mail(number) for number in range(8))))
+        mails = (mail(number, kind="rarer" if number == 4 else None) for number in range(8))
+        ids = await done(enqueue_many(caller.connection, mails))
         assert await done(enqueue_many(caller.connection, [])) == []
         await done(caller.commit())
     rows = await connection.fetch("SELECT message_id, recipient FROM pillarbox.deliveries ORDER BY seq")

@@ -148,6 +148,8 @@ def guarded(run: Callable[[], int]) -> int:
         return exit.exit_code
     except (typer.Abort, typer.BadParameter):
         raise
+    except SystemExit:  # how rich meets a reader that had enough
+        return 0
     except BaseException as error:
         output.error(explain(first_of(error)))
         return 1

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import os
 import shlex
+import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,10 +18,10 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from pillarbox.api.server import serve_http
-from pillarbox.app import App, Role, ensure_provider, open_app, place_of, serve, work
+from pillarbox.app import App, Role, ensure_provider, open_app, place_of, serve, tend, work
 from pillarbox.cli import output
 from pillarbox.cli.command import CONCURRENCY, HTTP, INTERRUPTED, Given, command
-from pillarbox.cli.signals import stopping
+from pillarbox.cli.signals import foreground, stopping
 from pillarbox.errors import NotPossible, SettingsError, StoreError
 from pillarbox.settings import DEFAULTS, Settings
 from pillarbox.store import providers
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
 
 def register(root: typer.Typer) -> None:
     command(root, "up", HTTP, CONCURRENCY, json=False)(up)
-    command(root, "worker", CONCURRENCY, json=False)(worker)
+    command(root, "worker", HTTP, CONCURRENCY, json=False)(worker)
 
 
 async def up(given: Given) -> int:
@@ -51,13 +54,13 @@ async def up(given: Given) -> int:
     embedded = settings.database_url is None
     stop = asyncio.Event()
     try:
-        with stopping(stop), _sole(settings.data_dir, embedded):
+        with foreground(), stopping(stop), _sole(settings.data_dir, embedded):
             if embedded:
                 output.note(f"starting PostgreSQL in {settings.data_dir / 'postgres'}")
             async with open_app(settings, start=embedded, migrating=True, patient=None if embedded else stop) as app:
                 await ensure_provider(app, development=embedded)
                 found = await providers.list_providers(app.database)
-                roles: list[Role] = [partial(serve_http, ready=partial(_banner, app, found))]
+                roles: list[Role] = [partial(serve_http, ready=partial(_banner, app, found)), tend]
                 if settings.worker_enabled:
                     roles.append(work)
                 await serve(app, stop, *roles)
@@ -77,13 +80,17 @@ async def worker(given: Given) -> int:
     Examples:
       pillarbox worker
       pillarbox worker --database-url postgresql://mail@db.example/mail --concurrency 20
+      pillarbox worker --http 127.0.0.1:9100     with /metrics, /healthz and /readyz
     """
     stop = asyncio.Event()
     try:
         with stopping(stop):
             async with open_app(given.settings, patient=stop) as app:
                 await ensure_provider(app, development=False)
-                await serve(app, stop, work)
+                roles: list[Role] = [work, tend]
+                if given.settings.sources.get("http") == "flag":  # a worker needs no port unless asked for
+                    roles.append(serve_http)
+                await serve(app, stop, *roles)
     except asyncio.CancelledError:
         return INTERRUPTED
     except StoreError:
@@ -123,7 +130,7 @@ def _banner(app: App, found: list[Provider], url: str) -> None:
     output.say(Text(f"Pillarbox {version('pillarbox')} is up", style="bold green"))
     again = [] if settings.data_dir == DEFAULTS["data_dir"] else ["--data", str(settings.data_dir)]
     send = [
-        "pillarbox",
+        _program(),
         "send",
         *(again if embedded else ()),
         "--from",
@@ -132,7 +139,7 @@ def _banner(app: App, found: list[Provider], url: str) -> None:
         "you@example.com",
         "--wait",
     ]
-    read = ["pillarbox", "captured", "list", *(again if embedded else ())]
+    read = [_program(), "captured", "list", *(again if embedded else ())]
     using = next((one for one in found if one.enabled), None)
     output.pairs(
         [
@@ -146,6 +153,11 @@ def _banner(app: App, found: list[Provider], url: str) -> None:
             ("stop", "Ctrl-C"),
         ]
     )
+
+
+def _program() -> str:
+    """How to call this program from here: it may stand in a virtual environment that is not on the path."""
+    return "pillarbox" if shutil.which("pillarbox") else os.path.relpath(sys.argv[0])
 
 
 def _describe(provider: Provider | None) -> str:

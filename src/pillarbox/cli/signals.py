@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,6 +14,24 @@ from pillarbox.cli.command import INTERRUPTED
 
 # Seconds an aborted command gets to stop its own database; then it ends whatever is left undone.
 ABORT_TIMEOUT = 3.0
+
+
+@contextmanager
+def foreground() -> Iterator[None]:
+    """Under make, take Ctrl-C alone: make would report it as its own failure, whatever we exit with."""
+    if "MAKELEVEL" not in os.environ or not sys.stdin.isatty():
+        yield
+        return
+    terminal = sys.stdin.fileno()
+    before = os.tcgetpgrp(terminal)
+    os.setpgid(0, 0)
+    asked = signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # what the background gets for taking the terminal
+    os.tcsetpgrp(terminal, os.getpgrp())
+    try:
+        yield
+    finally:
+        os.tcsetpgrp(terminal, before)
+        signal.signal(signal.SIGTTOU, asked)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ class Gauge:
             self._metrics.pool(line.provider.name, transport.connections_open, transport.connections_busy)
 
     def _warn(self) -> None:
-        """Say it once when the average crosses the limit (REQ-QUEUE-S004), and once when it is well below again."""
+        """Say it once when the average crosses the limit, and once when it is well below again."""
         if self._average > self._alert and not self._alerted:
             self._alerted = True
             log.warning("workers are nearly saturated; add one", utilisation=round(self._average, 2))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from pillarbox.deliver.loops import run_every
 from pillarbox.queue.postgres import PostgresQueue
@@ -24,18 +23,12 @@ class Chores:
     """Each method does one round and returns how much it did."""
 
     def __init__(
-        self,
-        database: Database,
-        queue: PostgresQueue,
-        metrics: Metrics,
-        settings: Settings,
-        hint: Callable[[], None],
+        self, database: Database, queue: PostgresQueue, metrics: Metrics, settings: Settings
     ) -> None:
         self._database = database
         self._queue = queue
         self._metrics = metrics
         self._settings = settings
-        self._hint = hint
 
     async def run(self, stop: asyncio.Event) -> None:
         """Do all of them, each at its own interval, until `stop`."""
@@ -58,7 +51,7 @@ class Chores:
             )
             self._metrics.reaped.inc(reaped)
             self._metrics.unknown.inc(reaped)
-            self._hint()
+            await self._queue.hint()
         await self._queue.forget_workers()
         return reaped
 
@@ -67,7 +60,7 @@ class Chores:
         promoted = 0
         while count := await self._queue.promote(BATCH):
             promoted += count
-            self._hint()
+            await self._queue.hint()
         return promoted
 
     async def retain(self) -> int:
@@ -84,4 +77,5 @@ class Chores:
         """Look at the queue's depth for the metrics."""
         depth = await self._queue.depth()
         self._metrics.depth(depth, self._settings.depth_alert)
+        self._metrics.workers.set(await self._queue.workers_alive())
         return len(depth)

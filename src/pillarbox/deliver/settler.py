@@ -94,7 +94,7 @@ class Settler:
             outcome=outcome.verdict,
             reason=settlement.reason,
             state=settlement.state,
-            seconds=settlement.took,
+            seconds=round(settlement.took, 6),
         )
         if not held:
             self._metrics.stale_settlements.inc()

@@ -153,7 +153,7 @@ class Worker:
             return 0
         for claimed in claims:
             self._start(claimed)
-        self._metrics.claimed(len(claims))
+        self._metrics.claimed(sum(len(claimed.ns) for claimed in claims))
         # A claim cut short by bytes in flight is not an empty queue.
         return room if claims and self._held_bytes >= self.pace.bytes_in_flight else len(claims)
 

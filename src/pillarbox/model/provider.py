@@ -30,7 +30,7 @@ class SmtpSettings:
     helo: str | None = None  # our name in EHLO; the machine's own when not set
     connections: int = 10  # polite to a shared relay, and enough to hide its latency
     connect_timeout: float = 30.0  # a healthy server answers in well under a second
-    command_timeout: float = 30.0  # seed 002's limit for a provider call
+    command_timeout: float = 30.0  # longer than any healthy server thinks about a command
     data_timeout: float = 600.0  # RFC 5321 4.5.3.2.6: a server may think ten minutes about the final dot
     max_messages: int = 1000  # per connection: spreads load over a balancer's back ends
     max_age: float = 300.0  # seconds per connection: picks up DNS and certificate changes

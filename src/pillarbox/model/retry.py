@@ -42,11 +42,11 @@ def _steps(*seconds: float) -> Callable[[int], float]:
     return lambda attempts: seconds[min(attempts, len(seconds)) - 1]
 
 
-# For SMTP servers (seed 000): 1, 4, 9 … minutes, ten attempts.
+# For SMTP servers: 1, 4, 9 … minutes, ten attempts.
 QUADRATIC = RetryPolicy("quadratic", 10, lambda attempts: attempts * attempts * MINUTE)
-# For HTTP providers (seed 002): five retries with half a wait of jitter.
+# For HTTP providers: five retries with half a wait of jitter.
 ESP = RetryPolicy("esp", 6, _steps(30, MINUTE, 2 * MINUTE, 5 * MINUTE, 15 * MINUTE), 0.5, 1.0)
-# For mails of an account's life (seed 004): the first attempt at once, then these.
+# For mails of an account's life: the first attempt at once, then these.
 LIFECYCLE = RetryPolicy("lifecycle", 5, _steps(MINUTE, 5 * MINUTE, 30 * MINUTE, 120 * MINUTE), 0.9, 1.1)
 
 POLICIES = {policy.name: policy for policy in (QUADRATIC, ESP, LIFECYCLE)}

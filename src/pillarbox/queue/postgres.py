@@ -70,6 +70,13 @@ class PostgresQueue:
         """Delete what is known of workers that ended long ago."""
         await self._database.execute(QUERIES["forget_workers"])
 
+    async def hint(self) -> None:
+        """Wake every worker that listens, wherever it runs."""
+        await self._database.execute(QUERIES["hint"])
+
+    async def workers_alive(self) -> int:
+        return int(await self._database.fetchval(QUERIES["workers_alive"]))
+
     async def depth(self) -> dict[str, tuple[int, float | None]]:
         """Live deliveries by state (queued ones apart from deferred ones), with the age of the oldest."""
         rows = await self._database.fetch(QUERIES["depth"])

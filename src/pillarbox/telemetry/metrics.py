@@ -64,6 +64,7 @@ _TABLE = (
         "Connections to a provider: open, and busy of them.",
     ),
     ("store_pool_connections", "gauge", _STATE, "Connections to PostgreSQL: open, and busy of them."),
+    ("workers", "gauge", (), "Workers that hold a lease, in all processes."),
     ("worker_utilisation", "gauge", (), "Share of the in-flight window in use, averaged: 0 to 1."),
     ("worker_in_flight", "gauge", (), "Mails claimed and not yet settled by this worker."),
     ("wakeups_total", "counter", ("source",), "Why an idle worker looked: notify, poll, trailing, due."),
@@ -116,6 +117,7 @@ class Metrics:
         self.stale_settlements = self._counter("stale_settlements_total")
         self.pool_connections = self._gauge("pool_connections")
         self.store_pool_connections = self._gauge("store_pool_connections")
+        self.workers = self._gauge("workers")
         self.utilisation = self._gauge("worker_utilisation")
         self.in_flight = self._gauge("worker_in_flight")
         self.wakeups = self._counter("wakeups_total")

@@ -61,7 +61,7 @@ WITH settled AS (
       attempts = d.attempts + 1, provider_id = coalesce(r.provider_id, d.provider_id),
       next_attempt_at = CASE WHEN r.delay IS NULL THEN d.next_attempt_at
                              ELSE least(now() + r.delay * interval '1 second', r.expires_at) END,
-      settled_at = CASE WHEN r.delay IS NULL THEN now() END,
+      settled_at = CASE WHEN r.delay IS NULL THEN clock_timestamp() END,
       claim = NULL, worker = NULL
   FROM unnest($2::uuid[], $3::int2[], $4::int8[], $5::text[], $6::text[], $7::text[], $8::float8[], $9::int4[],
               $10::text[], $11::int2[], $12::text[], $13::text[], $14::float8[], $15::float8[], $16::timestamptz[])
@@ -190,3 +190,11 @@ SELECT 'processing', count(*), extract(epoch FROM now() - min(claimed_at))::floa
 WHERE state = 'processing'
 UNION ALL
 SELECT state::text, count(*), NULL FROM pillarbox.deliveries WHERE state IN ('failed', 'held') GROUP BY state
+
+-- name: workers_alive
+-- How many workers hold a lease.
+SELECT count(*) FROM pillarbox.workers WHERE reaped_at IS NULL AND lease_until > now()
+
+-- name: hint
+-- Wake every worker that listens.
+SELECT pg_notify('pillarbox_wake', '')
