@@ -178,7 +178,8 @@ async def _connect_patiently(settings: Settings, url: str, stop: asyncio.Event) 
         except StoreError as error:
             if stop.is_set() or not isinstance(error.__cause__, StoreError):  # it is there, but does not let us in
                 raise
-            log.warning("waiting for the database", error=str(error))
+            place = show_url(url).rpartition("@")[2]
+            log.warning("waiting for the database", database=place, error=str(error.__cause__))
             await wait(stop, CONNECT_PAUSE)
 
 

@@ -151,10 +151,18 @@ async def test_a_second_signal_aborts_at_once(database: Database, database_url: 
             assert "Traceback" not in worker.output
 
 
-def test_a_worker_without_a_database_says_so(free_port: int) -> None:
+def test_a_worker_waits_for_its_database_and_says_so(free_port: int) -> None:
     with process("worker", "--database-url", f"postgresql://me:hunter2@127.0.0.1:{free_port}/x") as worker:
+        assert f"127.0.0.1:{free_port}/x" in worker.wait_for("waiting for the database")
+        worker.popen.terminate()
+        assert worker.end() == 0
+        assert "hunter2" not in worker.output
+
+
+def test_a_worker_that_is_not_let_in_says_so(database_url: str) -> None:
+    with process("worker", "--database-url", database_url.replace("/test_", "/absent_")) as worker:
         assert worker.end() == 1
-        assert "cannot connect to postgresql://me:****@127.0.0.1" in worker.output
+        assert "does not exist" in worker.output
 
 
 def test_stats_watch_is_live_and_ends_with_q(database_url: str) -> None:
