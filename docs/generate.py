@@ -174,9 +174,8 @@ def _common_section(commands: list[Any]) -> str:
         for one in command.params:
             if _is_common(one):
                 found.setdefault(one.name, _option(one))
-    return (
-        "## Common options\n\nMost commands have these; each command below names those it has.\n\n"
-        + table(("option", ""), found.values())
+    return "## Common options\n\nMost commands have these; each command below names those it has.\n\n" + table(
+        ("option", ""), found.values()
     )
 
 
@@ -193,9 +192,7 @@ def _command(path: str, command: Any) -> str:
     parts = [f"## {path}\n\n```\n{usage}\n```\n\n{_prose(command.help)}"]
     if arguments:
         parts.append(
-            table(
-                ("argument", ""), [(f"`{one.metavar or one.name.upper()}`", _help(one)) for one in arguments]
-            )
+            table(("argument", ""), [(f"`{one.metavar or one.name.upper()}`", _help(one)) for one in arguments])
         )
     if own:
         parts.append(table(("option", ""), [_option(one) for one in own]))
@@ -276,9 +273,7 @@ def _is_current(path: Path, text: str) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing")
     if parser.parse_args().check:
         for name in stale():

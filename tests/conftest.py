@@ -66,9 +66,7 @@ async def _migrate(url: str) -> None:
 
 
 @pytest.fixture
-def empty_database_url(
-    postgres_server: EmbeddedPostgres, postgres_admin: psycopg.Connection
-) -> Iterator[str]:
+def empty_database_url(postgres_server: EmbeddedPostgres, postgres_admin: psycopg.Connection) -> Iterator[str]:
     """The URL of a fresh database without our schema."""
     yield from _fresh(postgres_server, postgres_admin, "template0")
 

@@ -71,9 +71,7 @@ async def eventually(condition: Callable[[], Awaitable[Any]], seconds: float = 2
 
 async def deliveries(database: Database, message_id: UUID) -> list[Any]:
     """The deliveries of a message, in the order of their recipients."""
-    return await database.fetch(
-        "SELECT * FROM pillarbox.deliveries WHERE message_id = $1 ORDER BY n", message_id
-    )
+    return await database.fetch("SELECT * FROM pillarbox.deliveries WHERE message_id = $1 ORDER BY n", message_id)
 
 
 async def states(database: Database, message_id: UUID) -> list[str]:
@@ -91,6 +89,4 @@ async def settled(database: Database, message_id: UUID, *wanted: str, seconds: f
 
 
 async def attempts(database: Database, message_id: UUID) -> list[Any]:
-    return await database.fetch(
-        "SELECT * FROM pillarbox.attempts WHERE message_id = $1 ORDER BY n, claim", message_id
-    )
+    return await database.fetch("SELECT * FROM pillarbox.attempts WHERE message_id = $1 ORDER BY n, claim", message_id)

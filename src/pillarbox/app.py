@@ -275,7 +275,7 @@ async def _stop_worker(worker: Worker, stop: asyncio.Event) -> None:
 
 
 async def serve(app: App, stop: asyncio.Event, *roles: Role) -> None:
-    """Run the roles (`work`, `tend`, and the edges' own) until `stop`; if one of them fails, the others are stopped too."""
+    """Run the roles (`work`, `tend`, and the edges' own) until `stop`; if one fails, the others are stopped too."""
     tasks = [asyncio.create_task(role(app, stop)) for role in roles]
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     stop.set()

@@ -29,6 +29,7 @@ class InvalidMail(PillarboxError):
         self.field = field
         self.message = message
         self.hint = hint
+        self.position: int | None = None  # which of several mails, counted from 0
 
 
 class IdempotencyConflict(InvalidMail):

@@ -5,7 +5,6 @@ first that is given wins, then the default. Some have a short name in the enviro
 """
 
 # ruff: noqa: RUF009 -- `setting` is a field declaration, like dataclasses.field
-# ruff: noqa: TC001 -- typing.get_type_hints(Settings) works for whoever asks
 
 from __future__ import annotations
 

@@ -13,12 +13,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.harness import eventually
+
 from pillarbox.store import providers
 from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres
 from pillarbox.store.migrations import migrate
 from pillarbox.testing.sink import read_records
-from tests.harness import eventually
 
 # Small numbers, so that a minute holds many crashes.
 LEASE = 3
@@ -86,7 +87,6 @@ class Cluster:
         for worker in self.workers:
             assert await asyncio.wait_for(worker.wait(), 60) == 0, "a stopped worker exits with 0"
         self.workers.clear()
-
 
     async def _all_registered(self) -> None:
         database = await Database.connect(self.url)

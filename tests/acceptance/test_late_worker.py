@@ -9,12 +9,12 @@ import sys
 from collections.abc import AsyncIterator
 
 import pytest
+from tests.harness import add_smtp, attempts, enqueue, eventually, settled
 
 from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.store.database import Database
 from pillarbox.testing import SmtpServer
 from pillarbox.testing.smtp import Faults
-from tests.harness import add_smtp, attempts, enqueue, eventually, settled
 
 LEASE = 2
 
@@ -35,9 +35,7 @@ async def worker(database_url: str) -> AsyncIterator[asyncio.subprocess.Process]
     assert await asyncio.wait_for(process.wait(), 30) == 0
 
 
-async def test_a_late_worker_neither_sends_nor_settles(
-    database: Database, worker: asyncio.subprocess.Process
-) -> None:
+async def test_a_late_worker_neither_sends_nor_settles(database: Database, worker: asyncio.subprocess.Process) -> None:
     asked, go_on = asyncio.Event(), asyncio.Event()
 
     async def slowly(session: object, argument: object) -> None:

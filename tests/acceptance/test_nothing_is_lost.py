@@ -1,4 +1,4 @@
-"""The first promise: nothing accepted is lost, and a second send only ever comes from an attempt recorded as unknown."""
+"""The first promise: nothing accepted is lost; a second send only comes from an attempt recorded as unknown."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from tests.acceptance.cluster import LEASE, WINDOW, Cluster, cluster
+from tests.conftest import server_binaries
 
 from pillarbox.store.database import AWAY
 from pillarbox.store.embedded import EmbeddedPostgres
-from tests.acceptance.cluster import LEASE, WINDOW, Cluster, cluster
-from tests.conftest import server_binaries
 
 PRODUCERS, MAILS = 3, 1000
 ROLLED_BACK = 0.1
@@ -33,9 +33,7 @@ async def running() -> AsyncIterator[Cluster]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-async def produce(
-    url: str, producer: int, chance: random.Random, committed: set[str], doubtful: set[str]
-) -> None:
+async def produce(url: str, producer: int, chance: random.Random, committed: set[str], doubtful: set[str]) -> None:
     """Write mails in transactions, some of which are rolled back, through every outage."""
     connection: asyncpg.Connection | None = None
     for k in range(MAILS):
@@ -98,9 +96,7 @@ async def havoc(one: Cluster, chance: random.Random) -> None:
 
 async def cut_connections(url: str) -> None:
     connection = await asyncpg.connect(url)
-    await connection.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
-    )
+    await connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
     await connection.close()
 
 

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.harness import attempts, deliveries, enqueue, states
 
 from pillarbox.model.delivery import State
 from pillarbox.model.outcome import Reason, accepted, deferred
 from pillarbox.queue.base import Account, Claimed, Queue, Settlement
 from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.store.database import Database
-from tests.harness import attempts, deliveries, enqueue, states
 
 PLENTY = 2**30
 NewQueue = Callable[[], Awaitable[Queue]]
 
 
 @pytest.fixture(params=["postgres"])
-async def new_queue(request: pytest.FixtureRequest, database: Database) -> AsyncIterator[NewQueue]:
+async def new_queue(request: pytest.FixtureRequest, database: Database) -> NewQueue:
     """Makes a queue for one more worker, registered with a lease of a minute. A new adapter is one more name."""
     build: dict[str, Callable[[], Queue]] = {"postgres": lambda: PostgresQueue(database)}
 
@@ -29,7 +29,7 @@ async def new_queue(request: pytest.FixtureRequest, database: Database) -> Async
         await queue.register("contract", lease)
         return queue
 
-    yield make
+    return make
 
 
 def settle_all(claimed: Claimed, **changes: Any) -> list[Settlement]:
@@ -59,9 +59,7 @@ async def test_a_claim_carries_the_whole_message(new_queue: NewQueue, database: 
     assert await states(database, message_id) == ["processing"] * 4
 
 
-async def test_first_attempts_come_in_the_order_of_acceptance(
-    new_queue: NewQueue, database: Database
-) -> None:
+async def test_first_attempts_come_in_the_order_of_acceptance(new_queue: NewQueue, database: Database) -> None:
     ids = [await enqueue(database) for _ in range(20)]
     queue = await new_queue()
     claimed = [one.message.id for _ in range(4) for one in await take(queue, 5)]
@@ -141,14 +139,10 @@ async def test_outcomes_are_per_recipient(new_queue: NewQueue, database: Databas
     assert list(again.recipients) == ["b@x.example"]
 
 
-async def test_a_backlog_of_deferred_mails_does_not_starve_new_ones(
-    new_queue: NewQueue, database: Database
-) -> None:
+async def test_a_backlog_of_deferred_mails_does_not_starve_new_ones(new_queue: NewQueue, database: Database) -> None:
     for _ in range(20):
         await enqueue(database)
-    await database.execute(
-        "UPDATE pillarbox.deliveries SET attempts = 1, next_attempt_at = now() - interval '1 hour'"
-    )
+    await database.execute("UPDATE pillarbox.deliveries SET attempts = 1, next_attempt_at = now() - interval '1 hour'")
     fresh = {await enqueue(database) for _ in range(20)}
     claimed = {one.message.id for one in await take(await new_queue(), 10)}
     assert len(claimed) == 10
@@ -171,10 +165,7 @@ async def test_the_reaper_takes_back_what_a_dead_worker_held(new_queue: NewQueue
     assert (row["state"], row["attempts"], row["reason"]) == ("queued", 1, "lost")
     [attempt] = await attempts(database, message_id)
     assert (attempt["verdict"], attempt["claim"]) == ("unknown", lost.claim)
-    assert (
-        await database.fetchval("SELECT kind FROM pillarbox.events WHERE message_id = $1", message_id)
-        == "unknown"
-    )
+    assert await database.fetchval("SELECT kind FROM pillarbox.events WHERE message_id = $1", message_id) == "unknown"
     assert await dead.heartbeat(60) is False
     assert await dead.settle(Account(settle_all(lost))) == set()
 
@@ -190,9 +181,7 @@ async def test_reaping_concurrently_counts_each_claim_once(new_queue: NewQueue, 
     assert await database.fetchval("SELECT count(*) FROM pillarbox.attempts WHERE verdict = 'unknown'") == 30
 
 
-async def test_after_a_restart_of_the_store_workers_may_report_first(
-    new_queue: NewQueue, database: Database
-) -> None:
+async def test_after_a_restart_of_the_store_workers_may_report_first(new_queue: NewQueue, database: Database) -> None:
     dead, alive = await new_queue(), await new_queue()
     await enqueue(database)
     await take(dead)

@@ -76,8 +76,7 @@ def test_send_attaches_files(cli: Cli, tmp_path: Any) -> None:
     [(stored,)] = cli.sql("SELECT attachments FROM pillarbox.contents")
     assert stored == [{"filename": "note.txt", "content": "aGVsbG8=", "content_type": "text/plain"}]
     assert (
-        "No such file"
-        in cli("send", "--from", "a@b.example", "--to", "c@d.example", "--attach", "/nope", code=1).err
+        "No such file" in cli("send", "--from", "a@b.example", "--to", "c@d.example", "--attach", "/nope", code=1).err
     )
 
 
@@ -110,9 +109,7 @@ def test_a_bad_mail_gets_one_clear_line(cli: Cli, arguments: list[str], complain
 
 
 def test_waiting_in_vain_says_why(cli: Cli) -> None:
-    answer = cli(
-        "send", "--from", "a@b.example", "--to", "c@d.example", "--wait", "--timeout", "200ms", code=1
-    )
+    answer = cli("send", "--from", "a@b.example", "--to", "c@d.example", "--wait", "--timeout", "200ms", code=1)
     assert "is a worker running?" in answer.err
 
 
@@ -187,10 +184,7 @@ def test_the_life_of_a_provider(cli: Cli) -> None:
     assert cli.json("provider", "list", "--enabled") == []
     cli("provider", "enable", "dev")
     assert "nothing is sent out" in cli("provider", "test", "dev").out
-    assert (
-        cli.json("provider", "test", "dev", "--send-to", "me@mail.example")["sent"][0]["verdict"]
-        == "accepted"
-    )
+    assert cli.json("provider", "test", "dev", "--send-to", "me@mail.example")["sent"][0]["verdict"] == "accepted"
     assert cli.json("captured", "list")[0]["recipients"] == ["me@mail.example"]
     cli("provider", "remove", "dev", code=1, stdin="n\n")
     cli("provider", "remove", "dev", "--yes")
@@ -222,9 +216,7 @@ def test_tenants(cli: Cli) -> None:
     assert "legal" in cli("tenant", "add", "other", "--sender", "nobody", code=1).err
     assert [one["name"] for one in cli.json("tenant", "list")] == ["default", "shop"]
     cli("send", "--tenant", "shop", "--to", "reader@mail.example")
-    assert [one["sender"] for one in cli.json("queue", "list", "--tenant", "shop")] == [
-        "The Shop <hello@shop.example>"
-    ]
+    assert [one["sender"] for one in cli.json("queue", "list", "--tenant", "shop")] == ["The Shop <hello@shop.example>"]
 
 
 def test_classes_change_only_what_is_given(cli: Cli) -> None:
@@ -259,8 +251,7 @@ def test_a_granted_role_can_enqueue_and_nothing_else(cli: Cli) -> None:
 
 
 CAPTURED = (
-    b"Subject: =?utf-8?q?Gr=C3=BC=C3=9Fe?=\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n"
-    b"body \x1b[31m\xff\r\n"
+    b"Subject: =?utf-8?q?Gr=C3=BC=C3=9Fe?=\r\nContent-Type: text/plain; charset=utf-8\r\n\r\nbody \x1b[31m\xff\r\n"
 )
 
 
@@ -295,8 +286,7 @@ def test_config_hides_secrets_and_names_sources(cli: Cli, tmp_path: Any) -> None
     cli.env["PILLARBOX_DATABASE_URL"] = "postgresql://me:hunter2@db.example/mail"
     cli.env["PILLARBOX_SECRET_KEYS"] = key = generate_key()
     answers = [
-        cli("config", *more, "--config", str(file), "--concurrency", "7")
-        for more in ([], ["--json"], ["--explain"])
+        cli("config", *more, "--config", str(file), "--concurrency", "7") for more in ([], ["--json"], ["--explain"])
     ]
     assert not any("hunter2" in one.out or key in one.out for one in answers)
     rows = {row["name"]: row for row in answers[1].json}

@@ -277,8 +277,7 @@ def test_release_all(cli: Cli) -> None:
 def test_reap_takes_back_what_the_dead_held(cli: Cli) -> None:
     message_id = cli.send()
     [(worker,)] = cli.sql(
-        "INSERT INTO pillarbox.workers (name, lease_until)"
-        " VALUES ('dead', now() - interval '1 hour') RETURNING id"
+        "INSERT INTO pillarbox.workers (name, lease_until) VALUES ('dead', now() - interval '1 hour') RETURNING id"
     )
     put(cli, message_id, "processing", claim=7, worker=worker, claimed_at="now", settled_at=None)
     cli.env["PILLARBOX_WORKER_LEASE"] = "1s"  # also how long workers get after a restart of PostgreSQL

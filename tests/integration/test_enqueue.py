@@ -166,9 +166,7 @@ async def test_commit_and_rollback(way: Any, database_url: str, connection: asyn
 
 
 @every_way
-async def test_every_field_arrives_by_every_way(
-    way: Any, database_url: str, connection: asyncpg.Connection
-) -> None:
+async def test_every_field_arrives_by_every_way(way: Any, database_url: str, connection: asyncpg.Connection) -> None:
     raw = mail(text=None, raw=b"Subject: \xff\r\n\r\nbody", subject=None)
     async with way(database_url) as caller:
         one = await done(enqueue(caller.connection, RICH))
@@ -205,11 +203,7 @@ async def test_one_and_several_store_the_same(fields: Any, connection: asyncpg.C
     one = await enqueue(connection, given)
     (of_many,) = await enqueue_many(connection, [given])
     (of_mixed, _) = await enqueue_many(connection, [given, RICH])
-    assert (
-        await stored(connection, one)
-        == await stored(connection, of_many)
-        == await stored(connection, of_mixed)
-    )
+    assert await stored(connection, one) == await stored(connection, of_many) == await stored(connection, of_mixed)
     rows = await connection.fetch(
         "SELECT d.state, d.tenant_id, d.size, n, d.lane, role, recipient, claim, next_attempt_at = created_at"
         " FROM pillarbox.deliveries d JOIN pillarbox.messages m ON m.id = message_id WHERE m.id = ANY ($1)",
@@ -352,9 +346,7 @@ class TestIdempotency:
         assert await second != first
         await other.close()
 
-    async def test_repeatable_read_asks_to_try_again(
-        self, connection: asyncpg.Connection, database_url: str
-    ) -> None:
+    async def test_repeatable_read_asks_to_try_again(self, connection: asyncpg.Connection, database_url: str) -> None:
         other = await asyncpg.connect(database_url)
         async with other.transaction(isolation="repeatable_read"):
             await other.fetch("SELECT 1 FROM pg_class LIMIT 1")
@@ -374,9 +366,7 @@ class TestIdempotency:
 async def blocked(watcher: asyncpg.Connection, waiting: asyncpg.Connection) -> None:
     """Wait until the connection waits for a lock."""
     async with asyncio.timeout(10):
-        while not await watcher.fetchval(
-            "SELECT cardinality(pg_blocking_pids($1))", waiting.get_server_pid()
-        ):
+        while not await watcher.fetchval("SELECT cardinality(pg_blocking_pids($1))", waiting.get_server_pid()):
             await asyncio.sleep(0.005)
 
 
@@ -397,8 +387,6 @@ async def test_scheduled_mails_are_pending(connection: asyncpg.Connection) -> No
 
 
 async def test_an_address_given_twice_is_delivered_to_once(connection: asyncpg.Connection) -> None:
-    await enqueue(
-        connection, mail(to=["a@x.example", "A <a@x.example>"], cc="a@x.example", bcc="b@x.example")
-    )
+    await enqueue(connection, mail(to=["a@x.example", "A <a@x.example>"], cc="a@x.example", bcc="b@x.example"))
     rows = await connection.fetch("SELECT n, role, recipient FROM pillarbox.deliveries ORDER BY n")
     assert [tuple(row) for row in rows] == [(0, b"t", "a@x.example"), (1, b"b", "b@x.example")]

@@ -117,9 +117,7 @@ def agree(mine: Verdict, theirs: Verdict) -> bool:
 
 
 @pytest.mark.parametrize("way", [by_enqueue, by_enqueue_many])
-async def test_both_ways_agree(
-    way: Callable[..., Any], mails: list[Fields], connection: asyncpg.Connection
-) -> None:
+async def test_both_ways_agree(way: Callable[..., Any], mails: list[Fields], connection: asyncpg.Connection) -> None:
     assert len(mails) >= 1500
     seen: Counter[tuple[str, str]] = Counter()
     for fields in mails:
@@ -172,9 +170,7 @@ def test_every_accepted_address_can_be_delivered_to(mails: list[Fields]) -> None
         ('[{"sender": "a@b", "to": "a@b", "attachments": [{"x": "?"}]}]', "bad_attachment", "attachments"),
     ],
 )
-async def test_bad_json_gets_a_clear_error(
-    mail: str, code: str, field: str, connection: asyncpg.Connection
-) -> None:
+async def test_bad_json_gets_a_clear_error(mail: str, code: str, field: str, connection: asyncpg.Connection) -> None:
     assert (await by_sql(connection, "SELECT pillarbox.enqueue_many($1)", mail))[:2] == (code, field)
 
 

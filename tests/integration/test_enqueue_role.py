@@ -42,17 +42,13 @@ async def test_it_can_read_nothing(application: asyncpg.Connection, connection: 
         "SELECT relname, relkind FROM pg_class WHERE relnamespace = 'pillarbox'::regnamespace"
         " AND relkind IN ('r', 'v', 'm', 'S', 'p')"
     )
-    assert {"messages", "contents", "providers", "delivery_logs", "message_seq"} <= {
-        r["relname"] for r in relations
-    }
+    assert {"messages", "contents", "providers", "delivery_logs", "message_seq"} <= {r["relname"] for r in relations}
     for relation in relations:
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await application.fetch(f"SELECT * FROM pillarbox.{relation['relname']}")
 
 
-async def test_it_can_write_nothing_directly(
-    application: asyncpg.Connection, connection: asyncpg.Connection
-) -> None:
+async def test_it_can_write_nothing_directly(application: asyncpg.Connection, connection: asyncpg.Connection) -> None:
     tables = await connection.fetch(
         "SELECT relname FROM pg_class WHERE relnamespace = 'pillarbox'::regnamespace AND relkind = 'r'"
     )
@@ -62,9 +58,7 @@ async def test_it_can_write_nothing_directly(
                 await application.execute(statement)
 
 
-async def test_it_can_call_no_other_function(
-    connection: asyncpg.Connection, application: asyncpg.Connection
-) -> None:
+async def test_it_can_call_no_other_function(connection: asyncpg.Connection, application: asyncpg.Connection) -> None:
     callable_ = await connection.fetch(
         "SELECT proname FROM pg_proc WHERE pronamespace = 'pillarbox'::regnamespace"
         " AND has_function_privilege('app', oid, 'EXECUTE') ORDER BY 1"

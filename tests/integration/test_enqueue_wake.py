@@ -83,9 +83,7 @@ async def test_a_burst_of_commits_gives_few(connection: asyncpg.Connection, ear:
     assert ear.heard < 200
 
 
-async def test_an_open_transaction_mutes_nobody(
-    connection: asyncpg.Connection, database_url: str, ear: Ear
-) -> None:
+async def test_an_open_transaction_mutes_nobody(connection: asyncpg.Connection, database_url: str, ear: Ear) -> None:
     open_one = await asyncpg.connect(database_url)
     transaction = open_one.transaction()
     await transaction.start()

@@ -114,9 +114,7 @@ async def test_the_status_page_tells_and_escapes(database_url: str, database: Da
 
 async def test_captured_mails_are_plain_text_and_exact(site: Site, database: Database) -> None:
     content = b"Subject: x\r\nContent-Type: text/html\r\n\r\n<script>alert(1)</script>\xff\r\n"
-    number = await providers.capture(
-        database, 1, await enqueue(database), "a@b.example", ["c@d.example"], content
-    )
+    number = await providers.capture(database, 1, await enqueue(database), "a@b.example", ["c@d.example"], content)
     status, headers, body = await site.get(f"/captured/{number}")
     assert (status, body) == (200, content)
     assert headers["content-type"].startswith("text/plain")

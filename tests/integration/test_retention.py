@@ -17,8 +17,8 @@ async def aged(database: Database, days: int, state: str = "sent", **arguments: 
     """A mail that was accepted days ago; its id tells its age, as ids do."""
     message_id = await enqueue(database, **arguments)
     row = await database.fetchrow(
-        """SELECT encode(overlay(uuid_send($1) PLACING substring(int8send(
-             (extract(epoch FROM now() - $2 * interval '1 day') * 1000)::bigint) FROM 3) FROM 1 FOR 6), 'hex')::uuid AS id""",
+        """SELECT encode(overlay(uuid_send($1) PLACING substring(int8send((extract(
+             epoch FROM now() - $2 * interval '1 day') * 1000)::bigint) FROM 3) FROM 1 FOR 6), 'hex')::uuid AS id""",
         message_id,
         float(days),
     )

@@ -56,9 +56,7 @@ def test_every_mode_on_both_loops(
         )
         async with SmtpServer(extensions=extensions, implicit_tls=implicit) as server:
             async with smtp(server, tls=tls, ca_file=str(ca.path), connections=2, **LOGIN) as transport:
-                reports = await send(
-                    transport, *(parcel(content=MAIL * size) for size in (1, 100, 10_000, 1, 1))
-                )
+                reports = await send(transport, *(parcel(content=MAIL * size) for size in (1, 100, 10_000, 1, 1)))
                 [big] = await send(transport, parcel(content=BIG))
             assert [told(report) for report in (*reports, big)] == [[ACCEPTED]] * 6
             assert sorted(len(mail.content) for mail in server.mails[:5]) == sorted(
@@ -76,9 +74,7 @@ def test_every_mode_on_both_loops(
 # --- required means required ---
 
 
-async def test_starttls_protects_everything_but_the_greeting(
-    ca: CertificateAuthority, context: ssl.SSLContext
-) -> None:
+async def test_starttls_protects_everything_but_the_greeting(ca: CertificateAuthority, context: ssl.SSLContext) -> None:
     extensions = Extensions(starttls=context, any_login=True)
     async with talking(extensions=extensions, tls=Tls.STARTTLS, ca_file=str(ca.path), **LOGIN) as (
         server,
@@ -139,9 +135,7 @@ async def test_a_failed_upgrade_fails_closed(
     assert not any(line.upper().startswith(("AUTH", "MAIL")) for line in server.commands)
 
 
-async def test_words_injected_before_tls_are_forgotten(
-    ca: CertificateAuthority, context: ssl.SSLContext
-) -> None:
+async def test_words_injected_before_tls_are_forgotten(ca: CertificateAuthority, context: ssl.SSLContext) -> None:
     """What was said in clear must not count afterwards: here, an offer to log in."""
     changes = {"tls": Tls.STARTTLS, "ca_file": str(ca.path), **LOGIN}
     faults = Faults(starttls=STARTTLS_INJECTION)

@@ -134,9 +134,7 @@ async def test_size_is_respected_without_sending() -> None:
         (Extensions(eight_bit_mime=False, smtputf8=False), "Subject: x\r\n\r\nx\r\n", ACCEPTED),
     ],
 )
-async def test_eight_bit_content(
-    extensions: Extensions, content: str, outcome: tuple[Verdict, Reason | None]
-) -> None:
+async def test_eight_bit_content(extensions: Extensions, content: str, outcome: tuple[Verdict, Reason | None]) -> None:
     async with talking(extensions=extensions) as (server, transport):
         [report] = await send(transport, parcel(content=content.encode()))
     assert told(report) == [outcome]

@@ -197,9 +197,7 @@ async def test_lost_in_the_middle_of_a_big_body() -> None:
         ("body", LOST),
     ],
 )
-async def test_a_hanging_server_is_given_up(
-    stage: str, ending: tuple[Verdict, Reason], pipelining: bool
-) -> None:
+async def test_a_hanging_server_is_given_up(stage: str, ending: tuple[Verdict, Reason], pipelining: bool) -> None:
     faults = Faults(**{stage: [Hang()]})
     extensions = Extensions(pipelining=pipelining)
     async with talking(faults, extensions, connections=1, **HASTE) as (server, transport):

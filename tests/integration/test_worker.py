@@ -17,9 +17,7 @@ from tests.harness import add_smtp, attempts, deliveries, enqueue, eventually, o
 @pytest.mark.req("REQ-QUEUE-E005")
 async def test_each_recipient_has_its_own_outcome(database: Database, database_url: str) -> None:
     """Of three recipients one is accepted, one deferred, one refused; the first is never sent again."""
-    faults = Faults(
-        recipients={"later@x.example": ["451 4.2.2 full"], "never@x.example": "550 5.1.1 unknown"}
-    )
+    faults = Faults(recipients={"later@x.example": ["451 4.2.2 full"], "never@x.example": "550 5.1.1 unknown"})
     async with SmtpServer(faults) as server:
         await add_smtp(database, server)
         async with working(database_url, worker_poll_interval="100ms"):
@@ -27,9 +25,7 @@ async def test_each_recipient_has_its_own_outcome(database: Database, database_u
             rows = await settled(database, message_id, "sent", "queued", "failed")
             assert [row["reason"] for row in rows] == [None, "mailbox_full", "invalid_recipient"]
             assert len(server.mails) == 1  # all due recipients went in one transaction
-            await database.execute(
-                "UPDATE pillarbox.deliveries SET next_attempt_at = now() WHERE state = 'queued'"
-            )
+            await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = now() WHERE state = 'queued'")
             await settled(database, message_id, "sent", "sent", "failed")
     assert [mail.recipients for mail in server.mails] == [("now@x.example",), ("later@x.example",)]
     assert server.mails[0].message["Message-ID"] == server.mails[1].message["Message-ID"]
@@ -51,10 +47,7 @@ async def test_a_lost_answer_is_unknown_and_sent_again(database: Database, datab
             await settled(database, message_id, "sent")
     assert len(server.mails) == 2
     assert [row["verdict"] for row in await attempts(database, message_id)] == ["unknown", "accepted"]
-    assert (
-        await database.fetchval("SELECT kind FROM pillarbox.events WHERE message_id = $1", message_id)
-        == "unknown"
-    )
+    assert await database.fetchval("SELECT kind FROM pillarbox.events WHERE message_id = $1", message_id) == "unknown"
 
 
 async def test_a_lost_answer_is_held_if_the_class_says_so(database: Database, database_url: str) -> None:
@@ -102,9 +95,7 @@ async def test_purged_content_fails_clearly(database: Database, database_url: st
     assert row["reason"] == "content_purged"
 
 
-async def test_a_mail_that_brings_workers_down_is_not_tried_for_ever(
-    database: Database, database_url: str
-) -> None:
+async def test_a_mail_that_brings_workers_down_is_not_tried_for_ever(database: Database, database_url: str) -> None:
     async with SmtpServer() as server:
         await add_smtp(database, server)
         message_id = await enqueue(database, max_attempts=3)
@@ -175,9 +166,7 @@ async def test_secret_bodies_are_dropped_once_settled(database: Database, databa
             await settled(database, plain, "sent")
 
             async def only_plain() -> bool:
-                return [r[0] for r in await database.fetch("SELECT message_id FROM pillarbox.contents")] == [
-                    plain
-                ]
+                return [r[0] for r in await database.fetch("SELECT message_id FROM pillarbox.contents")] == [plain]
 
             await eventually(only_plain)
 
@@ -203,9 +192,7 @@ async def test_stopping_finishes_what_is_in_flight(database: Database, database_
     assert await database.fetchval("SELECT count(*) FROM pillarbox.workers WHERE reaped_at IS NULL") == 0
 
 
-async def test_stopping_past_the_deadline_leaves_unknowns_not_stuck_rows(
-    database: Database, database_url: str
-) -> None:
+async def test_stopping_past_the_deadline_leaves_unknowns_not_stuck_rows(database: Database, database_url: str) -> None:
     async with SmtpServer(Faults(body=Hang())) as server:
         await add_smtp(database, server, connections=1)
         ids = [await enqueue(database) for _ in range(3)]
@@ -245,9 +232,7 @@ async def test_many_mails_through_a_difficult_server(database: Database, databas
         async with working(database_url, worker_poll_interval="100ms"):
 
             async def nearly_done() -> bool:
-                await database.execute(
-                    "UPDATE pillarbox.deliveries SET next_attempt_at = now() WHERE state = 'queued'"
-                )
+                await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = now() WHERE state = 'queued'")
                 return not await database.fetchval(
                     "SELECT count(*) FROM pillarbox.deliveries WHERE state IN ('queued', 'processing')"
                 )
@@ -269,6 +254,4 @@ async def test_two_workers_in_one_process_share_the_queue(database: Database, da
                 await settled(database, message_id, "sent")
             stop.set()
             await asyncio.gather(*tasks)
-    assert sorted(mail.recipients[0] for mail in server.mails) == sorted(
-        f"r{k}@x.example" for k in range(100)
-    )
+    assert sorted(mail.recipients[0] for mail in server.mails) == sorted(f"r{k}@x.example" for k in range(100))

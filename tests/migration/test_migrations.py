@@ -14,7 +14,7 @@ VERSIONS = [migration.version for migration in available()]
 
 
 def test_versions_are_numbered_without_gaps() -> None:
-    assert VERSIONS == list(range(1, len(VERSIONS) + 1))
+    assert list(range(1, len(VERSIONS) + 1)) == VERSIONS
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -59,9 +59,7 @@ async def test_an_empty_database_says_what_to_do(empty_database_url: str) -> Non
 async def test_a_newer_schema_is_refused(empty_database_url: str) -> None:
     connection = await asyncpg.connect(empty_database_url)
     await migrate(connection)
-    await connection.execute(
-        "INSERT INTO pillarbox.migrations (version, name, checksum) VALUES (9999, 'later', 'x')"
-    )
+    await connection.execute("INSERT INTO pillarbox.migrations (version, name, checksum) VALUES (9999, 'later', 'x')")
     for call in (check_schema, migrate):
         with pytest.raises(SchemaMismatch, match="upgrade Pillarbox"):
             await call(connection)

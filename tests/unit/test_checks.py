@@ -194,9 +194,7 @@ def seconds(action: Callable[[], Any], rounds: int, repeats: int = 5) -> float:
 @pytest.mark.skipif(sys.gettrace() is not None, reason="coverage slows Python but not the yardstick")
 def test_a_plain_mail_is_checked_quickly() -> None:
     plain = mail(text="x" * 2000, html="y" * 2000)
-    yardstick = seconds(
-        lambda: sorted(range(300, 0, -1)), 2000
-    )  # some 3 µs on a machine where a check takes 8
+    yardstick = seconds(lambda: sorted(range(300, 0, -1)), 2000)  # some 3 µs on a machine where a check takes 8
     assert seconds(lambda: check(plain), 2000) < 12 * yardstick
 
 

@@ -299,9 +299,7 @@ def test_python_in_pages_is_python(path: Path) -> None:
 
 
 def sources() -> Iterator[Path]:
-    yield from (
-        path for path in ROOT.iterdir() if path.is_file() and path.suffix in {".md", ".toml", ".yaml"}
-    )
+    yield from (path for path in ROOT.iterdir() if path.is_file() and path.suffix in {".md", ".toml", ".yaml"})
     for folder in ("docs", "src", "tests", "benchmarks"):
         for kind in ("md", "py", "sql", "svg"):
             yield from (path for path in (ROOT / folder).rglob(f"*.{kind}") if path != Path(__file__))

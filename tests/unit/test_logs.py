@@ -65,9 +65,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
 
 def test_a_line_is_json_with_time_level_logger_event_and_fields(out: io.StringIO) -> None:
     message = uuid4()
-    log.info(
-        "delivered", message=message, delivery=7, outcome=Verdict.ACCEPTED, reason=None, seconds=0.25, ok=True
-    )
+    log.info("delivered", message=message, delivery=7, outcome=Verdict.ACCEPTED, reason=None, seconds=0.25, ok=True)
     (line,) = lines(out)
     written = datetime.fromisoformat(line.pop("ts"))
     assert abs((datetime.now(UTC) - written).total_seconds()) < 60
@@ -98,9 +96,7 @@ def test_levels(level: str, shown: int) -> None:
     logs.configure("json", level, redact, stream)
     for write in (log.debug, log.info, log.warning, log.error):
         write("word")
-        logging.getLogger("foreign").log(
-            10 * (1 + [log.debug, log.info, log.warning, log.error].index(write)), "x"
-        )
+        logging.getLogger("foreign").log(10 * (1 + [log.debug, log.info, log.warning, log.error].index(write)), "x")
     assert len(lines(stream)) == 2 * shown
 
 
@@ -136,9 +132,7 @@ def test_the_line_of_a_delivered_mail_is_never_redacted_twice() -> None:
     calls: list[str] = []
     logs.configure("json", "info", lambda text: calls.append(text) or text, io.StringIO())  # type: ignore[func-returns-value]
     for number in range(50):
-        log.info(
-            "delivered", message=uuid4(), delivery=number, provider="main", outcome=Verdict.ACCEPTED, ms=3.5
-        )
+        log.info("delivered", message=uuid4(), delivery=number, provider="main", outcome=Verdict.ACCEPTED, ms=3.5)
     assert calls == ["delivered"]
 
 
@@ -229,9 +223,7 @@ def test_a_value_that_cannot_be_shown_breaks_nothing(out: io.StringIO) -> None:
 
 
 def test_long_texts_are_cut_after_redaction(out: io.StringIO) -> None:
-    log.info(
-        "x", text=f"{'a' * (logs.TEXT_LIMIT - 5)} {ALICE} end", huge=f"{ALICE} " * 50_000, one="b" * 10**6
-    )
+    log.info("x", text=f"{'a' * (logs.TEXT_LIMIT - 5)} {ALICE} end", huge=f"{ALICE} " * 50_000, one="b" * 10**6)
     (line,) = lines(out)
     assert all(len(line[key]) <= logs.TEXT_LIMIT + 1 for key in ("text", "huge", "one"))
     assert "alice" not in out.getvalue()
@@ -300,16 +292,12 @@ plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st
 hidden = st.just(Secret("hunter2")) | st.binary(max_size=9) | st.builds(ValueError, st.just(ALICE))
 values = st.recursive(
     plain | hidden,
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text() | st.just(ALICE), inner, max_size=4)
-    ),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text() | st.just(ALICE), inner, max_size=4),
     max_leaves=12,
 )
 
 
-@given(
-    st.text(), st.dictionaries(st.sampled_from([*logs.SAFE_FIELDS, "text", "ts", "é"]), values, max_size=5)
-)
+@given(st.text(), st.dictionaries(st.sampled_from([*logs.SAFE_FIELDS, "text", "ts", "é"]), values, max_size=5))
 def test_any_values_make_one_whole_line_without_secrets(event: str, fields: dict[str, Any]) -> None:
     for form in ("json", "console"):
         stream = io.StringIO()

@@ -310,9 +310,7 @@ def test_nothing_breaks_out_of_its_header(where: str, bad: str) -> None:
         "value": {"headers": {"X-A": bad}},
         "name": {"headers": [(bad, "x")]},
     }.get(where, {where: [mailbox]} if where in ("to", "cc", "reply_to") else {})
-    file = Attachment(
-        bad if where == "file" else "f", b"", f"text/{bad}" if where == "type" else "text/plain"
-    )
+    file = Attachment(bad if where == "file" else "f", b"", f"text/{bad}" if where == "type" else "text/plain")
     with pytest.raises(ValueError):
         compose(mail(**changes), Content(text="x", attachments=[file]))
 
@@ -444,9 +442,7 @@ def test_complete_raw_mail_is_untouched() -> None:
     assert compose(mail(), Content(raw=COMPLETE.replace(b"\r\n", b"\n"))) == COMPLETE
 
 
-@pytest.mark.parametrize(
-    "bcc", [b"BCC: x@y\r\n", b"bcc : x@y,\r\n\tz@y\r\n z@z\r\n", b"Bcc:\r\nResent-Bcc: q@y\r\n"]
-)
+@pytest.mark.parametrize("bcc", [b"BCC: x@y\r\n", b"bcc : x@y,\r\n\tz@y\r\n z@z\r\n", b"Bcc:\r\nResent-Bcc: q@y\r\n"])
 def test_raw_mail_loses_its_bcc(bcc: bytes) -> None:
     for at in (0, COMPLETE.index(b"date"), COMPLETE.index(b"\r\n\r\n") + 2):
         assert compose(mail(), Content(raw=COMPLETE[:at] + bcc + COMPLETE[at:])) == COMPLETE

@@ -107,9 +107,7 @@ def test_too_big_for_the_server() -> None:
     assert seal(big, OLD).commands
 
 
-@pytest.mark.parametrize(
-    "content", [b"a\n.\nb\r\n", b"a\rb\r\n", b"a\r\n\n", b"a\r\r\n", b"a\n\r\n", b"\n\r"]
-)
+@pytest.mark.parametrize("content", [b"a\n.\nb\r\n", b"a\rb\r\n", b"a\r\n\n", b"a\r\r\n", b"a\n\r\n", b"\n\r"])
 def test_bare_line_ends_never_reach_the_wire(content: bytes) -> None:
     commands, settled = seal(parcel("b@x.test", content=content), ALL)
     assert (commands, settled[0].reason) == ([], Reason.MALFORMED)

@@ -136,9 +136,7 @@ def test_any_chunking_gives_the_same_mails(sizes, pieces):
 
 
 async def test_offers_what_it_is_told():
-    nothing = Extensions(
-        pipelining=False, size=None, eight_bit_mime=False, smtputf8=False, enhanced_status_codes=False
-    )
+    nothing = Extensions(pipelining=False, size=None, eight_bit_mime=False, smtputf8=False, enhanced_status_codes=False)
     async with SmtpServer(extensions=nothing) as server, client_of(server) as client:
         await client.reply()
         assert await client.say("EHLO c") == "250 smtp.test"

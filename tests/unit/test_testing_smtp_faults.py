@@ -192,9 +192,7 @@ async def test_a_failed_handshake_ends_the_connection(ca, words):
 
 async def test_chaos_is_the_same_for_the_same_seed():
     async def run(seed: int) -> list[str]:
-        async with SmtpServer(
-            chaos(seed, defer=0.3, reject=0.3, drop_after_dot=0.3, drop_before=0.3)
-        ) as server:
+        async with SmtpServer(chaos(seed, defer=0.3, reject=0.3, drop_after_dot=0.3, drop_before=0.3)) as server:
             said = []
             for _ in range(20):
                 try:

@@ -1,15 +1,15 @@
-"""Seed 000: a failed SMTP call moves the next retry."""
+"""A failed SMTP call moves the next retry."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
 import pytest
+from tests.harness import add_smtp, attempts, deliveries, enqueue, eventually, settled, working
 
 from pillarbox.store.database import Database
 from pillarbox.testing import SmtpServer
 from pillarbox.testing.smtp import Faults
-from tests.harness import add_smtp, attempts, deliveries, enqueue, eventually, settled, working
 
 
 @pytest.mark.req("REQ-QUEUE-E004")

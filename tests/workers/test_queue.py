@@ -1,12 +1,13 @@
-"""Seed 000: workers share the queue by SELECT … FOR UPDATE SKIP LOCKED."""
+"""Workers share the queue by SELECT … FOR UPDATE SKIP LOCKED."""
 
 from __future__ import annotations
 
 import asyncio
 
+from tests.harness import enqueue
+
 from pillarbox.queue.postgres import QUERIES, PostgresQueue
 from pillarbox.store.database import Database
-from tests.harness import enqueue
 
 
 async def registered(database: Database) -> PostgresQueue:

@@ -1,14 +1,14 @@
-"""Seed 000: a queued mail reaches the SMTP server, built as it should be."""
+"""A queued mail reaches the SMTP server, built as it should be."""
 
 from __future__ import annotations
 
 from email.message import EmailMessage
 
 import pytest
+from tests.harness import add_smtp, attempts, enqueue, settled, working
 
 from pillarbox.store.database import Database
 from pillarbox.testing import SmtpServer
-from tests.harness import add_smtp, attempts, enqueue, settled, working
 
 
 @pytest.mark.req("REQ-QUEUE-E003")
@@ -17,9 +17,7 @@ async def test_successful_smtp_dispatch(database: Database, database_url: str) -
     async with SmtpServer() as server:
         await add_smtp(database, server)
         async with working(database_url):
-            message_id = await enqueue(
-                database, "Reader <reader@mail.example>", subject="Welcome", text="Hello there"
-            )
+            message_id = await enqueue(database, "Reader <reader@mail.example>", subject="Welcome", text="Hello there")
             mail = await server.next_mail()
             [delivery] = await settled(database, message_id, "sent")
     assert (mail.sender, mail.recipients) == ("sender@shop.example", ("reader@mail.example",))

@@ -1,6 +1,6 @@
 """The rules of a mail, checked before it is sent to the database: a bad one never aborts a transaction.
 
-The same rules in the same order as `enqueue` in store/migrations/0002_enqueue.sql, which stays the judge.
+The same rules in the same order as `enqueue` in store/migrations/0003_enqueue.sql, which stays the judge.
 What depends on the database (tenant, class, default sender, its clock, idempotency, the size of metadata) is
 checked only there.
 `tests/integration/test_enqueue_corpus.py` holds the two together.
@@ -178,9 +178,7 @@ def _check_address(mailbox: str, field: str) -> None:
     if mailbox[-1] == ">":
         found = _bracketed(mailbox)
         if found is None:
-            raise InvalidMail(
-                "bad_address", field, "the angle brackets do not match", "write Name <name@domain>"
-            )
+            raise InvalidMail("bad_address", field, "the angle brackets do not match", "write Name <name@domain>")
         address = found[1]
     if not _legal_address(address) or _too_long_or_odd(address, field):
         raise InvalidMail("bad_address", field, "not a legal e-mail address", "write name@domain")
@@ -266,9 +264,7 @@ def _jsonb_order(name: str) -> tuple[int, bytes]:
 
 
 def _bad_header_name() -> None:
-    raise InvalidMail(
-        "bad_header", "headers", "a header name is 1 to 76 printable ASCII characters without a colon"
-    )
+    raise InvalidMail("bad_header", "headers", "a header name is 1 to 76 printable ASCII characters without a colon")
 
 
 def _check_header(name: str, value: str) -> None:
@@ -317,9 +313,7 @@ def _check_attachment(item: Attachment) -> int:
             )
     if not item.filename or _octets(item.filename, "attachments") > 255 or _no_filename(item.filename):
         _bad_attachment("a filename is 1 to 255 octets without control characters or slashes")
-    if item.content_type is not None and not (
-        len(item.content_type) <= 255 and _content_type(item.content_type)
-    ):
+    if item.content_type is not None and not (len(item.content_type) <= 255 and _content_type(item.content_type)):
         _bad_attachment("content_type must be like type/subtype, of at most 255 octets")
     if item.content_id is not None and not _content_id(item.content_id):
         _bad_attachment("content_id is 1 to 255 printable ASCII characters without <, > or spaces")
@@ -386,6 +380,4 @@ def _check_time(value: datetime, field: str) -> None:
     if not isinstance(value, datetime):
         raise InvalidMail("bad_type", field, "must be a time")
     if value.utcoffset() is None:
-        raise InvalidMail(
-            "naive_time", field, "must have a time zone", "write datetime.now(UTC) + timedelta(…)"
-        )
+        raise InvalidMail("naive_time", field, "must have a time zone", "write datetime.now(UTC) + timedelta(…)")

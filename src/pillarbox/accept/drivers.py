@@ -63,16 +63,12 @@ async def _psycopg_async_commits_itself(connection: Any) -> bool:
 
 
 def _run_sqlalchemy(connection: Any, call: Call) -> list[UUID]:
-    rows = connection.execute(
-        _clause(call.function, call.names), dict(zip(call.names, call.values, strict=True))
-    )
+    rows = connection.execute(_clause(call.function, call.names), dict(zip(call.names, call.values, strict=True)))
     return [_uuid(row[0]) for row in rows]
 
 
 async def _run_sqlalchemy_async(connection: Any, call: Call) -> list[UUID]:
-    rows = await connection.execute(
-        _clause(call.function, call.names), dict(zip(call.names, call.values, strict=True))
-    )
+    rows = await connection.execute(_clause(call.function, call.names), dict(zip(call.names, call.values, strict=True)))
     return [_uuid(row[0]) for row in rows]
 
 

@@ -88,9 +88,7 @@ def _enqueue_many(driver: Driver, connection: Any, mails: Iterable[Mail]) -> lis
 async def _enqueue_many_async(driver: Driver, connection: Any, mails: Iterable[Mail]) -> list[UUID]:
     checked = _checked(mails)
     ids: list[UUID] = []
-    for first, call in calls_for(
-        checked, in_one=await cast(Awaitable[bool], driver.commits_itself(connection))
-    ):
+    for first, call in calls_for(checked, in_one=await cast(Awaitable[bool], driver.commits_itself(connection))):
         try:
             ids += await cast(Awaitable[list[UUID]], driver.run(connection, call))
         except Exception as error:
@@ -124,5 +122,5 @@ def _raise_ours(foreign: Exception, first: int = 0) -> None:
 
 def _place(error: InvalidMail, position: int) -> None:
     """Say which of several mails is at fault."""
-    error.position = position  # type: ignore[attr-defined]
+    error.position = position
     error.args = (f"mails[{position}].{error}",)

@@ -83,9 +83,7 @@ def calls_for(mails: Sequence[Mail], in_one: bool = False) -> Iterator[tuple[int
 
 def _call_for_chunk(chunk: list[dict[str, Any]]) -> Call:
     # Bodies go beside the JSON, as they are: quoting and parsing them would cost as much as storing them.
-    texts, htmls, raws = (
-        [arguments.pop(name, None) for arguments in chunk] for name in ("text", "html", "raw")
-    )
+    texts, htmls, raws = ([arguments.pop(name, None) for arguments in chunk] for name in ("text", "html", "raw"))
     bodies = {
         name: values
         for name, values in (("texts", texts), ("htmls", htmls), ("raws", raws))

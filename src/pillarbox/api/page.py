@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 REFRESH = 5
 STYLE = resources.files(__package__).joinpath("status.css").read_text("utf-8")
 _HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-POLICY = (
-    f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none';"
-    " frame-ancestors 'none'"
-)
+POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 
 def status(numbers: Statistics, mails: Sequence[Captured] | None) -> str:
@@ -30,9 +27,7 @@ def status(numbers: Statistics, mails: Sequence[Captured] | None) -> str:
     if len(numbers.by_tenant) > 1:
         parts.append(_tenants(numbers))
     if mails:
-        parts.append(
-            f'<h2>Captured mails</h2>{_mails(mails)}<p><a href="/captured">all captured mails</a></p>'
-        )
+        parts.append(f'<h2>Captured mails</h2>{_mails(mails)}<p><a href="/captured">all captured mails</a></p>')
     return _page("Pillarbox", "".join(parts), refresh=True)
 
 
@@ -51,8 +46,7 @@ def away() -> str:
 
 def _cards(numbers: Statistics) -> str:
     cards = [
-        _card(state, count, state in ("held", "failed") and count > 0)
-        for state, count in numbers.by_state.items()
+        _card(state, count, state in ("held", "failed") and count > 0) for state, count in numbers.by_state.items()
     ]
     return f'<h2>Deliveries</h2><div class="cards">{"".join(cards)}</div>'
 
@@ -97,9 +91,7 @@ def _lease(left: float) -> str:
 def _providers(numbers: Statistics) -> str:
     rows = [(one.name, one.kind, "in use" if one.enabled else "off") for one in numbers.providers]
     if not rows:
-        return (
-            '<h2>Providers</h2><p class="dim">None yet: add one with <code>pillarbox provider add</code>.</p>'
-        )
+        return '<h2>Providers</h2><p class="dim">None yet: add one with <code>pillarbox provider add</code>.</p>'
     return "<h2>Providers</h2>" + _table(("name", "kind", ""), rows)
 
 

@@ -90,9 +90,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.setblocking(False)
     except OSError as error:
         listener.close()
-        reason = (
-            "is in use" if error.errno == errno.EADDRINUSE else f"cannot be listened on ({error.strerror})"
-        )
+        reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be listened on ({error.strerror})"
         raise SettingsError(f"{_where(host, port)} {reason}: choose another with --http HOST:PORT") from None
     return listener
 
@@ -219,9 +217,7 @@ class Site:
 
 
 def _private_only() -> Response:
-    text = (
-        "captured mails are shown only when listening on this machine alone; use `pillarbox captured list`\n"
-    )
+    text = "captured mails are shown only when listening on this machine alone; use `pillarbox captured list`\n"
     return PlainTextResponse(text, 403)
 
 

@@ -30,9 +30,7 @@ async def list_(
     provider: options.ProviderFilter = None,
     since: options.Since = None,
     until: options.Until = None,
-    before: Annotated[
-        int | None, typer.Option("--before", metavar="NUMBER", help="Older than this one.")
-    ] = None,
+    before: Annotated[int | None, typer.Option("--before", metavar="NUMBER", help="Older than this one.")] = None,
     limit: options.Limit = 20,
 ) -> None:
     """List captured mails, newest first.
@@ -43,9 +41,7 @@ async def list_(
       pillarbox captured list --recipient ada@ --since 1h --json
     """
     async with given.app() as app:
-        found = await catalog.list_captured(
-            app.database, limit, before, since, until, recipient, sender, provider
-        )
+        found = await catalog.list_captured(app.database, limit, before, since, until, recipient, sender, provider)
     if given.json:
         output.print_json(found)
         return

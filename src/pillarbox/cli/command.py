@@ -36,9 +36,7 @@ def setting(name: str, flag: str, metavar: str) -> inspect.Parameter:
     """An option that gives one of our settings; its help is the setting's."""
     full = "--" + name.replace("_", "-")
     flags = [flag] if flag == full else [flag, full]
-    told = typer.Option(
-        *flags, metavar=metavar, help=SPECS[name].help, show_default=False, rich_help_panel=PANEL
-    )
+    told = typer.Option(*flags, metavar=metavar, help=SPECS[name].help, show_default=False, rich_help_panel=PANEL)
     return _parameter(name, Annotated[Text, told])
 
 
@@ -51,9 +49,7 @@ COMMON = (
         "config",
         Annotated[
             Path | None,
-            typer.Option(
-                "--config", metavar="FILE", help="Read settings from this file.", rich_help_panel=PANEL
-            ),
+            typer.Option("--config", metavar="FILE", help="Read settings from this file.", rich_help_panel=PANEL),
         ],
     ),
     setting("log_level", "--log-level", "LEVEL"),

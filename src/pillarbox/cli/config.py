@@ -16,9 +16,7 @@ def register(root: typer.Typer) -> None:
 
 async def config(
     given: Given,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Also say what each is for, and what is allowed.")
-    ] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Also say what each is for, and what is allowed.")] = False,
 ) -> None:
     """Show every setting in effect and where it came from; secrets stay hidden.
 

@@ -38,9 +38,7 @@ def register(root: typer.Typer) -> None:
 
 async def list_(
     given: Given,
-    kind: Annotated[
-        str | None, typer.Option("--kind", metavar="KIND", help="Only this kind: smtp, capture.")
-    ] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help="Only this kind: smtp, capture.")] = None,
     enabled: Annotated[
         bool | None, typer.Option("--enabled/--disabled", help="Only those switched on, or off.")
     ] = None,
@@ -143,9 +141,7 @@ async def prove(
             await transport.close()
         results = await _try(app, provider, sender, send_to) if send_to else []
     if given.json:
-        output.print_json(
-            {"ok": all(one["verdict"] == "accepted" for one in results), "found": found, "sent": results}
-        )
+        output.print_json({"ok": all(one["verdict"] == "accepted" for one in results), "found": found, "sent": results})
     else:
         output.say(Text.assemble(("ok ", "green"), output.clean(found)))
         for one in results:

@@ -74,12 +74,8 @@ async def add_smtp(
         ),
     ] = None,
     tls: Annotated[Tls, typer.Option("--tls", help="How the connection is protected.")] = Tls.STARTTLS,
-    username: Annotated[
-        str | None, typer.Option("--username", metavar="NAME", help="To log in with.")
-    ] = None,
-    password_stdin: Annotated[
-        bool, typer.Option("--password-stdin", help="Read the password from stdin.")
-    ] = False,
+    username: Annotated[str | None, typer.Option("--username", metavar="NAME", help="To log in with.")] = None,
+    password_stdin: Annotated[bool, typer.Option("--password-stdin", help="Read the password from stdin.")] = False,
     password_env: Annotated[
         str | None,
         typer.Option("--password-env", metavar="VAR", help="Read the password from this variable."),

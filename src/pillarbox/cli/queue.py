@@ -50,9 +50,7 @@ async def list_(
       pillarbox queue list --before 0198c5a2-…        (the next page)
     """
     states = [str(one) for one in state or ()]
-    which = Filter(
-        states, tenant, class_name, kind, tag, sender, recipient, provider, reason, since, until, before
-    )
+    which = Filter(states, tenant, class_name, kind, tag, sender, recipient, provider, reason, since, until, before)
     async with given.app() as app:
         found = await list_messages(app.database, which, limit)
     if given.json:

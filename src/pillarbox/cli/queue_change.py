@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 OptionalId = Annotated[str | None, typer.Argument(metavar="ID", help="The message's id, or its beginning.")]
 All = Annotated[bool, typer.Option("--all", help="Instead of one message: everything that fits the filters.")]
-Number = Annotated[
-    int | None, typer.Option("--delivery", metavar="N", help="Only this delivery of the message.")
-]
+Number = Annotated[int | None, typer.Option("--delivery", metavar="N", help="Only this delivery of the message.")]
 # Counting stops here: beyond it a person only needs to know that it is a lot.
 COUNTED = 100_000
 
@@ -61,9 +59,7 @@ async def retry(
       pillarbox queue retry --all --provider relay --yes
     """
     states = _states(state, operations.RETRY)
-    which = Filter(
-        states, tenant, class_name, kind, provider=provider, reason=reason, since=since, until=until
-    )
+    which = Filter(states, tenant, class_name, kind, provider=provider, reason=reason, since=since, until=until)
     return await _change(given, operations.RETRY, which, id, all, delivery, yes)
 
 

@@ -147,9 +147,9 @@ def _tell_deliveries(story: Story) -> None:
     for one in story.deliveries:
         if one.state in WAITING and (policy := _policy(one, story.message)):
             plan = ", ".join(map(output.span, remaining(one, story.message))) or "no more: it was the last"
-            plans.setdefault(
-                f"retry policy {policy}; if the next attempt fails, then after {plan}", []
-            ).append(str(one.n))
+            plans.setdefault(f"retry policy {policy}; if the next attempt fails, then after {plan}", []).append(
+                str(one.n)
+            )
     for plan, numbers in plans.items():
         output.say(Text(f"  {', '.join(numbers)}: {plan}", style="dim"))
 
@@ -189,9 +189,7 @@ def moments(story: Story) -> Iterator[Moment]:
         yield Moment(event.at, Text(output.clean(f"{event.kind}{about} {data}".rstrip())))
     for one in story.deliveries:
         if one.state == State.PROCESSING and one.claimed_at:
-            yield Moment(
-                one.claimed_at, Text(f"claimed by worker {one.worker} (delivery {one.n}), in flight")
-            )
+            yield Moment(one.claimed_at, Text(f"claimed by worker {one.worker} (delivery {one.n}), in flight"))
         elif one.settled_at:
             yield Moment(one.settled_at, Text.assemble(output.styled(one.state), f" (delivery {one.n})"))
 
@@ -203,9 +201,7 @@ def _attempt(claim: int, rows: list[AttemptFacts]) -> Moment:
     by = f" by worker {first.worker}" if first.worker else ""
     below = [_outcome(row) for row in rows]
     if first.conversation:
-        below += [
-            Text(f"  {line}", style="dim") for line in output.clean_lines(first.conversation).split("\n")
-        ]
+        below += [Text(f"  {line}", style="dim") for line in output.clean_lines(first.conversation).split("\n")]
     return Moment(first.started_at, Text(output.clean(f"attempt {claim}{via}{by}, {took}")), tuple(below))
 
 

@@ -103,8 +103,7 @@ def sections(numbers: Statistics) -> Iterator[tuple[Sequence[str], Cells]]:
         yield ("worker", "since", "in flight#", "lease"), [_worker(one) for one in numbers.workers]
     if numbers.providers:
         providers = [
-            (Text(one.name), Text(one.kind), Text("on" if one.enabled else "off"))
-            for one in numbers.providers
+            (Text(one.name), Text(one.kind), Text("on" if one.enabled else "off")) for one in numbers.providers
         ]
         yield ("provider", "kind", "state"), providers
 
@@ -117,9 +116,7 @@ def _worries(numbers: Statistics) -> Iterator[Text]:
 
 
 def _counts(counts: dict[str, int]) -> list[Text]:
-    return [
-        Text(f"{counts[one]:,}", style=output.STYLES.get(one, "") if counts[one] else "dim") for one in STATES
-    ]
+    return [Text(f"{counts[one]:,}", style=output.STYLES.get(one, "") if counts[one] else "dim") for one in STATES]
 
 
 def _worker(one: WorkerFacts) -> list[Text]:
@@ -132,11 +129,7 @@ async def _watch(database: Database, tenant: str | None, interval: float, json: 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, stop.set)
-    live = (
-        None
-        if json or output.plain_terminal()
-        else Live(console=output.console(), screen=True, auto_refresh=False)
-    )
+    live = None if json or output.plain_terminal() else Live(console=output.console(), screen=True, auto_refresh=False)
     with _keys(stop), live or contextlib.nullcontext():
         while not stop.is_set():
             numbers = await statistics(database, tenant)

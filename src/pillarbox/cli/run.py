@@ -110,9 +110,7 @@ def _sole(directory: Path, embedded: bool) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         lock = open(directory / "up.lock", "w")  # noqa: SIM115 -- closed below, which also unlocks it
     except OSError as error:
-        raise SettingsError(
-            f"{directory} cannot be used: {error.strerror}. Choose another with --data DIR"
-        ) from None
+        raise SettingsError(f"{directory} cannot be used: {error.strerror}. Choose another with --data DIR") from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

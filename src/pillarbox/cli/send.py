@@ -43,9 +43,7 @@ async def send(
         typer.Option("--from", metavar="ADDRESS", help="The sender; the tenant's default when not given."),
     ] = None,
     cc: Annotated[list[str] | None, typer.Option("--cc", metavar="ADDRESS", help="May be repeated.")] = None,
-    bcc: Annotated[
-        list[str] | None, typer.Option("--bcc", metavar="ADDRESS", help="May be repeated.")
-    ] = None,
+    bcc: Annotated[list[str] | None, typer.Option("--bcc", metavar="ADDRESS", help="May be repeated.")] = None,
     subject: Annotated[str, typer.Option("--subject", metavar="TEXT")] = "A test mail from Pillarbox",
     text: Annotated[
         str | None,
@@ -57,22 +55,14 @@ async def send(
     ] = None,
     tenant: Annotated[str, typer.Option("--tenant", metavar="NAME")] = "default",
     class_name: Annotated[str, typer.Option("--class", metavar="NAME")] = "transactional",
-    kind: Annotated[
-        str | None, typer.Option("--kind", metavar="KIND", help="A label of what the mail is.")
-    ] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help="A label of what the mail is.")] = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="May be repeated.")] = None,
-    priority: Annotated[
-        str, typer.Option("--priority", metavar="LANE", help="urgent, normal or bulk.")
-    ] = "normal",
+    priority: Annotated[str, typer.Option("--priority", metavar="LANE", help="urgent, normal or bulk.")] = "normal",
     send_at: Annotated[
         datetime | None,
-        typer.Option(
-            "--send-at", metavar="TIME", parser=options.future, help="When: a time, or a wait such as 10m."
-        ),
+        typer.Option("--send-at", metavar="TIME", parser=options.future, help="When: a time, or a wait such as 10m."),
     ] = None,
-    max_attempts: Annotated[
-        int | None, typer.Option("--max-attempts", metavar="N", help="At most this many.")
-    ] = None,
+    max_attempts: Annotated[int | None, typer.Option("--max-attempts", metavar="N", help="At most this many.")] = None,
     count: Annotated[
         int, typer.Option("--count", min=1, max=10_000_000, metavar="N", help="Send it so many times.")
     ] = 1,
@@ -155,8 +145,7 @@ async def _await(app: App, ids: Sequence[UUID], timeout: float, json: bool) -> i
     unsettled = sum(count for state, count in states.items() if state not in SETTLED)
     if unsettled:
         raise NotPossible(
-            f"{unsettled} not settled after {output.span(timeout)}: is a worker running?"
-            " See `pillarbox queue stats`"
+            f"{unsettled} not settled after {output.span(timeout)}: is a worker running? See `pillarbox queue stats`"
         )
     return 0 if set(states) <= {State.SENT, State.DELIVERED} else 1
 

@@ -47,18 +47,14 @@ async def add_tenant(
         _check_mailbox(sender)
     async with given.app() as app:
         await catalog.add_tenant(app.database, name, sender)
-    output.print_json({"name": name, "default_sender": sender}) if given.json else output.say(
-        f"added tenant {name}"
-    )
+    output.print_json({"name": name, "default_sender": sender}) if given.json else output.say(f"added tenant {name}")
 
 
 def _check_mailbox(mailbox: str) -> None:
     try:
         split_mailbox(mailbox)
     except ValueError:
-        raise InvalidMail(
-            "bad_address", "sender", "not a legal e-mail address", "write name@domain"
-        ) from None
+        raise InvalidMail("bad_address", "sender", "not a legal e-mail address", "write name@domain") from None
 
 
 async def list_tenants(given: Given) -> None:

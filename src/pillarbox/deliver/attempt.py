@@ -72,9 +72,7 @@ def pack(claimed: Claimed, lease: Lease) -> Parcel | Outcome:
         sender = address_of(claimed.message.sender)
     except ValueError as error:
         return rejected(Reason.MALFORMED, text=str(error))
-    except (
-        Exception
-    ) as error:  # a fault of ours, not the mail's: it keeps its attempts for the mended version
+    except Exception as error:  # a fault of ours, not the mail's: it keeps its attempts for the mended version
         log.error("composing broke", message=claimed.message.id, attempt=claimed.claim, exc=error)
         return deferred(Reason.MALFORMED, text=type(error).__name__)
     claimed.content = None  # the composed bytes replace it: memory is bounded by bytes in flight

@@ -16,9 +16,7 @@ NEWEST = 1 / 60
 class Gauge:
     """Reads a worker and its pools once per `read`."""
 
-    def __init__(
-        self, worker: Worker, roster: Roster, database: Database, metrics: Metrics, alert: float
-    ) -> None:
+    def __init__(self, worker: Worker, roster: Roster, database: Database, metrics: Metrics, alert: float) -> None:
         self._worker = worker
         self._roster = roster
         self._database = database

@@ -27,9 +27,7 @@ NAME = 62
 PARAMETER_PIECE = 50
 
 ONCE = frozenset({"date", "message-id", "reply-to", "sender", "in-reply-to", "references"})
-OURS = frozenset(
-    {"from", "to", "cc", "bcc", "resent-bcc", "subject", "mime-version", "received", "return-path"}
-)
+OURS = frozenset({"from", "to", "cc", "bcc", "resent-bcc", "subject", "mime-version", "received", "return-path"})
 ADDRESSES = frozenset(
     {"reply-to", "sender", "resent-from", "resent-sender", "resent-to", "resent-cc"}
     | {"errors-to", "disposition-notification-to", "return-receipt-to"}

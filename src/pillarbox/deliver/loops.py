@@ -14,9 +14,7 @@ log = logs.get("pillarbox.loops")
 LONGEST_PAUSE = 30.0
 
 
-async def run_every(
-    name: str, seconds: float, run_once: Callable[[], Awaitable[object]], stop: asyncio.Event
-) -> None:
+async def run_every(name: str, seconds: float, run_once: Callable[[], Awaitable[object]], stop: asyncio.Event) -> None:
     """Call `run_once` every `seconds` (± 10 %, so that processes do not march in step) until `stop` is set."""
     failures = 0
     while not stop.is_set():
@@ -37,6 +35,6 @@ async def wait(event: asyncio.Event, seconds: float) -> bool:
     """Wait for `event`, at most `seconds`; says whether it was set."""
     try:
         await asyncio.wait_for(event.wait(), seconds)
-    except asyncio.TimeoutError:
+    except TimeoutError:
         return False
     return True

@@ -37,9 +37,7 @@ BASE64_BLOCK = 57 * 256
 Entity = list[bytes]
 
 _OVERLONG = re.compile(rb"=(?:20|09)(?=\r\n)(?<=[^\r\n]{77})")  # looks back last: finding "=" first is fast
-_BCC = re.compile(
-    rb"^(?:resent-)?bcc[ \t]*:[^\n]*(?:\n|\Z)(?:[ \t][^\n]*(?:\n|\Z))*", re.IGNORECASE | re.MULTILINE
-)
+_BCC = re.compile(rb"^(?:resent-)?bcc[ \t]*:[^\n]*(?:\n|\Z)(?:[ \t][^\n]*(?:\n|\Z))*", re.IGNORECASE | re.MULTILINE)
 _DATE = re.compile(rb"^date[ \t]*:", re.IGNORECASE | re.MULTILINE)
 _MESSAGE_ID = re.compile(rb"^message-id[ \t]*:", re.IGNORECASE | re.MULTILINE)
 _FIELD = re.compile(rb"^[!-9;-~]+[ \t]*:", re.MULTILINE)
@@ -57,9 +55,7 @@ def needs_smtputf8(content: bytes, sender: str, recipients: Sequence[str]) -> bo
     end = content.find(b"\r\n\r\n")
     if not (content if end < 0 else content[:end]).isascii():
         return True
-    return any(
-        not mailbox.isascii() and not address_of(mailbox).isascii() for mailbox in (sender, *recipients)
-    )
+    return any(not mailbox.isascii() and not address_of(mailbox).isascii() for mailbox in (sender, *recipients))
 
 
 def _body(name: str, content: Content) -> Entity:
@@ -133,9 +129,7 @@ def _text(kind: str, text: str) -> Entity:
 
 
 def _text_headers(kind: str, encoding: str) -> bytes:
-    return (
-        f"Content-Type: text/{kind}; charset=utf-8\r\nContent-Transfer-Encoding: {encoding}\r\n\r\n"
-    ).encode()
+    return (f"Content-Type: text/{kind}; charset=utf-8\r\nContent-Transfer-Encoding: {encoding}\r\n\r\n").encode()
 
 
 def _attachment(attachment: Attachment) -> Entity:

@@ -22,9 +22,7 @@ PROMOTE_INTERVAL = 1.0
 class Chores:
     """Each method does one round and returns how much it did."""
 
-    def __init__(
-        self, database: Database, queue: PostgresQueue, metrics: Metrics, settings: Settings
-    ) -> None:
+    def __init__(self, database: Database, queue: PostgresQueue, metrics: Metrics, settings: Settings) -> None:
         self._database = database
         self._queue = queue
         self._metrics = metrics
@@ -46,9 +44,7 @@ class Chores:
         while count := await self._queue.reap(BATCH, self._settings.worker_lease):
             reaped += count
         if reaped:
-            log.warning(
-                "claims of a lost worker were returned; their attempts are unknown", deliveries=reaped
-            )
+            log.warning("claims of a lost worker were returned; their attempts are unknown", deliveries=reaped)
             self._metrics.reaped.inc(reaped)
             self._metrics.unknown.inc(reaped)
             await self._queue.hint()

@@ -96,9 +96,7 @@ class Worker:
             self.lease.renewed(asked)
             return
         if self._queue.worker:
-            log.warning(
-                "the lease was lost; registering anew", worker=self._queue.worker, in_flight=self.in_flight
-            )
+            log.warning("the lease was lost; registering anew", worker=self._queue.worker, in_flight=self.in_flight)
         asked = self.lease.now()
         worker = await self._queue.register(self.name, self.pace.lease)
         self.lease.renewed(asked)
@@ -110,7 +108,7 @@ class Worker:
             async with asyncio.timeout(LAST_SETTLE):
                 await self._queue.release_strays(list(self._held))
                 await self._queue.retire()
-        except (StoreError, asyncio.TimeoutError) as error:
+        except (TimeoutError, StoreError) as error:
             log.warning("could not end the lease; it will run out", error=repr(error))
 
     # -- claiming
@@ -132,9 +130,7 @@ class Worker:
         """How many messages to claim now; 0 while too few places are free to be worth a claim."""
         held = self.in_flight
         free = self.pace.window - held
-        if held and (
-            free < self.pace.window * WORTH_CLAIMING or self._held_bytes >= self.pace.bytes_in_flight
-        ):
+        if held and (free < self.pace.window * WORTH_CLAIMING or self._held_bytes >= self.pace.bytes_in_flight):
             return 0
         return min(free, self.pace.claim_limit)
 
@@ -143,9 +139,7 @@ class Worker:
             return 0
         try:
             await self._return_strays()
-            claims = await self._queue.claim(
-                room, self.pace.bytes_in_flight - self._held_bytes, not self._held
-            )
+            claims = await self._queue.claim(room, self.pace.bytes_in_flight - self._held_bytes, not self._held)
         except StoreError as error:
             log.warning("cannot claim while the store is away", error=str(error))
             self._strays_from = 0.0
@@ -214,9 +208,7 @@ class Worker:
             self._space.clear()
             await wait(self._space, left)
         if self._held:
-            log.warning(
-                "stopping with unsettled claims; the reaper will return them", unsettled=self.in_flight
-            )
+            log.warning("stopping with unsettled claims; the reaper will return them", unsettled=self.in_flight)
 
 
 async def _end(*tasks: asyncio.Task[None]) -> None:

@@ -22,9 +22,7 @@ class State(StrEnum):
     COMPLAINED = "complained"
 
 
-FINISHED = frozenset(
-    {State.SENT, State.FAILED, State.CANCELLED, State.DELIVERED, State.BOUNCED, State.COMPLAINED}
-)
+FINISHED = frozenset({State.SENT, State.FAILED, State.CANCELLED, State.DELIVERED, State.BOUNCED, State.COMPLAINED})
 
 
 class Unknown(StrEnum):

@@ -87,8 +87,9 @@ class PostgresQueue:
 
 
 def _claimed(row: asyncpg.Record, now: float) -> Claimed:
-    (message_id, claim, ns, recipients, attempts, tenant_id, size, class_name, kind, sender, to, cc, reply_to, subject,
-     headers, created_at, max_attempts, expired, expires_at, age, has_content, text, html, raw, attachments) = row  # fmt: skip
+    (message_id, claim, ns, recipients, attempts, tenant_id, size, class_name, kind, sender, to, cc, reply_to,
+     subject, headers, created_at, max_attempts, expired, expires_at, age, has_content, text, html, raw,
+     attachments) = row  # fmt: skip
     message = Message(
         message_id,
         sender,

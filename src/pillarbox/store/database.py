@@ -47,9 +47,7 @@ class Database:
         self._statement_cache = statement_cache
 
     @classmethod
-    async def connect(
-        cls, url: str, *, least: int = 1, most: int = 8, statement_cache: bool = True
-    ) -> Database:
+    async def connect(cls, url: str, *, least: int = 1, most: int = 8, statement_cache: bool = True) -> Database:
         """Open the pool. Without a statement cache it also works through a pooler in transaction mode."""
         with translated():
             pool = await asyncpg.create_pool(
@@ -71,7 +69,7 @@ class Database:
     async def close(self) -> None:
         try:
             await asyncio.wait_for(self.pool.close(), 5)
-        except (asyncio.TimeoutError, *AWAY):
+        except (TimeoutError, *AWAY):
             self.pool.terminate()
 
     async def fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:

@@ -32,9 +32,7 @@ def bundled_binaries() -> Path:
 class EmbeddedPostgres:
     """Starts, finds and stops a server whose data lives in `directory`."""
 
-    def __init__(
-        self, directory: Path, binaries: Path | None = None, options: dict[str, str] | None = None
-    ) -> None:
+    def __init__(self, directory: Path, binaries: Path | None = None, options: dict[str, str] | None = None) -> None:
         self.directory = directory.resolve()
         self.binaries = binaries or bundled_binaries()
         self.options = options or {}
@@ -71,9 +69,7 @@ class EmbeddedPostgres:
             }
             options = " ".join(f"-c {name}='{value}'" for name, value in (flags | self.options).items())
             log = str(self.directory / "server.log")
-            self._run(
-                "pg_ctl", "start", "-w", "-t", "60", "-D", str(self.directory), "-l", log, "-o", options
-            )
+            self._run("pg_ctl", "start", "-w", "-t", "60", "-D", str(self.directory), "-l", log, "-o", options)
 
     def stop(self, mode: str = "fast") -> None:
         """Stop the server; `immediate` is as good as pulling the plug."""
@@ -103,9 +99,7 @@ class EmbeddedPostgres:
             )
             if done.returncode != 0:
                 output.seek(0)
-                raise StoreError(
-                    f"{program} {arguments[0]} failed: {output.read().strip()}{self._server_log()}"
-                )
+                raise StoreError(f"{program} {arguments[0]} failed: {output.read().strip()}{self._server_log()}")
 
     def _server_log(self) -> str:
         log = self.directory / "server.log"

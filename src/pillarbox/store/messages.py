@@ -199,9 +199,7 @@ async def find_message(database: Database, text: str) -> UUID:
         raise NotFound(f"there is no message {text}: see `pillarbox queue list`")
     if len(found) > 1:
         some = ", ".join(str(one) for one in found)
-        raise NotFound(
-            f"{text} is the beginning of several ids: give more of it ({some}{', …' * (len(found) == 5)})"
-        )
+        raise NotFound(f"{text} is the beginning of several ids: give more of it ({some}{', …' * (len(found) == 5)})")
     return UUID(str(found[0]))
 
 

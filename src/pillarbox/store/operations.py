@@ -68,21 +68,15 @@ async def apply(database: Database, operation: Operation, keys: Keys) -> Keys:
         rows = await database.fetch(QUERIES["requeue"], *columns, takes, event, data)
         await database.execute(QUERIES["wake"])
     else:
-        rows = await database.fetch(
-            QUERIES["finish"], *columns, takes, operation.to, operation.reason, event, data
-        )
+        rows = await database.fetch(QUERIES["finish"], *columns, takes, operation.to, operation.reason, event, data)
         await database.execute(QUERIES["drop_secret_contents"], list({row["message_id"] for row in rows}))
     return [(row["message_id"], row["n"]) for row in rows]
 
 
-async def change_message(
-    database: Database, operation: Operation, message_id: UUID, n: int | None = None
-) -> Keys:
+async def change_message(database: Database, operation: Operation, message_id: UUID, n: int | None = None) -> Keys:
     """Change the deliveries of one message (or only number `n`) that can be; NotPossible if none can."""
     story = await messages.story(database, message_id)
-    keys = [
-        (message_id, one.n) for one in story.deliveries if one.state in operation.takes and n in (None, one.n)
-    ]
+    keys = [(message_id, one.n) for one in story.deliveries if one.state in operation.takes and n in (None, one.n)]
     if keys and operation.sends_again:
         _check_sendable(story.message)
     changed = await apply(database, operation, keys) if keys else []

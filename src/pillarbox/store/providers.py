@@ -88,9 +88,7 @@ async def rotate_secrets(database: Database, keys: KeyRing) -> tuple[int, int]:
 async def list_classes(database: Database) -> dict[str, MessageClass]:
     rows = await database.fetch(QUERIES["list_classes"])
     return {
-        row["name"]: MessageClass(
-            row["name"], POLICIES.get(row["retry"]), Unknown(row["unknown"]), row["secret"]
-        )
+        row["name"]: MessageClass(row["name"], POLICIES.get(row["retry"]), Unknown(row["unknown"]), row["secret"])
         for row in rows
     }
 
@@ -112,6 +110,4 @@ async def capture(
     content: bytes,
 ) -> int:
     """Keep a mail for reading; returns its number."""
-    return int(
-        await database.fetchval(QUERIES["capture"], provider_id, message_id, sender, recipients, content)
-    )
+    return int(await database.fetchval(QUERIES["capture"], provider_id, message_id, sender, recipients, content))

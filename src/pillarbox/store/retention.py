@@ -12,9 +12,7 @@ QUERIES = sql.load("retention")
 START = UUID(int=0)
 
 
-async def purge(
-    database: Database, content: float | None, finished: float | None, batch: int
-) -> Counter[str]:
+async def purge(database: Database, content: float | None, finished: float | None, batch: int) -> Counter[str]:
     """Drop contents older than `content` seconds and whole messages older than `finished`; None keeps for ever."""
     dropped: Counter[str] = Counter()
     if finished is not None:

@@ -97,9 +97,7 @@ def _load_key_file(path: Path) -> Secret:
     try:
         _decode(key)
     except SecretError:
-        raise SecretError(
-            f"{path} does not hold a key: restore it, or delete it to lose what it sealed"
-        ) from None
+        raise SecretError(f"{path} does not hold a key: restore it, or delete it to lose what it sealed") from None
     return key
 
 

@@ -78,16 +78,10 @@ class CertificateAuthority:
         builder = _builder(_name(names[0]), self._name, key, expired=expired)
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
-        builder = builder.add_extension(
-            x509.SubjectAlternativeName([_subject(name) for name in names]), False
-        )
+        builder = builder.add_extension(x509.SubjectAlternativeName([_subject(name) for name in names]), False)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
-        return (
-            builder.add_extension(issuer, False)
-            .add_extension(purpose, False)
-            .sign(self._key, hashes.SHA256())
-        )
+        return builder.add_extension(issuer, False).add_extension(purpose, False).sign(self._key, hashes.SHA256())
 
 
 def make_ca(directory: Path) -> CertificateAuthority:
@@ -101,9 +95,7 @@ def _builder(
     now = datetime.now(UTC)
     builder = x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=key)
     builder = builder.serial_number(x509.random_serial_number())
-    builder = builder.not_valid_before(now - 2 * _DAY).not_valid_after(
-        now - _DAY if expired else now + 7 * _DAY
-    )
+    builder = builder.not_valid_before(now - 2 * _DAY).not_valid_after(now - _DAY if expired else now + 7 * _DAY)
     return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
 
 

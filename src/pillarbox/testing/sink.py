@@ -102,9 +102,7 @@ class FastSink(asyncio.Protocol):
     ) -> None:
         self._recorder = recorder
         self._accepted = accepted  # told how many mails came, once per chunk that completed any
-        self._connections = (
-            set() if connections is None else connections
-        )  # of which this one is while it lasts
+        self._connections = set() if connections is None else connections  # of which this one is while it lasts
         self._rest = b""  # a command's beginning, or as much of a body's end as could begin the final dot
         self._in_body = False
         self._head = b""  # the beginning of the body under way; kept only for a recorder

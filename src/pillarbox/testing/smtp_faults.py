@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:
     from pillarbox.testing.smtp_session import Session
 
-Stage = Literal[
-    "connect", "ehlo", "helo", "starttls", "auth", "mail", "rcpt", "data", "body", "rset", "noop", "quit"
-]
+Stage = Literal["connect", "ehlo", "helo", "starttls", "auth", "mail", "rcpt", "data", "body", "rset", "noop", "quit"]
 
 
 @dataclass(frozen=True, slots=True)

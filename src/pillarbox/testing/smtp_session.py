@@ -266,11 +266,7 @@ class Session(Dialogue):
             self.violation(text)
         content = unstuff(data)  # RFC 1870 counts octets without the transparency dots
         refusal = None if envelope.recipients else "554 5.5.1 no valid recipients"
-        usual = (
-            refusal
-            or self._size_refusal(len(content))
-            or f"250 2.0.0 stored as {self.number}.{self.mails + 1}"
-        )
+        usual = refusal or self._size_refusal(len(content)) or f"250 2.0.0 stored as {self.number}.{self.mails + 1}"
         fault = await self.choose("body", usual, "")
         if code_of(fault, usual).startswith("2") or getattr(fault, "stored", False):
             # Kept before the reply: a client that saw 250 can find it at once.

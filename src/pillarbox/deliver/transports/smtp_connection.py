@@ -212,9 +212,7 @@ class Connection(asyncio.BufferedProtocol):
         if answered == len(job.commands):
             return self._hear_data(job, reply)
         if reply[0] == _GO_ON:
-            return self._lose(
-                Reason.PROTOCOL, f"the server asked for the content too early: {text_of(reply)}"
-            )
+            return self._lose(Reason.PROTOCOL, f"the server asked for the content too early: {text_of(reply)}")
         if not self._capabilities.pipelining:
             self._say_next(job, answered)
         return None

@@ -58,9 +58,7 @@ async def _apply_next(connection: asyncpg.Connection, to: int | None) -> Migrati
         )
         done = await _applied(connection)
         _compare(done)
-        step = next(
-            (m for m in available() if m.version not in done and (to is None or m.version <= to)), None
-        )
+        step = next((m for m in available() if m.version not in done and (to is None or m.version <= to)), None)
         if step is not None:
             await connection.execute(step.sql)
             await connection.execute(

@@ -1,0 +1,272 @@
+-- Accepting mails, in the caller's transaction, and waking the workers at its COMMIT.
+
+-- Accept one mail; returns its id. Documented in docs/reference/sql.md.
+CREATE FUNCTION pillarbox.enqueue(
+  sender text DEFAULT NULL, "to" text[] DEFAULT NULL, subject text DEFAULT NULL, text text DEFAULT NULL,
+  html text DEFAULT NULL, cc text[] DEFAULT NULL, bcc text[] DEFAULT NULL, reply_to text[] DEFAULT NULL,
+  raw bytea DEFAULT NULL, headers jsonb DEFAULT NULL, attachments jsonb DEFAULT NULL, tenant text DEFAULT 'default',
+  class text DEFAULT 'transactional', kind text DEFAULT NULL, priority text DEFAULT 'normal',
+  send_at timestamptz DEFAULT NULL, expires_at timestamptz DEFAULT NULL, max_attempts integer DEFAULT NULL,
+  idempotency_key text DEFAULT NULL, tags text[] DEFAULT NULL, metadata jsonb DEFAULT NULL
+) RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+-- A hot path. PERFORM, SELECT and subqueries cost several times as much as plain expressions, and each expression
+-- costs again in every new transaction: so the usual mail, to one recipient and without rarer fields, meets few.
+DECLARE
+  usual boolean := coalesce(array_dims("to") = '[1:1]', false) AND num_nonnulls(cc, bcc, reply_to, raw, headers, attachments,
+    kind, send_at, expires_at, max_attempts, idempotency_key, tags, metadata) = 0;
+  id uuid;
+  now timestamptz;
+  lane smallint;
+  tenant_id integer;
+  default_sender text;
+  known_class boolean;
+  recipients text[];
+  copies text[];
+  blind text[];
+  size integer;
+  hash bytea;
+BEGIN
+  SELECT t.id, t.default_sender, EXISTS (SELECT FROM pillarbox.classes c WHERE c.name = class),
+      array_position('{urgent,normal,bulk}', priority) - 1, clock_timestamp(), pillarbox._new_id()
+    INTO tenant_id, default_sender, known_class, lane, now, id FROM pillarbox.tenants t WHERE t.name = tenant;
+  IF usual THEN
+    recipients[1] := pillarbox._check_usual(tenant, tenant_id, class, known_class, lane, coalesce(sender, default_sender),
+                                            "to"[1], subject, text, html);
+  ELSE
+    IF known_class IS NOT TRUE OR lane IS NULL THEN
+      PERFORM pillarbox._fail_name(tenant, tenant_id, class, known_class);
+    END IF;
+    PERFORM pillarbox._address(coalesce(sender, default_sender), 'sender');
+    recipients := pillarbox._addresses(coalesce("to", '{}'), 'to');
+    copies := pillarbox._addresses(coalesce(cc, '{}'), 'cc');
+    blind := pillarbox._addresses(coalesce(bcc, '{}'), 'bcc');
+    IF cardinality(recipients) + cardinality(copies) + cardinality(blind) NOT BETWEEN 1 AND 100 THEN
+      PERFORM pillarbox._fail('PB400', 'recipient_count', 'to', 'a mail has 1 to 100 recipients', 'send several mails');
+    END IF;
+    PERFORM pillarbox._addresses(coalesce(reply_to, '{}'), 'reply_to'),
+      pillarbox._check_content(subject, text, html, raw, headers, attachments, reply_to);
+  END IF;
+  size := 1024 + coalesce(octet_length(subject), 0) + coalesce(octet_length(text), 0) + coalesce(octet_length(html), 0)
+    + coalesce(octet_length(raw), 0);
+  IF usual THEN
+    WITH message AS (
+      INSERT INTO pillarbox.messages (id, tenant_id, size, lane, created_at, class, sender, "to", subject)
+      VALUES (id, tenant_id, size, lane, now, class, coalesce(sender, default_sender), "to", coalesce(subject, ''))
+    ), content AS (
+      INSERT INTO pillarbox.contents (message_id, text, html) VALUES (id, text, html)
+    ) INSERT INTO pillarbox.deliveries (message_id, seq, next_attempt_at, state, tenant_id, size, n, lane, role, recipient)
+      VALUES (id, nextval('pillarbox.message_seq'), now, 'queued', tenant_id, size, 0, lane, 't', recipients[1]);
+    RETURN id;
+  END IF;
+
+  size := size + pillarbox._check_more(headers, attachments, size, kind, tags, metadata, max_attempts, now, send_at,
+                                       expires_at, idempotency_key);
+  IF idempotency_key IS NOT NULL THEN
+    -- Written so that no setting of the session (time zone, bytea_output) changes it.
+    hash := sha256(convert_to(ROW(sender, nullif("to", '{}'), nullif(cc, '{}'), nullif(bcc, '{}'), nullif(reply_to, '{}'),
+      subject, text, html, encode(sha256(raw), 'hex'), nullif(headers, '{}'), nullif(attachments, '[]'), class, kind, priority,
+      extract(epoch FROM send_at), extract(epoch FROM expires_at), max_attempts, nullif(tags, '{}'), metadata)::text, 'UTF8'));
+  END IF;
+  INSERT INTO pillarbox.messages VALUES (id, tenant_id, size, lane, max_attempts, now, send_at, expires_at, class, kind,
+    coalesce(sender, default_sender), coalesce("to", '{}'), cc, reply_to, coalesce(subject, ''), headers, tags, metadata,
+    idempotency_key, hash) ON CONFLICT DO NOTHING;
+  IF NOT FOUND THEN
+    SELECT m.id INTO id FROM pillarbox.messages m WHERE m.tenant_id = tenant_id
+      AND m.idempotency_key = idempotency_key AND m.request_hash = hash;
+    IF NOT FOUND THEN
+      PERFORM pillarbox._fail('PB409', 'idempotency_conflict', 'idempotency_key', 'the key was used before, for a different mail',
+                              'use a new key for a new mail');
+    END IF;
+    RETURN id;
+  END IF;
+  INSERT INTO pillarbox.contents VALUES (id, text, html, raw, attachments);
+  PERFORM pillarbox._address_many(id, greatest(now, send_at),
+    CASE WHEN send_at > now THEN 'pending' ELSE 'queued' END::pillarbox.state, tenant_id, size, lane, recipients, copies, blind);
+  RETURN id;
+END $$;
+
+-- The strings of a JSON array, or of one string; null for none.
+CREATE FUNCTION pillarbox._texts(list jsonb, field text) RETURNS text[] LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+  CASE jsonb_typeof(list)
+    WHEN 'null' THEN RETURN NULL;
+    WHEN 'string' THEN RETURN ARRAY[list #>> '{}'];
+    WHEN 'array' THEN
+      IF jsonb_path_exists(list, 'strict $[*] ? (@.type() != "string" && @.type() != "null")') THEN
+        PERFORM pillarbox._fail('PB400', 'bad_type', field, 'must be a list of strings');
+      ELSIF jsonb_array_length(list) = 1 THEN
+        RETURN ARRAY[list ->> 0];
+      END IF;
+      RETURN ARRAY(SELECT jsonb_array_elements_text(list));
+    ELSE
+      PERFORM pillarbox._fail('PB400', 'bad_type', field, 'must be a list of strings');
+  END CASE;
+END $$;
+
+-- A time from JSON.
+CREATE FUNCTION pillarbox._time(value text, field text) RETURNS timestamptz LANGUAGE plpgsql STABLE STRICT AS $$
+BEGIN
+  RETURN value::timestamptz;
+EXCEPTION WHEN data_exception THEN
+  PERFORM pillarbox._fail('PB400', 'bad_type', field, 'must be a time', 'write it as 2030-12-31T23:59:00Z');
+END $$;
+
+-- A whole number from JSON; one that no integer can hold becomes the nearest that can.
+CREATE FUNCTION pillarbox._whole(value jsonb, field text) RETURNS integer LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+  IF jsonb_typeof(value) = 'null' THEN
+    RETURN NULL;
+  ELSIF jsonb_typeof(value) <> 'number' OR value::numeric <> trunc(value::numeric) THEN
+    PERFORM pillarbox._fail('PB400', 'bad_type', field, 'must be a whole number');
+  END IF;
+  RETURN least(greatest(value::numeric, -2147483648), 2147483647);
+END $$;
+
+-- Octets from JSON.
+CREATE FUNCTION pillarbox._octets(value text, field text) RETURNS bytea LANGUAGE plpgsql IMMUTABLE STRICT AS $$
+BEGIN
+  RETURN decode(value, 'base64');
+EXCEPTION WHEN invalid_parameter_value THEN
+  PERFORM pillarbox._fail('PB400', 'bad_type', field, 'must be base64');
+END $$;
+
+-- Raise unless what should be strings in a mail of JSON are, and all its fields are known.
+CREATE FUNCTION pillarbox._check_object(mail jsonb) RETURNS void LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+  key text;
+BEGIN
+  IF jsonb_typeof(mail) <> 'object' THEN
+    PERFORM pillarbox._fail('PB400', 'bad_type', 'mails', 'must be an array of objects');
+  END IF;
+  SELECT k INTO key FROM jsonb_object_keys(mail - pillarbox._known_fields()) AS k LIMIT 1;
+  IF FOUND THEN
+    PERFORM pillarbox._fail('PB400', 'unknown_field', left(key, 60), 'there is no such field');
+  END IF;
+  SELECT e.key INTO key FROM jsonb_each(mail) AS e WHERE jsonb_typeof(e.value) NOT IN ('string', 'null')
+    AND e.key NOT IN ('to', 'cc', 'bcc', 'reply_to', 'tags', 'headers', 'attachments', 'metadata', 'max_attempts') LIMIT 1;
+  IF FOUND THEN
+    PERFORM pillarbox._fail('PB400', 'bad_type', key, 'must be a string');
+  END IF;
+END $$;
+
+CREATE FUNCTION pillarbox._known_fields() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
+  SELECT '{sender,to,subject,text,html,cc,bcc,reply_to,raw,headers,attachments,tenant,class,kind,priority,send_at,expires_at,max_attempts,idempotency_key,tags,metadata}'::text[]
+$$;
+
+-- Note which of several mails is looked at, for _fail; null for none. (Not a SET clause of the function, which only a
+-- superuser may give for a setting of our own. An error undoes it with the rest of the transaction.)
+CREATE FUNCTION pillarbox._look_at(place bigint) RETURNS boolean LANGUAGE sql VOLATILE AS $$
+  SELECT set_config('pillarbox.position', coalesce((place - 1)::text, ''), true) IS NOT NULL
+$$;
+
+-- Whether all the mails in JSON are usual ones: objects of strings with a sender and one recipient.
+CREATE FUNCTION pillarbox._all_usual(mails jsonb) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  RETURN (SELECT bool_and(CASE WHEN jsonb_typeof(mail) = 'object' THEN mail ?& '{sender,to}'
+      AND mail - '{sender,to,subject,text,html,tenant,class,priority}'::text[] = '{}'
+      AND NOT jsonb_path_exists(mail, 'strict $.* ? (@.type() != "string")') ELSE false END)
+    FROM jsonb_array_elements(mails) AS mail);
+END $$;
+
+-- enqueue for many usual mails at once: the same checks for each, then all of them in one statement.
+CREATE FUNCTION pillarbox._enqueue_usual(mails jsonb, texts text[], htmls text[]) RETURNS SETOF uuid LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+  RETURN QUERY WITH given AS (
+    SELECT place, mail->>'sender' AS sender, mail->>'to' AS mailbox, coalesce(mail->>'subject', '') AS subject,
+      coalesce(mail->>'text', text_beside) AS text, coalesce(mail->>'html', html_beside) AS html,
+      coalesce(mail->>'tenant', 'default') AS tenant, coalesce(mail->>'class', 'transactional') AS class,
+      (array_position('{urgent,normal,bulk}', coalesce(mail->>'priority', 'normal')) - 1)::smallint AS lane
+    FROM ROWS FROM (jsonb_array_elements(mails), unnest(texts), unnest(htmls)) WITH ORDINALITY
+      AS beside(mail, text_beside, html_beside, place)
+  ), named AS (
+    SELECT *, (SELECT t.id FROM pillarbox.tenants t WHERE t.name = tenant) AS tenant_id,
+      EXISTS (SELECT FROM pillarbox.classes c WHERE c.name = class) AS known_class FROM given OFFSET 0
+  ), mail AS MATERIALIZED (
+    SELECT *, pillarbox._new_id() AS id, nextval('pillarbox.message_seq') AS seq, clock_timestamp() AS now,
+      1024 + octet_length(subject) + coalesce(octet_length(text), 0) + coalesce(octet_length(html), 0) AS size,
+      CASE WHEN pillarbox._look_at(place) THEN
+        pillarbox._check_usual(tenant, tenant_id, class, known_class, lane, sender, mailbox, subject, text, html)
+      END AS recipient
+    FROM named
+  ), message AS (
+    INSERT INTO pillarbox.messages (id, tenant_id, size, lane, created_at, class, sender, "to", subject)
+    SELECT id, tenant_id, size, lane, now, class, sender, ARRAY[mailbox], subject FROM mail
+  ), content AS (
+    INSERT INTO pillarbox.contents (message_id, text, html) SELECT id, text, html FROM mail
+  ), delivery AS (
+    INSERT INTO pillarbox.deliveries (message_id, seq, next_attempt_at, state, tenant_id, size, n, lane, role, recipient)
+    SELECT id, seq, now, 'queued', tenant_id, size, 0, lane, 't', recipient FROM mail
+  ) SELECT id FROM mail ORDER BY place;
+END $$;
+
+-- Accept several mails in one call, all or none: a JSON array of objects with enqueue's arguments as keys, raw as
+-- base64. Bodies can also come beside it, as arrays with an element for each mail, which spares quoting them.
+-- Returns the ids in order. Documented in docs/reference/sql.md.
+CREATE FUNCTION pillarbox.enqueue_many(
+  mails jsonb, texts text[] DEFAULT NULL, htmls text[] DEFAULT NULL, raws bytea[] DEFAULT NULL
+) RETURNS SETOF uuid LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+  mail jsonb;
+  place bigint;
+  shown boolean;
+  text_beside text;
+  html_beside text;
+  raw_beside bytea;
+BEGIN
+  IF jsonb_typeof(mails) IS DISTINCT FROM 'array' THEN
+    PERFORM pillarbox._fail('PB400', 'bad_type', 'mails', 'must be an array of objects');
+  ELSIF greatest(cardinality(texts), cardinality(htmls), cardinality(raws)) > jsonb_array_length(mails) THEN
+    PERFORM pillarbox._fail('PB400', 'bad_type', 'mails', 'there are more bodies than mails');
+  END IF;
+  IF raws IS NULL AND pillarbox._all_usual(mails) THEN
+    RETURN QUERY SELECT * FROM pillarbox._enqueue_usual(mails, texts, htmls);
+    PERFORM pillarbox._look_at(NULL);
+    RETURN;
+  END IF;
+  FOR mail, text_beside, html_beside, raw_beside, place IN
+    SELECT * FROM ROWS FROM (jsonb_array_elements(mails), unnest(texts), unnest(htmls), unnest(raws)) WITH ORDINALITY
+  LOOP
+    shown := pillarbox._look_at(place);
+    -- An object of strings, of known names, needs no closer look.
+    IF jsonb_typeof(mail) <> 'object' OR mail - pillarbox._known_fields() <> '{}'
+       OR jsonb_path_exists(mail, 'strict $.* ? (@.type() != "string")') THEN
+      PERFORM pillarbox._check_object(mail);
+    END IF;
+    RETURN NEXT pillarbox.enqueue(
+      sender => mail->>'sender', "to" => pillarbox._texts(mail->'to', 'to'), subject => mail->>'subject',
+      text => coalesce(mail->>'text', text_beside), html => coalesce(mail->>'html', html_beside),
+      cc => pillarbox._texts(mail->'cc', 'cc'), bcc => pillarbox._texts(mail->'bcc', 'bcc'),
+      reply_to => pillarbox._texts(mail->'reply_to', 'reply_to'),
+      raw => coalesce(pillarbox._octets(mail->>'raw', 'raw'), raw_beside),
+      headers => nullif(mail->'headers', 'null'), attachments => nullif(mail->'attachments', 'null'),
+      tenant => coalesce(mail->>'tenant', 'default'), class => coalesce(mail->>'class', 'transactional'),
+      kind => mail->>'kind', priority => coalesce(mail->>'priority', 'normal'),
+      send_at => pillarbox._time(mail->>'send_at', 'send_at'), expires_at => pillarbox._time(mail->>'expires_at', 'expires_at'),
+      max_attempts => pillarbox._whole(mail->'max_attempts', 'max_attempts'), idempotency_key => mail->>'idempotency_key',
+      tags => pillarbox._texts(mail->'tags', 'tags'), metadata => nullif(mail->'metadata', 'null'));
+  END LOOP;
+  PERFORM pillarbox._look_at(NULL);
+END $$;
+
+-- The wake-up hint, decided at COMMIT so that an open transaction can mute nobody. At most one in ten milliseconds:
+-- NOTIFY serialises commits. Its clock is a sequence because sequences ignore transactions and snapshots. Workers
+-- look again after a hint, which gives the throttle its trailing edge.
+CREATE SEQUENCE pillarbox.wake_clock;
+CREATE FUNCTION pillarbox._wake() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  -- Every commit pays for this: one expression, no query. (For the same reason the trigger has no WHEN clause,
+  -- which PostgreSQL would parse again for each statement.)
+  IF floor(date_part('epoch', clock_timestamp()) * 1000) - coalesce(pg_sequence_last_value('pillarbox.wake_clock'), 0)
+     NOT BETWEEN 0 AND 9 AND (NEW.send_at IS NULL OR NEW.send_at <= NEW.created_at) THEN
+    PERFORM setval('pillarbox.wake_clock', floor(date_part('epoch', clock_timestamp()) * 1000)::bigint),
+      pg_notify('pillarbox_wake', '');
+  END IF;
+  RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER wake AFTER INSERT ON pillarbox.messages DEFERRABLE INITIALLY DEFERRED
+  FOR EACH ROW EXECUTE FUNCTION pillarbox._wake();
+
+REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA pillarbox FROM PUBLIC;
