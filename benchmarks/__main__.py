@@ -44,7 +44,7 @@ async def main(given: argparse.Namespace, console: Console) -> None:
     with Progress(*columns, console=console, transient=True) as progress:
         async with harness.stage(console, progress, rounds, given.quick, given.write) as bench:
             reports, stored = [], []
-            facts = {"machine": report.machine(bench.version), "rounds": rounds, "command": _command()}
+            facts = {"machine": report.machine(bench.version), "rounds": rounds, "command": _command(given)}
             for name in (name for name in NAMES if name in given.only):
                 one = await _run(bench, name)
                 report.show_report(console, one)
@@ -69,8 +69,10 @@ def _keep(given: argparse.Namespace, stored: list[dict[str, Any]]) -> None:
         report.write_page(stored, NAMES)
 
 
-def _command() -> str:
-    return " ".join(["python -m benchmarks", *sys.argv[1:]])
+def _command(given: argparse.Namespace) -> str:
+    """What measures the same again; where results were put is nobody's business."""
+    some = [] if len(given.only) == len(NAMES) else [f"--only {','.join(given.only)}"]
+    return " ".join(["python -m benchmarks", *some, *(["--quick"] if given.quick else [])])
 
 
 if __name__ == "__main__":

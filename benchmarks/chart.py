@@ -28,9 +28,7 @@ class Labels:
     legend: str
 
 
-def line_chart(
-    labels: Labels, series: Mapping[str, Mapping[float, float]], references: Mapping[str, float]
-) -> str:
+def line_chart(labels: Labels, series: Mapping[str, Mapping[float, float]], references: Mapping[str, float]) -> str:
     """`series` gives y over x by name; `references` are dashed lines across."""
     ticks = sorted({x for line in series.values() for x in line})
     highest = max([y for line in series.values() for y in line.values()] + list(references.values()))
@@ -39,9 +37,7 @@ def line_chart(
     parts += _legend(labels.legend, list(series), list(references))
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
     name = f"<title>{escape(labels.title)}</title><style>{STYLE}</style>"
-    return "\n".join(
-        [head, name, f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>', *parts, "</svg>", ""]
-    )
+    return "\n".join([head, name, f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>', *parts, "</svg>", ""])
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,9 +56,7 @@ async def run(bench: Bench) -> Report:
     return _report({name: harness.median(runs) for name, runs in results.items()})
 
 
-async def pillarbox(
-    bench: Bench, url: str, samples: list[mails.Sample], count: int, **settings: int
-) -> Sample:
+async def pillarbox(bench: Bench, url: str, samples: list[mails.Sample], count: int, **settings: int) -> Sample:
     await harness.empty(url)
     await mails.enqueue(url, samples, count)
     return await harness.drain(bench, url, count, **settings)

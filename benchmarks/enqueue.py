@@ -120,9 +120,7 @@ async def _bulk(
     bench: Bench, url: str, samples: Sequence[mails.Sample], count: int, store: Callable[..., Awaitable[Any]]
 ) -> Sample:
     await harness.empty(url)
-    prepared = [
-        _rows(batch) if store is _copy else mails.given(batch) for batch in mails.batches(samples, count)
-    ]
+    prepared = [_rows(batch) if store is _copy else mails.given(batch) for batch in mails.batches(samples, count)]
 
     async def work() -> None:
         for batch in prepared:
@@ -174,10 +172,7 @@ def _rows(batch: Sequence[mails.Sample]) -> tuple[list[Any], list[Any], list[Any
     sizes = [1024 + len(mail.subject) + len(mail.text) + len(mail.html) for mail in batch]
     mine = list(zip(ids, sizes, batch, strict=True))
     return (
-        [
-            (id, 1, size, 1, now, "transactional", mails.SENDER, [mail.to], mail.subject)
-            for id, size, mail in mine
-        ],
+        [(id, 1, size, 1, now, "transactional", mails.SENDER, [mail.to], mail.subject) for id, size, mail in mine],
         [(id, mail.text, mail.html) for id, _, mail in mine],
         [(id, n, now, "queued", 1, size, 0, 1, b"t", mail.to) for n, (id, size, mail) in enumerate(mine)],
     )

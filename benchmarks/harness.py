@@ -92,9 +92,7 @@ class Bench:
     def scale(self, full: int, quick: int) -> int:
         return quick if self.quick else full
 
-    async def rounds_of(
-        self, name: str, variants: Mapping[str, Callable[[], Awaitable[Any]]]
-    ) -> dict[str, list[Any]]:
+    async def rounds_of(self, name: str, variants: Mapping[str, Callable[[], Awaitable[Any]]]) -> dict[str, list[Any]]:
         """Run the variants in turns, so that slow drifts of the machine meet them all alike."""
         results: dict[str, list[Any]] = {variant: [] for variant in variants}
         task = self.progress.add_task(name, total=self.rounds * len(variants))
@@ -107,9 +105,7 @@ class Bench:
         self.progress.remove_task(task)
         return results
 
-    async def _one(
-        self, results: dict[str, list[Any]], variant: str, run: Callable[[], Awaitable[Any]]
-    ) -> None:
+    async def _one(self, results: dict[str, list[Any]], variant: str, run: Callable[[], Awaitable[Any]]) -> None:
         try:
             results[variant].append(await run())
         except Skipped as skipped:
@@ -135,9 +131,7 @@ class Bench:
 
 
 @asynccontextmanager
-async def stage(
-    console: Console, progress: Progress, rounds: int, quick: bool, write: bool
-) -> AsyncIterator[Bench]:
+async def stage(console: Console, progress: Progress, rounds: int, quick: bool, write: bool) -> AsyncIterator[Bench]:
     """PostgreSQL in a temporary directory, gone with everything in it at the end."""
     directory = Path(tempfile.mkdtemp(prefix="pillarbox-bench-"))
     server = EmbeddedPostgres(directory / "postgres", options=SERVER_OPTIONS)

@@ -55,9 +55,7 @@ async def run(bench: Bench) -> Report:
             async with harness.connected(url) as connection:
                 await mails.stock(connection, mails.samples())
         variants = {
-            f"{size}, {name}": partial(
-                _claim_and_settle, bench, url, size, count if size > 10 else count // 5
-            )
+            f"{size}, {name}": partial(_claim_and_settle, bench, url, size, count if size > 10 else count // 5)
             for size in SIZES
             for name, url in (("none", none), ("history", much))
         }
@@ -119,6 +117,4 @@ def _sent(claimed: Claimed) -> Settlement:
     now = asyncio.get_running_loop().time()
     message = claimed.message.id
     outcome = accepted(250, "2.0.0 OK")
-    return Settlement(
-        message, 0, claimed.claim, State.SENT, outcome, provider_id=1, reply="2.0.0 OK", ended=now
-    )
+    return Settlement(message, 0, claimed.claim, State.SENT, outcome, provider_id=1, reply="2.0.0 OK", ended=now)

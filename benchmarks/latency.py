@@ -106,9 +106,7 @@ async def _phase(url: str, record: Path, rate: int, seconds: int, open_too: bool
     finally:
         await pool.close()
     pairs = [(arrived[key], *sent[key]) for key in sent]
-    return Times(
-        [(at - after) * 1e3 for at, _, after in pairs], [(at - before) * 1e3 for at, before, _ in pairs]
-    )
+    return Times([(at - after) * 1e3 for at, _, after in pairs], [(at - before) * 1e3 for at, before, _ in pairs])
 
 
 async def _one(pool: asyncpg.Pool, sent: dict[str, tuple[float, float]]) -> None:
@@ -153,9 +151,7 @@ async def _bare(bench: Bench, seconds: int) -> Times:
         to = await stack.enter_async_context(harness.sink(record, HEADER))
         speaker = await stack.enter_async_context(harness.connected(bench.server.url()))
         ear = await stack.enter_async_context(harness.connected(bench.server.url()))
-        client = await stack.enter_async_context(
-            aiosmtplib.SMTP(hostname="127.0.0.1", port=to.port, start_tls=False)
-        )
+        client = await stack.enter_async_context(aiosmtplib.SMTP(hostname="127.0.0.1", port=to.port, start_tls=False))
         heard: asyncio.Queue[str] = asyncio.Queue()
         await ear.add_listener("bare", lambda *event: heard.put_nowait(event[3]))
         for n in range(seconds * RATES["idle"]):
@@ -163,8 +159,6 @@ async def _bare(bench: Bench, seconds: int) -> Times:
             await speaker.execute(f"NOTIFY bare, '{n}'")
             told = time.monotonic()
             key = await heard.get()
-            await client.sendmail(
-                "a@shop.example", ["b@mail.example"], f"{HEADER}: {key}\r\n".encode() + content
-            )
+            await client.sendmail("a@shop.example", ["b@mail.example"], f"{HEADER}: {key}\r\n".encode() + content)
             times.append((read_records(record)[-1].at - told) * 1e3)
     return Times(times, times)

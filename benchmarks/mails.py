@@ -48,9 +48,7 @@ def samples(count: int = BATCH, size: int = 4096) -> list[Sample]:
 
 def _sample(dice: random.Random, n: int, size: int) -> Sample:
     subject = f"Order {dice.randrange(10**6)}: {_words(dice, 30)}"
-    paragraphs = "".join(
-        f'<p style="margin:0 0 12px">{_words(dice, 180)}.</p>\n' for _ in range(size * 6 // 10 // 215)
-    )
+    paragraphs = "".join(f'<p style="margin:0 0 12px">{_words(dice, 180)}.</p>\n' for _ in range(size * 6 // 10 // 215))
     html = f"<html><body><h1>{subject}</h1>\n{paragraphs}</body></html>\n"
     lines = "\n".join(_words(dice, 72) for _ in range(max(1, (size - len(html)) // 76)))
     return Sample(f"reader{n}@mail{n % 50}.example", subject, lines + "\n", html)
@@ -130,8 +128,7 @@ async def fill(connection: asyncpg.Connection, count: int) -> None:
 def given(mails: Sequence[Sample], **more: Any) -> list[pillarbox.Mail]:
     """The mails as `pillarbox.enqueue` takes them."""
     return [
-        pillarbox.Mail(sender=SENDER, to=[m.to], subject=m.subject, text=m.text, html=m.html, **more)
-        for m in mails
+        pillarbox.Mail(sender=SENDER, to=[m.to], subject=m.subject, text=m.text, html=m.html, **more) for m in mails
     ]
 
 

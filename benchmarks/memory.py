@@ -31,9 +31,7 @@ async def run(bench: Bench) -> Report:
         "idle (one mail of 4 KB)": partial(_drain, bench, 1, one),
         f"{some:,} × 100 KB": partial(_drain, bench, some, small),
         f"{few} × 25 MiB, raw": partial(_drain, bench, few, one, raw=_raw(one[0])),
-        f"{few} × 25 MiB, an attachment": partial(
-            _drain, bench, few, one, attachments=json.dumps([attachment])
-        ),
+        f"{few} × 25 MiB, an attachment": partial(_drain, bench, few, one, attachments=json.dumps([attachment])),
     }
     rounds, bench.rounds = bench.rounds, 1  # a peak hardly varies, and these take long
     try:

@@ -192,7 +192,7 @@ def _section(report: Report, stored: dict[str, Any]) -> list[str]:
         "",
         report.about,
         "",
-        f"{stored['date']}, `{stored['command']}`, {stored['rounds']} rounds · {facts}",
+        f"{stored['date']}, `{stored['command']}`, rounds: {stored['rounds']} · {facts}",
     ]
     for table in report.tables:
         lines += ["", f"**{table.title}**", "", *_markdown(table.columns, table.rows)]

@@ -17,9 +17,7 @@ PACKAGES = {"pgqueuer": ("pgqueuer", "asyncpg"), "procrastinate": ("procrastinat
 
 async def aiosmtplib(bench: Bench, finished: Path, count: int, connections: int) -> Sample:
     """Plain aiosmtplib, the finished bytes from memory."""
-    return await _measure(
-        bench, sys.executable, "aiosmtplib_pool", str(finished), str(count), str(connections)
-    )
+    return await _measure(bench, sys.executable, "aiosmtplib_pool", str(finished), str(count), str(connections))
 
 
 async def python(bench: Bench, name: str, finished: Path, count: int) -> Sample:
@@ -63,9 +61,7 @@ async def _installed(bench: Bench, name: str) -> str:
     interpreter = str(home / "bin" / "python")
     if not home.exists():
         await _must(bench, sys.executable, "-m", "venv", str(home))
-        await _must(
-            bench, interpreter, "-m", "pip", "install", "--quiet", "aiosmtplib", "uvloop", *PACKAGES[name]
-        )
+        await _must(bench, interpreter, "-m", "pip", "install", "--quiet", "aiosmtplib", "uvloop", *PACKAGES[name])
     return interpreter
 
 

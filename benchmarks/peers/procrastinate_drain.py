@@ -26,9 +26,7 @@ async def main(port, path, count, connections, url):
             await mail.batch_defer_async(*mails[start : start + 1000])
 
         async def drain():
-            await app.run_worker_async(
-                wait=False, concurrency=int(connections), install_signal_handlers=False
-            )
+            await app.run_worker_async(wait=False, concurrency=int(connections), install_signal_handlers=False)
 
         await measured(drain)
 

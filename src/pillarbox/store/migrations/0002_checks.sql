@@ -50,6 +50,14 @@ BEGIN
   PERFORM pillarbox._fail('PB400', 'bad_address', field, 'not a legal e-mail address', 'write name@domain');
 END $$;
 
+-- Whether a mailbox is plainly legal: a short one of plain letters. Not the rule, but most addresses keep it, and a query
+-- takes it in as an expression where a function of PL/pgSQL would be called.
+CREATE FUNCTION pillarbox._is_plain(mailbox text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+  SELECT length(mailbox) <= 64
+    AND mailbox ~ '^([A-Za-z0-9 ]*<)?[a-z0-9]+([._+-][a-z0-9]+)*@([a-z0-9]+[.-])+[a-z]+>?$'
+    AND starts_with(reverse(mailbox), '>') = (strpos(mailbox, '<') > 0)
+$$;
+
 -- The bare addresses of a list of mailboxes.
 CREATE FUNCTION pillarbox._addresses(mailboxes text[], field text) RETURNS text[] LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE

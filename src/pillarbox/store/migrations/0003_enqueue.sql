@@ -10,11 +10,9 @@ CREATE FUNCTION pillarbox.enqueue(
   idempotency_key text DEFAULT NULL, tags text[] DEFAULT NULL, metadata jsonb DEFAULT NULL
 ) RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
--- A hot path. PERFORM, SELECT and subqueries cost several times as much as plain expressions, and each expression
--- costs again in every new transaction: so the usual mail, to one recipient and without rarer fields, meets few.
+-- A hot path. Every expression and statement of PL/pgSQL costs again in each new transaction, so a plain mail meets
+-- only one statement, which does nothing unless every rule is plainly kept. All others are looked at closely.
 DECLARE
-  usual boolean := coalesce(array_dims("to") = '[1:1]', false) AND num_nonnulls(cc, bcc, reply_to, raw, headers, attachments,
-    kind, send_at, expires_at, max_attempts, idempotency_key, tags, metadata) = 0;
   id uuid;
   now timestamptz;
   lane smallint;
@@ -27,39 +25,47 @@ DECLARE
   size integer;
   hash bytea;
 BEGIN
+  IF num_nonnulls(cc, bcc, reply_to, raw, headers, attachments, kind, send_at, expires_at, max_attempts, idempotency_key,
+                  tags, metadata) = 0 THEN
+    WITH plain AS MATERIALIZED (
+      SELECT pillarbox._new_id() AS id, t.id AS tenant_id, nextval('pillarbox.message_seq') AS seq, clock_timestamp() AS now,
+        array_position('{urgent,normal,bulk}', priority) - 1 AS lane,
+        1024 + octet_length(subject) + octet_length(text) + coalesce(octet_length(html), 0) AS size
+      FROM pillarbox.tenants t
+      WHERE t.name = tenant AND EXISTS (SELECT FROM pillarbox.classes c WHERE c.name = class)
+        AND priority IN ('urgent', 'normal', 'bulk') AND array_dims("to") = '[1:1]'
+        AND pillarbox._is_plain(sender) AND pillarbox._is_plain("to"[1]) AND length(subject) <= 200
+        AND subject !~ '[\u0001-\u001f\u007f]' AND octet_length(text) + coalesce(octet_length(html), 0) < 100000
+    ), message AS (
+      INSERT INTO pillarbox.messages (id, tenant_id, size, lane, created_at, class, sender, "to", subject)
+      SELECT p.id, p.tenant_id, p.size, p.lane, p.now, class, sender, "to", subject FROM plain p
+    ), content AS (
+      INSERT INTO pillarbox.contents (message_id, text, html) SELECT p.id, text, html FROM plain p
+    ) INSERT INTO pillarbox.deliveries (message_id, seq, next_attempt_at, state, tenant_id, size, n, lane, role, recipient)
+      SELECT p.id, p.seq, p.now, 'queued', p.tenant_id, p.size, 0, p.lane, 't', substring("to"[1] FROM '[^<>]+(?=>?$)')
+      FROM plain p RETURNING message_id INTO id;
+    IF FOUND THEN
+      RETURN id;
+    END IF;
+  END IF;
+
   SELECT t.id, t.default_sender, EXISTS (SELECT FROM pillarbox.classes c WHERE c.name = class),
       array_position('{urgent,normal,bulk}', priority) - 1, clock_timestamp(), pillarbox._new_id()
     INTO tenant_id, default_sender, known_class, lane, now, id FROM pillarbox.tenants t WHERE t.name = tenant;
-  IF usual THEN
-    recipients[1] := pillarbox._check_usual(tenant, tenant_id, class, known_class, lane, coalesce(sender, default_sender),
-                                            "to"[1], subject, text, html);
-  ELSE
-    IF known_class IS NOT TRUE OR lane IS NULL THEN
-      PERFORM pillarbox._fail_name(tenant, tenant_id, class, known_class);
-    END IF;
-    PERFORM pillarbox._address(coalesce(sender, default_sender), 'sender');
-    recipients := pillarbox._addresses(coalesce("to", '{}'), 'to');
-    copies := pillarbox._addresses(coalesce(cc, '{}'), 'cc');
-    blind := pillarbox._addresses(coalesce(bcc, '{}'), 'bcc');
-    IF cardinality(recipients) + cardinality(copies) + cardinality(blind) NOT BETWEEN 1 AND 100 THEN
-      PERFORM pillarbox._fail('PB400', 'recipient_count', 'to', 'a mail has 1 to 100 recipients', 'send several mails');
-    END IF;
-    PERFORM pillarbox._addresses(coalesce(reply_to, '{}'), 'reply_to'),
-      pillarbox._check_content(subject, text, html, raw, headers, attachments, reply_to);
+  IF known_class IS NOT TRUE OR lane IS NULL THEN
+    PERFORM pillarbox._fail_name(tenant, tenant_id, class, known_class);
   END IF;
+  PERFORM pillarbox._address(coalesce(sender, default_sender), 'sender');
+  recipients := pillarbox._addresses(coalesce("to", '{}'), 'to');
+  copies := pillarbox._addresses(coalesce(cc, '{}'), 'cc');
+  blind := pillarbox._addresses(coalesce(bcc, '{}'), 'bcc');
+  IF cardinality(recipients) + cardinality(copies) + cardinality(blind) NOT BETWEEN 1 AND 100 THEN
+    PERFORM pillarbox._fail('PB400', 'recipient_count', 'to', 'a mail has 1 to 100 recipients', 'send several mails');
+  END IF;
+  PERFORM pillarbox._addresses(coalesce(reply_to, '{}'), 'reply_to'),
+    pillarbox._check_content(subject, text, html, raw, headers, attachments, reply_to);
   size := 1024 + coalesce(octet_length(subject), 0) + coalesce(octet_length(text), 0) + coalesce(octet_length(html), 0)
     + coalesce(octet_length(raw), 0);
-  IF usual THEN
-    WITH message AS (
-      INSERT INTO pillarbox.messages (id, tenant_id, size, lane, created_at, class, sender, "to", subject)
-      VALUES (id, tenant_id, size, lane, now, class, coalesce(sender, default_sender), "to", coalesce(subject, ''))
-    ), content AS (
-      INSERT INTO pillarbox.contents (message_id, text, html) VALUES (id, text, html)
-    ) INSERT INTO pillarbox.deliveries (message_id, seq, next_attempt_at, state, tenant_id, size, n, lane, role, recipient)
-      VALUES (id, nextval('pillarbox.message_seq'), now, 'queued', tenant_id, size, 0, lane, 't', recipients[1]);
-    RETURN id;
-  END IF;
-
   size := size + pillarbox._check_more(headers, attachments, size, kind, tags, metadata, max_attempts, now, send_at,
                                        expires_at, idempotency_key);
   IF idempotency_key IS NOT NULL THEN
