@@ -17,7 +17,7 @@ from benchmarks.harness import PATIENCE, Bench, Sample, Skipped, process, sink, 
 from pillarbox.testing.sink import read_records
 
 PROGRAM, SOURCE, DEFAULTS = "/usr/sbin/postfix", "/usr/sbin/smtp-source", Path("/etc/postfix")
-SESSIONS = 20  # of smtp-source: more made it no faster
+SESSIONS = 20  # of smtp-source
 MAIN = """compatibility_level = 3.6
 queue_directory = {home}/queue
 data_directory = {home}/data

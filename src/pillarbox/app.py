@@ -245,7 +245,8 @@ async def work(app: App, stop: asyncio.Event) -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     wakeup = Wakeup()
-    queue = PostgresQueue(app.database)
+    database = await app.database.for_queue()
+    queue = PostgresQueue(database)
     roster = Roster(app.load_providers, app.build_transport, app.redactor_for)
     worker = build_worker(app, queue, roster, wakeup)
     gauge = Gauge(worker, roster, app.database, app.metrics, app.settings.utilisation_alert)
@@ -262,6 +263,7 @@ async def work(app: App, stop: asyncio.Event) -> None:
         await worker.run()
         stop.set()
     await roster.close()
+    await database.close()
 
 
 async def tend(app: App, stop: asyncio.Event) -> None:

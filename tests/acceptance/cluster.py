@@ -113,19 +113,26 @@ async def cluster(directory: Path, server: EmbeddedPostgres) -> AsyncIterator[Cl
         assert sink.stdout
         port = int((await sink.stdout.readline()).split()[-1].rpartition(b":")[2])
         await asyncio.to_thread(server.start)
-        database = await Database.connect(server.url())
-        async with database.connection() as connection:
-            await migrate(connection)
-        given = {"host": "127.0.0.1", "port": port, "tls": "none"}
-        await providers.add_provider(database, lambda: None, "sink", "smtp", given)
-        await database.close()
+        await _prepare(server.url(), port)
         yield one
     finally:
-        for worker in one.workers:
-            with contextlib.suppress(ProcessLookupError):
-                worker.kill()
-            await worker.wait()
-        print((directory / "workers.log").read_text()[-5000:])  # shown when the test fails
-        sink.terminate()
-        await sink.communicate()
+        await _kill([*one.workers, sink])
         await asyncio.to_thread(server.stop, "immediate")
+        with contextlib.suppress(FileNotFoundError):
+            print((directory / "workers.log").read_text()[-5000:])  # shown when the test fails
+
+
+async def _prepare(url: str, port: int) -> None:
+    database = await Database.connect(url)
+    async with database.connection() as connection:
+        await migrate(connection)
+    given = {"host": "127.0.0.1", "port": port, "tls": "none"}
+    await providers.add_provider(database, lambda: None, "sink", "smtp", given)
+    await database.close()
+
+
+async def _kill(processes: list[asyncio.subprocess.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()

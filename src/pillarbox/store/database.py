@@ -38,6 +38,10 @@ def translated() -> Any:
         raise StoreError(f"PostgreSQL: {type(error).__name__}: {error}".rstrip(": ")) from error
 
 
+async def _keep(connection: asyncpg.Connection) -> None:
+    """Leave a connection as it is: our statements leave nothing behind that asyncpg's reset query would clear."""
+
+
 class Database:
     """A pool of connections. Each method is one statement in its own short transaction."""
 
@@ -47,7 +51,15 @@ class Database:
         self._statement_cache = statement_cache
 
     @classmethod
-    async def connect(cls, url: str, *, least: int = 1, most: int = 8, statement_cache: bool = True) -> Database:
+    async def connect(
+        cls,
+        url: str,
+        *,
+        least: int = 1,
+        most: int = 8,
+        statement_cache: bool = True,
+        server_settings: dict[str, str] | None = None,
+    ) -> Database:
         """Open the pool. Without a statement cache it also works through a pooler in transaction mode."""
         with translated():
             pool = await asyncpg.create_pool(
@@ -57,8 +69,21 @@ class Database:
                 command_timeout=60,  # every statement is short; one that is not has met a lock or a dead network
                 max_inactive_connection_lifetime=300,
                 statement_cache_size=100 if statement_cache else 0,
+                server_settings=server_settings if statement_cache else None,  # a pooler would refuse them
+                reset=_keep,
             )
         return cls(pool, url, statement_cache)
+
+    async def for_queue(self, most: int = 4) -> Database:
+        """A second pool on the same database, for the few statements of a queue, made over and over.
+
+        They are planned once: their plans do not depend on their arguments, and planning a claim costs as much as a
+        small claim itself.
+        """
+        settings = {"plan_cache_mode": "force_generic_plan"}
+        return await self.connect(
+            self._url, least=0, most=most, statement_cache=self._statement_cache, server_settings=settings
+        )
 
     @property
     def pool_use(self) -> tuple[int, int]:

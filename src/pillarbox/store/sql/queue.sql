@@ -2,7 +2,8 @@
 -- Take due messages whole for a worker ($1) whose lease is alive: at most $2 messages and $3 bytes; with $4 the first
 -- may be larger than that. Deferred ones get at most half the places while fresh ones wait, so that neither starves
 -- the other. A message is taken by its first due delivery (its head): whoever locks the head gets the rest.
--- `= ANY (ARRAY(…))` keeps the planner on the indexes whatever the statistics say.
+-- `= ANY (ARRAY(…))` keeps the planner on the indexes whatever the statistics say, and `state::text` away from the
+-- partial ones, which it would walk whole where it thinks that they are empty.
 WITH alive AS (
   SELECT FROM pillarbox.workers WHERE id = $1 AND reaped_at IS NULL AND lease_until > now()
 ), retry AS (
@@ -38,7 +39,8 @@ WITH alive AS (
 ), claimed AS (
   UPDATE pillarbox.deliveries d
   SET state = 'processing', claim = (SELECT claim FROM fence), worker = $1, claimed_at = now()
-  WHERE d.message_id = ANY (ARRAY(SELECT message_id FROM chosen)) AND d.state = 'queued' AND d.next_attempt_at <= now()
+  WHERE d.message_id = ANY (ARRAY(SELECT message_id FROM chosen)) AND d.state::text = 'queued'
+    AND d.next_attempt_at <= now()
   RETURNING d.message_id, d.n, d.recipient, d.attempts, d.claim, d.lane, d.seq
 )
 SELECT r.message_id, r.claim, r.ns, r.recipients, r.attempts, m.tenant_id, m.size, m.class, m.kind, m.sender, m."to", m.cc,
@@ -54,7 +56,8 @@ ORDER BY r.lane, r.seq
 
 -- name: settle
 -- Write the outcomes of attempts whose claims are still held, and record the attempts: one array element per delivery.
--- Returns what was settled; what is missing from the answer was lost to the reaper, or settled before.
+-- Returns what was settled; what is missing from the answer was lost to the reaper, or settled before. Only a delivery
+-- in `processing` has a claim.
 WITH settled AS (
   UPDATE pillarbox.deliveries d
   SET state = r.state::pillarbox.state, reason = r.reason, retry = coalesce(r.retry, d.retry),
@@ -67,7 +70,7 @@ WITH settled AS (
               $10::text[], $11::int2[], $12::text[], $13::text[], $14::float8[], $15::float8[], $16::timestamptz[])
     AS r(message_id, n, claim, state, reason, retry, delay, provider_id, verdict, code, reply, provider_message_id,
          ended_ago, took, expires_at)
-  WHERE d.message_id = r.message_id AND d.n = r.n AND d.claim = r.claim AND d.state = 'processing'
+  WHERE d.message_id = r.message_id AND d.n = r.n AND d.claim = r.claim
   RETURNING d.message_id, d.n, r.claim, r.provider_id, r.verdict, r.reason, r.code, r.reply, r.provider_message_id,
     clock_timestamp() - r.ended_ago * interval '1 second' AS ended_at, r.took * interval '1 second' AS took
 ), recorded AS (
@@ -100,7 +103,7 @@ WHERE c.message_id = ANY ($1::uuid[])
 UPDATE pillarbox.deliveries d
 SET state = 'queued', claim = NULL, worker = NULL, claimed_at = NULL
 FROM unnest($1::uuid[], $2::int8[]) AS r(message_id, claim)
-WHERE d.message_id = r.message_id AND d.claim = r.claim AND d.state = 'processing'
+WHERE d.message_id = r.message_id AND d.claim = r.claim
 
 -- name: release_strays
 -- Give back what worker $1 claimed but never learned of, because the answer was lost: everything but the claims in $2.
