@@ -1,6 +1,10 @@
 # Two commands do all set-up: `make up` runs Pillarbox whole, `make test` tests it whole.
 PYTHON ?= python3
 BIN := .venv/bin
+# The tests whose outcome could depend on PostgreSQL's version.
+ON_OTHERS := tests/contract/test_queue.py tests/workers tests/migration tests/acceptance \
+  $(addprefix tests/integration/,test_enqueue.py test_enqueue_corpus.py test_enqueue_role.py test_enqueue_wake.py \
+  test_query_plans.py test_retention.py test_worker.py test_cli_queue.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help install up test check bench lock clean
@@ -20,10 +24,12 @@ install: .venv/installed ## Create .venv with everything that running and testin
 up: install ## Run Pillarbox with an embedded PostgreSQL kept in .pillarbox/
 	@exec $(BIN)/pillarbox up $(ARGS)
 
-test: install ## Run all tests (PYTEST="-k name" for some)
+test: install ## Run all tests (PYTEST="-k name" for some); those of the database on every PostgreSQL at hand
 	@tests/packages
-	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term $(PYTEST)
-	$(BIN)/coverage report --fail-under=85 --format=total >/dev/null
+	@for bin in /usr/lib/postgresql/*/bin; do \
+	  if [ -x $$bin/initdb ]; then echo "with $$($$bin/postgres --version)"; \
+	    TEST_POSTGRES_BIN=$$bin $(BIN)/python -m pytest -q -n 2 --dist worksteal $(ON_OTHERS) $(PYTEST) || exit 1; fi; done
+	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term --cov-fail-under=85 $(PYTEST)
 
 check: install ## Lint, format check, types, import contracts
 	$(BIN)/ruff check .
