@@ -23,12 +23,12 @@ from benchmarks.report import Finding, Report, Table, compare, number
 ABOUT = f"""Mails of 4 KB. Bulk: {mails.BATCH:,} mails per call and transaction, one connection; the
 reference COPYs the same rows into the same three tables (messages with its trigger, contents, deliveries)
 in one transaction each. Single: one `enqueue` per transaction; the reference is an INSERT of the same
-strings into one table with a primary key. A connection LISTENs for wake-ups all the while."""
-BARE = """
-CREATE TABLE bare (id uuid PRIMARY KEY, sender text, recipient text, subject text, text text, html text);
-ALTER TABLE bare SET (toast_tuple_target = 8160);
-"""
-INSERT = "INSERT INTO bare VALUES ($1, $2, $3, $4, $5, $6)"
+strings into one table as anyone would make it, with a primary key, and beside it one that does not compress
+its rows, as ours do not. A connection LISTENs for wake-ups all the while."""
+COLUMNS = """(id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  sender text, recipient text, subject text, text text, html text)"""
+BARE = f"CREATE TABLE bare {COLUMNS}; CREATE TABLE uncompressed {COLUMNS} WITH (toast_tuple_target = 8160)"
+INSERT = "INSERT INTO {} (sender, recipient, subject, text, html) VALUES ($1, $2, $3, $4, $5) RETURNING id"
 TRIGGER = "ALTER TABLE pillarbox.messages {} TRIGGER wake"
 MESSAGES = ("id", "tenant_id", "size", "lane", "created_at", "class", "sender", "to", "subject")
 DELIVERIES = (
@@ -50,9 +50,11 @@ async def run(bench: Bench) -> Report:
             "enqueue_many": partial(_bulk, bench, url, samples, bulk, pillarbox.enqueue_many),
             "enqueue_many, psycopg": partial(_psycopg_bulk, bench, url, samples, bulk),
             "INSERT, 1": partial(single, one, 1, _insert),
+            "INSERT, 1, uncompressed": partial(single, one, 1, _insert_uncompressed),
             "enqueue, 1": partial(single, one, 1, pillarbox.enqueue),
             "enqueue, 1, psycopg": partial(_psycopg_single, bench, url, samples, one),
             "INSERT, 20": partial(single, many, 20, _insert),
+            "INSERT, 20, uncompressed": partial(single, many, 20, _insert_uncompressed),
             "enqueue, 20": partial(single, many, 20, pillarbox.enqueue),
             "enqueue, 20, no NOTIFY": partial(single, many, 20, pillarbox.enqueue, notify=False),
         }
@@ -67,6 +69,7 @@ def _report(middle: Mapping[str, Sample]) -> Report:
         "INSERT, 1",
         middle,
         "INSERT, 1",
+        "INSERT, 1, uncompressed",
         "enqueue, 1",
         "enqueue, 1, psycopg",
     )
@@ -75,6 +78,7 @@ def _report(middle: Mapping[str, Sample]) -> Report:
         "INSERT, 20",
         middle,
         "INSERT, 20",
+        "INSERT, 20, uncompressed",
         "enqueue, 20",
         "enqueue, 20, no NOTIFY",
     )
@@ -141,7 +145,8 @@ async def _single(
     notify: bool = True,
 ) -> Sample:
     await harness.empty(url)
-    waiting = iter(list(islice(cycle(samples if store is _insert else mails.given(samples)), count)))
+    given = samples if store in (_insert, _insert_uncompressed) else mails.given(samples)
+    waiting = iter(list(islice(cycle(given), count)))
 
     async def one(connection: asyncpg.Connection) -> None:
         for mail in waiting:
@@ -149,10 +154,10 @@ async def _single(
 
     async with AsyncExitStack() as stack:
         crew = [await stack.enter_async_context(harness.connected(url)) for _ in range(connections)]
-        await crew[0].execute("TRUNCATE bare")
+        await crew[0].execute("TRUNCATE bare, uncompressed")
         await crew[0].execute(TRIGGER.format("ENABLE" if notify else "DISABLE"))
         for connection in crew:  # plans and caches of a connection that has been open for a while
-            await store(connection, (samples if store is _insert else mails.given(samples[:1]))[0])
+            await store(connection, given[0])
         try:
             return await _measured(bench, count, lambda: asyncio.gather(*map(one, crew)))
         finally:
@@ -160,7 +165,11 @@ async def _single(
 
 
 async def _insert(connection: asyncpg.Connection, mail: mails.Sample) -> None:
-    await connection.execute(INSERT, uuid.uuid4(), mails.SENDER, mail.to, mail.subject, mail.text, mail.html)
+    await connection.fetchval(INSERT.format("bare"), mails.SENDER, mail.to, mail.subject, mail.text, mail.html)
+
+
+async def _insert_uncompressed(connection: asyncpg.Connection, mail: mails.Sample) -> None:
+    await connection.fetchval(INSERT.format("uncompressed"), mails.SENDER, mail.to, mail.subject, mail.text, mail.html)
 
 
 # --- COPY of the same rows

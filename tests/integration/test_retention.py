@@ -83,7 +83,19 @@ async def test_an_idempotency_key_is_kept_for_a_day(database: Database) -> None:
     message_id = await enqueue(database, idempotency_key="k")
     await database.execute("UPDATE pillarbox.deliveries SET state = 'sent'")
     await purge(database, 0.0, 0.0, 100)
+    assert await count(database, "messages") == 0
     assert await enqueue(database, idempotency_key="k") == message_id
+
+
+@pytest.mark.parametrize("batch", [1, 100])
+async def test_an_idempotency_key_goes_with_the_story(database: Database, batch: int) -> None:
+    for days in (100, 50, 2):
+        message_id = await aged(database, days)
+        await database.execute(
+            "INSERT INTO pillarbox.idempotency_keys VALUES (1, $1, $2, '')", f"key of {days} days ago", message_id
+        )
+    assert (await purge(database, None, 30 * DAY, batch))["keys"] == 2
+    assert await count(database, "idempotency_keys") == 1
 
 
 async def test_captured_mails_go_with_the_bodies(database: Database) -> None:

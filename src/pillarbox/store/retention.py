@@ -10,6 +10,8 @@ from pillarbox.store.database import Database
 
 QUERIES = sql.load("retention")
 START = UUID(int=0)
+# An idempotency key is kept for a day at least: a client may repeat a request that long.
+SHORTEST_KEY = 86400.0
 
 
 async def purge(database: Database, content: float | None, finished: float | None, batch: int) -> Counter[str]:
@@ -17,6 +19,9 @@ async def purge(database: Database, content: float | None, finished: float | Non
     dropped: Counter[str] = Counter()
     if finished is not None:
         dropped["messages"] = await _walk(database, "purge_finished", finished, batch)
+        end = await database.fetchval(QUERIES["purge_before"], max(finished, SHORTEST_KEY))
+        while count := await database.execute(QUERIES["purge_keys"], end, batch):
+            dropped["keys"] += count
     if content is not None:
         dropped["contents"] = await _walk(database, "purge_contents", content, batch)
         while count := await database.execute(QUERIES["purge_captured"], content, batch):

@@ -49,12 +49,18 @@ CREATE TABLE pillarbox.messages (
   subject          text NOT NULL,
   headers          jsonb,
   tags             text[],
-  metadata         jsonb,
-  idempotency_key  text,
-  request_hash     bytea
+  metadata         jsonb
 );
-CREATE UNIQUE INDEX messages_idempotency ON pillarbox.messages (tenant_id, idempotency_key)
-  WHERE idempotency_key IS NOT NULL;
+
+-- Beside the messages, not in them: few mails have a key, and every mail would pay for the index.
+CREATE TABLE pillarbox.idempotency_keys (
+  tenant_id     integer NOT NULL,
+  key           text NOT NULL,
+  message_id    uuid NOT NULL,
+  request_hash  bytea NOT NULL,
+  PRIMARY KEY (tenant_id, key)
+);
+CREATE INDEX idempotency_keys_message ON pillarbox.idempotency_keys (message_id);  -- and so by age
 
 CREATE TABLE pillarbox.contents (
   message_id   uuid PRIMARY KEY,

@@ -32,7 +32,7 @@ BEGIN
         array_position('{urgent,normal,bulk}', priority) - 1 AS lane,
         1024 + octet_length(subject) + octet_length(text) + coalesce(octet_length(html), 0) AS size
       FROM pillarbox.tenants t
-      WHERE t.name = tenant AND EXISTS (SELECT FROM pillarbox.classes c WHERE c.name = class)
+      WHERE t.name = tenant AND (class = 'transactional' OR EXISTS (SELECT FROM pillarbox.classes c WHERE c.name = class))
         AND priority IN ('urgent', 'normal', 'bulk') AND array_dims("to") = '[1:1]'
         AND pillarbox._is_plain(sender) AND pillarbox._is_plain("to"[1]) AND length(subject) <= 200
         AND subject !~ '[\u0001-\u001f\u007f]' AND octet_length(text) + coalesce(octet_length(html), 0) < 100000
@@ -73,19 +73,19 @@ BEGIN
     hash := sha256(convert_to(ROW(sender, nullif("to", '{}'), nullif(cc, '{}'), nullif(bcc, '{}'), nullif(reply_to, '{}'),
       subject, text, html, encode(sha256(raw), 'hex'), nullif(headers, '{}'), nullif(attachments, '[]'), class, kind, priority,
       extract(epoch FROM send_at), extract(epoch FROM expires_at), max_attempts, nullif(tags, '{}'), metadata)::text, 'UTF8'));
+    INSERT INTO pillarbox.idempotency_keys VALUES (tenant_id, idempotency_key, id, hash) ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+      SELECT k.message_id INTO id FROM pillarbox.idempotency_keys k
+        WHERE k.tenant_id = tenant_id AND k.key = idempotency_key AND k.request_hash = hash;
+      IF NOT FOUND THEN
+        PERFORM pillarbox._fail('PB409', 'idempotency_conflict', 'idempotency_key', 'the key was used before, for a different mail',
+                                'use a new key for a new mail');
+      END IF;
+      RETURN id;
+    END IF;
   END IF;
   INSERT INTO pillarbox.messages VALUES (id, tenant_id, size, lane, max_attempts, now, send_at, expires_at, class, kind,
-    coalesce(sender, default_sender), coalesce("to", '{}'), cc, reply_to, coalesce(subject, ''), headers, tags, metadata,
-    idempotency_key, hash) ON CONFLICT DO NOTHING;
-  IF NOT FOUND THEN
-    SELECT m.id INTO id FROM pillarbox.messages m WHERE m.tenant_id = tenant_id
-      AND m.idempotency_key = idempotency_key AND m.request_hash = hash;
-    IF NOT FOUND THEN
-      PERFORM pillarbox._fail('PB409', 'idempotency_conflict', 'idempotency_key', 'the key was used before, for a different mail',
-                              'use a new key for a new mail');
-    END IF;
-    RETURN id;
-  END IF;
+    coalesce(sender, default_sender), coalesce("to", '{}'), cc, reply_to, coalesce(subject, ''), headers, tags, metadata);
   INSERT INTO pillarbox.contents VALUES (id, text, html, raw, attachments);
   PERFORM pillarbox._address_many(id, greatest(now, send_at),
     CASE WHEN send_at > now THEN 'pending' ELSE 'queued' END::pillarbox.state, tenant_id, size, lane, recipients, copies, blind);

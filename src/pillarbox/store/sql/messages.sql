@@ -60,7 +60,8 @@ SELECT id FROM pillarbox.messages WHERE id BETWEEN $1 AND $2 ORDER BY id LIMIT 5
 -- One message as accepted, and what is left of its content.
 SELECT m.id, m.created_at, t.name AS tenant, m.class, coalesce(k.secret, false) AS secret, m.kind, m.lane, m.sender, m."to",
   m.cc, m.reply_to, m.subject, m.headers, m.tags, m.metadata, m.size, m.send_at, m.expires_at, m.max_attempts,
-  m.idempotency_key, k.retry, k.unknown, c.message_id IS NOT NULL AS has_content,
+  (SELECT i.key FROM pillarbox.idempotency_keys i WHERE i.message_id = m.id LIMIT 1) AS idempotency_key,
+  k.retry, k.unknown, c.message_id IS NOT NULL AS has_content,
   octet_length(c.text) AS text_size, octet_length(c.html) AS html_size, octet_length(c.raw) AS raw_size,
   jsonb_array_length(c.attachments) AS attachment_count
 FROM pillarbox.messages m

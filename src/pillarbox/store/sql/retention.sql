@@ -17,13 +17,11 @@ SELECT (SELECT message_id FROM scanned ORDER BY message_id DESC LIMIT 1) AS last
 
 -- name: purge_finished
 -- Walk $3 messages in order of age after $2 and delete those finished and older than $1 seconds, with their whole story.
--- An idempotency key is kept for a day at least.
 WITH scanned AS MATERIALIZED (
-  SELECT id, idempotency_key, created_at FROM pillarbox.messages WHERE id > $2 ORDER BY id LIMIT $3
+  SELECT id, created_at FROM pillarbox.messages WHERE id > $2 ORDER BY id LIMIT $3
 ), old AS MATERIALIZED (
   SELECT s.id FROM scanned s
   WHERE s.created_at < now() - $1 * interval '1 second'
-    AND (s.idempotency_key IS NULL OR s.created_at < now() - interval '1 day')
     AND NOT EXISTS (SELECT FROM pillarbox.deliveries d
                     WHERE d.message_id = s.id AND d.state IN ('pending', 'queued', 'processing', 'held'))
 ), contents AS (
@@ -40,6 +38,11 @@ WITH scanned AS MATERIALIZED (
   DELETE FROM pillarbox.messages WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING 1
 )
 SELECT (SELECT id FROM scanned ORDER BY id DESC LIMIT 1) AS last, (SELECT count(*) FROM messages) AS dropped
+
+-- name: purge_keys
+-- Delete up to $2 idempotency keys of messages before $1.
+DELETE FROM pillarbox.idempotency_keys WHERE (tenant_id, key) IN (
+  SELECT tenant_id, key FROM pillarbox.idempotency_keys WHERE message_id < $1 ORDER BY message_id LIMIT $2)
 
 -- name: purge_captured
 -- Delete up to $2 captured mails older than $1 seconds.
