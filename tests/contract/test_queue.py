@@ -127,6 +127,13 @@ async def test_a_deferred_delivery_waits_and_comes_back(new_queue: NewQueue, dat
     assert again.claim != claimed.claim
 
 
+async def test_with_nothing_deferred_nothing_is_due(new_queue: NewQueue, database: Database) -> None:
+    queue = await new_queue()
+    assert await queue.next_due() is None
+    await enqueue(database)
+    assert await queue.next_due() is None
+
+
 async def test_outcomes_are_per_recipient(new_queue: NewQueue, database: Database) -> None:
     queue = await new_queue()
     message_id = await enqueue(database, "a@x.example", "b@x.example")

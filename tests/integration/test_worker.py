@@ -8,7 +8,9 @@ from datetime import timedelta
 import pytest
 
 from pillarbox.app import work
+from pillarbox.deliver.wakeup import TRAILING
 from pillarbox.store.database import Database
+from pillarbox.telemetry.metrics import WAKEUPS
 from pillarbox.testing import SmtpServer
 from pillarbox.testing.smtp import Drop, Extensions, Faults, Hang
 from tests.harness import add_smtp, attempts, deliveries, enqueue, eventually, opened, settled, working
@@ -134,6 +136,26 @@ async def test_a_hint_wakes_a_worker_that_polls_rarely(database: Database, datab
             for _ in range(3):
                 message_id = await enqueue(database)
                 await settled(database, message_id, "sent")
+
+
+async def test_an_idle_worker_rests(database: Database, database_url: str) -> None:
+    """It looks again a few times after a hint, and then not until the next reason."""
+    async with SmtpServer() as server:
+        await add_smtp(database, server)
+        async with working(database_url, worker_poll_interval="1h") as app:
+            await settled(database, await enqueue(database), "sent")
+
+            async def looked() -> dict[str, float]:
+                return {source: app.metrics.wakeups.labels(source)._value.get() for source in WAKEUPS}
+
+            async def at_rest() -> bool:
+                return (await looked())["trailing"] >= len(TRAILING)
+
+            await eventually(at_rest)
+            counts = await looked()
+    assert counts["due"] == counts["poll"] == 0
+    assert counts["trailing"] <= counts["notify"] * len(TRAILING)
+    assert counts["notify"] <= 5
 
 
 async def test_a_terminated_listener_comes_back(database: Database, database_url: str) -> None:

@@ -13,6 +13,8 @@ CHANNEL = "pillarbox_wake"
 # Seconds after a hint at which to look again. Enqueuers send at most one hint in 10 ms, so the last commit of a burst
 # may have sent none: 12 ms later it is most likely committed, 50 ms later surely, and polling is the truth.
 TRAILING = (0.012, 0.05)
+# Overdue deliveries that a claim did not return are locked, or cannot be sent now: no reason to ask without a pause.
+SOONEST = 0.1
 # How often a silent listening connection is proven alive: a dead one would leave polling alone.
 PROBE_INTERVAL = 30.0
 
@@ -33,7 +35,7 @@ class Wakeup:
         if self._looks:
             seconds, source = self._looks.pop(0), "trailing"
         elif due is not None and due < poll:
-            seconds, source = due, "due"
+            seconds, source = max(due, SOONEST), "due"
         else:
             seconds, source = poll, "poll"
         if not await wait(self._hinted, seconds):

@@ -118,5 +118,5 @@ class Queue(Protocol):
         ...
 
     async def next_due(self) -> float | None:
-        """Seconds until the next deferred delivery is due."""
+        """Seconds until the next deferred delivery is due, negative when it is overdue; None when there is none."""
         ...

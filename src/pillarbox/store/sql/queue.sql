@@ -119,8 +119,8 @@ WHERE state = 'pending' AND (message_id, n) IN (
   ORDER BY next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED)
 
 -- name: next_due
--- Seconds until the next deferred delivery is due; null when there is none.
-SELECT greatest(0, extract(epoch FROM min(next_attempt_at) - clock_timestamp()))::float8
+-- Seconds until the next deferred delivery is due, negative when it is overdue; null when there is none.
+SELECT extract(epoch FROM min(next_attempt_at) - clock_timestamp())::float8
 FROM pillarbox.deliveries WHERE state = 'queued' AND attempts > 0
 
 -- name: register_worker
