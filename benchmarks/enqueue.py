@@ -85,7 +85,9 @@ def _report(middle: Mapping[str, Sample]) -> Report:
     findings = [
         _finding(middle, "enqueue_many", "COPY", 0.25),
         _finding(middle, "enqueue, 1", "INSERT, 1", 0.7),
+        _finding(middle, "enqueue, 1", "INSERT, 1, uncompressed", 0.7),
         _finding(middle, "enqueue, 20", "INSERT, 20", 0.5),
+        _finding(middle, "enqueue, 20", "INSERT, 20, uncompressed", 0.5),
         _finding(middle, "enqueue, 20", "enqueue, 20, no NOTIFY", 0.9),
     ]
     return Report("enqueue", ABOUT, [bulk, single, twenty], findings)
