@@ -9,6 +9,7 @@ import pytest
 
 from pillarbox.app import work
 from pillarbox.deliver.wakeup import TRAILING
+from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.store.database import Database
 from pillarbox.telemetry.metrics import WAKEUPS
 from pillarbox.testing import SmtpServer
@@ -240,6 +241,29 @@ async def test_a_worker_outlives_its_lost_lease(database: Database, database_url
             await database.execute("UPDATE pillarbox.workers SET reaped_at = now()")
             message_id = await enqueue(database)
             await settled(database, message_id, "sent")
+
+
+async def test_a_new_lease_does_not_revive_a_lost_claim(database: Database, database_url: str) -> None:
+    """A mail in the midst of its envelope when the lease was lost is not sent under the next lease."""
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slowly(session: object, argument: object) -> None:
+        asked.set()
+        await go_on.wait()
+
+    async with SmtpServer(Faults(data=[slowly])) as server:
+        await add_smtp(database, server)
+        async with working(database_url, worker_lease="2s", reap_interval="1h"):
+            message_id = await enqueue(database)
+            await asyncio.wait_for(asked.wait(), 20)
+            await database.execute("UPDATE pillarbox.workers SET reaped_at = now()")
+            await PostgresQueue(database).reap(10, 0.0)
+            await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = 'infinity'")
+            await eventually(lambda: database.fetchval("SELECT true FROM pillarbox.workers WHERE reaped_at IS NULL"))
+            go_on.set()
+            await server.wait_for(lambda: server.open_connections == 0)
+            assert server.mails == []
+            assert [row["verdict"] for row in await attempts(database, message_id)] == ["unknown"]
 
 
 async def test_many_mails_through_a_difficult_server(database: Database, database_url: str) -> None:

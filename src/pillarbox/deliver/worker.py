@@ -97,6 +97,9 @@ class Worker:
             return
         if self._queue.worker:
             log.warning("the lease was lost; registering anew", worker=self._queue.worker, in_flight=self.in_flight)
+        # A lease of its own for each registration: the next must not revive what was claimed under this one.
+        self.lease.lost()
+        self.lease = Lease(self.pace.lease)
         asked = self.lease.now()
         worker = await self._queue.register(self.name, self.pace.lease)
         self.lease.renewed(asked)
@@ -135,7 +138,8 @@ class Worker:
         return min(free, self.pace.claim_limit)
 
     async def _claim(self, room: int) -> int:
-        if not (self.lease.valid() and self._roster.lines):
+        lease = self.lease  # the claim's, even if it is lost and replaced before the answer comes
+        if not (lease.valid() and self._roster.lines):
             return 0
         try:
             await self._return_strays()
@@ -146,7 +150,7 @@ class Worker:
             await wait(self._stop, STORE_PAUSE)
             return 0
         for claimed in claims:
-            self._start(claimed)
+            self._start(claimed, lease)
         self._metrics.claimed(sum(len(claimed.ns) for claimed in claims))
         # A claim cut short by bytes in flight is not an empty queue.
         return room if claims and self._held_bytes >= self.pace.bytes_in_flight else len(claims)
@@ -168,16 +172,16 @@ class Worker:
         except StoreError:
             return None
 
-    def _start(self, claimed: Claimed) -> None:
+    def _start(self, claimed: Claimed, lease: Lease) -> None:
         self._held[claimed.claim] += 1
         self._held_bytes += claimed.size
-        task = asyncio.create_task(self._attempt(claimed))
+        task = asyncio.create_task(self._attempt(claimed, lease))
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._ended(task, claimed))
 
-    async def _attempt(self, claimed: Claimed) -> None:
+    async def _attempt(self, claimed: Claimed, lease: Lease) -> None:
         try:
-            self._settler.settle(await attempt(claimed, self._roster, self.lease))
+            self._settler.settle(await attempt(claimed, self._roster, lease))
         except NotStarted:
             self._settler.release(claimed)
 
