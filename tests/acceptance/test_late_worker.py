@@ -49,7 +49,7 @@ async def test_a_late_worker_neither_sends_nor_settles(database: Database, worke
         worker.send_signal(signal.SIGSTOP)
         reaper = PostgresQueue(database)
         await eventually(lambda: reaper.reap(10, 0.0))
-        await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = 'infinity'")
+        await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = now() + interval '1 hour'")
         go_on.set()
         worker.send_signal(signal.SIGCONT)
         await eventually(lambda: _registered_anew(database))

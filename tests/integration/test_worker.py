@@ -258,7 +258,7 @@ async def test_a_new_lease_does_not_revive_a_lost_claim(database: Database, data
             await asyncio.wait_for(asked.wait(), 20)
             await database.execute("UPDATE pillarbox.workers SET reaped_at = now()")
             await PostgresQueue(database).reap(10, 0.0)
-            await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = 'infinity'")
+            await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = now() + interval '1 hour'")
             await eventually(lambda: database.fetchval("SELECT true FROM pillarbox.workers WHERE reaped_at IS NULL"))
             go_on.set()
             await server.wait_for(lambda: server.open_connections == 0)

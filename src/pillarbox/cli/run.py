@@ -25,6 +25,7 @@ from pillarbox.cli.signals import foreground, stopping
 from pillarbox.errors import NotPossible, SettingsError, StoreError
 from pillarbox.settings import DEFAULTS, Settings
 from pillarbox.store import providers
+from pillarbox.telemetry import logs
 
 if TYPE_CHECKING:
     import typer
@@ -50,6 +51,7 @@ async def up(given: Given) -> int:
       pillarbox up --data /tmp/second --http 127.0.0.1:8026
       PILLARBOX_DATABASE_URL=postgresql://mail@db.example/mail pillarbox up
     """
+    logs.catch_uncaught()
     settings = given.settings
     embedded = settings.database_url is None
     stop = asyncio.Event()
@@ -82,6 +84,7 @@ async def worker(given: Given) -> int:
       pillarbox worker --database-url postgresql://mail@db.example/mail --concurrency 20
       pillarbox worker --http 127.0.0.1:9100     with /metrics, /healthz and /readyz
     """
+    logs.catch_uncaught()
     stop = asyncio.Event()
     try:
         with stopping(stop):
