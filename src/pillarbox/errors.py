@@ -8,6 +8,10 @@ PillarboxError
 ├── StoreError               PostgreSQL is away, too old, or its schema does not fit
 │   └── SchemaMismatch       the schema is older or newer than this program
 ├── SecretError              a secret cannot be sealed or opened with the keys at hand
+├── Refused                  whoever asks may not do this
+│   ├── Unauthorized         no key or password, or a wrong one
+│   ├── NotAllowed           the key, login or tenant does not allow it
+│   └── Throttled            too many failures or requests; says when to come back
 ├── NotFound                 nothing with that name or id
 ├── NotPossible              the thing exists but its state forbids what was asked
 └── NotStarted               a transport gave a parcel back before sending any of it
@@ -54,6 +58,33 @@ class SchemaMismatch(StoreError):
 
 class SecretError(PillarboxError):
     """A secret cannot be sealed or opened with the keys at hand."""
+
+
+class Refused(PillarboxError):
+    """Whoever asks may not do this."""
+
+
+class Unauthorized(Refused):
+    """No key or password was given, or a wrong, expired or revoked one. Never says which."""
+
+
+class NotAllowed(Refused):
+    """The key, login or tenant does not allow it. `field` names what is at fault, `hint` says what to do."""
+
+    def __init__(self, code: str, field: str, message: str, hint: str | None = None) -> None:
+        super().__init__(f"{field}: {message}" + (f" ({hint})" if hint else ""))
+        self.code = code
+        self.field = field
+        self.message = message
+        self.hint = hint
+
+
+class Throttled(Refused):
+    """Too many failures or requests from there; `retry_after` is in seconds."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class NotFound(PillarboxError):
