@@ -14,6 +14,7 @@ PillarboxError
 │   └── Throttled            too many failures or requests; says when to come back
 ├── NotFound                 nothing with that name or id
 ├── NotPossible              the thing exists but its state forbids what was asked
+├── NoAnswer                 a server cannot be reached, or did not answer as it should
 └── NotStarted               a transport gave a parcel back before sending any of it
 """
 
@@ -77,6 +78,7 @@ class NotAllowed(Refused):
         self.field = field
         self.message = message
         self.hint = hint
+        self.position: int | None = None  # which of several mails, counted from 0
 
 
 class Throttled(Refused):
@@ -93,6 +95,18 @@ class NotFound(PillarboxError):
 
 class NotPossible(PillarboxError):
     """The thing exists, but its state forbids what was asked."""
+
+
+class NoAnswer(PillarboxError):
+    """A client got no answer from the server, or none that it understands. What was asked may have been done.
+
+    `status` is that of an answer, 0 without one; `reached` is false if the server cannot have heard of it.
+    """
+
+    def __init__(self, message: str, status: int = 0, *, reached: bool = True) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reached = reached
 
 
 class NotStarted(PillarboxError):

@@ -1,63 +1,162 @@
-"""`tenant` and `class`: who sends, and by which policies."""
+"""`tenant`: customers of this installation, each with settings of its own."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from rich.text import Text
 
 from pillarbox.cli import options, output
 from pillarbox.cli.command import Given, command
-from pillarbox.errors import InvalidMail
+from pillarbox.model.access import Order, Tenant
+from pillarbox.model.access_settings import LEAST_MESSAGE_BYTES, MOST
 from pillarbox.model.address import split_mailbox
-from pillarbox.model.delivery import Unknown
-from pillarbox.model.retry import POLICIES
-from pillarbox.setting_kinds import show_duration
-from pillarbox.store import catalog
+from pillarbox.setting_kinds import duration, show_duration, show_size, size
+from pillarbox.store import tenants
 
 Name = Annotated[str, typer.Argument(parser=options.name, metavar="NAME")]
+Known = Annotated[str, typer.Argument(metavar="NAME", help="Its name in `tenant list`.")]
+
+
+def _mailbox(value: str) -> str:
+    try:
+        split_mailbox(value)
+    except ValueError:
+        raise typer.BadParameter(f"{value!r}: not a legal e-mail address: write name@domain") from None
+    return value
+
+
+def _octets(value: str) -> int:
+    kind = size(LEAST_MESSAGE_BYTES)
+    try:
+        return int(kind.read(value))
+    except (ValueError, TypeError):
+        raise typer.BadParameter(f"{value!r}: must be {kind.allowed}") from None
+
+
+def _age(value: str) -> timedelta:
+    kind = duration("1s")
+    try:
+        return timedelta(seconds=kind.read(value))
+    except (ValueError, TypeError):
+        raise typer.BadParameter(f"{value!r}: must be {kind.allowed}") from None
+
+
+class Setting(NamedTuple):
+    """An option that gives one field of a tenant; `cleared` is what `--no-…` makes of it."""
+
+    field: str
+    flag: str
+    kind: Any
+    metavar: str
+    help: str
+    more: dict[str, Any] = {}  # noqa: RUF012 -- never changed
+    cleared: Any = None
+
+
+_RATE = {"min": 1, "max": MOST}
+SETTINGS = (
+    Setting("default_sender", "--sender", str, "MAILBOX", "Sender of its mails that name none.", {"parser": _mailbox}),
+    Setting("default_class", "--class", str, "NAME", "Class of its mails that name none.", {}, "transactional"),
+    Setting("order", "--order", Order, "fifo|strict|parallel", "How its mails follow each other.", {}, Order.FIFO),
+    Setting("max_message_bytes", "--max-size", int, "SIZE", "Largest mail it may hand over.", {"parser": _octets}),
+    Setting("max_recipients", "--max-recipients", int, "N", "Most recipients of one mail.", _RATE),
+    Setting("sender_domains", "--sender-domain", list[str], "DOMAIN",
+            "Only from here: example.com, *.example.com; may be repeated.", {}, ()),
+    Setting("rate_per_second", "--rate-per-second", int, "N", "Most mails that leave in a second; more wait.", _RATE),
+    Setting("rate_per_hour", "--rate-per-hour", int, "N", "Most mails that leave in an hour.", _RATE),
+    Setting("rate_per_day", "--rate-per-day", int, "N", "Most mails that leave in a day.", _RATE),
+    Setting("content_retention", "--keep-content", timedelta, "AGE", "How long bodies and files are kept: 7d.",
+            {"parser": _age}),
+    Setting("finished_retention", "--keep-finished", timedelta, "AGE", "How long finished mails are kept: 90d.",
+            {"parser": _age}),
+)  # fmt: skip
 
 
 def register(root: typer.Typer) -> None:
-    tenants = typer.Typer(help="Tenants: customers of this installation.", no_args_is_help=True)
-    command(tenants, "add")(add_tenant)
-    command(tenants, "list")(list_tenants)
-    root.add_typer(tenants, name="tenant")
-    classes = typer.Typer(help="Classes: named sets of policies a mail carries.", no_args_is_help=True)
-    command(classes, "list")(list_classes)
-    command(classes, "set")(set_class)
-    root.add_typer(classes, name="class")
+    group = typer.Typer(help="Tenants: customers of this installation.", no_args_is_help=True)
+    command(group, "add")(_with_settings(add, clearing=False))
+    command(group, "list")(list_)
+    command(group, "show")(show)
+    command(group, "change")(_with_settings(change, clearing=True))
+    root.add_typer(group, name="tenant")
 
 
-async def add_tenant(
-    given: Given,
-    name: Name,
-    sender: Annotated[
-        str | None, typer.Option("--sender", metavar="MAILBOX", help="Sender of its mails that name none.")
-    ] = None,
-) -> None:
-    """Add a tenant.
+def _with_settings(function: Callable[..., Any], *, clearing: bool) -> Callable[..., Any]:
+    """Give a command an option for each setting, and one to clear it."""
+    own = [one for one in inspect.signature(function, eval_str=True).parameters.values() if one.name != "settings"]
+    function.__signature__ = inspect.Signature([*own, *_parameters(clearing)])  # type: ignore[attr-defined]
+    return function
+
+
+def _parameters(clearing: bool) -> Iterator[inspect.Parameter]:
+    for one in SETTINGS:
+        told = typer.Option(one.flag, metavar=one.metavar, help=one.help, show_default=False, **one.more)
+        yield _parameter(one.field, Annotated[one.kind | None, told], None)
+        if clearing:
+            word = f"Back to {one.cleared}." if one.cleared else f"Clear {one.flag}."
+            told = typer.Option(f"--no-{one.flag[2:]}", help=word, rich_help_panel="Clearing")
+            yield _parameter(f"no_{one.field}", Annotated[bool, told], False)
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
+    """The fields that were given or cleared."""
+    changes = {}
+    for one in SETTINGS:
+        value, clear = settings[one.field], settings.get(f"no_{one.field}", False)
+        if value and clear:
+            raise typer.BadParameter(f"give {one.flag} or --no-{one.flag[2:]}, not both")
+        if value or clear:
+            changes[one.field] = one.cleared if clear else value
+    return changes
+
+
+async def add(given: Given, name: Name, **settings: Any) -> None:
+    """Add a tenant. What is not given is the installation's, or has no limit.
 
     \b
-    Example:
+    Examples:
       pillarbox tenant add shop --sender "The Shop <hello@shop.example>"
+      pillarbox tenant add news --class bulk --order parallel --rate-per-second 10
+      pillarbox tenant add lab --sender-domain lab.example --sender-domain "*.lab.example" --keep-content 2d
     """
-    if sender is not None:
-        _check_mailbox(sender)
+    changes = _given(settings)
     async with given.app() as app:
-        await catalog.add_tenant(app.database, name, sender)
-    output.print_json({"name": name, "default_sender": sender}) if given.json else output.say(f"added tenant {name}")
+        made = await tenants.add_tenant(app.database, name, **changes)
+    output.print_json(made) if given.json else output.say(f"added tenant {name}")
 
 
-def _check_mailbox(mailbox: str) -> None:
-    try:
-        split_mailbox(mailbox)
-    except ValueError:
-        raise InvalidMail("bad_address", "sender", "not a legal e-mail address", "write name@domain") from None
+async def change(given: Given, name: Known, **settings: Any) -> None:
+    """Change what is given of a tenant; the rest stays. Limits hold for the next mail.
+
+    \b
+    Examples:
+      pillarbox tenant change shop --order strict --rate-per-second 10
+      pillarbox tenant change shop --sender-domain shop.example --max-size 5MB
+      pillarbox tenant change shop --no-rate-per-second --no-sender-domain
+    """
+    changes = _given(settings)
+    if not changes:
+        raise typer.BadParameter("nothing to change: see `pillarbox tenant change --help`")
+    async with given.app() as app:
+        made = await tenants.change_tenant(app.database, name, **changes)
+    if given.json:
+        output.print_json(made)
+    else:
+        output.say(f"changed tenant {name}")
+        output.pairs(_rows(made))
 
 
-async def list_tenants(given: Given) -> None:
+async def list_(given: Given) -> None:
     """List the tenants.
 
     \b
@@ -65,73 +164,46 @@ async def list_tenants(given: Given) -> None:
       pillarbox tenant list
     """
     async with given.app() as app:
-        found = await catalog.list_tenants(app.database)
+        found = await tenants.list_tenants(app.database)
     if given.json:
         output.print_json(found)
     else:
-        rows = [(one.name, one.default_sender, output.when(one.created_at)) for one in found]
-        output.table(("name", "default sender~", "since"), rows)
+        rows = [(one.name, one.default_sender, one.order, _limits(one), output.when(one.created_at)) for one in found]
+        output.table(("name", "default sender~", "order", "limits~", "since"), rows)
 
 
-async def list_classes(given: Given) -> None:
-    """List the classes and their policies.
+async def show(given: Given, name: Known) -> None:
+    """Show a tenant with all its settings.
 
     \b
     Example:
-      pillarbox class list
+      pillarbox tenant show shop
     """
     async with given.app() as app:
-        found = await catalog.list_classes(app.database)
+        found = await tenants.get_tenant(app.database, name)
     if given.json:
         output.print_json(found)
     else:
-        output.table(("name", "retry", "unknowns", "secret", "content kept"), [_row(one) for one in found])
+        output.say(Text(found.name, style="bold"))
+        output.pairs([*_rows(found), ("since", output.when(found.created_at))])
 
 
-def _row(one: catalog.ClassFacts) -> tuple[str, ...]:
-    kept = show_duration(one.content_retention.total_seconds()) if one.content_retention else "as configured"
-    return one.name, one.retry or "the provider's", one.unknown, "yes" if one.secret else "no", kept
+def _rows(tenant: Tenant) -> list[tuple[str, object]]:
+    """What is set of a tenant, by the names of the options."""
+    return [(one.flag[2:], _shown(getattr(tenant, one.field), one.field)) for one in SETTINGS]
 
 
-async def set_class(
-    given: Given,
-    name: Name,
-    retry: Annotated[
-        str | None,
-        typer.Option("--retry", metavar="POLICY", help="quadratic, esp, lifecycle, or provider for its own."),
-    ] = None,
-    unknown: Annotated[
-        Unknown | None, typer.Option("--unknown", help="What to do with an attempt whose end nobody saw.")
-    ] = None,
-    secret: Annotated[
-        bool | None, typer.Option("--secret/--not-secret", help="Mask bodies, and drop them once settled.")
-    ] = None,
-    keep: Annotated[
-        str | None, typer.Option("--keep", metavar="AGE", help="How long content is kept: 7d, or default.")
-    ] = None,
-) -> None:
-    """Add a class, or change what is given of one.
+def _shown(value: Any, field: str) -> str | None:
+    if isinstance(value, timedelta):
+        return show_duration(value.total_seconds())
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    return show_size(value) if field == "max_message_bytes" and value else None if value is None else str(value)
 
-    \b
-    Examples:
-      pillarbox class set codes --secret --retry lifecycle --unknown hold
-      pillarbox class set bulk --keep 2d
-    """
-    if retry not in (None, "provider", *POLICIES):
-        raise typer.BadParameter(f"--retry must be one of {', '.join(POLICIES)} or provider")
-    kept = timedelta(seconds=options.seconds(keep)) if keep not in (None, "default") else None
-    async with given.app() as app:
-        known = {one.name: one for one in await catalog.list_classes(app.database)}
-        old = known.get(name, catalog.ClassFacts(name, None, Unknown.RESEND, False, None))
-        new = catalog.ClassFacts(
-            name,
-            old.retry if retry is None else None if retry == "provider" else retry,
-            unknown or old.unknown,
-            old.secret if secret is None else secret,
-            old.content_retention if keep is None else kept,
-        )
-        await catalog.put_class(app.database, new)
-    if given.json:
-        output.print_json(new)
-    else:
-        output.say(f"{'changed' if name in known else 'added'} class {name}")
+
+def _limits(tenant: Tenant) -> str:
+    """What restricts a tenant, in one line."""
+    names = {one.field: one.flag[2:] for one in SETTINGS}
+    limits = [one.name for one in fields(tenant) if one.name.startswith(("max_", "rate_", "sender_"))]
+    told = ((names[name], _shown(getattr(tenant, name), name)) for name in limits)
+    return ", ".join(f"{name} {value}" for name, value in told if value)

@@ -1,4 +1,4 @@
-"""Tenants, classes, grants and captured mails: the small things beside the queue."""
+"""Classes, grants and captured mails: the small things beside the queue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from email.parser import BytesHeaderParser
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from pillarbox.errors import NotFound, NotPossible
+from pillarbox.errors import NotFound
 from pillarbox.store import sql
 
 if TYPE_CHECKING:
@@ -18,13 +18,6 @@ if TYPE_CHECKING:
 
 QUERIES = sql.load("providers") | sql.load("catalog")
 NEWEST = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Tenant:
-    name: str
-    default_sender: str | None
-    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +44,6 @@ class Captured:
 async def sealed_providers(database: Database) -> set[int]:
     """The ids of providers that have a secret."""
     return {row["id"] for row in await database.fetch(QUERIES["sealed_providers"])}
-
-
-async def list_tenants(database: Database) -> list[Tenant]:
-    return [Tenant(*row) for row in await database.fetch(QUERIES["list_tenants"])]
-
-
-async def add_tenant(database: Database, name: str, default_sender: str | None) -> None:
-    if await database.fetchval(QUERIES["add_tenant"], name, default_sender) is None:
-        raise NotPossible(f"there is a tenant {name!r} already")
 
 
 async def list_classes(database: Database) -> list[ClassFacts]:

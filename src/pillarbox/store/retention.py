@@ -1,42 +1,61 @@
-"""Retention: dropping what is old, in bounded steps."""
+"""Retention: dropping what is old, in bounded steps.
+
+A class or tenant may keep its mails shorter or longer than the installation does. For each of the ages there is a walk
+over everybody's mails from the oldest on, remembered in the database: a round looks only at what has come of age since
+the last one, whoever made it.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from uuid import UUID
 
 from pillarbox.store import sql
 from pillarbox.store.database import Database
 
 QUERIES = sql.load("retention")
-START = UUID(int=0)
-# An idempotency key is kept for a day at least: a client may repeat a request that long.
-SHORTEST_KEY = 86400.0
+# An idempotency key is kept for a day at least: a client may repeat a request that long. Also in the queries.
+SHORTEST_KEY = timedelta(days=1)
 
 
 async def purge(database: Database, content: float | None, finished: float | None, batch: int) -> Counter[str]:
-    """Drop contents older than `content` seconds and whole messages older than `finished`; None keeps for ever."""
+    """Drop contents older than `content` seconds and whole messages older than `finished`; None keeps for ever.
+
+    Tenants' settings come before these, and classes' before tenants'.
+    """
+    bodies, stories = _interval(content), _interval(finished)
     dropped: Counter[str] = Counter()
-    if finished is not None:
-        dropped["messages"] = await _walk(database, "purge_finished", finished, batch)
-        end = await database.fetchval(QUERIES["purge_before"], max(finished, SHORTEST_KEY))
-        while count := await database.execute(QUERIES["purge_keys"], end, batch):
-            dropped["keys"] += count
-    if content is not None:
-        dropped["contents"] = await _walk(database, "purge_contents", content, batch)
-        while count := await database.execute(QUERIES["purge_captured"], content, batch):
-            dropped["captured"] += count
+    for age in await _ages(database, "finished_ages", stories):
+        dropped += await _walk(database, "messages", "purge_finished", age, stories, batch)
+    dropped += await _walk(database, "keys", "purge_keys", SHORTEST_KEY, None, batch)
+    for age in await _ages(database, "content_ages", bodies):
+        dropped += await _walk(database, "contents", "purge_contents", age, bodies, batch)
+    while bodies is not None and (count := await database.execute(QUERIES["purge_captured"], bodies, batch)):
+        dropped["captured"] += count
+    await database.execute(QUERIES["forget_walks"])
     return dropped
 
 
-async def _walk(database: Database, query: str, age: float, batch: int) -> int:
-    """Walk from the oldest to those too young, one statement per batch."""
-    # A class may keep its contents shorter than the installation does, so contents are walked to the end.
-    end = await database.fetchval(QUERIES["purge_before"], age if query == "purge_finished" else 0.0)
-    last: UUID | None = START
-    dropped = 0
-    while last is not None and last < end:
-        row = await database.fetchrow(QUERIES[query], age, last, batch)
+def _interval(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+async def _ages(database: Database, query: str, usual: timedelta | None) -> list[timedelta]:
+    return [row["age"] for row in await database.fetch(QUERIES[query], usual)]
+
+
+async def _walk(
+    database: Database, what: str, query: str, age: timedelta, usual: timedelta | None, batch: int
+) -> Counter[str]:
+    """Go on where the last walk for this age ended, up to what is too young, one statement per batch."""
+    walk = await database.fetchrow(QUERIES["begin_walk"], what, age)
+    assert walk is not None
+    dropped: Counter[str] = Counter()
+    last: UUID | None = walk["start"]
+    while last is not None:
+        row = await database.fetchrow(QUERIES[query], age, last, walk["end"], usual, batch, walk["began_at"])
         assert row is not None
-        last, dropped = row["last"], dropped + row["dropped"]
+        last, *_ = row
+        dropped += Counter({name: count for name, count in row.items() if name != "last"})
     return dropped

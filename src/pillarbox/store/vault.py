@@ -114,6 +114,29 @@ def _create_key_file(path: Path) -> None:
             draft.unlink(missing_ok=True)
 
 
+def read_private_file(path: Path) -> str | None:
+    """What stands in a file that nobody else can read; None when there is no file."""
+    try:
+        with _naming(path):
+            text = path.read_text("ascii")
+    except FileNotFoundError:
+        return None
+    _warrant_private(path)
+    return text.strip()
+
+
+def write_private_file(path: Path, text: str) -> None:
+    """Put a line into a file that nobody else can read; whoever reads meanwhile sees the old or the new."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    with _naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _write_private(draft, text + "\n")
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+
+
 def _write_private(path: Path, text: str) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(fd, "w") as file:

@@ -1,29 +1,49 @@
--- name: purge_contents
--- Walk $3 contents in order of age after $2 and drop those of finished messages older than $1 seconds, or than their
--- class says. Returns where the walk ended (null at the end) and how many were dropped.
-WITH scanned AS MATERIALIZED (
-  SELECT message_id FROM pillarbox.contents WHERE message_id > $2 ORDER BY message_id LIMIT $3
-), old AS (
-  SELECT s.message_id FROM scanned s
-  JOIN LATERAL (SELECT class, created_at FROM pillarbox.messages WHERE id = s.message_id LIMIT 1) m ON true
-  LEFT JOIN pillarbox.classes k ON k.name = m.class
-  WHERE m.created_at < now() - coalesce(k.content_retention, $1 * interval '1 second')
-    AND NOT EXISTS (SELECT FROM pillarbox.deliveries d
-                    WHERE d.message_id = s.message_id AND d.state IN ('pending', 'queued', 'processing', 'held'))
-), dropped AS (
-  DELETE FROM pillarbox.contents WHERE message_id = ANY (ARRAY(SELECT message_id FROM old)) RETURNING 1
-)
-SELECT (SELECT message_id FROM scanned ORDER BY message_id DESC LIMIT 1) AS last, (SELECT count(*) FROM dropped) AS dropped
+-- name: finished_ages
+-- Every age that finished mails may have: the installation's ($1, null: any) and those of tenants.
+SELECT DISTINCT age FROM (
+  SELECT $1::interval AS age UNION ALL SELECT finished_retention FROM pillarbox.tenants
+) AS given WHERE age IS NOT NULL
+
+-- name: content_ages
+-- Every age that contents may have: the installation's ($1, null: any), and those of tenants and classes.
+SELECT DISTINCT age FROM (
+  SELECT $1::interval AS age UNION ALL SELECT content_retention FROM pillarbox.tenants
+  UNION ALL SELECT content_retention FROM pillarbox.classes
+) AS given WHERE age IS NOT NULL
+
+-- name: begin_walk
+-- Where a walk over $1 for the age $2 goes on, and where it ends: at the first id that is younger. Everybody's mails lie
+-- together, and most are kept for another age, so none is looked at again for this one until the next day: then the walk
+-- begins anew, for mails that finished late.
+SELECT coalesce(w.walked_to, '00000000-0000-0000-0000-000000000000') AS start, coalesce(w.began_at, now()) AS began_at,
+  encode(overlay('\x00000000000000000000000000000000'::bytea PLACING
+    substring(int8send((extract(epoch FROM now() - $2::interval) * 1000)::bigint) FROM 3) FROM 1 FOR 6), 'hex')::uuid AS "end"
+FROM (VALUES (true)) AS one
+LEFT JOIN pillarbox.retention_walks w ON w.what = $1 AND w.age = $2 AND w.began_at > now() - interval '1 day'
+
+-- name: forget_walks
+-- Forget walks for ages that nothing has any more.
+DELETE FROM pillarbox.retention_walks WHERE began_at < now() - interval '2 days'
 
 -- name: purge_finished
--- Walk $3 messages in order of age after $2 and delete those finished and older than $1 seconds, with their whole story.
+-- Walk $5 messages in order of age, after $2 and before $3, and delete those finished that are kept for the age $1, with
+-- their whole story: by their tenant's setting or else the installation's ($4, null: for ever). An idempotency key goes
+-- with its mail, but not before it is a day old: a client may repeat a request that long. $6: when the walk began.
+-- Returns where it ended (null at the end) and how many were dropped.
+-- Each LATERAL … LIMIT 1 and `= ANY (ARRAY(…))` keeps the planner on the primary keys, however long the history is.
 WITH scanned AS MATERIALIZED (
-  SELECT id, created_at FROM pillarbox.messages WHERE id > $2 ORDER BY id LIMIT $3
+  SELECT id, tenant_id, created_at FROM pillarbox.messages WHERE id > $2 AND id < $3 ORDER BY id LIMIT $5
 ), old AS MATERIALIZED (
-  SELECT s.id FROM scanned s
-  WHERE s.created_at < now() - $1 * interval '1 second'
-    AND NOT EXISTS (SELECT FROM pillarbox.deliveries d
-                    WHERE d.message_id = s.id AND d.state IN ('pending', 'queued', 'processing', 'held'))
+  SELECT s.id, s.created_at FROM scanned s
+  LEFT JOIN pillarbox.tenants t ON t.id = s.tenant_id
+  LEFT JOIN LATERAL (
+    SELECT true AS unfinished FROM pillarbox.deliveries d
+    WHERE d.message_id = s.id AND d.state::text IN ('pending', 'queued', 'processing', 'held') LIMIT 1) d ON true
+  WHERE coalesce(t.finished_retention, $4::interval) = $1::interval AND d.unfinished IS NULL
+), walked AS (
+  INSERT INTO pillarbox.retention_walks (what, age, walked_to, began_at)
+  SELECT 'messages', $1, id, $6 FROM scanned ORDER BY id DESC LIMIT 1
+  ON CONFLICT (what, age) DO UPDATE SET walked_to = excluded.walked_to, began_at = excluded.began_at
 ), contents AS (
   DELETE FROM pillarbox.contents WHERE message_id = ANY (ARRAY(SELECT id FROM old))
 ), deliveries AS (
@@ -34,22 +54,60 @@ WITH scanned AS MATERIALIZED (
   DELETE FROM pillarbox.conversations WHERE message_id = ANY (ARRAY(SELECT id FROM old))
 ), events AS (
   DELETE FROM pillarbox.events WHERE message_id = ANY (ARRAY(SELECT id FROM old))
+), keys AS (
+  DELETE FROM pillarbox.idempotency_keys
+  WHERE message_id = ANY (ARRAY(SELECT id FROM old WHERE created_at < now() - interval '1 day')) RETURNING 1
 ), messages AS (
   DELETE FROM pillarbox.messages WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING 1
 )
-SELECT (SELECT id FROM scanned ORDER BY id DESC LIMIT 1) AS last, (SELECT count(*) FROM messages) AS dropped
+SELECT (SELECT id FROM scanned ORDER BY id DESC LIMIT 1) AS last, (SELECT count(*) FROM messages) AS messages,
+  (SELECT count(*) FROM keys) AS keys
+
+-- name: purge_contents
+-- As purge_finished, for the contents of finished messages: by their class's setting, or else their tenant's, or else
+-- the installation's. What was captured of such a message goes with them.
+WITH scanned AS MATERIALIZED (
+  SELECT message_id FROM pillarbox.contents WHERE message_id > $2 AND message_id < $3 ORDER BY message_id LIMIT $5
+), old AS MATERIALIZED (
+  SELECT s.message_id FROM scanned s
+  JOIN LATERAL (SELECT class, tenant_id FROM pillarbox.messages WHERE id = s.message_id LIMIT 1) m ON true
+  LEFT JOIN pillarbox.classes k ON k.name = m.class
+  LEFT JOIN pillarbox.tenants t ON t.id = m.tenant_id
+  LEFT JOIN LATERAL (
+    SELECT true AS unfinished FROM pillarbox.deliveries d
+    WHERE d.message_id = s.message_id AND d.state::text IN ('pending', 'queued', 'processing', 'held') LIMIT 1) d ON true
+  WHERE coalesce(k.content_retention, t.content_retention, $4::interval) = $1::interval AND d.unfinished IS NULL
+), walked AS (
+  INSERT INTO pillarbox.retention_walks (what, age, walked_to, began_at)
+  SELECT 'contents', $1, message_id, $6 FROM scanned ORDER BY message_id DESC LIMIT 1
+  ON CONFLICT (what, age) DO UPDATE SET walked_to = excluded.walked_to, began_at = excluded.began_at
+), captured AS (
+  DELETE FROM pillarbox.captured WHERE message_id = ANY (ARRAY(SELECT message_id FROM old)) RETURNING 1
+), dropped AS (
+  DELETE FROM pillarbox.contents WHERE message_id = ANY (ARRAY(SELECT message_id FROM old)) RETURNING 1
+)
+SELECT (SELECT message_id FROM scanned ORDER BY message_id DESC LIMIT 1) AS last,
+  (SELECT count(*) FROM dropped) AS contents, (SELECT count(*) FROM captured) AS captured
 
 -- name: purge_keys
--- Delete up to $2 idempotency keys of messages before $1.
-DELETE FROM pillarbox.idempotency_keys WHERE (tenant_id, key) IN (
-  SELECT tenant_id, key FROM pillarbox.idempotency_keys WHERE message_id < $1 ORDER BY message_id LIMIT $2)
+-- As purge_finished, for idempotency keys whose mail was deleted when they were younger than a day; there is no $4.
+WITH scanned AS MATERIALIZED (
+  SELECT message_id FROM pillarbox.idempotency_keys
+  WHERE message_id > $2 AND message_id < $3 AND $4::interval IS NULL ORDER BY message_id LIMIT $5
+), old AS MATERIALIZED (
+  SELECT s.message_id FROM scanned s
+  LEFT JOIN LATERAL (SELECT id FROM pillarbox.messages WHERE id = s.message_id LIMIT 1) m ON true
+  WHERE m.id IS NULL
+), walked AS (
+  INSERT INTO pillarbox.retention_walks (what, age, walked_to, began_at)
+  SELECT 'keys', $1, message_id, $6 FROM scanned ORDER BY message_id DESC LIMIT 1
+  ON CONFLICT (what, age) DO UPDATE SET walked_to = excluded.walked_to, began_at = excluded.began_at
+), dropped AS (
+  DELETE FROM pillarbox.idempotency_keys WHERE message_id = ANY (ARRAY(SELECT message_id FROM old)) RETURNING 1
+)
+SELECT (SELECT message_id FROM scanned ORDER BY message_id DESC LIMIT 1) AS last, (SELECT count(*) FROM dropped) AS keys
 
 -- name: purge_captured
--- Delete up to $2 captured mails older than $1 seconds.
+-- Delete up to $2 captured mails older than $1.
 DELETE FROM pillarbox.captured WHERE id IN (
-  SELECT id FROM pillarbox.captured WHERE at < now() - $1 * interval '1 second' ORDER BY id LIMIT $2)
-
--- name: purge_before
--- The first id of a message younger than $1 seconds: where a walk may end.
-SELECT encode(overlay('\x00000000000000000000000000000000'::bytea PLACING
-  substring(int8send((extract(epoch FROM now() - $1 * interval '1 second') * 1000)::bigint) FROM 3) FROM 1 FOR 6), 'hex')::uuid
+  SELECT id FROM pillarbox.captured WHERE at < now() - $1::interval ORDER BY id LIMIT $2)

@@ -1,0 +1,174 @@
+"""`key`: API keys. A key is shown when it is made, and never again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from pillarbox.cli import access_options, options, output
+from pillarbox.cli.access_options import All, Expires, Name, Of, Recipients, Senders, joined, state, used
+from pillarbox.cli.command import Given, command
+from pillarbox.errors import NotFound, NotPossible
+from pillarbox.model.access import Scope
+from pillarbox.store import access
+from pillarbox.store.access import KeyFacts
+
+if TYPE_CHECKING:
+    from pillarbox.app import App
+
+Key = Annotated[str, typer.Argument(metavar="KEY", help="Its beginning as `key list` shows it, or its name.")]
+Scopes = Annotated[
+    list[Scope] | None,
+    typer.Option("--scope", metavar="SCOPE", help="send (default), read, manage; may be repeated.", show_default=False),
+]
+
+
+def register(root: typer.Typer) -> None:
+    group = typer.Typer(help="API keys of tenants and administrators.", no_args_is_help=True)
+    command(group, "add")(add)
+    command(group, "list")(list_)
+    command(group, "show")(show)
+    command(group, "revoke")(revoke)
+    root.add_typer(group, name="key")
+
+
+async def add(
+    given: Given,
+    name: Name,
+    tenant: Annotated[
+        str | None, typer.Option("--tenant", metavar="NAME", help="Whose it is; `default` when not given.")
+    ] = None,
+    scope: Scopes = None,
+    sender_domain: Senders = None,
+    recipient_domain: Recipients = None,
+    expires: Expires = None,
+    admin: Annotated[
+        bool, typer.Option("--admin", help="An administrator's, of the whole installation and of no tenant.")
+    ] = False,
+) -> None:
+    """Make a key and print it. It is shown this once: only a hash of it is kept.
+
+    \b
+    Scopes:
+      send     hand mails over
+      read     see the tenant's messages
+      manage   cancel, reschedule, resend; the tenant's own keys and logins
+
+    \b
+    Examples:
+      pillarbox key add --tenant shop --name website
+      pillarbox key add --tenant shop --name support --scope read --scope manage --expires 90d
+      pillarbox key add --tenant lab --name staging --sender-domain lab.example --recipient-domain lab.example
+      pillarbox key add --admin --name operations
+    """
+    if admin and (tenant or scope):
+        raise typer.BadParameter("an administrator's key has no --tenant and no --scope")
+    owner = None if admin else tenant or "default"
+    scopes = [Scope.ADMIN] if admin else scope or [Scope.SEND]
+    async with given.app() as app:
+        facts, secret = await access.add_key(
+            app.database, owner, name, scopes, sender_domains=sender_domain or (),
+            recipient_domains=recipient_domain or (), expires_at=expires,
+        )  # fmt: skip
+    if given.json:
+        output.print_json(_public(facts) | {"key": secret.reveal()})
+    else:
+        print(secret.reveal())
+        output.note(f"made key {name} of {owner or 'the administrators'}; it is shown this once: keep it now")
+
+
+async def list_(given: Given, tenant: Of = None, all_: All = False) -> None:
+    """List keys by their beginnings. The rest of a key is known to nobody but its owner.
+
+    \b
+    Examples:
+      pillarbox key list
+      pillarbox key list --tenant shop --all
+    """
+    async with given.app() as app:
+        await access_options.check_tenant(app.database, tenant)
+        found = await access.list_keys(app.database, tenant, revoked=all_)
+    if given.json:
+        output.print_json([_public(one) for one in found])
+        return
+    rows = [
+        (_beginning(one), one.name, one.tenant or "(administrators)", joined(one.scopes), used(one.last_used_at),
+         output.when(one.expires_at), state(one.expires_at, one.revoked_at))
+        for one in found
+    ]  # fmt: skip
+    heads = ("key", "name", "tenant", "scopes", "last used", "expires", "")
+    output.table(heads, rows, "no key: make one with `pillarbox key add`")
+
+
+async def show(given: Given, key: Key, tenant: Of = None) -> None:
+    """Show what is known of a key.
+
+    \b
+    Examples:
+      pillarbox key show pbx_k3x9q2m7ab
+      pillarbox key show website --tenant shop --json
+    """
+    async with given.app() as app:
+        found = await _find(app, key, tenant)
+    if given.json:
+        output.print_json(_public(found))
+        return
+    output.say(Text.assemble((_beginning(found), "bold"), (f" ({found.name})", "dim")))
+    output.pairs(
+        [
+            ("tenant", found.tenant or "none: an administrator's"),
+            ("scopes", joined(found.scopes)),
+            ("senders", joined(found.sender_domains) or "any"),
+            ("recipients", joined(found.recipient_domains) or "any"),
+            ("state", state(found.expires_at, found.revoked_at)),
+            ("last used", used(found.last_used_at)),
+            ("made", output.when(found.created_at)),
+            ("expires", output.when(found.expires_at)),
+            ("revoked", output.when(found.revoked_at)),
+        ]
+    )
+
+
+async def revoke(given: Given, key: Key, tenant: Of = None, yes: options.Yes = False) -> None:
+    """Take a key out of force, at once and for good. What it handed over stays.
+
+    \b
+    Examples:
+      pillarbox key revoke pbx_k3x9q2m7ab
+      pillarbox key revoke website --tenant shop --yes
+    """
+    async with given.app() as app:
+        found = await _find(app, key, tenant)
+        if found.revoked_at:
+            raise NotPossible(f"{_beginning(found)} was revoked at {output.when(found.revoked_at)}")
+        options.confirm(f"Revoke the key {found.name} of {found.tenant or 'the administrators'}?", yes)
+        await access.revoke_key(app.database, found.id)
+    if given.json:
+        output.print_json({"prefix": _beginning(found), "name": found.name, "revoked": True})
+    else:
+        output.say(f"revoked {found.name} ({_beginning(found)})")
+
+
+async def _find(app: App, word: str, tenant: str | None) -> KeyFacts:
+    """The key with this beginning, or this name."""
+    await access_options.check_tenant(app.database, tenant)
+    beginning = word.removeprefix("pbx_").partition("_")[0]
+    found = await access.list_keys(app.database, tenant, prefix=beginning, revoked=True)
+    found = found or await access.list_keys(app.database, tenant, name=word)
+    if len(found) > 1:
+        raise NotPossible(f"several tenants have a key {word!r}: give --tenant, or the key's beginning")
+    if not found:
+        raise NotFound(f"there is no key {access_options.without_secret(word)!r}: see `pillarbox key list`")
+    return found[0]
+
+
+def _beginning(facts: KeyFacts) -> str:
+    return f"pbx_{facts.prefix}"
+
+
+def _public(facts: KeyFacts) -> dict[str, Any]:
+    """A key as it may be shown."""
+    shown: dict[str, Any] = output.plain(facts)
+    return shown | {"prefix": _beginning(facts), "state": state(facts.expires_at, facts.revoked_at)}

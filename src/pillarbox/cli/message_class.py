@@ -1,0 +1,88 @@
+"""`class`: by which policies mails are sent."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from pillarbox.cli import options, output
+from pillarbox.cli.command import Given, command
+from pillarbox.model.delivery import Unknown
+from pillarbox.model.retry import POLICIES
+from pillarbox.setting_kinds import show_duration
+from pillarbox.store import catalog
+
+Name = Annotated[str, typer.Argument(parser=options.name, metavar="NAME")]
+
+
+def register(root: typer.Typer) -> None:
+    classes = typer.Typer(help="Classes: named sets of policies a mail carries.", no_args_is_help=True)
+    command(classes, "list")(list_classes)
+    command(classes, "set")(set_class)
+    root.add_typer(classes, name="class")
+
+
+async def list_classes(given: Given) -> None:
+    """List the classes and their policies.
+
+    \b
+    Example:
+      pillarbox class list
+    """
+    async with given.app() as app:
+        found = await catalog.list_classes(app.database)
+    if given.json:
+        output.print_json(found)
+    else:
+        output.table(("name", "retry", "unknowns", "secret", "content kept"), [_row(one) for one in found])
+
+
+def _row(one: catalog.ClassFacts) -> tuple[str, ...]:
+    kept = show_duration(one.content_retention.total_seconds()) if one.content_retention else "as configured"
+    return one.name, one.retry or "the provider's", one.unknown, "yes" if one.secret else "no", kept
+
+
+async def set_class(
+    given: Given,
+    name: Name,
+    retry: Annotated[
+        str | None,
+        typer.Option("--retry", metavar="POLICY", help="quadratic, esp, lifecycle, or provider for its own."),
+    ] = None,
+    unknown: Annotated[
+        Unknown | None, typer.Option("--unknown", help="What to do with an attempt whose end nobody saw.")
+    ] = None,
+    secret: Annotated[
+        bool | None, typer.Option("--secret/--not-secret", help="Mask bodies, and drop them once settled.")
+    ] = None,
+    keep: Annotated[
+        str | None, typer.Option("--keep", metavar="AGE", help="How long content is kept: 7d, or default.")
+    ] = None,
+) -> None:
+    """Add a class, or change what is given of one.
+
+    \b
+    Examples:
+      pillarbox class set codes --secret --retry lifecycle --unknown hold
+      pillarbox class set bulk --keep 2d
+    """
+    if retry not in (None, "provider", *POLICIES):
+        raise typer.BadParameter(f"--retry must be one of {', '.join(POLICIES)} or provider")
+    kept = timedelta(seconds=options.seconds(keep)) if keep not in (None, "default") else None
+    async with given.app() as app:
+        known = {one.name: one for one in await catalog.list_classes(app.database)}
+        old = known.get(name, catalog.ClassFacts(name, None, Unknown.RESEND, False, None))
+        new = catalog.ClassFacts(
+            name,
+            old.retry if retry is None else None if retry == "provider" else retry,
+            unknown or old.unknown,
+            old.secret if secret is None else secret,
+            old.content_retention if keep is None else kept,
+        )
+        await catalog.put_class(app.database, new)
+    if given.json:
+        output.print_json(new)
+    else:
+        output.say(f"{'changed' if name in known else 'added'} class {name}")

@@ -1,0 +1,112 @@
+"""What may be said about tenants, keys and logins when they are made or changed. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from pillarbox.errors import InvalidMail
+from pillarbox.model.access import Order, Scope, Tenant, domain_of, domain_pattern, matches
+from pillarbox.model.address import split_mailbox
+
+# Every mail is compared with all of them.
+MAX_DOMAINS = 100
+# An empty mail counts as 1,024 octets: with less than this hardly any would pass.
+LEAST_MESSAGE_BYTES = 2048
+# What the database's integers hold; beyond it a limit limits nothing.
+MOST = 2**31 - 1
+SHORTEST_RETENTION = timedelta(seconds=1)
+LONGEST_RETENTION = timedelta(days=36500)  # beyond a century clocks and intervals overflow
+
+_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}").fullmatch
+
+
+def checked_name(name: str) -> str:
+    """The name of a tenant, key or login, if it may be one."""
+    if not _name(name):
+        _refuse("bad_name", "name", "a name is 1 to 63 letters, digits, dots, dashes and underscores")
+    return name
+
+
+def checked_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a tenant as they are kept; InvalidMail says which is wrong."""
+    return {field: _CHECKS[field](field, value) for field, value in given.items()}
+
+
+def check_together(tenant: Tenant) -> None:
+    """Raise if what is right by itself does not fit together."""
+    sender, domains = tenant.default_sender, tenant.sender_domains
+    if sender and domains and not matches(domain_of(sender), domains):
+        _refuse("sender_domain", "default_sender", "is not of one of the sender domains", "change one of them")
+
+
+def checked_domains(field: str, given: Sequence[str]) -> tuple[str, ...]:
+    """Domain patterns as they are compared, each once."""
+    if len(given) > MAX_DOMAINS:
+        _refuse("too_many", field, f"at most {MAX_DOMAINS} domains")
+    try:
+        return tuple(dict.fromkeys(map(domain_pattern, given)))
+    except ValueError as error:
+        _refuse("bad_domain", field, str(error), "write example.com, or *.example.com for its subdomains")
+        raise
+
+
+def checked_scopes(scopes: Collection[Scope], *, admin: bool) -> tuple[Scope, ...]:
+    """The scopes of a key, in their usual order; only an administrator's has `admin`, and it has no other."""
+    kept = tuple(scope for scope in Scope if scope in scopes)
+    if admin and kept != (Scope.ADMIN,):
+        _refuse("bad_scope", "scope", "an administrator's key has the scope admin alone")
+    if not admin and (not kept or Scope.ADMIN in kept):
+        _refuse("bad_scope", "scope", "a tenant's key has one or more of send, read and manage")
+    return kept
+
+
+def _sender(field: str, value: str | None) -> str | None:
+    try:
+        split_mailbox(value) if value is not None else None
+    except ValueError:
+        _refuse("bad_address", field, "not a legal e-mail address", "write name@domain")
+    return value
+
+
+def _order(field: str, value: str) -> Order:
+    if value not in set(Order):
+        _refuse("unknown_order", field, f"must be one of {', '.join(Order)}")
+    return Order(value)
+
+
+def _number(low: int) -> Callable[[str, int | None], int | None]:
+    def check(field: str, value: int | None) -> int | None:
+        if value is not None and not low <= value <= MOST:
+            _refuse("out_of_range", field, f"must be {low} to {MOST}", "leave it out for no limit")
+        return value
+
+    return check
+
+
+def _age(field: str, value: timedelta | None) -> timedelta | None:
+    if value is not None and not SHORTEST_RETENTION <= value <= LONGEST_RETENTION:
+        _refuse("out_of_range", field, "must be a second to a century", "leave it out for the installation's")
+    return value
+
+
+def _refuse(code: str, field: str, message: str, hint: str | None = None) -> None:
+    raise InvalidMail(code, field, message, hint)
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "default_sender": _sender,
+    "default_class": lambda _, value: value,
+    "order": _order,
+    "max_message_bytes": _number(LEAST_MESSAGE_BYTES),
+    "max_recipients": _number(1),
+    "sender_domains": checked_domains,
+    "rate_per_second": _number(1),
+    "rate_per_hour": _number(1),
+    "rate_per_day": _number(1),
+    "content_retention": _age,
+    "finished_retention": _age,
+}
+SETTINGS = tuple(_CHECKS)
