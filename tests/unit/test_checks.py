@@ -60,7 +60,7 @@ def test_good_mails_pass(fields: Any) -> None:
         ({"sender": 5}, "sender"),
         ({"sender": b"a@b"}, "sender"),
         ({"tenant": None}, "tenant"),
-        ({"class_": None}, "class"),
+        ({"class_": 5}, "class"),
         ({"to": {"a@b"}}, "to"),
         ({"to": b"a@b"}, "to"),
         ({"to": [b"a@b"]}, "to"),
@@ -156,7 +156,8 @@ def test_repr_hides_bodies() -> None:
 
 
 def test_what_is_left_out_is_not_sent() -> None:
-    assert call_for(mail()).names == ("sender", "subject", "text", "to")
+    assert call_for(mail()).names == ("sender", "subject", "text", "recipient")
+    assert call_for(mail(to=["a@x.example", "b@x.example"])).names == ("sender", "subject", "text", "to")
     ((first, call),) = calls_for([mail(), mail()])
     assert (first, call.names) == (0, ("mails", "texts"))
 

@@ -62,8 +62,8 @@ _escaped_nul = re.compile(r"(?<!\\)(?:\\\\)*\\u0000").search
 to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
-def check(mail: Mail) -> None:
-    """Raise InvalidMail if the mail breaks a rule."""
+def check(mail: Mail) -> int:
+    """Raise InvalidMail if the mail breaks a rule; returns how many octets it will have when it is sent, roughly."""
     _check_types(mail)
     if mail.priority not in PRIORITIES:
         raise InvalidMail("unknown_priority", "priority", "must be urgent, normal or bulk")
@@ -86,6 +86,7 @@ def check(mail: Mail) -> None:
     _check_numbers_and_times(mail)
     if mail.idempotency_key is not None and _no_label(mail.idempotency_key, "idempotency_key", 255):
         raise InvalidMail("bad_key", "idempotency_key", "must be 1 to 255 octets without control characters")
+    return octets
 
 
 def _check_types(mail: Mail) -> None:
@@ -99,12 +100,13 @@ def _check_types(mail: Mail) -> None:
     for field, values in zip(_LISTS, lists, strict=True):
         if values and type(values) is not str:
             _check_strings(values, field)
-    if mail.tenant != "default" or mail.class_ != "transactional" or mail.priority != "normal":
+    if mail.tenant != "default" or mail.class_ is not None or mail.priority != "normal":
         _check_names(mail)
 
 
 def _check_names(mail: Mail) -> None:
-    for field, value in (("tenant", mail.tenant), ("class", mail.class_), ("priority", mail.priority)):
+    class_ = "" if mail.class_ is None else mail.class_
+    for field, value in (("tenant", mail.tenant), ("class", class_), ("priority", mail.priority)):
         _check_string(value, field)
         _octets(value, field)
         if "\0" in value:
@@ -138,7 +140,7 @@ def _octets(value: str, field: str) -> int:
 
 def _check_envelope(mail: Mail) -> None:
     if mail.sender is not None:
-        _check_sender(mail.sender)
+        check_sender(mail.sender)
     count = _check_addresses(mail.to, "to")
     if mail.cc != () or mail.bcc != ():
         count += _check_addresses(mail.cc, "cc") + _check_addresses(mail.bcc, "bcc")
@@ -149,8 +151,14 @@ def _check_envelope(mail: Mail) -> None:
 
 
 @lru_cache(maxsize=64)  # an application has few senders
-def _check_sender(sender: str) -> None:
+def check_sender(sender: str) -> None:
+    """Raise InvalidMail if this is no legal sender."""
     _check_address(sender, "sender")
+
+
+def check_recipient(recipient: str) -> None:
+    """Raise InvalidMail if this is no legal recipient."""
+    _check_address(recipient, "to")
 
 
 def _check_addresses(mailboxes: str | Sequence[str], field: str) -> int:
@@ -267,11 +275,16 @@ def _bad_header_name() -> None:
     raise InvalidMail("bad_header", "headers", "a header name is 1 to 76 printable ASCII characters without a colon")
 
 
+def is_reserved(name: str) -> bool:
+    """Whether a header is one that the composer, or the way of the mail, writes."""
+    lower = name.lower()
+    return lower in _RESERVED or lower.startswith(("content-", "resent-"))
+
+
 def _check_header(name: str, value: str) -> None:
     if not _header_name(name):
         _bad_header_name()
-    lower = name.lower()
-    if lower in _RESERVED or lower.startswith(("content-", "resent-")):
+    if is_reserved(name):
         raise InvalidMail(
             "reserved_header",
             "headers",

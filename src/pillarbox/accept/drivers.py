@@ -10,13 +10,15 @@ from typing import Any
 from uuid import UUID
 
 from pillarbox.accept.statements import Call
-from pillarbox.errors import IdempotencyConflict, InvalidMail, UnknownName
+from pillarbox.errors import IdempotencyConflict, InvalidMail, NotAllowed, UnknownName
 
 SUPPORTED = (
     "asyncpg (Connection, or one acquired from a pool), psycopg 3 (Connection, AsyncConnection) "
     "and SQLAlchemy 2 (Connection, Session, AsyncConnection, AsyncSession)"
 )
-_ERRORS = {"PB400": InvalidMail, "PB404": UnknownName, "PB409": IdempotencyConflict}
+_ERRORS: dict[str, type[InvalidMail | NotAllowed]] = {
+    "PB400": InvalidMail, "PB403": NotAllowed, "PB404": UnknownName, "PB409": IdempotencyConflict,
+}  # fmt: skip
 _position = re.compile(r"mails\[(\d+)\]\.").match
 
 
@@ -131,7 +133,7 @@ def _uuid(value: Any) -> UUID:
     return value if isinstance(value, UUID) else UUID(str(value))
 
 
-def translated(error: BaseException) -> tuple[InvalidMail, int | None] | None:
+def translated(error: BaseException) -> tuple[InvalidMail | NotAllowed, int | None] | None:
     """Our error in a foreign one, if there is one, and the position of the mail at fault among several."""
     seen: BaseException | None = error
     while seen is not None:

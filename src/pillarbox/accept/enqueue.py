@@ -10,7 +10,7 @@ from pillarbox.accept.checks import check
 from pillarbox.accept.drivers import Driver, driver_of, translated
 from pillarbox.accept.mail import Mail
 from pillarbox.accept.statements import call_for, calls_for
-from pillarbox.errors import InvalidMail
+from pillarbox.errors import InvalidMail, NotAllowed
 
 
 class AsyncConnection(Protocol):
@@ -120,7 +120,7 @@ def _raise_ours(foreign: Exception, first: int = 0) -> None:
         raise error from foreign
 
 
-def _place(error: InvalidMail, position: int) -> None:
+def _place(error: InvalidMail | NotAllowed, position: int) -> None:
     """Say which of several mails is at fault."""
     error.position = position
     error.args = (f"mails[{position}].{error}",)

@@ -16,7 +16,7 @@ __all__ = ["Attachment", "Mail"]
 class Mail:
     """What `pillarbox.enqueue` takes, field by field as the SQL function of that name does.
 
-    Addresses are `a@b.example` or `Name <a@b.example>`. Without a sender the tenant's default is used.
+    Addresses are `a@b.example` or `Name <a@b.example>`. Without a sender or class the tenant's default is used.
     Give `text`, `html` or both, or the whole RFC 5322 message as `raw`.
     """
 
@@ -31,7 +31,7 @@ class Mail:
     raw: bytes | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict)
     attachments: Sequence[Attachment] = ()
-    class_: str = "transactional"
+    class_: str | None = None
     kind: str | None = None
     priority: str = "normal"
     send_at: datetime | None = None
