@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from enum import Enum
+from typing import Final, Generic, Literal, TypeVar
 
 from pillarbox.errors import PillarboxError
 
@@ -13,16 +15,32 @@ Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 
 
+class Again(Enum):
+    """The type of AGAIN."""
+
+    AGAIN = "again"
+
+
+# A statement that takes so long waits for something: for a lock, for the disk, for a mail of many megabytes.
+PATIENCE = 0.05
+# The answer of a `run` that cannot answer yet: what was asked goes with the next batch, before all that waits.
+AGAIN: Final = Again.AGAIN
+Answers = Sequence[Answer | PillarboxError | Literal[Again.AGAIN]]
+
+
 class Batcher(Generic[Asked, Answer]):
     """Answers concurrent callers together: `run` gets what they asked and returns an answer for each, in order.
 
-    Nothing waits for a timer: an idle batcher runs at once, a busy one gathers while its statements run. An answer
-    that is an error of ours is raised for its caller alone; if `run` itself raises, all of its batch get that error.
+    An idle batcher runs at once, a busy one gathers while its statement runs: two at a time would only halve the
+    batches. But when one takes longer than PATIENCE another may start, up to `at_once`, so that one caller's
+    trouble does not become everybody's. An answer that is an error of ours is raised for its caller alone; if
+    `run` itself raises, all of its batch get that error. A batch has at most `most` questions that weigh at most
+    `heaviest` together, unless a single one does.
     """
 
     def __init__(
         self,
-        run: Callable[[list[Asked]], Awaitable[Sequence[Answer | PillarboxError]]],
+        run: Callable[[list[Asked]], Awaitable[Answers[Answer]]],
         *,
         most: int = 200,
         heaviest: int = 8 * 2**20,
@@ -35,39 +53,102 @@ class Batcher(Generic[Asked, Answer]):
         self._weigh = weigh
         self._at_once = at_once
         self._waiting: deque[tuple[Asked, asyncio.Future[Answer]]] = deque()
-        self._running: set[asyncio.Task[None]] = set()
+        self._running = 0  # tasks that run statements, or wait for one
+        self._gathering = 0  # the number of the one that takes what is waiting next; 0: none does
+        self._numbers = itertools.count(1)
+        self._begun = 0.0  # when its last statement was
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()  # the loop itself keeps only weak references
 
     async def ask(self, asked: Asked) -> Answer:
         """The answer to one question. Cancelling the caller does not undo what was asked."""
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting.append((asked, future))
-        if len(self._running) < self._at_once:
-            task = asyncio.create_task(self._work())
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
-        return await future
+        return await self._put(asked)
 
-    async def _work(self) -> None:
-        while self._waiting:
-            batch = self._take()
-            try:
-                answers = await self._run([asked for asked, _ in batch])
-            except Exception as error:
-                for _, future in batch:
-                    _fail(future, error)
-            else:
-                for (_, future), answer in zip(batch, answers, strict=True):
-                    if isinstance(answer, PillarboxError):
-                        _fail(future, answer)
-                    elif not future.done():
-                        future.set_result(answer)
+    async def ask_many(self, asked: Sequence[Asked]) -> list[Answer | PillarboxError]:
+        """The answers to several questions, in order; errors of ours stand in their places."""
+        futures = [self._put(one) for one in asked]
+        answers = await asyncio.gather(*futures, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, PillarboxError):
+                raise answer
+        return answers  # type: ignore[return-value]  # what is left are answers and errors of ours
+
+    def _put(self, asked: Asked) -> asyncio.Future[Answer]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
+        self._waiting.append((asked, future))
+        if self._running < self._at_once:
+            if not self._gathering:
+                self._start()
+            elif self._timer is None:
+                self._timer = loop.call_later(PATIENCE, self._relieve, loop)
+        return future
+
+    def _start(self) -> None:
+        self._running += 1
+        self._gathering = next(self._numbers)
+        task = asyncio.create_task(self._work(self._gathering))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _relieve(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start one more statement if the last has run for too long."""
+        self._timer = None
+        if not self._waiting or self._running >= self._at_once:
+            return
+        left = self._begun + PATIENCE - loop.time()
+        if left <= 0 or not self._gathering:
+            self._start()
+        else:
+            self._timer = loop.call_later(left, self._relieve, loop)
+
+    async def _work(self, number: int) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._waiting and self._gathering in (number, 0):  # no other has taken over meanwhile
+                self._gathering = number
+                self._begun = loop.time()
+                await self._work_off(self._take())
+        finally:
+            # Here, not when the loop finds the task done: who asks in between would wait for ever.
+            self._running -= 1
+            if self._gathering == number:
+                self._gathering = 0
+
+    async def _work_off(self, batch: list[tuple[Asked, asyncio.Future[Answer]]]) -> None:
+        try:
+            answers = await self._run([asked for asked, _ in batch])
+            again = [one for one, answer in zip(batch, answers, strict=True) if not _settle(one[1], answer)]
+        except Exception as error:
+            for _, future in batch:
+                _fail(future, error)
+        except BaseException:  # the loop is being shut down
+            for _, future in batch:
+                future.cancel()
+            raise
+        else:
+            self._waiting.extendleft(reversed(again))
 
     def _take(self) -> list[tuple[Asked, asyncio.Future[Answer]]]:
-        batch, weight = [], 0
-        while self._waiting and len(batch) < self._most and (not batch or weight < self._heaviest):
+        batch = [self._waiting.popleft()]
+        weight = self._weigh(batch[0][0])
+        while self._waiting and len(batch) < self._most:
+            weight += self._weigh(self._waiting[0][0])
+            if weight > self._heaviest:
+                break
             batch.append(self._waiting.popleft())
-            weight += self._weigh(batch[-1][0])
         return batch
+
+
+def _settle(future: asyncio.Future[Answer], answer: Answer | PillarboxError | Literal[Again.AGAIN]) -> bool:
+    """Give the caller its answer; false if there is none yet."""
+    if answer is AGAIN:
+        return False
+    if isinstance(answer, PillarboxError):
+        _fail(future, answer)
+    elif not future.done():  # the caller may have gone
+        future.set_result(answer)
+    return True
 
 
 def _fail(future: asyncio.Future[Answer], error: Exception) -> None:

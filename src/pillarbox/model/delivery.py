@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
+from uuid import UUID
 
 from pillarbox.model.outcome import Outcome, Reason, Verdict
 from pillarbox.model.retry import RetryPolicy
@@ -30,6 +32,23 @@ class Unknown(StrEnum):
 
     RESEND = "resend"
     HOLD = "hold"
+
+
+# Both parts in the one form in which we write them: an id that people pass around has no second spelling.
+_delivery_id = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.(0|[1-9][0-9]{0,4})").fullmatch
+
+
+def delivery_id(message_id: UUID, n: int) -> str:
+    """The public id of a delivery: its message's, and the recipient's number in it."""
+    return f"{message_id}.{n}"
+
+
+def parse_delivery_id(text: str) -> tuple[UUID, int]:
+    """Message and number of a public id; ValueError if it is none."""
+    found = _delivery_id(text)
+    if found is None:
+        raise ValueError("a delivery's id is the id of its message, a dot and a number")
+    return UUID(found[1]), int(found[2])
 
 
 @dataclass(frozen=True, slots=True)

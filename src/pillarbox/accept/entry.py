@@ -1,0 +1,141 @@
+"""A mail handed over at the front door: checked, and written down as it will be stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from pillarbox.accept.checks import check, check_sender, to_json
+from pillarbox.accept.headers import sender_domains, subject_of
+from pillarbox.accept.mail import Mail, listed
+from pillarbox.accept.statements import attachment_fields
+from pillarbox.errors import NotAllowed
+from pillarbox.model import access
+from pillarbox.model.access import Principal, Scope, Tenant, check_allowed, require
+from pillarbox.store.intake import Entry, Key, array
+
+_LANES = {"urgent": 0, "normal": 1, "bulk": 2}
+_ANY_TYPE = "application/octet-stream"  # what an attachment is that does not say
+_WORDS = {"t": "to", "c": "cc", "b": "bcc"}
+
+
+class Item(NamedTuple):
+    """One mail on its way into the store."""
+
+    entry: Entry
+    recipients: Sequence[tuple[int, str, str]]  # n, role, address
+    source: str
+    key: Key | None  # its idempotency key with its tenant
+
+
+def item_for(principal: Principal, mail: Mail, received: str | None, source: str) -> Item:
+    """Check a mail and write it down; raises InvalidMail or NotAllowed."""
+    tenant = require(principal, Scope.SEND)
+    size = check(mail)
+    sender = _sender(mail, tenant)
+    recipients = _recipients(mail)
+    check_allowed(principal, sender, [address for address, _ in recipients], size)
+    if mail.raw is not None and (tenant.sender_domains or principal.sender_domains):
+        _check_from(principal, mail.raw)
+    roles: dict[str, str] = {}
+    for address, role in recipients:
+        roles.setdefault(address, role)  # the first mention of an address counts
+    entry = _entry(mail, tenant, sender, roles, size, received)
+    numbered = [(n, _WORDS[role], address) for n, (address, role) in enumerate(roles.items())]
+    return Item(entry, numbered, source, None if entry.key is None else (tenant.id, entry.key))
+
+
+def _sender(mail: Mail, tenant: Tenant) -> str:
+    if mail.tenant not in ("default", tenant.name):
+        raise NotAllowed("tenant", "tenant", "this is not your tenant", "leave it out")
+    if mail.sender is not None:
+        return mail.sender
+    check_sender(tenant.default_sender or "")  # it may be older than the rules
+    return tenant.default_sender or ""
+
+
+def _check_from(principal: Principal, raw: bytes) -> None:
+    """Who may send from some domains only may not show readers another one, either."""
+    for domain in set(sender_domains(raw)):
+        access.check_sender(principal, f"@{domain}", "From")
+
+
+def _recipients(mail: Mail) -> list[tuple[str, str]]:
+    """The addresses and their roles, in the order in which they are numbered."""
+    found = [(_bare(mailbox), "t") for mailbox in listed(mail.to)]
+    if mail.cc:
+        found += [(_bare(mailbox), "c") for mailbox in listed(mail.cc)]
+    if mail.bcc:
+        found += [(_bare(mailbox), "b") for mailbox in listed(mail.bcc)]
+    return found
+
+
+def _bare(mailbox: str) -> str:
+    return mailbox[:-1].rpartition("<")[2] if mailbox[-1] == ">" else mailbox
+
+
+def _entry(mail: Mail, tenant: Tenant, sender: str, roles: dict[str, str], size: int, received: str | None) -> Entry:
+    headers = {"Received": received} if received is not None else mail.headers
+    metadata = None if mail.metadata is None else to_json(dict(mail.metadata))
+    return Entry(
+        tenant.id,
+        size,
+        _LANES[mail.priority],
+        mail.max_attempts,
+        _utc(mail.send_at),
+        _utc(mail.expires_at),
+        tenant.default_class if mail.class_ is None else mail.class_,
+        mail.kind,
+        sender,
+        array(listed(mail.to)) if mail.to else "{}",
+        array(listed(mail.cc)) if mail.cc else None,
+        array(listed(mail.reply_to)) if mail.reply_to else None,
+        mail.subject or (subject_of(mail.raw) if mail.raw else ""),
+        to_json(dict(headers)) if headers else None,
+        array(listed(mail.tags)) if mail.tags else None,
+        metadata,
+        array(roles),
+        "".join(roles.values()),
+        mail.idempotency_key,
+        None if mail.idempotency_key is None else request_hash(mail),
+        mail.text,
+        mail.html,
+        None if mail.raw is None else bytes(mail.raw),
+        to_json([attachment_fields(one) for one in mail.attachments]) if mail.attachments else None,
+    )
+
+
+def _utc(time: datetime | None) -> datetime | None:
+    """The time in UTC; at the ends of the calendar, where there is none, the nearest."""
+    if time is None:
+        return None
+    try:
+        return time.astimezone(UTC)
+    except OverflowError:
+        return (datetime.min if time.year == 1 else datetime.max).replace(tzinfo=UTC)
+
+
+def request_hash(mail: Mail) -> bytes:
+    """What two requests with the same idempotency key must have in common, however they were written down."""
+    lists = [list(listed(values)) for values in (mail.to, mail.cc, mail.bcc, mail.reply_to, mail.tags)]
+    times = [None if time is None else time.isoformat() for time in (_utc(mail.send_at), _utc(mail.expires_at))]
+    # Bodies by their hashes: writing them as JSON would take ten times as long.
+    bodies = [_hash(mail.text), _hash(mail.html), _hash(mail.raw)]
+    files = [
+        (one.filename, one.content_type or _ANY_TYPE, one.content_id, _hash(one.content))
+        for one in mail.attachments or ()
+    ]
+    rest = (mail.sender, mail.subject, mail.class_, mail.kind, mail.priority, mail.max_attempts)
+    named = (sorted((mail.headers or {}).items()), _canonical(mail.metadata))
+    return sha256(to_json([lists, times, bodies, files, rest, named]).encode()).digest()
+
+
+def _hash(body: str | bytes | None) -> str | None:
+    return None if body is None else sha256(body.encode() if isinstance(body, str) else body).hexdigest()
+
+
+def _canonical(metadata: Any) -> str | None:
+    return None if metadata is None else json.dumps(json.loads(to_json(dict(metadata))), sort_keys=True)

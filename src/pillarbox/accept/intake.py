@@ -1,0 +1,218 @@
+"""The front door's way in: mails of many concurrent callers, checked, then stored with one statement and one commit."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+from uuid import UUID
+
+from pillarbox.accept.batching import AGAIN, Again, Answers, Batcher
+from pillarbox.accept.entry import Item, item_for
+from pillarbox.errors import IdempotencyConflict, InvalidMail, PillarboxError, StoreError, UnknownName
+from pillarbox.store import intake as store
+from pillarbox.store.intake import Key, Known, NotStored
+
+if TYPE_CHECKING:
+    from pillarbox.accept.mail import Mail
+    from pillarbox.model.access import Principal
+    from pillarbox.store.database import Database
+    from pillarbox.telemetry.metrics import Metrics
+
+# A commit costs as much as storing some ten mails: after 200 it is lost in the noise, and nobody waits long.
+MAX_BATCH_MAILS = 200
+# Neither side has to hold much at a time; a single mail may have more.
+MAX_BATCH_OCTETS = 4 * 2**20
+# One is best: two share what waits, and each commit carries half as much (a fifth more CPU per mail). The second is
+# for when the first is held up, by a lock on a key or a mail of many megabytes.
+STATEMENTS_AT_ONCE = 2
+
+_FAULTS = {
+    "big_metadata": ("too_big", "metadata", "may have 16 KiB", None),
+    "late_send_at": ("out_of_range", "send_at", "may lie one year ahead at most", None),
+    "early_expires_at": (
+        "out_of_range",
+        "expires_at",
+        "must lie in the future and after send_at",
+        "leave it out for a mail that does not expire",
+    ),
+}
+_STORED = ("queued", "pending")
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What was accepted. `repeated`: it had been before, under the same idempotency key."""
+
+    id: UUID
+    recipients: Sequence[tuple[int, str, str]]  # n, role (to, cc or bcc), address
+    state: str  # queued, or pending until its send_at
+    repeated: bool = False
+
+
+_Outcome = tuple[UUID, str] | PillarboxError  # an id and a verdict
+_Answers = list[Receipt | PillarboxError | Literal[Again.AGAIN]]
+_Known = dict[Key, Known | StoreError]  # what is known of a key, or why nothing is
+
+
+class Intake:
+    """Group commit: concurrent callers share one statement and one commit. One for a process."""
+
+    def __init__(self, database: Database, metrics: Metrics) -> None:
+        self._shared = database
+        self._own: Database | None = None  # so that slow readers cannot hold up those who hand mails over
+        self._opening = asyncio.Lock()
+        self._metrics = metrics
+        self._ahead: float | None = None  # the database's clock against ours: ids follow the former
+        self._batcher: Batcher[Item, Receipt] = Batcher(
+            self._run,
+            most=MAX_BATCH_MAILS,
+            heaviest=MAX_BATCH_OCTETS,
+            weigh=lambda item: item.entry.size,
+            at_once=STATEMENTS_AT_ONCE,
+        )
+
+    async def accept(
+        self, principal: Principal, mail: Mail, *, received: str | None = None, source: str = "http"
+    ) -> Receipt:
+        """Check a mail and store it; returns when it is committed.
+
+        `received` is the value of a Received header for a raw mail. Raises InvalidMail, UnknownName,
+        IdempotencyConflict or NotAllowed, and nothing was stored; or StoreError, and it may have been.
+        """
+        return await self._batcher.ask(item_for(principal, mail, received, source))
+
+    async def accept_many(
+        self, principal: Principal, mails: Sequence[Mail], *, source: str = "http"
+    ) -> list[Receipt | PillarboxError]:
+        """Check several mails and store the good ones; returns a receipt or an error for each, in order."""
+        results = [_item_or_error(principal, mail, source) for mail in mails]
+        items = [result for result in results if isinstance(result, Item)]
+        answers = iter(await self._batcher.ask_many(items))
+        return [next(answers) if isinstance(result, Item) else result for result in results]
+
+    async def close(self) -> None:
+        """Close the connections; nothing may be accepted any more."""
+        if self._own is not None:
+            await self._own.close()
+
+    async def _run(self, items: list[Item]) -> Answers[Receipt]:
+        begun = time.perf_counter()
+        database = self._own or await self._open()
+        chosen = _one_of_each_key(items)
+        outcomes = await self._store(database, [items[place] for place in chosen])
+        answers: _Answers = [AGAIN] * len(items)
+        known: _Known = {}
+        for place, outcome in zip(chosen, outcomes, strict=True):
+            answers[place] = _answer(items[place], outcome, known)
+        self._count(answers, items, time.perf_counter() - begun)
+        if AGAIN in answers:
+            await self._look_up(database, items, answers, known)
+        return answers
+
+    async def _open(self) -> Database:
+        async with self._opening:
+            if self._own is None:
+                self._own = await self._shared.for_queue(STATEMENTS_AT_ONCE)
+            return self._own
+
+    async def _store(self, database: Database, items: list[Item]) -> list[_Outcome]:
+        """Store mails with one statement, or one by one where a single one made the statement fail."""
+        if self._ahead is None:
+            self._ahead = await store.clock(database) - time.time()
+        ids = store.new_ids(len(items), time.time() + self._ahead)
+        try:
+            verdicts, now = await store.accept(database, ids, [item.entry for item in items])
+        except NotStored as error:
+            return [error.reason] if len(items) == 1 else await self._store_each(database, items)
+        self._ahead = now - time.time()
+        return list(zip(ids, verdicts, strict=True))
+
+    async def _store_each(self, database: Database, items: list[Item]) -> list[_Outcome]:
+        outcomes: list[_Outcome] = []
+        for item in items:
+            try:
+                outcomes += await self._store(database, [item])
+            except StoreError as error:  # of this one alone: those before it are stored
+                outcomes.append(error)
+        return outcomes
+
+    async def _look_up(self, database: Database, items: list[Item], answers: _Answers, known: _Known) -> None:
+        """Answer those whose key was used before; one whose key is free after all (a bad mail had it) stays."""
+        left = [(place, items[place], key) for place, key in _keys(items) if answers[place] is AGAIN]
+        unknown = {key for _, _, key in left if key not in known}
+        try:
+            known |= await store.known_keys(database, unknown) if unknown else {}
+        except StoreError as error:  # the rest of the batch is stored
+            known |= dict.fromkeys(unknown, error)
+        for place, item, key in left:
+            if key in known:
+                answers[place] = _repeated(item, known[key])
+
+    def _count(self, answers: Answers[Receipt], items: list[Item], seconds: float) -> None:
+        stored = [item.source for item, answer in zip(items, answers, strict=True) if isinstance(answer, Receipt)]
+        self._metrics.accepted_batch(Counter(stored), seconds)
+
+
+def _item_or_error(principal: Principal, mail: Mail, source: str) -> Item | PillarboxError:
+    try:
+        return item_for(principal, mail, None, source)
+    except PillarboxError as error:
+        return error
+
+
+def _keys(items: list[Item]) -> Iterator[tuple[int, Key]]:
+    return ((place, item.key) for place, item in enumerate(items) if item.key is not None)
+
+
+def _one_of_each_key(items: list[Item]) -> Sequence[int]:
+    """The places of mails that can go together: the first with each idempotency key, and all without."""
+    seen: set[Key] = set()
+    chosen = []
+    for place, item in enumerate(items):
+        if item.key is None:
+            chosen.append(place)
+        elif item.key not in seen:
+            seen.add(item.key)
+            chosen.append(place)
+    return chosen
+
+
+def _answer(item: Item, outcome: _Outcome, known: _Known) -> Receipt | PillarboxError | Literal[Again.AGAIN]:
+    """The answer for a mail, if it is one already; notes what others with its key need to know."""
+    if isinstance(outcome, PillarboxError):
+        if item.key is not None and isinstance(outcome, StoreError):
+            known[item.key] = outcome
+        return outcome
+    message_id, verdict = outcome
+    if verdict == "known_key":
+        return AGAIN
+    if verdict not in _STORED:
+        return _fault(verdict, item.entry.class_name)
+    if item.key is not None and item.entry.request_hash is not None:
+        known[item.key] = Known(message_id, item.entry.request_hash, verdict == "pending")
+    return Receipt(message_id, item.recipients, verdict)
+
+
+def _fault(verdict: str, class_name: str) -> InvalidMail:
+    if verdict == "unknown_class":
+        return UnknownName(
+            "unknown_class", "class", f"there is no class '{class_name[:100]}'", "see: pillarbox class list"
+        )
+    return InvalidMail(*_FAULTS[verdict])
+
+
+def _repeated(item: Item, known: Known | StoreError) -> Receipt | PillarboxError:
+    if isinstance(known, StoreError):
+        return known
+    if known.request_hash != item.entry.request_hash:
+        return IdempotencyConflict(
+            "idempotency_conflict",
+            "idempotency_key",
+            "the key was used before, for a different mail",
+            "use a new key for a new mail",
+        )
+    return Receipt(known.message_id, item.recipients, "pending" if known.scheduled else "queued", repeated=True)

@@ -1,0 +1,137 @@
+"""Storing a batch of mails in one statement and one commit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import asyncpg
+from asyncpg.pgproto.pgproto import UUID as FastUUID  # a uuid.UUID that takes a fifth of the time to make
+
+from pillarbox.errors import InvalidMail, StoreError
+from pillarbox.store import sql
+from pillarbox.store.database import Database
+
+QUERIES = sql.load("intake")
+# SQLSTATE classes that say that the values themselves cannot be stored: data exception, program limit exceeded.
+_BAD_VALUES = ("22", "54")
+_RANDOM_BITS = 0x0FFF_3FFF_FFFF_FFFF_FFFF
+_VERSION_7 = 0x7000_8000_0000_0000_0000
+
+
+Key = tuple[int, str]  # a tenant's id and its idempotency key
+
+
+class Entry(NamedTuple):
+    """A checked mail as it is stored. Lists are array literals, JSON is text."""
+
+    tenant_id: int
+    size: int
+    lane: int
+    max_attempts: int | None
+    send_at: datetime | None
+    expires_at: datetime | None
+    class_name: str
+    kind: str | None
+    sender: str
+    to: str
+    cc: str | None
+    reply_to: str | None
+    subject: str
+    headers: str | None
+    tags: str | None
+    metadata: str | None
+    recipients: str
+    roles: str  # a letter for each recipient: t(o), c(c), b(cc)
+    key: str | None
+    request_hash: bytes | None
+    text: str | None
+    html: str | None
+    raw: bytes | None
+    attachments: str | None
+
+
+class Known(NamedTuple):
+    """What was accepted under an idempotency key."""
+
+    message_id: UUID
+    request_hash: bytes
+    scheduled: bool
+
+
+class NotStored(Exception):
+    """A single mail made the statement fail, which left nothing behind; `reason` is what to say of that mail."""
+
+    def __init__(self, reason: InvalidMail | StoreError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+async def clock(database: Database) -> float:
+    """The database's time, in seconds since 1970."""
+    return float(await database.fetchval(QUERIES["clock"]))
+
+
+async def accept(database: Database, ids: Sequence[UUID], entries: Sequence[Entry]) -> tuple[Sequence[str], float]:
+    """Store the mails; returns a verdict for each (see the query) and the database's time.
+
+    NotStored: nothing was, because of one of them. StoreError: nobody knows.
+    """
+    try:
+        row = await database.fetchrow(QUERIES["accept"], ids, *map(_column, zip(*entries, strict=True)))
+    except asyncpg.PostgresError as error:  # it refused; being away raises StoreError
+        raise _refusal(error) from error
+    except StoreError as error:
+        if isinstance(error.__cause__, ValueError):  # asyncpg could not write the values down
+            raise NotStored(_unstorable()) from error
+        raise
+    assert row is not None
+    return row["verdicts"], row["now"]
+
+
+def _column(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A column as an array; an empty one stands for all nulls, which would cost as much to write as other values."""
+    return () if values.count(None) == len(values) else values
+
+
+def _refusal(error: asyncpg.PostgresError) -> Exception:
+    if isinstance(error, asyncpg.LockNotAvailableError):
+        return NotStored(StoreError("the idempotency key is in use by a transaction that is still open"))
+    if error.sqlstate[:2] in _BAD_VALUES:
+        return NotStored(_unstorable())
+    return StoreError(f"PostgreSQL refused to store mails: {type(error).__name__}")
+
+
+def _unstorable() -> InvalidMail:
+    return InvalidMail("not_storable", "message", "PostgreSQL cannot hold a value of this mail")
+
+
+async def known_keys(database: Database, keys: Iterable[Key]) -> dict[Key, Known]:
+    """What was accepted under those of the keys (tenant's id, key) that were used before."""
+    tenants, names = zip(*keys, strict=True)
+    rows = await database.fetch(QUERIES["known_keys"], tenants, names)
+    return {(tenant, name): Known(*rest) for tenant, name, *rest in rows}
+
+
+def new_ids(count: int, seconds: float) -> list[UUID]:
+    """New ids (UUID version 7, as the database's `_new_id`) for this time in seconds since 1970."""
+    random = os.urandom(10 * count)
+    head = int(seconds * 1000) << 80 | _VERSION_7
+    return [
+        FastUUID((head | int.from_bytes(random[at : at + 10]) & _RANDOM_BITS).to_bytes(16))
+        for at in range(0, 10 * count, 10)
+    ]
+
+
+def array(values: Iterable[str]) -> str:
+    """An array literal of PostgreSQL with these texts."""
+    return '{"' + '","'.join(map(_quoted, values)) + '"}'
+
+
+def _quoted(value: str) -> str:
+    if "\\" in value or '"' in value:
+        return value.replace("\\", "\\\\").replace('"', '\\"')
+    return value
