@@ -89,6 +89,9 @@ def test_names_of_queued_mails(text: str, name: str | None) -> None:
 D, R = Verdict.DEFERRED, Verdict.REJECTED
 
 
+@pytest.mark.req("REQ-QUEUE-U003")
+@pytest.mark.req("REQ-QUEUE-E005")
+@pytest.mark.req("REQ-QUEUE-N002")
 @pytest.mark.parametrize(
     ("stage", "reply", "verdict", "reason"),
     [

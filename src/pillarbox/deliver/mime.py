@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from binascii import b2a_base64, b2a_qp
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pillarbox.deliver.headers import (
@@ -189,7 +189,7 @@ def _crlf(data: bytes) -> bytes:
 
 
 def complete(message: Message, raw: bytes) -> bytes:
-    """A raw message made legal and no more: CRLF, no Bcc, a Date and a Message-ID; signatures survive."""
+    """A raw message made legal and no more: CRLF, no Bcc, a Date and a Message-ID, how it came; signatures survive."""
     raw = _crlf(raw)
     end = _header_end(raw)
     head = raw[:end]
@@ -209,7 +209,7 @@ def _header_end(raw: bytes) -> int:
 
 
 def _missing(message: Message, head: bytes) -> bytes:
-    fields = ""
+    fields = _trace(message)
     if not _DATE.search(head):
         fields += date_header(message.created_at)
     if not _MESSAGE_ID.search(head):
@@ -218,3 +218,9 @@ def _missing(message: Message, head: bytes) -> bytes:
     if fields and head and not _FIELD.search(head):
         fields += "\r\n"
     return fields.encode()
+
+
+def _trace(message: Message) -> str:
+    """The line that says how a mail came in by SMTP (RFC 5321 4.4)."""
+    received = message.headers.get("Received") if isinstance(message.headers, Mapping) else None
+    return fold("Received", [" " + word for word in received.split()]) if received else ""

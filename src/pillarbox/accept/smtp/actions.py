@@ -1,0 +1,44 @@
+"""What the machine asks its shell to do. Bytes are to be written; everything else stands here."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from pillarbox.model.secret import Secret
+
+
+class Envelope(NamedTuple):
+    """A whole mail as it came: addresses of MAIL and RCPT, content without the transparency dots."""
+
+    sender: str
+    recipients: list[str]
+    content: bytes
+    protocol: str  # SMTP, ESMTP, UTF8SMTP, with S for TLS and A for a login: RFC 3848, RFC 6531
+    greeted_as: str  # what the client calls itself
+
+    def __repr__(self) -> str:
+        return f"Envelope({len(self.recipients)} recipients, {len(self.content)} octets)"
+
+
+class Submit(NamedTuple):
+    """Store the mail; go on with `submitted` or `failed`."""
+
+    envelope: Envelope
+
+
+class Authenticate(NamedTuple):
+    """Find out who that is; go on with `authenticated` or `failed`."""
+
+    username: str
+    password: Secret
+
+
+class StartTls(NamedTuple):
+    """Write what was said so far, discard what was heard, begin TLS; go on with `secured`."""
+
+
+class Close(NamedTuple):
+    """Write what was said so far and close."""
+
+
+Action = bytes | Submit | Authenticate | StartTls | Close

@@ -1,0 +1,95 @@
+"""The content of a mail as it comes in: where it ends, and how much of it is kept."""
+
+from __future__ import annotations
+
+from pillarbox.accept.smtp import replies
+from pillarbox.accept.smtp.content import refuse_content
+from pillarbox.accept.smtp.rules import Limits, Room
+
+_END = b"\r\n.\r\n"
+# What is kept of a body that is read to be thrown away: its end may have begun.
+_TAIL = len(_END) - 1
+
+
+class Body:
+    """Takes chunks until the end: CRLF.CRLF, and nothing else."""
+
+    __slots__ = ("_held", "_kept", "_most", "_room", "content", "octets", "refusal")
+
+    def __init__(self, most: int, room: Room) -> None:
+        self.content = b""
+        self.octets = 0  # as it came
+        self.refusal: bytes | None = None
+        self._most = most
+        self._room = room
+        self._held = 0
+        self._kept: bytearray | None = None
+
+    def feed(self, data: bytes, start: int) -> int:
+        """Take the data from `start` on; returns where what follows the end begins, or -1 if it has not come."""
+        kept = self._kept
+        if kept is None:
+            end = data.find(_END, start)
+            if end >= 0 and not data.startswith(b".\r\n", start):  # all of it at once, as most mails come
+                self.content = data[start : end + 2]
+                self.octets = len(self.content)
+                return end + len(_END)
+            kept = self._kept = bytearray(b"\r\n")  # that of the line DATA: the dot may follow at once
+        before = len(kept)
+        kept += data[start:] if start else data
+        end = kept.find(_END, max(before - _TAIL, 0))
+        if end < 0:
+            self.octets += len(data) - start
+            self._bound(kept)
+            return -1
+        after = start + end + len(_END) - before
+        self.octets += after - start - len(b".\r\n")
+        self.content = bytes(memoryview(kept)[2 : end + 2])
+        self._kept = None
+        return after
+
+    @property
+    def least_octets(self) -> int:
+        """How long it is at least, while its end has not come: the dot and the CR of that may be there."""
+        return self.octets - 2
+
+    def _bound(self, kept: bytearray) -> None:
+        """Stop keeping a mail that is too big, or for which there is no room; it is read on, so that we can say so."""
+        if self.refusal is None:
+            # On the wire a line of dots is a third longer than it is.
+            if self.octets > self._most * 4 // 3 + 16:
+                self.refusal = replies.TOO_BIG
+            elif not self._take_room(len(kept)):
+                self.refusal = replies.BUSY
+        if self.refusal is not None:
+            del kept[:-_TAIL]
+
+    def judge(self, limits: Limits) -> bytes | None:
+        """Once the end has come: the reply that refuses it; or None, and the content is free of added dots."""
+        if self.refusal is None:
+            self.content = _without_dots(self.content)
+            if len(self.content) > self._most:
+                return replies.TOO_BIG
+            if not self._take_room(len(self.content)):
+                return replies.BUSY
+            return refuse_content(self.content, limits)
+        return self.refusal
+
+    def _take_room(self, octets: int) -> bool:
+        if octets > self._held:
+            if not self._room.take(octets - self._held):
+                return False
+            self._held = octets
+        return True
+
+    def release(self) -> None:
+        """Give the room back that it took."""
+        self._room.give_back(self._held)
+        self._held = 0
+
+
+def _without_dots(content: bytes) -> bytes:
+    """Take away the dots that keep lines from being taken for the end (RFC 5321 4.5.2)."""
+    if content.startswith(b"."):
+        content = content[1:]
+    return content.replace(b"\r\n.", b"\r\n")

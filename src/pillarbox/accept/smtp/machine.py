@@ -1,0 +1,353 @@
+"""One SMTP session as a state machine: bytes in, actions out, no I/O, no clock. Any chunking gives the same actions.
+
+    machine = Machine("mail.example", Limits(), permit)
+    for action in machine.receive(data): ...
+
+While it waits for a result (of Submit, Authenticate or StartTls) it only keeps what comes; `submitted`,
+`authenticated`, `failed` and `secured` make it go on. Who may send what is the permit's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pillarbox.accept.smtp import replies
+from pillarbox.accept.smtp.actions import Action, Close, Envelope, StartTls, Submit
+from pillarbox.accept.smtp.auth import Exchange
+from pillarbox.accept.smtp.body import Body
+from pillarbox.accept.smtp.commands import COMMANDS, unknown
+from pillarbox.accept.smtp.rules import DISCARD_FACTOR, MAX_AUTH_LINE, MAX_HELD, MAX_SKIPPED, Limits, Permit, Room
+
+_CR = 13
+
+
+class Machine:
+    """A session. `starttls`: TLS can be begun; `secure`: it has been. Without a permit one must log in, over TLS."""
+
+    def __init__(
+        self,
+        name: str,
+        limits: Limits,
+        permit: Permit | None = None,
+        *,
+        starttls: bool = False,
+        secure: bool = False,
+        room: Room | None = None,
+        on_refusal: Callable[[bytes, bool], None] = lambda reply, whole_mail: None,
+    ) -> None:
+        self.name = name
+        self.limits = limits
+        self.permit = self.opening = permit
+        self.starttls = starttls
+        self.secure = secure
+        self.greeted_as: str | None = None
+        self.extended = False
+        self.sender: str | None = None
+        self.recipients: list[str] = []
+        self.utf8 = False
+        self.messages = 0
+        self._room = room or Room(2**63)
+        self._on_refusal = on_refusal  # told the reply, and whether a whole mail was refused with it
+        self._exchange: Exchange | None = None
+        self._rest = b""
+        self._body: Body | None = None
+        self._skipped = 0
+        self._errors = self._commands = 0
+        self._leaving = False
+        self._said: list[bytes] = []
+        self._actions: list[Action] = []
+        self._step: Step = Machine._command
+
+    # --- what the shell calls
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a result is awaited."""
+        return self._step is Machine._hold
+
+    @property
+    def reading_mail(self) -> bool:
+        return self._step is Machine._read_body
+
+    @property
+    def closed(self) -> bool:
+        return self._step is Machine._ignore
+
+    def greet(self) -> list[Action]:
+        """The first thing to say; with implicit TLS, once that is there."""
+        return [replies.greeting(self.name)]
+
+    def receive(self, data: bytes) -> list[Action]:
+        """Take a chunk of any size."""
+        if self._rest:
+            data = self._rest + data
+        position, size = 0, len(data)
+        while position < size:
+            after = self._step(self, data, position)
+            if after < 0:
+                break
+            position = after
+        self._rest = data[position:]
+        return self._take_actions()
+
+    def submitted(self, message_id: object) -> list[Action]:
+        """The mail is stored."""
+        if not self.waiting:
+            return []
+        self.messages += 1
+        self._errors = self._commands = 0
+        self.say(replies.accepted(message_id))
+        return self._go_on()
+
+    def authenticated(self, permit: Permit) -> list[Action]:
+        if not self.waiting:
+            return []
+        self.permit = permit
+        self.say(replies.LOGGED_IN)
+        return self._go_on()
+
+    def failed(self, reply: bytes) -> list[Action]:
+        """The mail was not stored, or the login was not right. A 421 also ends the session."""
+        if not self.waiting:
+            return []
+        if reply.startswith(b"421"):
+            self.close(reply)
+        elif self.sender is not None:
+            self._refuse_mail(reply)
+        else:
+            self.refuse(reply)
+        return self._go_on()
+
+    def secured(self) -> None:
+        """TLS is there: what was said before is forgotten (RFC 3207 4.2)."""
+        self.secure = True
+        self.permit = self.opening
+        self.greeted_as = None
+        self._rest = b""
+        self._step = Machine._command
+
+    def leave(self, reply: bytes) -> list[Action]:
+        """End the session with this reply: at once, or when the result that is awaited is there."""
+        if self.waiting:
+            self._leaving = True
+        elif self._step is Machine._upgrade:
+            self.close()
+        elif not self.closed:
+            self.close(reply)
+        return self._take_actions()
+
+    def forget(self) -> None:
+        """The connection is gone."""
+        self.let_go()
+        self._rest = b""
+        self._step = Machine._ignore
+
+    # --- what commands call
+
+    @property
+    def most_octets(self) -> int:
+        """How big a mail may be."""
+        return min(self.limits.message, self.permit.max_message) if self.permit else self.limits.message
+
+    def say(self, reply: bytes) -> None:
+        self._said.append(reply)
+
+    def refuse(self, reply: bytes) -> None:
+        """Say no; too many of these end the session."""
+        self._said.append(reply)
+        self._on_refusal(reply, False)
+        self._count_error()
+
+    def put_off(self, reply: bytes) -> None:
+        """Say no to something that may go well later: no error of the client."""
+        self._said.append(reply)
+        self._on_refusal(reply, False)
+
+    def _count_error(self) -> None:
+        self._errors += 1
+        if self._errors >= self.limits.errors:
+            self.close(replies.TOO_MANY_ERRORS)
+
+    def close(self, reply: bytes | None = None) -> None:
+        """End the session, with a last word."""
+        if self.closed:
+            return
+        if reply is not None:
+            self._said.append(reply)
+            if reply[:1] != b"2":
+                self._on_refusal(reply, False)
+        self.let_go()
+        self._do(Close())
+        self._step = Machine._ignore
+
+    def let_go(self) -> None:
+        """Forget the mail under way."""
+        self.sender = None
+        self.recipients = []
+        if self._body is not None:
+            self._body.release()
+            self._body = None
+
+    def begin_body(self) -> None:
+        self._body = Body(self.most_octets, self._room)
+        self._step = Machine._read_body
+
+    def wait_for_tls(self, action: StartTls) -> None:
+        self._do(action)
+        self._step = Machine._upgrade
+
+    def begin_exchange(self, exchange: Exchange, initial: bytes) -> None:
+        """Begin to log in; the client may have answered the first question already."""
+        self._exchange = exchange
+        if initial:
+            self._answer(initial)
+        else:
+            self.say(exchange.prompt)
+            self._step = Machine._auth_line
+
+    # --- saying and doing
+
+    def _do(self, action: Action) -> None:
+        if self._said:
+            self._actions.append(b"".join(self._said))
+            self._said = []
+        self._actions.append(action)
+
+    def _take_actions(self) -> list[Action]:
+        actions, said = self._actions, self._said
+        if said:
+            actions.append(said[0] if len(said) == 1 else b"".join(said))
+            self._said = []
+        if actions:
+            self._actions = []
+        return actions
+
+    def _go_on(self) -> list[Action]:
+        """After a result: with what came meanwhile."""
+        if not self.closed:
+            self.let_go()
+            self._step = Machine._command
+            if self._leaving:
+                self.close(replies.SHUTTING_DOWN)
+        return self.receive(b"")
+
+    # --- steps: each takes something at a position and returns where the next begins, or -1 to wait for more
+
+    def _hold(self, data: bytes, start: int) -> int:
+        """A result is awaited."""
+        if len(data) - start > MAX_HELD:
+            self.close()
+        return -1
+
+    def _ignore(self, data: bytes, start: int) -> int:
+        """The session is over."""
+        return len(data)
+
+    def _upgrade(self, data: bytes, start: int) -> int:
+        """What follows STARTTLS in clear is somebody's try to have it taken for what came over TLS."""
+        self.close()
+        return len(data)
+
+    def _command(self, data: bytes, start: int) -> int:
+        end = data.find(b"\n", start)
+        if end < 0 or end - start > self.limits.line:
+            length = (len(data) if end < 0 else end) - start
+            if length > (MAX_AUTH_LINE if data[start : start + 5].upper() == b"AUTH " else self.limits.line):
+                return self._too_long(start)
+            if end < 0:
+                return -1
+        if end == start or data[end - 1] != _CR:
+            self.refuse(replies.BARE_LF)
+            return end + 1
+        self._commands += 1
+        if self._commands > self.limits.commands:
+            self.close(replies.TOO_MANY_COMMANDS)
+            return end + 1
+        verb, _, argument = data[start : end - 1].partition(b" ")
+        COMMANDS.get(verb.upper(), unknown)(self, argument)
+        return end + 1
+
+    def _auth_line(self, data: bytes, start: int) -> int:
+        """A line of an AUTH exchange."""
+        end = data.find(b"\n", start)
+        if (len(data) if end < 0 else end) - start > MAX_AUTH_LINE:
+            return self._too_long(start)
+        if end < 0:
+            return -1
+        self._step = Machine._command
+        if end == start or data[end - 1] != _CR:
+            self.refuse(replies.BARE_LF)
+        elif data[start : end - 1] == b"*":
+            self.refuse(replies.AUTH_CANCELLED)
+        else:
+            self._answer(data[start : end - 1])
+        return end + 1
+
+    def _answer(self, line: bytes) -> None:
+        assert self._exchange is not None
+        try:
+            answer = self._exchange.answer(line)
+        except ValueError:
+            self.refuse(replies.BAD_BASE64)
+            return
+        if isinstance(answer, bytes):
+            self.say(answer)
+            self._step = Machine._auth_line
+        else:
+            self._do(answer)
+            self._step = Machine._hold
+
+    def _too_long(self, start: int) -> int:
+        self._skipped = 0
+        self._step = Machine._skip_line
+        self.refuse(replies.TOO_LONG)
+        return start
+
+    def _skip_line(self, data: bytes, start: int) -> int:
+        end = data.find(b"\n", start)
+        self._skipped += (len(data) if end < 0 else end) - start
+        if self._skipped > MAX_SKIPPED:
+            self.close()
+        elif end >= 0:
+            self._step = Machine._command
+            return end + 1
+        return len(data)
+
+    def _read_body(self, data: bytes, start: int) -> int:
+        body = self._body
+        assert body is not None
+        after = body.feed(data, start)
+        octets = body.octets if after >= 0 else body.least_octets
+        if octets > self.limits.message * DISCARD_FACTOR:
+            self._refuse_mail(body.refusal or replies.TOO_BIG)
+            self.close()
+        elif after >= 0:
+            self._finish(body)
+        return after if after >= 0 else len(data)
+
+    def _finish(self, body: Body) -> None:
+        """The mail is there: let it be stored, or refuse it."""
+        refusal = body.judge(self.limits)
+        if refusal is None:
+            self._do(Submit(self._envelope(body.content)))
+            self._step = Machine._hold
+        else:
+            self._step = Machine._command
+            self.let_go()
+            self._refuse_mail(refusal)
+
+    def _refuse_mail(self, reply: bytes) -> None:
+        self._on_refusal(reply, True)
+        self._said.append(reply)
+        if reply[:1] == b"5":  # what may go well later is no error of the client
+            self._count_error()
+
+    def _envelope(self, content: bytes) -> Envelope:
+        assert self.sender is not None
+        protocol = "UTF8SMTP" if self.utf8 else "ESMTP" if self.extended else "SMTP"
+        if self.extended:
+            protocol += ("S" if self.secure else "") + ("A" if self.opening is None else "")
+        return Envelope(self.sender, self.recipients, content, protocol, self.greeted_as or "unknown")
+
+
+Step = Callable[[Machine, bytes, int], int]

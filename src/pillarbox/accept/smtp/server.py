@@ -1,0 +1,225 @@
+"""The server: connection limits, timeouts, shutting down."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import signal
+import socket
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pillarbox.accept.door import network_of
+from pillarbox.accept.smtp.connection import Connection, Submission, Work
+from pillarbox.accept.smtp.listeners import Listener
+from pillarbox.accept.smtp.machine import Machine
+from pillarbox.accept.smtp.rules import Limits, Room
+from pillarbox.sockets import BACKLOG
+from pillarbox.telemetry import logs
+
+if TYPE_CHECKING:
+    import ssl
+
+    from pillarbox.accept.smtp.tls import Certificate
+
+log = logs.get("pillarbox.smtp")
+# How often slow sessions and renewed certificates are looked for, in seconds.
+LOOK_INTERVAL = 1.0
+# Open files that a process needs beside its SMTP connections: database, HTTP, logs, deliveries.
+OTHER_FILES = 256
+# Seconds that a stopping server waits for mails that are being stored: as long as a statement may take.
+STORING_TIMEOUT = 60.0
+# Seconds for goodbyes to be written.
+GOODBYE_TIMEOUT = 2.0
+# Seconds until the next try when a connection could not be taken.
+ACCEPT_PAUSE = 0.1
+# How many files a process may have open where nobody limits it.
+NO_LIMIT = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds that a session may take."""
+
+    idle: float = 300.0  # from one complete command to the next
+    mail: float = 600.0  # from DATA to the end of the mail
+    login: float = 60.0  # from connecting to being logged in
+    handshake: float = 30.0  # for TLS: a few round trips, however far away
+    goodbye: float = 10.0  # to take our last words
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """How many connections there may be, and how much mail they may hold in memory together."""
+
+    connections: int = 1000
+    per_peer: int = 200
+    octets: int = 256 * 2**20
+
+
+class Server:
+    """All SMTP connections of a process."""
+
+    def __init__(
+        self,
+        name: str,
+        submission: Submission,
+        limits: Limits,
+        patience: Patience,
+        crowd: Crowd,
+        certificate: Certificate | None = None,
+    ) -> None:
+        self.submission = submission
+        self.patience = patience
+        self.loop = asyncio.get_running_loop()
+        self._name = name
+        self._limits = limits
+        self._crowd = replace(crowd, connections=_possible(crowd.connections))
+        self._certificate = certificate
+        self._room = Room(crowd.octets)
+        self.connections: set[Connection] = set()  # those that speak SMTP, after the handshake of TLS
+        self._places: Counter[str] = Counter()  # taken, by network
+        self._taken = 0  # places taken, all together
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._handshakes: set[asyncio.Task[None]] = set()  # of those who have not spoken SMTP yet
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    async def run(self, listeners: Sequence[Listener], stop: asyncio.Event) -> None:
+        """Serve open listeners until `stop`; then finish what is being stored, and say goodbye to the others."""
+        accepting = [self.loop.create_task(self._accept(one)) for one in listeners if one.implicit_tls]
+        servers = [await self._start(one) for one in listeners if not one.implicit_tls]
+        with self._reloading():
+            while not stop.is_set():
+                self._look_around()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), LOOK_INTERVAL)
+        for server in servers:
+            server.close()
+        for task in (*accepting, *self._handshakes):
+            task.cancel()
+        await asyncio.gather(*accepting, *self._handshakes, return_exceptions=True)
+        for listener in listeners:
+            listener.close()
+        await self._say_goodbye()
+
+    async def _start(self, listener: Listener) -> asyncio.AbstractServer:
+        assert listener.socket is not None, "open it first"
+        return await self.loop.create_server(
+            lambda: Connection(self, listener), sock=listener.socket, backlog=BACKLOG
+        )  # fmt: skip
+
+    async def _accept(self, listener: Listener) -> None:
+        """Take connections that begin with TLS. A place is taken before the handshake, which may never come."""
+        assert listener.socket is not None, "open it first"
+        while True:
+            try:
+                taken, address = await self.loop.sock_accept(listener.socket)
+            except OSError as error:  # the peer is gone already; or files ran out, and the next try fails, too
+                log.warning("a connection could not be taken", error=str(error.strerror))
+                await asyncio.sleep(ACCEPT_PAUSE)
+                continue
+            if self.admit(address[0], listener):
+                task = self.loop.create_task(self._shake_hands(listener, taken, address[0]))
+                self._handshakes.add(task)
+                task.add_done_callback(self._handshakes.discard)
+            else:
+                taken.close()
+
+    async def _shake_hands(self, listener: Listener, taken: socket.socket, peer: str) -> None:
+        try:
+            await self.loop.connect_accepted_socket(
+                lambda: Connection(self, listener, peer),
+                taken,
+                ssl=self.tls_context(),
+                ssl_handshake_timeout=self.patience.handshake,
+            )
+        except (OSError, TimeoutError, asyncio.CancelledError):  # ssl.SSLError is an OSError
+            taken.close()
+            self.left(peer, listener)
+
+    @contextlib.contextmanager
+    def _reloading(self) -> Iterator[None]:
+        """Within, SIGHUP makes us read the certificate again."""
+        if self._certificate is None:
+            yield
+            return
+        self.loop.add_signal_handler(signal.SIGHUP, self._certificate.reload)
+        try:
+            yield
+        finally:
+            self.loop.remove_signal_handler(signal.SIGHUP)
+
+    def _look_around(self) -> None:
+        now = self.loop.time()
+        for connection in list(self.connections):
+            connection.look_at_clock(now)
+        if self._certificate:
+            self._certificate.refresh()
+
+    async def _say_goodbye(self) -> None:
+        for connection in list(self.connections):
+            connection.leave()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=STORING_TIMEOUT)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._empty.wait(), GOODBYE_TIMEOUT)
+        for connection in list(self.connections):
+            connection.abort()
+
+    # --- what connections call
+
+    def new_machine(self, listener: Listener) -> Machine:
+        return Machine(
+            self._name, self._limits, listener.opening(), starttls=listener.starttls, secure=listener.implicit_tls,
+            room=self._room, on_refusal=listener.refused,
+        )  # fmt: skip
+
+    def admit(self, peer: str, listener: Listener) -> bool:
+        """Whether there is a place for another connection; if so it is taken."""
+        network = network_of(peer)
+        if self._taken >= self._crowd.connections or self._places[network] >= self._crowd.per_peer:
+            listener.turned_away()
+            return False
+        self._places[network] += 1
+        self._taken += 1
+        self._empty.clear()
+        listener.came()
+        return True
+
+    def left(self, peer: str, listener: Listener) -> None:
+        """A place is free again."""
+        network = network_of(peer)
+        self._places[network] -= 1
+        self._taken -= 1
+        if not self._places[network]:
+            del self._places[network]
+        if not self._taken:
+            self._empty.set()
+        listener.went()
+
+    def spawn(self, work: Work) -> None:
+        """Run something for a connection; it is waited for when we stop."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def tls_context(self) -> ssl.SSLContext:
+        assert self._certificate is not None, "TLS is offered only where there is a certificate"
+        return self._certificate.context
+
+
+def _possible(connections: int) -> int:
+    """As many connections as open files allow; raises the soft limit if it must and may."""
+    wanted = connections + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return connections
+    most = NO_LIMIT if hard == resource.RLIM_INFINITY else hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, most), hard))
+    if most < wanted:
+        log.warning("fewer SMTP connections than smtp_connections allows: open files are limited", files=most)
+    return max(1, min(connections, most - OTHER_FILES))

@@ -1,0 +1,108 @@
+"""SMTP as the settings want it: listeners, limits, certificate."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from pillarbox.accept.smtp.listeners import Listener
+from pillarbox.accept.smtp.rules import Limits
+from pillarbox.accept.smtp.server import Crowd, Patience, Server
+from pillarbox.accept.smtp.submission import FrontDoor
+from pillarbox.accept.smtp.tls import Certificate
+from pillarbox.errors import SettingsError, Unauthorized
+from pillarbox.model.address import ascii_domain
+from pillarbox.sockets import show_address
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from pillarbox.accept.door import Doorkeeper
+    from pillarbox.accept.intake import Intake
+    from pillarbox.settings import Settings
+    from pillarbox.telemetry.metrics import Metrics
+
+Ready = Callable[[Mapping[str, str]], None]
+
+
+class SmtpService:
+    """What the settings say about SMTP, ready to be run."""
+
+    def __init__(self, settings: Settings, doorkeeper: Doorkeeper, intake: Intake, metrics: Metrics) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._name = ascii_domain(settings.smtp_hostname or socket.gethostname())
+        self._limits = limits_of(settings)
+        self._door = FrontDoor(doorkeeper, intake, self._limits, self._name)
+
+    async def run(self, stop: asyncio.Event, ready: Ready | None = None) -> None:
+        """Serve until `stop`; `ready` gets where each listener is, once all can be connected to."""
+        certificate = self._certificate()
+        listeners = [await self._listener(name, *address) for name, address in self._settings.smtp_addresses.items()]
+        server = Server(
+            self._name, self._door, self._limits, patience_of(self._settings), crowd_of(self._settings), certificate
+        )
+        with ExitStack() as opened:
+            for listener in listeners:
+                listener.open()
+                opened.callback(listener.close)
+            if ready:
+                ready({listener.name: listener.where for listener in listeners})
+            await server.run(listeners, stop)
+
+    def _certificate(self) -> Certificate | None:
+        chain, key = self._settings.smtp_certificate, self._settings.smtp_private_key
+        return Certificate(chain, key) if chain else None
+
+    async def _listener(self, name: str, host: str, port: int) -> Listener:
+        if name != "smtp":
+            tls = name == "smtp_tls"
+            return Listener(name, (host, port), self._metrics, starttls=not tls, implicit_tls=tls)
+        where = show_address(host, port)
+        if not is_loopback(host):
+            raise SettingsError(
+                f"smtp is {where}, where others could send mail without a login: name a loopback address,"
+                " or use smtp_submission or smtp_tls"
+            )
+        try:
+            permit = await self._door.development()
+        except Unauthorized:
+            raise SettingsError(
+                f"smtp is {where}, but mail without a login is for development: use smtp_submission or smtp_tls,"
+                " or set development to on"
+            ) from None
+        return Listener(name, (host, port), self._metrics, lambda: permit)
+
+
+def limits_of(settings: Settings) -> Limits:
+    return Limits(
+        message=settings.smtp_max_message,
+        recipients=settings.smtp_max_recipients,
+        line=settings.smtp_max_line,
+        text_line=settings.smtp_max_text_line,
+        header=settings.smtp_max_header,
+        header_lines=settings.smtp_max_header_lines,
+        nesting=settings.smtp_max_nesting,
+        errors=settings.smtp_max_errors,
+        commands=settings.smtp_max_commands,
+        messages=settings.smtp_max_messages,
+    )
+
+
+def patience_of(settings: Settings) -> Patience:
+    return Patience(settings.smtp_idle_timeout, settings.smtp_mail_timeout, settings.smtp_login_timeout)
+
+
+def crowd_of(settings: Settings) -> Crowd:
+    return Crowd(settings.smtp_connections, settings.smtp_connections_per_peer, settings.smtp_bytes_in_flight)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

@@ -1,0 +1,121 @@
+"""From SMTP to the rooms behind: who may send is the doorkeeper's answer, mails go to the intake."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from email.utils import formatdate
+from functools import lru_cache
+from typing import TYPE_CHECKING, cast
+
+from pillarbox.accept.checks import MAX_LINE_OCTETS, OVERHEAD_OCTETS, check_recipient, check_sender
+from pillarbox.accept.mail import Mail
+from pillarbox.accept.smtp.refusals import refuse_mail
+from pillarbox.accept.smtp.replies import reply
+from pillarbox.errors import InvalidMail, PillarboxError
+from pillarbox.model import access
+from pillarbox.model.access import Principal, Scope, require
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from pillarbox.accept.door import Doorkeeper
+    from pillarbox.accept.intake import Intake
+    from pillarbox.accept.smtp.actions import Envelope
+    from pillarbox.accept.smtp.rules import Limits
+    from pillarbox.accept.smtp.rules import Permit as AnyPermit
+    from pillarbox.model.secret import Secret
+
+# Seconds after which a permit is asked for anew before the next mail: so soon a revoked login ends, in a session, too.
+FRESH = 1.0
+_NO_RECIPIENT = reply(550, "5.7.1", "the login may not send to this domain")
+_NO_SENDER = reply(550, "5.7.1", "the null sender is for bounces, which are not submitted: name a sender")
+
+
+class Permit:
+    """What a principal may send: of a tenant's login, or of everybody on this machine in development."""
+
+    def __init__(self, principal: Principal, limits: Limits, renew: Callable[[], Awaitable[Principal]]) -> None:
+        self._limits = limits
+        self._renew = renew
+        self._take(principal)
+
+    def _take(self, principal: Principal) -> None:
+        tenant = require(principal, Scope.SEND)
+        self.principal = principal
+        self._as_of = time.monotonic()
+        most = tenant.max_message_bytes
+        # A tenant's limit is about the mail with all that is counted besides its octets.
+        self.max_message = (
+            self._limits.message if most is None else max(1, most - OVERHEAD_OCTETS - MAX_LINE_OCTETS)
+        )  # fmt: skip
+        self.max_recipients = tenant.max_recipients or self._limits.recipients
+
+    async def refresh(self) -> Principal:
+        """The principal, at most a moment old."""
+        if time.monotonic() - self._as_of > FRESH:
+            self._take(await self._renew())
+        return self.principal
+
+    def refuse_sender(self, address: str) -> bytes | None:
+        if not address:
+            return _NO_SENDER
+        try:
+            check_sender(address)
+            access.check_sender(self.principal, address)
+        except PillarboxError as error:
+            return refuse_mail(error)
+        return None
+
+    def refuse_recipient(self, address: str) -> bytes | None:
+        try:
+            check_recipient(address)
+        except InvalidMail as error:
+            return refuse_mail(error)
+        domains = self.principal.recipient_domains
+        return _NO_RECIPIENT if domains and not access.matches(access.domain_of(address), domains) else None
+
+
+class FrontDoor:
+    """The Submission of this installation."""
+
+    def __init__(self, doorkeeper: Doorkeeper, intake: Intake, limits: Limits, name: str) -> None:
+        self._doorkeeper = doorkeeper
+        self._intake = intake
+        self._limits = limits
+        self._name = name
+
+    async def development(self) -> Permit:
+        """The permit of everybody on this machine; Unauthorized where this is no installation for development."""
+        find = self._doorkeeper.development
+        return Permit(await find(), self._limits, find)
+
+    async def log_in(self, username: str, password: Secret, peer: str) -> Permit:
+        async def find() -> Principal:
+            return await self._doorkeeper.by_login(username, password.reveal(), peer)
+
+        return Permit(await find(), self._limits, find)
+
+    async def submit(self, permit: AnyPermit, envelope: Envelope, peer: str) -> UUID:
+        """Store the mail; returns its id once it is committed."""
+        principal = await cast(Permit, permit).refresh()
+        mail = Mail(
+            sender=envelope.sender,
+            to=envelope.recipients,
+            raw=envelope.content,
+        )
+        received = received_value(envelope, peer, self._name, int(time.time()))
+        receipt = await self._intake.accept(principal, mail, received=received, source="smtp")
+        return receipt.id
+
+
+def received_value(envelope: Envelope, peer: str, name: str, second: int) -> str:
+    """The trace line of RFC 5321 4.4. It names no recipient: others would read of blind copies."""
+    literal = f"IPv6:{peer.partition('%')[0]}" if ":" in peer else peer
+    return f"from {envelope.greeted_as} ([{literal}]) by {name} with {envelope.protocol}; {_date(second)}"
+
+
+@lru_cache(maxsize=4)
+def _date(second: int) -> str:
+    """Most mails share it with the one before."""
+    return formatdate(second)
