@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pillarbox.api.problem_types import TYPES
 from pillarbox.store.statistics import STATES, Statistics
 
 if TYPE_CHECKING:
@@ -42,6 +43,23 @@ def captured(mails: Sequence[Captured], more: bool) -> str:
 def away() -> str:
     text = "<p>The database does not answer. This page looks again by itself.</p>"
     return _page("Pillarbox: no database", text, refresh=True)
+
+
+def operations(description: Mapping[str, Any], place: str) -> str:
+    """The operations of the API, from what OpenAPI says about them."""
+    rows = [
+        (method.upper(), place + path, one["summary"], ", ".join(one["security"][0]["key"]))
+        for path, methods in description["paths"].items()
+        for method, one in methods.items()
+    ]
+    text = f'<p>For programs: <a href="{place}/openapi.json">openapi.json</a>. <a href="/problems">Problems</a>.</p>'
+    return _page("Pillarbox: API", "<h2>API</h2>" + _table(("", "path", "", "scopes"), rows) + text)
+
+
+def problems(names: Iterable[str]) -> str:
+    """Types of problems, explained."""
+    rows = [(name, str(TYPES[name].status), TYPES[name].title, TYPES[name].help.replace("`", "")) for name in names]
+    return _page("Pillarbox: problems", "<h2>Problems</h2>" + _table(("type", "status", "", ""), rows))
 
 
 def _cards(numbers: Statistics) -> str:
@@ -124,6 +142,6 @@ def _page(title: str, body: str, refresh: bool = False) -> str:
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>{again}'
         f'<meta name="viewport" content="width=device-width,initial-scale=1"><style>{STYLE}</style></head>'
         '<body><header><h1><a href="/">Pillarbox</a></h1>'
-        '<span><a href="/metrics">metrics</a></span></header>'
+        '<span><a href="/api/v1/">API</a> <a href="/metrics">metrics</a></span></header>'
         f"{body}</body></html>"
     )

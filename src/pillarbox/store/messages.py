@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from pillarbox.errors import NotFound
+from pillarbox.model.delivery import State
 from pillarbox.model.message import Content, Message
+from pillarbox.model.retry import POLICIES
 from pillarbox.store import sql
 from pillarbox.store.contents import read_attachments
+from pillarbox.store.waiting import Waiting, waiting
 
 if TYPE_CHECKING:
     import asyncpg
@@ -25,6 +28,7 @@ LANES = ("urgent", "normal", "bulk")
 ROLES = {"t": "to", "c": "cc", "b": "bcc"}
 # States with a partial index of their own: listing them does not walk the history.
 INDEXED = frozenset({"pending", "queued", "processing", "failed", "held"})
+WAITING = (State.PENDING, State.QUEUED, State.PROCESSING)
 FIRST_ID, LAST_ID = UUID(int=0), UUID(int=2**128 - 1)
 # The first 32 bits of an id are its time: fewer would name everything of some days.
 SHORTEST_PREFIX = 8
@@ -32,7 +36,7 @@ SHORTEST_PREFIX = 8
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which messages; None means any. `recipient` and `sender` match a part, ignoring case."""
+    """Which messages; None means any. `recipient`, `sender` and `subject` match a part, ignoring case."""
 
     states: Sequence[str] = ()
     tenant: str | None = None
@@ -46,6 +50,7 @@ class Filter:
     since: datetime | None = None
     until: datetime | None = None
     before: UUID | None = None
+    subject: str | None = None
 
     @property
     def ids(self) -> tuple[UUID, UUID]:
@@ -156,6 +161,7 @@ class Story:
     deliveries: Sequence[DeliveryFacts]
     attempts: Sequence[AttemptFacts] = field(default_factory=list)
     events: Sequence[EventFacts] = field(default_factory=list)
+    waiting: Waiting | None = None  # the rate limit that holds back what is due
 
 
 def id_at(when: datetime) -> UUID:
@@ -203,20 +209,33 @@ async def find_message(database: Database, text: str) -> UUID:
     return UUID(str(found[0]))
 
 
-async def story(database: Database, message_id: UUID) -> Story:
-    """The whole story of a message, as far as retention left it."""
-    row = await database.fetchrow(QUERIES["message"], message_id)
-    if row is None:
-        raise NotFound(f"there is no message {message_id}: see `pillarbox queue list`")
-    deliveries = await database.fetch(QUERIES["deliveries"], message_id)
+async def story(database: Database, message_id: UUID, tenant_id: int | None = None) -> Story:
+    """The whole story of a message, as far as retention left it; with a tenant, only if the message is its own."""
+    envelope = await envelope_of(database, message_id, tenant_id)
     attempts = await database.fetch(QUERIES["attempts"], message_id)
     events = await database.fetch(QUERIES["events"], message_id)
+    deliveries = await deliveries_of(database, message_id, tenant_id)
     return Story(
-        _envelope(row),
-        [DeliveryFacts(**dict(one) | {"role": ROLES[one["role"]]}) for one in deliveries],
+        envelope,
+        deliveries,
         [AttemptFacts(**dict(one)) for one in attempts],
         [EventFacts(one["at"], one["n"], one["kind"], _object(one["data"])) for one in events],
+        await waiting(database, message_id) if any(one.state == "queued" for one in deliveries) else None,
     )
+
+
+async def envelope_of(database: Database, message_id: UUID, tenant_id: int | None = None) -> Envelope:
+    """A message as accepted; NotFound if there is none, or none of that tenant."""
+    row = await database.fetchrow(QUERIES["message"], message_id, tenant_id)
+    if row is None:
+        raise NotFound(f"there is no message {message_id}: see `pillarbox queue list`")
+    return _envelope(row)
+
+
+async def deliveries_of(database: Database, message_id: UUID, tenant_id: int | None = None) -> list[DeliveryFacts]:
+    """The deliveries of a message, in order; none if there is no such message, or none of that tenant."""
+    rows = await database.fetch(QUERIES["deliveries"], message_id, tenant_id)
+    return [DeliveryFacts(**dict(one) | {"role": ROLES[one["role"]]}) for one in rows]
 
 
 def _envelope(row: asyncpg.Record) -> Envelope:
@@ -257,6 +276,19 @@ def message_of(envelope: Envelope) -> Message:
     """The message as the composer takes it."""
     one = envelope
     return Message(one.id, one.sender, one.to, one.subject, one.created_at, one.cc, one.reply_to, one.headers)
+
+
+def policy_of(delivery: DeliveryFacts, envelope: Envelope) -> str | None:
+    """The retry policy followed; None while no provider was asked and the class has none of its own."""
+    return delivery.retry or envelope.retry
+
+
+def remaining(delivery: DeliveryFacts, envelope: Envelope) -> list[float]:
+    """The waits still ahead after the next attempt, without their jitter."""
+    policy = POLICIES.get(policy_of(delivery, envelope) or "")
+    if policy is None or delivery.state not in WAITING:
+        return []
+    return policy.schedule(envelope.max_attempts)[delivery.attempts :]
 
 
 async def states_of(database: Database, message_ids: Sequence[UUID]) -> dict[str, int]:

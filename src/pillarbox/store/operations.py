@@ -1,15 +1,15 @@
-"""What people do to deliveries: retry, cancel, release; in bounded batches, each change told as an event."""
+"""What people and keys do to deliveries: retry, cancel, release, reschedule; each change told as an event."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from pillarbox.errors import NotPossible
+from pillarbox.errors import NotFound, NotPossible
 from pillarbox.model.delivery import State
 from pillarbox.model.outcome import Reason
 from pillarbox.store import messages
@@ -17,11 +17,15 @@ from pillarbox.store.messages import QUERIES, Filter
 
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
+    from pillarbox.store.messages import DeliveryFacts
 
 # Deliveries per statement: it stays well under a second, and workers wait for its locks no longer than that.
 BATCH = 500
 
 Keys = Sequence[tuple[UUID, int]]
+# Who did it, as the event tells: a person at the command line, or a key by its name.
+Who = Mapping[str, str]
+PERSON: Who = {"who": "person"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +43,8 @@ class Operation:
     def sends_again(self) -> bool:
         return self.to is State.QUEUED
 
-    @property
-    def data(self) -> str:
-        return json.dumps({"who": "person"} | ({"as": self.how} if self.how else {}))
+    def data(self, who: Who) -> str:
+        return json.dumps({**who, "as": self.how} if self.how else who)
 
 
 RETRY = Operation("retried", (State.FAILED,), State.QUEUED, "retried")
@@ -60,10 +63,10 @@ RELEASES = {
 }
 
 
-async def apply(database: Database, operation: Operation, keys: Keys) -> Keys:
+async def apply(database: Database, operation: Operation, keys: Keys, who: Who = PERSON) -> Keys:
     """Carry an operation out on deliveries; returns those that were in a state to take it."""
     columns = [message_id for message_id, _ in keys], [n for _, n in keys]
-    takes, event, data = list(operation.takes), operation.event, operation.data
+    takes, event, data = list(operation.takes), operation.event, operation.data(who)
     if operation.sends_again:
         rows = await database.fetch(QUERIES["requeue"], *columns, takes, event, data)
         await database.execute(QUERIES["wake"])
@@ -84,6 +87,52 @@ async def change_message(database: Database, operation: Operation, message_id: U
         states = await messages.states_of(database, [message_id])
         raise NotPossible(f"nothing of message {message_id} can be {operation.word}: {_words(states)}")
     return changed
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What was asked of one message came to: its deliveries as they are now, and the numbers of those changed."""
+
+    deliveries: Sequence[DeliveryFacts]
+    changed: frozenset[int]
+
+
+async def cancel(database: Database, message_id: UUID, tenant_id: int, who: Who) -> Change:
+    """Cancel what can be of a tenant's message."""
+    deliveries = await _deliveries(database, message_id, tenant_id)
+    keys = [(message_id, one.n) for one in deliveries if one.state in CANCEL.takes]
+    changed = await apply(database, CANCEL, keys, who) if keys else []
+    return await _changed(database, message_id, deliveries, [n for _, n in changed])
+
+
+async def reschedule(database: Database, message_id: UUID, tenant_id: int, send_at: datetime, who: Who) -> Change:
+    """Let a tenant's message wait until then, as far as it was not tried yet; a time that has passed sends it now."""
+    deliveries = await _deliveries(database, message_id, tenant_id)
+    numbers = [one.n for one in deliveries]
+    data = json.dumps({**who, "send_at": send_at.astimezone(UTC).isoformat()})
+    rows = await database.fetch(QUERIES["reschedule"], message_id, numbers, send_at, data)
+    if rows:
+        await database.execute(QUERIES["wake"])
+    return await _changed(database, message_id, deliveries, [row["n"] for row in rows])
+
+
+async def _deliveries(database: Database, message_id: UUID, tenant_id: int) -> list[DeliveryFacts]:
+    deliveries = await messages.deliveries_of(database, message_id, tenant_id)
+    if not deliveries:
+        raise NotFound(f"there is no message {message_id}")
+    return deliveries
+
+
+async def _changed(
+    database: Database, message_id: UUID, before: Sequence[DeliveryFacts], numbers: Sequence[int]
+) -> Change:
+    """The deliveries as they are now: even where nothing was changed, a worker may have been quicker."""
+    return Change(await messages.deliveries_of(database, message_id) or before, frozenset(numbers))
+
+
+async def tell(database: Database, message_id: UUID, kind: str, data: Mapping[str, str]) -> None:
+    """Record an event of a whole message."""
+    await database.execute(QUERIES["tell"], message_id, kind, json.dumps(dict(data)))
 
 
 def _check_sendable(message: messages.Envelope) -> None:

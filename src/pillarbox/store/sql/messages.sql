@@ -52,34 +52,63 @@ WHERE ($4::text IS NULL OR t.name = $4) AND ($5::text IS NULL OR m.class = $5) A
 ORDER BY m.id DESC
 LIMIT $3
 
+-- name: page
+-- A tenant's ($1) messages newest first, with ids in [$2, $3): at most $4. A message fits when its own columns fit $5 class,
+-- $6 kind, $7 tag, $8 part of the sender and $9 part of the subject (a secret one fits no part), and one of its deliveries
+-- fits all of $10 states, $11 part of the recipient and $12 provider; null means any. Walks messages_tenant: with filters,
+-- narrow the ids by page_end to bound the work.
+SELECT m.id, m.created_at, m.class, coalesce(k.secret, false) AS secret, m.kind, m.lane, m.sender, m.subject, m.tags,
+  d.recipients, d.roles, d.states, d.reasons, d.providers, d.next_attempts
+FROM pillarbox.messages m
+LEFT JOIN pillarbox.classes k ON k.name = m.class
+JOIN LATERAL (
+  SELECT array_agg(d.recipient ORDER BY d.n) AS recipients, array_agg(d.role::text ORDER BY d.n) AS roles,
+    array_agg(d.state::text ORDER BY d.n) AS states, array_agg(d.reason ORDER BY d.n) AS reasons,
+    array_agg(p.name ORDER BY d.n) AS providers, array_agg(d.next_attempt_at ORDER BY d.n) AS next_attempts,
+    bool_or(($10::text[] IS NULL OR d.state::text = ANY ($10))
+      AND ($11::text IS NULL OR strpos(lower(d.recipient), lower($11)) > 0) AND ($12::text IS NULL OR p.name = $12)) AS fits
+  FROM pillarbox.deliveries d LEFT JOIN pillarbox.providers p ON p.id = d.provider_id
+  WHERE d.message_id = m.id
+) d ON d.fits
+WHERE m.tenant_id = $1 AND m.id >= $2 AND m.id < $3
+  AND ($5::text IS NULL OR m.class = $5) AND ($6::text IS NULL OR m.kind = $6)
+  AND ($7::text IS NULL OR $7 = ANY (m.tags)) AND ($8::text IS NULL OR strpos(lower(m.sender), lower($8)) > 0)
+  AND ($9::text IS NULL OR (strpos(lower(m.subject), lower($9)) > 0 AND k.secret IS NOT TRUE))
+ORDER BY m.id DESC
+LIMIT $4
+
+-- name: page_end
+-- The $4-th of a tenant's ($1) messages with ids in [$2, $3), from the newest: a page looks no further. No row: there are fewer.
+SELECT id FROM pillarbox.messages WHERE tenant_id = $1 AND id >= $2 AND id < $3 ORDER BY id DESC OFFSET $4::int - 1 LIMIT 1
+
 -- name: find_messages
 -- The ids of messages in [$1, $2], at most a few: to complete the beginning of an id.
 SELECT id FROM pillarbox.messages WHERE id BETWEEN $1 AND $2 ORDER BY id LIMIT 5
 
 -- name: message
--- One message as accepted, and what is left of its content.
-SELECT m.id, m.created_at, t.name AS tenant, m.class, coalesce(k.secret, false) AS secret, m.kind, m.lane, m.sender, m."to",
-  m.cc, m.reply_to, m.subject, m.headers, m.tags, m.metadata, m.size, m.send_at, m.expires_at, m.max_attempts,
+-- One message as accepted, and what is left of its content; with $2 only if it is that tenant's.
+SELECT m.id, m.created_at, (SELECT name FROM pillarbox.tenants WHERE id = m.tenant_id) AS tenant, m.class,
+  coalesce(k.secret, false) AS secret, m.kind, m.lane, m.sender, m."to", m.cc, m.reply_to, m.subject, m.headers, m.tags,
+  m.metadata, m.size, m.send_at, m.expires_at, m.max_attempts,
   (SELECT i.key FROM pillarbox.idempotency_keys i WHERE i.message_id = m.id LIMIT 1) AS idempotency_key,
   k.retry, k.unknown, c.message_id IS NOT NULL AS has_content,
   octet_length(c.text) AS text_size, octet_length(c.html) AS html_size, octet_length(c.raw) AS raw_size,
   jsonb_array_length(c.attachments) AS attachment_count
 FROM pillarbox.messages m
-JOIN pillarbox.tenants t ON t.id = m.tenant_id
 LEFT JOIN pillarbox.classes k ON k.name = m.class
 LEFT JOIN pillarbox.contents c ON c.message_id = m.id
-WHERE m.id = $1
+WHERE m.id = $1 AND ($2::int IS NULL OR m.tenant_id = $2)
 
 -- name: content
 -- The content of one message; no row when retention dropped it.
 SELECT text, html, raw, attachments FROM pillarbox.contents WHERE message_id = $1
 
 -- name: deliveries
--- The deliveries of one message.
+-- The deliveries of one message; with $2 only if it is that tenant's.
 SELECT d.n, d.recipient, d.role::text AS role, d.state::text AS state, d.attempts, d.next_attempt_at, d.claimed_at,
   d.settled_at, d.reason, d.retry, p.name AS provider, d.claim, d.worker
 FROM pillarbox.deliveries d LEFT JOIN pillarbox.providers p ON p.id = d.provider_id
-WHERE d.message_id = $1 ORDER BY d.n
+WHERE d.message_id = $1 AND ($2::int IS NULL OR d.tenant_id = $2) ORDER BY d.n
 
 -- name: attempts
 -- The attempts at one message, one row per attempt and recipient, with what was said (redacted).
@@ -149,6 +178,25 @@ WITH changed AS (
   INSERT INTO pillarbox.events (message_id, n, kind, data) SELECT message_id, n, $6::text, $7::jsonb FROM changed
 )
 SELECT message_id, n FROM changed
+
+-- name: reschedule
+-- Let deliveries $2 of message $1 that were not tried yet wait until $3, or go at once if that has passed; tell it as an event
+-- with $4 as its data. (`state::text`: found by their key, not by a partial index walked whole.)
+WITH changed AS (
+  UPDATE pillarbox.deliveries d
+  SET state = CASE WHEN $3::timestamptz > now() THEN 'pending' ELSE 'queued' END::pillarbox.state,
+    next_attempt_at = greatest(now(), $3)
+  WHERE d.message_id = $1 AND d.n = ANY ($2::int2[]) AND d.state::text IN ('pending', 'queued') AND d.attempts = 0
+  RETURNING d.message_id, d.n
+), told AS (
+  INSERT INTO pillarbox.events (message_id, n, kind, data)
+  SELECT message_id, n, 'rescheduled', $4::jsonb FROM changed
+)
+SELECT n FROM changed
+
+-- name: tell
+-- Record an event of a whole message: its kind, its data.
+INSERT INTO pillarbox.events (message_id, kind, data) VALUES ($1, $2, $3::jsonb)
 
 -- name: drop_secret_contents
 -- Drop the bodies of secret classes among these messages once nothing of them is left to send.

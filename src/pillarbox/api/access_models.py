@@ -1,0 +1,151 @@
+"""Tenants, keys and logins as they are given and shown."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from pillarbox.api.fields import Moment, Name, Strictly, Whole
+from pillarbox.model.access import Order, Scope, Tenant
+from pillarbox.store.access import KeyFacts, LoginFacts
+
+RETENTIONS = ("content_retention", "finished_retention")
+_DOMAINS = "`example.com` is that domain, `*.example.com` its subdomains; none: any."
+Domains = Annotated[tuple[str, ...], Field(description=_DOMAINS)]
+Seconds = Annotated[float, Field(gt=0, le=36500 * 86400, description="Null: the installation's.")]
+Limit = Annotated[Whole, Field(ge=1, le=2**31 - 1, description="Null: no limit.")]
+
+
+class TenantSettings(Strictly):
+    """What can be said about a tenant. What is left out stays as it is; null takes a limit away."""
+
+    default_sender: Annotated[str | None, Field(description="Of mails that name none.")] = None
+    default_class: Annotated[str, Field(description="Of mails that name none.")] = "transactional"
+    order: Order = Order.FIFO
+    max_message_bytes: Limit | None = None
+    max_recipients: Limit | None = None
+    sender_domains: Domains = ()
+    rate_per_second: Limit | None = None
+    rate_per_hour: Limit | None = None
+    rate_per_day: Limit | None = None
+    content_retention_seconds: Seconds | None = None
+    finished_retention_seconds: Seconds | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The settings that were given, by the names that the store has for them."""
+        given = self.model_dump(exclude_unset=True, exclude={"name"})
+        for name in RETENTIONS:
+            if f"{name}_seconds" in given:
+                seconds = given.pop(f"{name}_seconds")
+                given[name] = None if seconds is None else timedelta(seconds=seconds)
+        return given
+
+
+class NewTenant(TenantSettings):
+    """A tenant to add."""
+
+    name: Name
+
+
+class TenantShown(BaseModel):
+    """A tenant and its settings."""
+
+    name: str
+    created_at: datetime
+    default_sender: str | None
+    default_class: str
+    order: Order
+    max_message_bytes: int | None
+    max_recipients: int | None
+    sender_domains: tuple[str, ...]
+    rate_per_second: int | None
+    rate_per_hour: int | None
+    rate_per_day: int | None
+    content_retention_seconds: float | None
+    finished_retention_seconds: float | None
+
+
+class TenantList(BaseModel):
+    tenants: list[TenantShown]
+
+
+class NewLogin(Strictly):
+    """An SMTP login to make. Its user name is `name@tenant`."""
+
+    name: Name
+    sender_domains: Domains = ()
+    recipient_domains: Domains = ()
+    expires_at: Moment | None = None
+
+
+class NewKey(NewLogin):
+    """A key to make."""
+
+    scopes: Annotated[list[Scope], Field(min_length=1)]
+
+
+class KeyShown(BaseModel):
+    """A key, without its secret."""
+
+    name: str
+    tenant: Annotated[str | None, Field(description="Null: an administrator's.")]
+    prefix: Annotated[str, Field(description="By which it is named; the secret begins with `pbx_` and this.")]
+    scopes: tuple[Scope, ...]
+    sender_domains: tuple[str, ...]
+    recipient_domains: tuple[str, ...]
+    created_at: datetime
+    expires_at: datetime | None
+    last_used_at: Annotated[datetime | None, Field(description="To the minute.")]
+
+
+class KeyMade(KeyShown):
+    """A new key with its secret, which is shown this once and kept nowhere."""
+
+    secret: str
+
+
+class KeyList(BaseModel):
+    keys: list[KeyShown]
+
+
+class LoginShown(BaseModel):
+    """An SMTP login, without its password."""
+
+    name: str
+    tenant: str
+    username: str
+    sender_domains: tuple[str, ...]
+    recipient_domains: tuple[str, ...]
+    created_at: datetime
+    expires_at: datetime | None
+    last_used_at: Annotated[datetime | None, Field(description="To the minute.")]
+
+
+class LoginMade(LoginShown):
+    """A new login with its password, which is shown this once and kept nowhere."""
+
+    password: str
+
+
+class LoginList(BaseModel):
+    logins: list[LoginShown]
+
+
+def tenant_shown(one: Tenant) -> TenantShown:
+    kept: dict[str, Any] = {f"{name}_seconds": _seconds(getattr(one, name)) for name in RETENTIONS}
+    names = TenantShown.model_fields.keys() - kept.keys()
+    return TenantShown(**{name: getattr(one, name) for name in names}, **kept)
+
+
+def _seconds(age: timedelta | None) -> float | None:
+    return None if age is None else age.total_seconds()
+
+
+def key_shown(one: KeyFacts) -> KeyShown:
+    return KeyShown(**{name: getattr(one, name) for name in KeyShown.model_fields})
+
+
+def login_shown(one: LoginFacts) -> LoginShown:
+    return LoginShown(**{name: getattr(one, name) for name in LoginShown.model_fields})

@@ -1,0 +1,203 @@
+"""`/admin`: tenants, keys and logins of the whole installation, for administrators' keys."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from pillarbox.api import granting
+from pillarbox.api.access_models import (
+    KeyList,
+    KeyMade,
+    LoginList,
+    LoginMade,
+    NewKey,
+    NewLogin,
+    NewTenant,
+    TenantList,
+    TenantSettings,
+    TenantShown,
+    tenant_shown,
+)
+from pillarbox.api.described import BODY, NamePath, Prefix, Username, needs, problems
+from pillarbox.api.routing import Who, json_response, router
+from pillarbox.model.access import Scope
+from pillarbox.store import tenants
+
+routes = router()
+ADMIN = needs(Scope.ADMIN)
+
+
+@routes.get(
+    "/admin/tenants",
+    operation_id="admin_list_tenants",
+    summary="List the tenants",
+    response_model=TenantList,
+    responses=problems(),
+    openapi_extra=ADMIN,
+    tags=["admin"],
+)
+async def list_tenants(asked: Who) -> Response:
+    found = await tenants.list_tenants(asked.app.database)
+    return json_response(TenantList(tenants=[tenant_shown(one) for one in found]))
+
+
+@routes.post(
+    "/admin/tenants",
+    operation_id="admin_add_tenant",
+    summary="Add a tenant",
+    status_code=201,
+    response_model=TenantShown,
+    responses=problems("taken", "invalid-setting", *BODY),
+    openapi_extra=ADMIN,
+    tags=["admin"],
+)
+async def add_tenant(asked: Who, new: NewTenant) -> Response:
+    with granting.settings_told():
+        added = await tenants.add_tenant(asked.app.database, new.name, **new.given())
+    return json_response(tenant_shown(added), 201)
+
+
+@routes.get(
+    "/admin/tenants/{name}",
+    operation_id="admin_get_tenant",
+    summary="Show a tenant",
+    response_model=TenantShown,
+    responses=problems("not-found"),
+    openapi_extra=ADMIN,
+    tags=["admin"],
+)
+async def get_tenant(asked: Who, name: NamePath) -> Response:
+    return json_response(tenant_shown(await tenants.get_tenant(asked.app.database, name)))
+
+
+@routes.patch(
+    "/admin/tenants/{name}",
+    operation_id="admin_change_tenant",
+    summary="Change a tenant",
+    description="Changes what is given, and nothing else. It counts for mails accepted from now on.",
+    response_model=TenantShown,
+    responses=problems("not-found", "invalid-setting", *BODY),
+    openapi_extra=ADMIN,
+    tags=["admin"],
+)
+async def change_tenant(asked: Who, name: NamePath, settings: TenantSettings) -> Response:
+    with granting.settings_told():
+        changed = await tenants.change_tenant(asked.app.database, name, **settings.given())
+    return json_response(tenant_shown(changed))
+
+
+@routes.get(
+    "/admin/tenants/{name}/keys",
+    operation_id="admin_list_tenant_keys",
+    summary="List a tenant's keys",
+    response_model=KeyList,
+    responses=problems("not-found"),
+    openapi_extra=ADMIN,
+    tags=["admin"],
+)
+async def list_tenant_keys(asked: Who, name: NamePath) -> Response:
+    await tenants.get_tenant(asked.app.database, name)
+    return json_response(await granting.keys_of(asked.app.database, name))
+
+
+@routes.post(
+    "/admin/tenants/{name}/keys",
+    operation_id="admin_make_tenant_key",
+    summary="Make a key for a tenant",
+    description="Its secret is shown this once.",
+    status_code=201,
+    response_model=KeyMade,
+    responses=problems("not-found", "taken", "invalid-setting", *BODY),
+    openapi_extra=ADMIN,
+    tags=["admin"],
+)
+async def make_tenant_key(asked: Who, name: NamePath, new: NewKey) -> Response:
+    return json_response(await granting.make_key(asked.app.database, name, new), 201)
+
+
+@routes.get(
+    "/admin/tenants/{name}/smtp-logins",
+    operation_id="admin_list_tenant_smtp_logins",
+    summary="List a tenant's SMTP logins",
+    response_model=LoginList,
+    responses=problems("not-found"),
+    openapi_extra=ADMIN,
+    tags=["admin"],
+)
+async def list_tenant_smtp_logins(asked: Who, name: NamePath) -> Response:
+    await tenants.get_tenant(asked.app.database, name)
+    return json_response(await granting.logins_of(asked.app.database, name))
+
+
+@routes.post(
+    "/admin/tenants/{name}/smtp-logins",
+    operation_id="admin_make_tenant_smtp_login",
+    summary="Make an SMTP login for a tenant",
+    description="Its password is shown this once.",
+    status_code=201,
+    response_model=LoginMade,
+    responses=problems("not-found", "taken", "invalid-setting", *BODY),
+    openapi_extra=ADMIN,
+    tags=["admin"],
+)
+async def make_tenant_smtp_login(asked: Who, name: NamePath, new: NewLogin) -> Response:
+    return json_response(await granting.make_login(asked.app.database, name, new), 201)
+
+
+@routes.get(
+    "/admin/keys",
+    operation_id="admin_list_keys",
+    summary="List all keys",
+    description="Of all tenants, and the administrators'.",
+    response_model=KeyList,
+    responses=problems(),
+    openapi_extra=ADMIN,
+    tags=["admin"],
+)
+async def list_keys(asked: Who) -> Response:
+    return json_response(await granting.keys_of(asked.app.database, None))
+
+
+@routes.post(
+    "/admin/keys",
+    operation_id="admin_make_key",
+    summary="Make an administrator's key",
+    description="Its only scope is `admin`. Its secret is shown this once.",
+    status_code=201,
+    response_model=KeyMade,
+    responses=problems("taken", "invalid-setting", *BODY),
+    openapi_extra=ADMIN,
+    tags=["admin"],
+)
+async def make_key(asked: Who, new: NewKey) -> Response:
+    return json_response(await granting.make_key(asked.app.database, None, new), 201)
+
+
+@routes.delete(
+    "/admin/keys/{prefix}",
+    operation_id="admin_revoke_key",
+    summary="Revoke any key",
+    description="It is refused from now on.",
+    status_code=204,
+    responses=problems("not-found"),
+    openapi_extra=ADMIN,
+    tags=["admin"],
+)
+async def revoke_key(asked: Who, prefix: Prefix) -> Response:
+    await granting.revoke_key(asked.app.database, prefix, None)
+    return Response(status_code=204)
+
+
+@routes.delete(
+    "/admin/smtp-logins/{username}",
+    operation_id="admin_revoke_smtp_login",
+    summary="Revoke any SMTP login",
+    description="It is refused from now on.",
+    status_code=204,
+    responses=problems("not-found"),
+    openapi_extra=ADMIN,
+    tags=["admin"],
+)
+async def revoke_smtp_login(asked: Who, username: Username) -> Response:
+    await granting.revoke_login(asked.app.database, username, None)
+    return Response(status_code=204)

@@ -1,0 +1,154 @@
+"""`POST /messages/batch`: up to a hundred mails in one call, each with a result of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from pillarbox.accept.intake import Receipt
+from pillarbox.accept.mail import Mail
+from pillarbox.api import described
+from pillarbox.api.described import BODY, IdempotencyKey, needs, problems
+from pillarbox.api.door import Asked
+from pillarbox.api.messages import checked_key, receipt_body
+from pillarbox.api.new_message import Accepted, BatchRecipient, NewBatch, NewMessage, Unreadable
+from pillarbox.api.problems import Problem, invalid, problem_of
+from pillarbox.api.routing import Submission, Who, router
+from pillarbox.api.substitutions import Template
+from pillarbox.errors import InvalidMail, PillarboxError, StoreError
+from pillarbox.model.access import Scope
+
+# Octets of all mails that one message becomes: attachments are given once and stored for every recipient.
+MOST_OCTETS = 256 * 2**20
+# Octets of mails made at a time: each is held several times over while it is stored.
+SLICE = 8 * 2**20
+routes = router(Submission)
+Prepared = Mail | PillarboxError | Problem
+Result = Receipt | PillarboxError | Problem
+
+
+class BatchItem(BaseModel):
+    """What became of one mail: `message` when it was accepted (202), otherwise `problem`."""
+
+    status: int
+    message: Accepted | None = None
+    repeated: Annotated[bool, Field(description="It had been accepted before, under the same idempotency key.")] = False
+    problem: described.Problem | None = None
+
+
+class BatchResult(BaseModel):
+    """A result for each mail, in the order in which they were given."""
+
+    accepted: int
+    refused: int
+    results: list[BatchItem]
+
+
+@routes.post(
+    "/messages/batch",
+    operation_id="send_batch",
+    summary="Send up to 100 mails",
+    description="Takes `messages`; or one `message` with `{{name}}` in its subject, text or html, and `recipients` with"
+    " the values for each, which are escaped in html. Each mail is accepted or refused by itself: 200 says that every"
+    " one has a result. An idempotency key counts for each mail by its place.",
+    response_model=BatchResult,
+    response_description="A result for each mail",
+    responses=problems("invalid-mail", *BODY),
+    openapi_extra=needs(Scope.SEND),
+    tags=["messages"],
+)
+async def send_batch(asked: Who, batch: NewBatch, idempotency_key: IdempotencyKey = None) -> Response:
+    key = checked_key(idempotency_key)
+    results: list[Result] = []
+    for some in _slices(_mails(batch, key)):
+        results += await _accept(asked, some)
+    if all(isinstance(one, StoreError) for one in results):
+        raise StoreError("the database is away: no mail of the batch has a result")
+    items = [_item(one) for one in results]
+    count = sum(item["status"] == 202 for item in items)
+    body = {"accepted": count, "refused": len(items) - count, "results": items}
+    return Response(json.dumps(body), 200, None, "application/json")
+
+
+def _mails(batch: NewBatch, key: str | None) -> Iterator[Prepared]:
+    """The mails of a batch, one by one; a problem in the place of one that is none."""
+    if batch.messages is not None and batch.message is None and batch.recipients is None:
+        return _given(batch.messages, key)
+    if batch.messages is None and batch.message is not None and batch.recipients is not None:
+        return _filled(batch.message, batch.recipients, key)
+    detail = "give either messages, or message and recipients"
+    raise Problem("invalid-request", detail, code="bad_value", field="messages")
+
+
+def _given(messages: Sequence[NewMessage | Unreadable], key: str | None) -> Iterator[Prepared]:
+    for place, one in enumerate(messages):
+        if isinstance(one, Unreadable):
+            yield invalid(one.error, "messages", place)
+        else:
+            yield one.to_mail(item_key(key, place))
+
+
+def _filled(message: NewMessage, recipients: Sequence[BatchRecipient], key: str | None) -> Iterator[Prepared]:
+    if message.to:
+        raise Problem(
+            "invalid-request", "give addresses as recipients, not in the message", code="bad_value", field="message.to"
+        )
+    mail = message.to_mail()
+    if _weight(mail) * len(recipients) > MOST_OCTETS:
+        raise InvalidMail("too_big", "message", "all mails together may have 256 MiB", "send a link instead")
+    return _fill(Template(mail), recipients, key)
+
+
+def _fill(template: Template, recipients: Sequence[BatchRecipient], key: str | None) -> Iterator[Prepared]:
+    for place, one in enumerate(recipients):
+        try:
+            yield template.fill(one.to, one.substitutions or {}, item_key(key, place))
+        except InvalidMail as error:
+            yield error
+
+
+def item_key(key: str | None, place: int) -> str | None:
+    """The idempotency key of one mail of a batch: made of the batch's, and never one that a client chose for a mail."""
+    return None if key is None else f"batch:{sha256(key.encode()).hexdigest()}:{place}"
+
+
+def _weight(mail: Prepared) -> int:
+    """Roughly how many octets a mail has."""
+    if not isinstance(mail, Mail):
+        return 0
+    bodies = sum(len(one or "") for one in (mail.text, mail.html, mail.raw))
+    return bodies + sum(len(one.content) for one in mail.attachments)
+
+
+def _slices(mails: Iterator[Prepared]) -> Iterator[list[Prepared]]:
+    """The mails in bounded portions."""
+    some: list[Prepared] = []
+    weight = 0
+    for mail in mails:
+        some.append(mail)
+        weight += _weight(mail)
+        if weight >= SLICE:
+            yield some
+            some, weight = [], 0
+    if some:
+        yield some
+
+
+async def _accept(asked: Asked, prepared: list[Prepared]) -> list[Result]:
+    """Hand over those that are mails; results in the places of all."""
+    mails = [one for one in prepared if isinstance(one, Mail)]
+    answers = iter(await asked.app.intake.accept_many(asked.principal, mails))
+    return [next(answers) if isinstance(one, Mail) else one for one in prepared]
+
+
+def _item(result: Result) -> dict[str, Any]:
+    """A result as `BatchItem` describes it."""
+    if isinstance(result, Receipt):
+        return {"status": 202, "message": receipt_body(result), "repeated": result.repeated}
+    problem = problem_of(result)
+    return {"status": problem.type.status, "problem": problem.body()}

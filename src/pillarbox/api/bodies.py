@@ -1,0 +1,85 @@
+"""Bodies of requests: counted while they are read, so that nobody makes us hold more than we said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.requests import ClientDisconnect
+
+from pillarbox.api.problems import Problem, busy
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from starlette.datastructures import Headers
+    from starlette.types import Receive
+
+# Bodies that describe something small (a time, a tenant) need no more; reading them costs nobody much.
+SMALL = 64 * 1024
+
+
+class Bodies:
+    """The room for bodies that all requests share."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self.held = 0
+
+    def hold(self, limit: int) -> Body:
+        return Body(self, limit)
+
+
+class Body:
+    """The body of one request; what it holds of the room is given back at its end."""
+
+    __slots__ = ("_bodies", "_held", "_limit")
+
+    def __init__(self, bodies: Bodies, limit: int) -> None:
+        self._bodies = bodies
+        self._limit = limit
+        self._held = 0
+
+    def __enter__(self) -> Body:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bodies.held -= self._held
+
+    async def read(self, headers: Headers, receive: Receive) -> bytes:
+        """The whole body, or a Problem before more than the limit was read."""
+        self._check_length(headers.get("content-length"))
+        chunks = []
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            chunk, more = message.get("body", b""), message.get("more_body", False)
+            self._take(len(chunk))
+            chunks.append(chunk)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _check_length(self, length: str | None) -> None:
+        """Refuse what says itself that it is too long."""
+        if length is not None and length.isascii() and length.isdecimal() and int(length[:18]) > self._limit:
+            self._refuse()
+
+    def _take(self, octets: int) -> None:
+        self._held += octets
+        self._bodies.held += octets
+        if self._held > self._limit:
+            self._refuse()
+        if self._bodies.held > self._bodies.room:
+            raise busy("too many large requests are being handled")
+
+    def _refuse(self) -> None:
+        raise Problem("too-large", f"the body may have {self._limit} octets")
+
+
+def check_json(headers: Headers) -> None:
+    """Refuse a body that does not say that it is JSON."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise Problem("unsupported-media-type", "the body must be application/json")

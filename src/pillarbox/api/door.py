@@ -1,0 +1,85 @@
+"""Who asks: a key, or in development anybody on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pillarbox.api.guard import ALWAYS_LOCAL, host_of_origin, is_loopback, name_of
+from pillarbox.errors import Unauthorized
+from pillarbox.model.access import Principal, Scope, Tenant, require, require_admin
+
+if TYPE_CHECKING:
+    from starlette.datastructures import Headers
+    from starlette.requests import HTTPConnection
+
+    from pillarbox.app import App
+
+# What proxies add: behind one, whoever asks only seems to be on this machine.
+FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+STATE = "pillarbox.asked"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """On whose behalf something is done."""
+
+    app: App
+    principal: Principal
+    _tenant: Tenant | None
+
+    @property
+    def tenant(self) -> Tenant:
+        assert self._tenant is not None, "an operation of administrators has no tenant"
+        return self._tenant
+
+    @property
+    def who(self) -> dict[str, str]:
+        """Who did it, as events tell."""
+        return {"who": self.principal.kind, "name": self.principal.name}
+
+
+async def let_in(request: HTTPConnection, app: App, scopes: Sequence[Scope]) -> Asked:
+    """Who asks, if they may do what needs these scopes; Unauthorized, Throttled or NotAllowed otherwise."""
+    principal = await _recognise(request, app)
+    tenant = None
+    for scope in scopes:
+        if scope is Scope.ADMIN:
+            require_admin(principal)
+        else:
+            tenant = require(principal, scope)
+    return Asked(app, principal, tenant)
+
+
+async def _recognise(request: HTTPConnection, app: App) -> Principal:
+    given = request.headers.getlist("authorization")
+    peer = request.client.host if request.client else ""
+    if not given and is_here(request):
+        return await app.doorkeeper.development()
+    scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
+    if scheme.lower() != "bearer":
+        raise Unauthorized("no key was given")
+    return await app.doorkeeper.by_key(token.strip(), peer)
+
+
+def is_here(request: HTTPConnection) -> bool:
+    """Whether a request was made on this machine, for this machine, through no proxy, by no web page from elsewhere."""
+    headers = request.headers
+    if request.client is None or not is_loopback(request.client.host) or any(name in headers for name in FORWARDED):
+        return False
+    return name_of(headers.get("host", "")) in ALWAYS_LOCAL and _is_page_of_ours(headers)
+
+
+def _is_page_of_ours(headers: Headers) -> bool:
+    """Browsers say where a request comes from, by Origin or at least by Sec-Fetch-Site; others say nothing."""
+    origin = headers.get("origin")
+    if origin is not None and host_of_origin(origin) not in ALWAYS_LOCAL:
+        return False
+    return headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+
+
+async def check_operator(request: HTTPConnection, app: App) -> None:
+    """Raise unless whoever asks may know about all tenants: from this machine, or with an administrator's key."""
+    if not is_here(request) or "authorization" in request.headers:
+        await let_in(request, app, [Scope.ADMIN])

@@ -1,0 +1,112 @@
+"""Making and revoking keys and logins, for administrators and for a tenant's own managers alike."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeVar
+
+from pillarbox.api.access_models import (
+    RETENTIONS,
+    KeyList,
+    KeyMade,
+    LoginList,
+    LoginMade,
+    NewKey,
+    NewLogin,
+    key_shown,
+    login_shown,
+)
+from pillarbox.api.problems import Problem
+from pillarbox.errors import InvalidMail, NotAllowed, NotFound, NotPossible
+from pillarbox.model.access import Principal, Scope, matches
+from pillarbox.model.access_settings import checked_domains
+from pillarbox.store import access
+
+if TYPE_CHECKING:
+    from pillarbox.store.database import Database
+
+New = TypeVar("New", bound=NewLogin)
+
+
+@contextmanager
+def settings_told() -> Iterator[None]:
+    """Errors about settings in the words of this API: what is wrong here is no mail."""
+    try:
+        yield
+    except InvalidMail as error:
+        field = f"{error.field}_seconds" if error.field in RETENTIONS else error.field
+        raise Problem("invalid-setting", error.message, code=error.code, field=field, hint=error.hint) from None
+    except NotPossible as error:
+        raise Problem("taken", str(error), field="name") from None
+
+
+async def keys_of(database: Database, tenant: str | None) -> KeyList:
+    return KeyList(keys=[key_shown(one) for one in await access.list_keys(database, tenant)])
+
+
+async def logins_of(database: Database, tenant: str | None) -> LoginList:
+    return LoginList(logins=[login_shown(one) for one in await access.list_logins(database, tenant)])
+
+
+async def make_key(database: Database, tenant: str | None, new: NewKey) -> KeyMade:
+    """Make a key of a tenant, or an administrator's."""
+    _check_expiry(new.expires_at)
+    with settings_told():
+        facts, secret = await access.add_key(
+            database, tenant, new.name, new.scopes, sender_domains=new.sender_domains,
+            recipient_domains=new.recipient_domains, expires_at=new.expires_at,
+        )  # fmt: skip
+    return KeyMade(**key_shown(facts).model_dump(), secret=secret.reveal())
+
+
+async def make_login(database: Database, tenant: str, new: NewLogin) -> LoginMade:
+    """Make an SMTP login of a tenant."""
+    _check_expiry(new.expires_at)
+    with settings_told():
+        facts, secret = await access.add_login(
+            database, tenant, new.name, sender_domains=new.sender_domains, recipient_domains=new.recipient_domains,
+            expires_at=new.expires_at,
+        )  # fmt: skip
+    return LoginMade(**login_shown(facts).model_dump(), password=secret.reveal())
+
+
+def _check_expiry(expires_at: datetime | None) -> None:
+    if expires_at is not None and expires_at <= datetime.now(UTC):
+        raise Problem("invalid-setting", "must lie in the future", code="out_of_range", field="expires_at")
+
+
+async def revoke_key(database: Database, prefix: str, tenant: str | None) -> None:
+    """Take a key out of force; NotFound if there is none, or none of that tenant."""
+    found = await access.list_keys(database, tenant, prefix=prefix.removeprefix("pbx_"))
+    if not found:
+        raise NotFound("there is no such key")
+    await access.revoke_key(database, found[0].id, tenant)
+
+
+async def revoke_login(database: Database, username: str, tenant: str | None) -> None:
+    """Take a login out of force; NotFound if there is none, or none of that tenant."""
+    found = await access.list_logins(database, tenant, username=username)
+    if not found:
+        raise NotFound("there is no such login")
+    await access.revoke_login(database, found[0].id, tenant)
+
+
+def narrowed(principal: Principal, new: New, scopes: Collection[Scope]) -> New:
+    """A key or login as its maker may make it: with none but its own scopes and domains, which it has by default."""
+    wider = sorted(set(scopes) - principal.scopes)
+    if wider:
+        raise NotAllowed("wider", "scopes", f"the {principal.kind} that asks lacks {', '.join(wider)} itself")
+    with settings_told():
+        domains = {
+            field: _within(field, getattr(principal, field), checked_domains(field, getattr(new, field)))
+            for field in ("sender_domains", "recipient_domains")
+        }
+    return new.model_copy(update=domains)
+
+
+def _within(field: str, own: Sequence[str], asked: Sequence[str]) -> Sequence[str]:
+    if own and not all(one in own or matches(one, own) for one in asked):
+        raise NotAllowed("wider", field, "the key that asks may not use all of these domains itself")
+    return asked or own

@@ -1,0 +1,147 @@
+"""What stands before every page and route: which names we answer to, how much at once, and what all answers carry."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import time
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+
+from pillarbox.api import page
+from pillarbox.api.problems import Problem, busy, problem_of
+from pillarbox.telemetry import logs
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from pillarbox.telemetry.metrics import Metrics
+
+log = logs.get("pillarbox.http")
+# Answered however busy we are: who is not ready soon gets no more requests, who is not alive is ended.
+PROBES = frozenset({"/healthz", "/readyz"})
+ALWAYS_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def is_loopback(host: str) -> bool:
+    address = ip_of(host)
+    return address.is_loopback if address else host.lower() == "localhost"
+
+
+def ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def name_of(header: str) -> str:
+    """The host in a Host header, without port and brackets."""
+    name = header.lower().rsplit(":", 1)[0] if not header.endswith("]") else header.lower()
+    return name.removeprefix("[").removesuffix("]")
+
+
+def host_of_origin(origin: str) -> str:
+    """The host in an Origin header; empty for what has none, such as `null`."""
+    try:
+        return urlsplit(origin).hostname or ""
+    except ValueError:
+        return ""
+
+
+class Guard:
+    """Refuses foreign Host and Origin headers (web pages that reach for us); sets what all answers carry."""
+
+    HEADERS = (
+        (b"x-content-type-options", b"nosniff"),
+        (b"x-frame-options", b"DENY"),
+        (b"referrer-policy", b"no-referrer"),
+        (b"cross-origin-resource-policy", b"same-origin"),
+        (b"cache-control", b"no-store"),
+        (b"content-security-policy", page.POLICY.encode()),
+    )
+
+    def __init__(self, app: ASGIApp, host: str, hosts: Collection[str] = ()) -> None:
+        self._app = app
+        self._names = ALWAYS_LOCAL | {host.lower(), *hosts}
+        address = ip_of(host)
+        self._everywhere = address is not None and address.is_unspecified
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *self.HEADERS]
+            await send(message)
+
+        answer: ASGIApp = self._app
+        if scope["type"] == "http" and (problem := self._refusal(Headers(scope=scope))):
+            answer = problem.response()
+        await answer(scope, receive, guarded)
+
+    def _refusal(self, headers: Headers) -> Problem | None:
+        host = headers.get("host", "")
+        if not self.knows(host):
+            return Problem("wrong-host", "this host name is not served here")
+        origin = headers.get("origin")
+        if origin is not None and not (self._is_ours(name := host_of_origin(origin)) or name == name_of(host)):
+            return Problem("foreign-origin", "pages of other servers may not ask")
+        return None
+
+    def knows(self, header: str) -> bool:
+        """Whether a Host header names us."""
+        return self._is_ours(name_of(header)) or "*" in self._names
+
+    def _is_ours(self, name: str) -> bool:
+        """Listening everywhere, any bare address is ours: no name is in it."""
+        if name in self._names:
+            return True
+        return self._everywhere and (ip_of(name) is not None or name == socket.gethostname().lower())
+
+
+class Front:
+    """Counts and times requests, bounds how many are handled at once, and answers for what nobody caught."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, most: int) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._most = most
+        self._now = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = time.perf_counter()
+        status = 0
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        self._now += 1
+        try:
+            if self._now > self._most and scope["path"] not in PROBES:
+                await busy("too many requests are being handled").response()(scope, receive, noted)
+            else:
+                await self._app(scope, receive, noted)
+        except ClientDisconnect:
+            pass  # nobody is left to answer
+        except Exception as error:
+            log.error("a request failed", route=route_of(scope), exc=error)
+            if not status:
+                await problem_of(error).response()(scope, receive, noted)
+        finally:
+            self._now -= 1
+            self._metrics.request(route_of(scope), scope["method"], status, time.perf_counter() - started)
+
+
+def route_of(scope: Scope) -> str:
+    """The template of the route that answers: there are only so many."""
+    route = scope.get("route")
+    path = getattr(route, "path_format", None) or getattr(route, "path", None)
+    return f"{scope.get('root_path', '')}{path}" if path else "none"

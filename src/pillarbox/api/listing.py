@@ -1,0 +1,112 @@
+"""`GET /messages`: a tenant's messages, page by page."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from enum import StrEnum
+from typing import Annotated, Any
+from urllib.parse import urlencode
+from uuid import UUID
+
+from fastapi import Query, Request
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from pillarbox.api.described import needs, problems
+from pillarbox.api.fields import Moment, Wanted
+from pillarbox.api.routing import Who, json_response, router
+from pillarbox.api.shown import MessagePage, summary
+from pillarbox.model.access import Scope
+from pillarbox.model.delivery import State
+from pillarbox.store.messages import Filter
+from pillarbox.store.pages import page
+
+routes = router()
+# A page of so many is some hundred kilobytes.
+MOST_ON_PAGE = 200
+# What others call our states.
+SYNONYMS = {
+    "scheduled": State.PENDING,
+    "in_flight": State.PROCESSING,
+    "success": State.SENT,
+    "dead_letter": State.FAILED,
+    "dlq": State.FAILED,
+    "canceled": State.CANCELLED,
+}
+StateWord = StrEnum("StateWord", {word.upper(): word for word in (*State, *SYNONYMS)})  # type: ignore[misc]
+
+
+def cursor_of(message_id: UUID) -> str:
+    """Where the next page begins, as a word that means nothing to anybody else."""
+    return urlsafe_b64encode(message_id.bytes).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str) -> UUID:
+    return UUID(bytes=urlsafe_b64decode(cursor + "=="))
+
+
+def _checked_cursor(cursor: str | None) -> str | None:
+    try:
+        return cursor and cursor_of(_read_cursor(cursor))
+    except ValueError:
+        raise ValueError("is not a cursor: give `next_cursor` of the page before") from None
+
+
+class MessageQuery(BaseModel):
+    """Which messages: all that fit. `recipient`, `sender` and `subject` match a part, whatever the case."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    state: Annotated[
+        list[StateWord] | None,
+        Field(description="A delivery is in one of these states; `success`, `dlq` and the like are understood."),
+    ] = None
+    recipient: Annotated[Wanted | None, Field(description="A part of a recipient's address.")] = None
+    sender: Annotated[Wanted | None, Field(description="A part of the sender.")] = None
+    subject: Annotated[Wanted | None, Field(description="A part of the subject; never of a secret one.")] = None
+    tag: Wanted | None = None
+    kind: Wanted | None = None
+    class_: Annotated[Wanted | None, Field(alias="class")] = None
+    provider: Annotated[Wanted | None, Field(description="A delivery was last tried through this provider.")] = None
+    since: Annotated[Moment | None, Field(description="Accepted then or later.")] = None
+    until: Annotated[Moment | None, Field(description="Accepted before then.")] = None
+    limit: Annotated[int, Field(ge=1, le=MOST_ON_PAGE)] = 50
+    cursor: Annotated[
+        str | None,
+        AfterValidator(_checked_cursor),
+        Field(max_length=22, description="`next_cursor` of the page before."),
+    ] = None
+
+    def to_filter(self, before: UUID | None) -> Filter:
+        states = [str(SYNONYMS.get(word, word)) for word in self.state or ()]
+        return Filter(
+            states=states, class_name=self.class_, kind=self.kind, tag=self.tag, sender=self.sender,
+            recipient=self.recipient, provider=self.provider, since=self.since, until=self.until, before=before,
+            subject=self.subject,
+        )  # fmt: skip
+
+
+@routes.get(
+    "/messages",
+    operation_id="list_messages",
+    summary="List messages",
+    description="Newest first. A page stays what it is while mails come in. With filters a page looks at a bounded"
+    " number of messages: it can be short, or empty, and still have a `next`.",
+    response_model=MessagePage,
+    responses=problems("invalid-request"),
+    openapi_extra=needs(Scope.READ),
+    tags=["messages"],
+)
+async def list_messages(asked: Who, request: Request, query: Annotated[MessageQuery, Query()]) -> Response:
+    before = _read_cursor(query.cursor) if query.cursor else None
+    found = await page(asked.app.database, asked.tenant.id, query.to_filter(before), query.limit)
+    cursor = cursor_of(found.next) if found.next else None
+    link = _link(request, cursor) if cursor else None
+    body = MessagePage(messages=[summary(one) for one in found.messages], next_cursor=cursor, next=link)
+    return json_response(body, headers={"Link": f'<{link}>; rel="next"'} if link else None)
+
+
+def _link(request: Request, cursor: str) -> str:
+    """The same question for the next page."""
+    asked: list[tuple[str, Any]] = [one for one in request.query_params.multi_items() if one[0] != "cursor"]
+    return f"{request.scope['root_path']}/messages?{urlencode([*asked, ('cursor', cursor)])}"

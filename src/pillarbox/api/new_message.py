@@ -1,0 +1,143 @@
+"""A mail as it is handed over, alone or with others."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NamedTuple
+from uuid import UUID
+
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    WrapValidator,
+)
+
+from pillarbox.accept.mail import Attachment, Mail
+from pillarbox.api.fields import Base64, Moment, Strictly, Strings, Whole
+
+# As many as a mail has recipients at most: one call for a newsletter's page of addresses.
+MOST_IN_BATCH = 100
+# Values of a substitution, each; the texts they are put into have limits of their own.
+MOST_SUBSTITUTIONS = 100
+
+_MAILBOXES = "One or more of `a@b.example` or `Name <a@b.example>`."
+
+
+class NewAttachment(Strictly):
+    """A file. With a `content_id` it is inline: the HTML refers to it as `cid:…`."""
+
+    filename: str
+    content: Annotated[Base64, Field(description="The file, as base64.")]
+    content_type: str = "application/octet-stream"
+    content_id: str | None = None
+
+    def to_attachment(self) -> Attachment:
+        return Attachment(self.filename, self.content, self.content_type, self.content_id)
+
+
+class NewMessage(Strictly):
+    """A mail: `to`, `cc` or `bcc`, and `text`, `html`, `attachments` or `raw`. The rules are those of `enqueue`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "from": "The Shop <hello@shop.example>",
+                "to": ["ada@mail.example"],
+                "subject": "Your order",
+                "text": "It is on its way.",
+                "tags": ["order"],
+            }
+        }
+    )
+
+    sender: Annotated[
+        str | None,
+        Field(
+            validation_alias=AliasChoices("from", "sender"),
+            serialization_alias="from",
+            description="The sender; without one the tenant's default. Also accepted as `sender`.",
+        ),
+    ] = None
+    to: Annotated[Strings, Field(description=_MAILBOXES)] = ()
+    cc: Annotated[Strings, Field(description=_MAILBOXES)] = ()
+    bcc: Annotated[Strings, Field(description=f"{_MAILBOXES} They do not show in the mail.")] = ()
+    reply_to: Annotated[Strings, Field(description=_MAILBOXES)] = ()
+    subject: str | None = None
+    text: Annotated[str | None, Field(description="The plain body.")] = None
+    html: Annotated[str | None, Field(description="The HTML body.")] = None
+    raw: Annotated[
+        Base64 | None,
+        Field(description="A whole RFC 5322 message as base64, instead of bodies, headers and attachments."),
+    ] = None
+    attachments: tuple[NewAttachment, ...] = ()
+    headers: Annotated[dict[str, str] | None, Field(description="Further header fields.")] = None
+    class_: Annotated[
+        str | None, Field(alias="class", description="The set of policies; without one the tenant's default.")
+    ] = None
+    kind: Annotated[str | None, Field(description="A label of what the mail is, for filters.")] = None
+    tags: Strings = ()
+    metadata: Annotated[dict[str, Any] | None, Field(description="Whatever you want to find again.")] = None
+    priority: Annotated[Literal["urgent", "normal", "bulk"], Field(description="The lane.")] = "normal"
+    send_at: Annotated[Moment | None, Field(description="Not before then.")] = None
+    expires_at: Annotated[Moment | None, Field(description="Dropped if unsent by then, with that reason.")] = None
+    max_attempts: Annotated[Whole | None, Field(description="Overrides the retry policy's.")] = None
+
+    def to_mail(self, idempotency_key: str | None = None) -> Mail:
+        """The mail as it is accepted."""
+        return Mail(
+            sender=self.sender, to=self.to, cc=self.cc, bcc=self.bcc, reply_to=self.reply_to, subject=self.subject,
+            text=self.text, html=self.html, raw=self.raw, headers=self.headers or {},
+            attachments=[one.to_attachment() for one in self.attachments] if self.attachments else (),
+            class_=self.class_, kind=self.kind, tags=self.tags, metadata=self.metadata, priority=self.priority,
+            send_at=self.send_at, expires_at=self.expires_at, max_attempts=self.max_attempts,
+            idempotency_key=idempotency_key,
+        )  # fmt: skip
+
+
+class Unreadable(NamedTuple):
+    """An item of a batch that is no mail, with what is wrong; the others go on."""
+
+    error: ValidationError
+
+
+def _or_unreadable(value: Any, handler: ModelWrapValidatorHandler[NewMessage]) -> NewMessage | Unreadable:
+    try:
+        return handler(value)
+    except ValidationError as error:
+        return Unreadable(error)
+
+
+class BatchRecipient(Strictly):
+    """One mail of a batch: who gets it, and what stands for `{{name}}` in its subject, text and html."""
+
+    to: Annotated[Strings, Field(description=_MAILBOXES)]
+    substitutions: Annotated[dict[str, str | int | float] | None, Field(max_length=MOST_SUBSTITUTIONS)] = None
+
+
+class NewBatch(Strictly):
+    """Up to 100 `messages`; or one `message` and up to 100 `recipients`, each of whom gets a mail of their own."""
+
+    messages: Annotated[
+        list[Annotated[NewMessage, WrapValidator(_or_unreadable)]] | None, Field(min_length=1, max_length=MOST_IN_BATCH)
+    ] = None
+    message: Annotated[NewMessage | None, Field(description="The mail for all `recipients`; it has no `to`.")] = None
+    recipients: Annotated[list[BatchRecipient] | None, Field(min_length=1, max_length=MOST_IN_BATCH)] = None
+
+
+class AcceptedDelivery(BaseModel):
+    """One recipient of an accepted message."""
+
+    id: Annotated[str, Field(description="The message's id, a dot, and the recipient's number.")]
+    recipient: str
+    role: Literal["to", "cc", "bcc"]
+    state: Literal["queued", "pending"]
+
+
+class Accepted(BaseModel):
+    """What was accepted: it is committed, and will be delivered or visibly fail."""
+
+    id: UUID
+    deliveries: list[AcceptedDelivery]

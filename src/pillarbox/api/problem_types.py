@@ -1,0 +1,83 @@
+"""Every type of problem that is answered: what it means and what to do. Shown at /problems/…, and in the reference."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Type(NamedTuple):
+    """A type of problem: its status, its title, what it means and what to do."""
+
+    status: int
+    title: str
+    help: str
+
+
+TYPES: dict[str, Type] = {
+    "malformed": Type(400, "The request cannot be read", "The body must be one JSON value in UTF-8."),
+    "invalid-request": Type(
+        422,
+        "The request has a wrong, missing or unknown field",
+        "`errors` lists the faults, each with its `field` and a `code`: `missing`, `unknown_field`, `bad_type` or"
+        " `bad_value`.",
+    ),
+    "invalid-mail": Type(
+        422,
+        "The mail breaks a rule",
+        "`code` and `field` say which; the codes are those of `enqueue`. Nothing was stored.",
+    ),
+    "invalid-setting": Type(
+        422, "A setting of a tenant, key or login is wrong", "`code` and `field` say which. Nothing was changed."
+    ),
+    "idempotency-conflict": Type(
+        409,
+        "The idempotency key was used before, for a different request",
+        "Use a new key for a new request, or repeat the old one exactly.",
+    ),
+    "unauthorized": Type(
+        401,
+        "A valid API key is needed",
+        "Send `Authorization: Bearer pbx_…`. A key that is wrong, expired or revoked is answered alike.",
+    ),
+    "not-allowed": Type(
+        403,
+        "The key may not do this",
+        "`code` says why: `scope` (the key lacks it), `no_tenant` (an administrator's key has no mails),"
+        " `sender_domain`, `recipient_domain`, `wider` (a key makes no key that may do more than itself), or `secret`"
+        " (the content of this class is never shown).",
+    ),
+    "foreign-origin": Type(
+        403, "Another web page may not ask", "Requests of browsers are answered only for pages of this very server."
+    ),
+    "not-found": Type(
+        404, "There is no such thing", "The id or name is wrong, or not yours, or retention has removed it."
+    ),
+    "method-not-allowed": Type(405, "The method is not allowed here", "`Allow` names those that are."),
+    "request-timeout": Type(
+        408, "The request did not arrive in time", "Send it whole; the limit is `http_request_timeout`."
+    ),
+    "in-flight": Type(
+        409,
+        "It is being sent right now",
+        "What a worker has in hand cannot be called back. Look again in a moment: `deliveries` says where each is.",
+    ),
+    "not-possible": Type(409, "Its state does not allow this", "`deliveries` says in which state each of them is."),
+    "taken": Type(409, "The name is taken", "Choose another, or revoke what has it."),
+    "content-purged": Type(410, "The content was dropped", "Retention removed it, or it was secret and settled."),
+    "too-large": Type(
+        413, "The body is too large", "The limit is `http_max_body`. Send a link instead of a large file."
+    ),
+    "unsupported-media-type": Type(415, "The body is not JSON", "Send `Content-Type: application/json`."),
+    "wrong-host": Type(
+        421, "This host name is not served here", "Use the address it listens on, or add the name to `http_hosts`."
+    ),
+    "throttled": Type(429, "Too many wrong keys came from there", "Wait as `Retry-After` says."),
+    "head-too-large": Type(431, "The head of the request is too large", "Send fewer and shorter header fields."),
+    "internal": Type(500, "Something went wrong here", "It is a fault of Pillarbox, and in its log. Please report it."),
+    "overloaded": Type(503, "Too much is asked at once", "Nothing was stored. Come back as `Retry-After` says."),
+    "store-away": Type(
+        503,
+        "The database does not answer",
+        "Come back as `Retry-After` says. Repeat with the same `Idempotency-Key`: then nothing is stored twice.",
+    ),
+}

@@ -1,0 +1,150 @@
+"""What is answered when something is wrong: problems as in RFC 9457, each with a stable type that says what to do."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from pillarbox.api.problem_types import TYPES
+from pillarbox.errors import (
+    IdempotencyConflict,
+    InvalidMail,
+    NotAllowed,
+    NotFound,
+    NotPossible,
+    PillarboxError,
+    Refused,
+    StoreError,
+    Throttled,
+    Unauthorized,
+)
+
+MEDIA_TYPE = "application/problem+json"
+# Where a type is explained: a path of the server that answered, so that the link always leads somewhere.
+PLACE = "/problems/"
+# Seconds after which to come back when the database is away: a restart takes about as long.
+STORE_RETRY = 5
+# Seconds after which to come back when too much is asked at once: requests take milliseconds.
+BUSY_RETRY = 1
+# Faults listed in one answer: whoever has more has misunderstood the whole.
+MOST_FAULTS = 20
+# Letters of a field's name repeated in an answer; ours are shorter.
+LONGEST_FIELD = 100
+
+
+_BY_STATUS = {400: "malformed", 404: "not-found", 405: "method-not-allowed"}
+# What an operation raises on purpose; anything else is a fault of ours, and logged as one.
+EXPECTED = (InvalidMail, Refused, NotFound, NotPossible, StoreError)
+# Names that a mail's fields have in this API, where they differ.
+_FIELDS = {"sender": "from"}
+_CODES = {"missing": "missing", "extra_forbidden": "unknown_field"}
+
+
+class Problem(Exception):
+    """An answer that says what is wrong; `more` are further members, `headers` go with it."""
+
+    def __init__(
+        self,
+        name: str,
+        detail: str,
+        *,
+        code: str | None = None,
+        field: str | None = None,
+        hint: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(detail)
+        self.name = name
+        self.type = TYPES[name]
+        self.headers = dict(headers or {})
+        given = {"detail": detail, "code": code, "field": field, "hint": hint, **more}
+        self.members = {key: value for key, value in given.items() if value is not None}
+
+    def body(self) -> dict[str, Any]:
+        head = {"type": PLACE + self.name, "title": self.type.title, "status": self.type.status}
+        return head | self.members
+
+    def response(self) -> Response:
+        # Escaped to ASCII: a name given by the client may hold half a character.
+        return Response(json.dumps(self.body()), self.type.status, self.headers, MEDIA_TYPE)
+
+
+def problem_of(error: BaseException) -> Problem:
+    """Any error as a problem; one that is not ours is a fault of ours, and says nothing."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, PillarboxError):
+        return _of_ours(error)
+    if isinstance(error, HTTPException):
+        return _of_http(error)
+    return Problem("internal", "the request could not be handled; the log says why")
+
+
+def _of_ours(error: PillarboxError) -> Problem:
+    match error:
+        case InvalidMail():
+            name = "idempotency-conflict" if isinstance(error, IdempotencyConflict) else "invalid-mail"
+            return _of_field(name, error)
+        case NotAllowed():
+            return _of_field("not-allowed", error)
+        case Unauthorized():
+            headers = {"WWW-Authenticate": 'Bearer realm="pillarbox"'}
+            return Problem("unauthorized", "give a valid API key: Authorization: Bearer pbx_…", headers=headers)
+        case Throttled():
+            return Problem("throttled", str(error), headers={"Retry-After": str(math.ceil(error.retry_after))})
+        case NotFound():
+            return Problem("not-found", "there is nothing with this id or name")
+        case NotPossible():
+            return Problem("not-possible", str(error))
+        case StoreError():
+            return Problem("store-away", "the database does not answer", headers={"Retry-After": str(STORE_RETRY)})
+    return Problem("internal", "the request could not be handled; the log says why")
+
+
+def _of_field(name: str, error: InvalidMail | NotAllowed) -> Problem:
+    field = _FIELDS.get(error.field, error.field)
+    return Problem(name, error.message, code=error.code, field=field, hint=error.hint)
+
+
+def _of_http(error: HTTPException) -> Problem:
+    name = _BY_STATUS.get(error.status_code, "malformed" if error.status_code < 500 else "internal")
+    details = {"not-found": "there is no such path", "method-not-allowed": "the path has other methods"}
+    return Problem(name, details.get(name, "the request cannot be handled"), headers=error.headers)
+
+
+def busy(detail: str) -> Problem:
+    return Problem("overloaded", detail, headers={"Retry-After": str(BUSY_RETRY)})
+
+
+def invalid(error: ValidationError | Sequence[Mapping[str, Any]], *before: str | int) -> Problem:
+    """What pydantic found, without the values it found it in; `before` is where that stands."""
+    found = error.errors(include_url=False, include_input=False) if isinstance(error, ValidationError) else error
+    if any(one["type"] == "json_invalid" for one in found):
+        return Problem("malformed", "the body is not JSON")
+    faults = [_fault(one, before) for one in found[:MOST_FAULTS]]
+    first = faults[0]
+    return Problem("invalid-request", first["detail"], code=first["code"], field=first["field"], errors=faults)
+
+
+def _fault(one: Mapping[str, Any], before: tuple[str | int, ...]) -> dict[str, str]:
+    kind = one["type"]
+    code = _CODES.get(kind) or ("bad_type" if kind.endswith("_type") else "bad_value")
+    detail = "there is no such field" if code == "unknown_field" else one["msg"].removeprefix("Value error, ")
+    return {"field": path_of((*before, *one["loc"])), "code": code, "detail": detail}
+
+
+def path_of(place: Sequence[str | int]) -> str:
+    """Where something stands in a body: `attachments[0].content`."""
+    return "".join(_steps(place)).removeprefix(".")[:LONGEST_FIELD] or "body"
+
+
+def _steps(place: Sequence[str | int]) -> Iterator[str]:
+    for step in place:
+        yield f"[{step}]" if isinstance(step, int) else f".{step}"

@@ -1,0 +1,112 @@
+"""One HTTP connection: uvicorn's, with bounds on how long a request takes to arrive and how much head it has."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from pillarbox.api.problems import MEDIA_TYPE, Problem, busy
+
+# Octets of a request line and its header fields: four times what browsers and proxies let pass.
+MOST_HEAD = 32 * 1024
+# Seconds for which the rest of a refused body is read and thrown away. To close at once would make the client's kernel
+# forget the answer before the client has read it.
+LINGER = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a server allows its clients."""
+
+    connections: int
+    request_timeout: float
+
+
+class Connection(HttpToolsProtocol):
+    """A connection that does not wait for ever. A request that arrives in one piece, as most do, costs no timer."""
+
+    def __init__(self, *args: Any, bounds: Bounds, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._bounds = bounds
+        self._timer: asyncio.TimerHandle | None = None
+        self._lingers = False
+        self._in_head = False
+        self._arriving = False  # between a request's first octet and its last
+        self._head = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self._bounds.connections:
+            self._refuse(busy("too many connections are open"))
+        else:
+            self._arm(self._bounds.request_timeout)  # for the first octet
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if not self._arriving:
+            self._disarm()
+        elif self._in_head and self._is_too_much(len(data)):
+            self._refuse(Problem("head-too-large", f"the request's head may have {MOST_HEAD} octets"))
+        elif self._is_answered() and not self._lingers:
+            self._disarm()
+            self._lingers = True
+            self._arm(LINGER)
+        elif self._timer is None:
+            self._arm(self._bounds.request_timeout)
+
+    def on_message_begin(self) -> None:
+        self._in_head = self._arriving = True
+        self._head = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._arriving = self._lingers = False
+        super().on_message_complete()
+
+    def _is_too_much(self, octets: int) -> bool:
+        self._head += octets
+        return self._head > MOST_HEAD
+
+    def _is_answered(self) -> bool:
+        """Whether a request has its answer before it has arrived."""
+        return not self._in_head and self.cycle is not None and self.cycle.response_complete
+
+    def _arm(self, seconds: float) -> None:
+        self._timer = self.loop.call_later(seconds, self._late)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        """Nothing more is waited for; whoever has sent a part of a request hears why."""
+        if self._arriving and (self._in_head or not self.cycle.response_started):
+            seconds = self._bounds.request_timeout
+            self._refuse(Problem("request-timeout", f"the request did not arrive within {seconds:g} seconds"))
+        else:
+            self.transport.close()
+
+    def _refuse(self, problem: Problem) -> None:
+        answer = problem.response()
+        head = [
+            STATUS_LINE[answer.status_code],
+            *(b"%s: %s\r\n" % (name, value) for name, value in answer.raw_headers),
+            b"connection: close\r\n\r\n",
+        ]
+        assert answer.media_type == MEDIA_TYPE
+        self.transport.write(b"".join(head) + bytes(answer.body))
+        self.transport.close()

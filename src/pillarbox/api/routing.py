@@ -1,0 +1,132 @@
+"""How an operation is carried out: who asks is known before a byte of the body is read; a body is parsed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+from starlette.responses import Response
+
+from pillarbox.api.bodies import SMALL, check_json
+from pillarbox.api.door import STATE, Asked, let_in
+from pillarbox.api.problems import EXPECTED, Problem, invalid, problem_of
+from pillarbox.model.access import Scope
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Send
+    from starlette.types import Scope as ASGIScope
+
+    from pillarbox.api.bodies import Bodies
+    from pillarbox.app import App
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+KEY_HEADER = "idempotency-key"
+
+
+class Operation(APIRoute):
+    """An operation that needs scopes. FastAPI reads its parameters; its body, if it has one, is small."""
+
+    @property
+    def scopes(self) -> list[Scope]:
+        """What a key needs for this; written where generated clients see it, too."""
+        assert self.openapi_extra is not None
+        return [Scope(one) for one in self.openapi_extra["security"][0]["key"]]
+
+    def get_route_handler(self) -> Handler:
+        handle = super().get_route_handler()
+        has_body = self.body_field is not None
+        scopes = self.scopes
+
+        async def run(request: Request) -> Response:
+            app, bodies = context_of(request)
+            request.scope[STATE] = await let_in(request, app, scopes)
+            if not has_body:
+                return await handle(request)
+            check_json(request.headers)
+            with bodies.hold(SMALL) as body:
+                return await handle(Given(request, await body.read(request.headers, request.receive)))
+
+        return run
+
+
+class Given(Request):
+    """A request whose body was read already."""
+
+    def __init__(self, request: Request, body: bytes) -> None:
+        super().__init__(request.scope, request.receive)
+        self._given = body
+
+    async def body(self) -> bytes:
+        return self._given
+
+    async def json(self) -> Any:
+        return from_json(self._given)
+
+
+class Submission(Operation):
+    """An operation that takes mails: its body may be large, and goes from bytes to the model in one step."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        run = self.get_route_handler()
+
+        async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+            """As FastAPI's, without its stacks for files and dependencies, of which there are none."""
+            try:
+                response = await run(Request(scope, receive))
+            except (Problem, *EXPECTED) as error:
+                response = problem_of(error).response()
+            await response(scope, receive, send)
+
+        self.app = app
+
+    def get_route_handler(self) -> Handler:
+        call, scopes = self.endpoint, self.scopes
+        model: type[BaseModel] = self.body_field.field_info.annotation  # type: ignore[union-attr,assignment]
+
+        async def run(request: Request) -> Response:
+            app, bodies = context_of(request)
+            asked = await let_in(request, app, scopes)
+            headers = request.headers
+            check_json(headers)
+            with bodies.hold(app.settings.http_max_body) as body:
+                given = parsed(model, await body.read(headers, request.receive))
+                answer: Response = await call(asked, given, headers.get(KEY_HEADER))
+                return answer
+
+        return run
+
+
+def parsed(model: type[BaseModel], body: bytes) -> Any:
+    """The body as a model."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise invalid(error) from None
+
+
+def context_of(request: Request) -> tuple[App, Bodies]:
+    """What the server keeps for its operations."""
+    return request.app.state.context  # type: ignore[no-any-return]
+
+
+async def asked_by(request: Request) -> Asked:
+    asked: Asked = request.scope[STATE]
+    return asked
+
+
+# Who asks, as an operation gets it.
+Who = Annotated[Asked, Depends(asked_by)]
+
+
+def router(kind: type[APIRoute] = Operation) -> APIRouter:
+    return APIRouter(route_class=kind)
+
+
+def json_response(model: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A model as an answer, written once."""
+    return Response(model.model_dump_json(by_alias=True), status, headers, "application/json")

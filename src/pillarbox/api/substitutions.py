@@ -1,0 +1,59 @@
+"""One mail for many recipients: what stands for `{{name}}` in its subject, text and html. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from html import escape
+from typing import Any
+
+from pillarbox.accept.checks import MAX_BODY_OCTETS
+from pillarbox.accept.mail import Mail
+from pillarbox.errors import InvalidMail
+
+Values = Mapping[str, str | int | float]
+_place = re.compile(r"\{\{ ?([A-Za-z_][A-Za-z0-9_.-]{0,63}) ?\}\}")
+_FIELDS = ("subject", "text", "html")
+
+
+class Template:
+    """A mail with places for values, taken apart once for all its recipients."""
+
+    def __init__(self, mail: Mail) -> None:
+        self._mail = mail
+        # Literal texts and names by turns, as `split` gives them.
+        self._parts = {name: _place.split(text) for name in _FIELDS if (text := getattr(mail, name)) is not None}
+        self._names = {name for parts in self._parts.values() for name in parts[1::2]}
+
+    def fill(self, to: tuple[str, ...], values: Values, idempotency_key: str | None) -> Mail:
+        """The mail for one recipient; InvalidMail if a value is missing, or has no place."""
+        self._check(values)
+        texts = {str(name): str(value) for name, value in values.items()}
+        escaped = {name: escape(value) for name, value in texts.items()}
+        filled: dict[str, Any] = {
+            field: _join(field, parts, escaped if field == "html" else texts) for field, parts in self._parts.items()
+        }
+        return replace(self._mail, to=to, idempotency_key=idempotency_key, **filled)
+
+    def _check(self, values: Values) -> None:
+        for name in sorted(self._names - values.keys()):
+            raise InvalidMail("missing_substitution", "substitutions", f"there is no value for {{{{{name}}}}}")
+        for name in sorted(values.keys() - self._names):
+            raise InvalidMail(
+                "unknown_substitution",
+                "substitutions",
+                f"nothing in subject, text or html is called {{{{{name[:64]}}}}}",
+                "remove it, or correct its name",
+            )
+
+
+def _join(field: str, parts: list[str], values: Mapping[str, str]) -> str:
+    """Put values into their places, unless more came out of it than a body may have: few letters could become many."""
+    if sum(map(len, _pieces(parts, values))) > MAX_BODY_OCTETS:
+        raise InvalidMail("too_big", field, "may have 1 MiB with its substitutions", "send a link instead")
+    return "".join(_pieces(parts, values))
+
+
+def _pieces(parts: list[str], values: Mapping[str, str]) -> Iterator[str]:
+    return (values[part] if place % 2 else part for place, part in enumerate(parts))

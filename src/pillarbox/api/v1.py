@@ -1,0 +1,110 @@
+"""The HTTP API, `/api/v1`: FastAPI for its description and its parameters, our own way from request to operation."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from pillarbox.api import admin, batch, described, listing, messages, own_access, page, resend
+from pillarbox.api.bodies import Bodies
+from pillarbox.api.problems import EXPECTED, Problem, invalid, problem_of
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from pillarbox.app import App
+
+PLACE = "/api/v1"
+VERSION = "1"
+TITLE = "Pillarbox"
+DESCRIPTION = """\
+Hand mails over, see what became of them, and change what still can be.
+
+Send an API key as `Authorization: Bearer pbx_…`; `security` of each operation names the scopes it needs. Errors are
+problems as in RFC 9457, with a stable `type`. A field that does not exist is an error, not ignored.
+"""
+TAGS = [
+    {"name": "messages", "description": "Mails, and what becomes of them."},
+    {"name": "keys", "description": "The tenant's own keys and SMTP logins."},
+    {"name": "admin", "description": "The installation: tenants, all keys and logins."},
+]
+KEY = {"type": "http", "scheme": "bearer", "bearerFormat": "pbx_…", "description": "An API key."}
+# The one most asked for comes first: routes are tried in order.
+ROUTERS = (
+    messages.submissions, batch.routes, listing.routes, messages.routes, resend.routes, own_access.routes, admin.routes,
+)  # fmt: skip
+OPERATIONS = [route for router in ROUTERS for route in router.routes]
+
+
+class Api(FastAPI):
+    """The API of one installation; None: only to be described."""
+
+    def __init__(self, app: App | None) -> None:
+        extra: list[BaseRoute] = [Route("/openapi.json", self._described), Route("/", self._shown)]
+        super().__init__(
+            routes=[*OPERATIONS, *extra], openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False,
+            exception_handlers={
+                **dict.fromkeys((*EXPECTED, Problem, HTTPException, Exception), _answer),
+                RequestValidationError: _answer_invalid,
+            },
+        )  # fmt: skip
+        if app is not None:
+            self.state.context = (app, Bodies(app.settings.http_bytes_in_flight))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As Starlette does it: FastAPI's telemetry looks into the environment at every request, and we have ours."""
+        await Starlette.__call__(self, scope, receive, send)
+
+    def openapi(self) -> dict[str, Any]:
+        return description()
+
+    async def _described(self, request: Request) -> Response:
+        return JSONResponse(description())
+
+    async def _shown(self, request: Request) -> Response:
+        return HTMLResponse(page.operations(description(), PLACE))
+
+
+@cache
+def description() -> dict[str, Any]:
+    """The API as OpenAPI 3.1 describes it."""
+    told = get_openapi(
+        title=TITLE, version=VERSION, description=DESCRIPTION, routes=OPERATIONS, tags=TAGS, servers=[{"url": PLACE}]
+    )
+    parts = told["components"]
+    parts["securitySchemes"] = {"key": KEY}
+    problem = described.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    parts["schemas"] |= problem.pop("$defs", {}) | {"Problem": problem}
+    _forget_other_errors(told)
+    return told
+
+
+def _forget_other_errors(told: dict[str, Any]) -> None:
+    """Drop what FastAPI adds for its own answer to wrong parameters, which is never given here."""
+    for methods in told["paths"].values():
+        for one in methods.values():
+            if "application/json" in one["responses"].get("422", {}).get("content", ()):
+                del one["responses"]["422"]
+    for name in ("HTTPValidationError", "ValidationError"):
+        told["components"]["schemas"].pop(name, None)
+
+
+async def _answer(request: Request, error: Exception) -> Response:
+    return problem_of(error).response()
+
+
+async def _answer_invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    found = error.errors()
+    if any(one["loc"][0] == "path" for one in found):  # what cannot be an id or a name is nobody's
+        return Problem("not-found", "there is nothing with this id or name").response()
+    return invalid([{**one, "loc": one["loc"][1:]} for one in found]).response()

@@ -1,0 +1,74 @@
+"""The API's reference page says what the API has, and no more."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pillarbox.api.bodies import SMALL
+from pillarbox.api.listing import MOST_ON_PAGE, SYNONYMS, MessageQuery
+from pillarbox.api.new_message import MOST_IN_BATCH, NewAttachment, NewMessage
+from pillarbox.api.problem_types import TYPES
+from pillarbox.api.protocol import MOST_HEAD
+from pillarbox.api.v1 import description
+from pillarbox.settings import SPECS
+from pillarbox.store.pages import LOOKED_AT
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+PAGE = (REFERENCE / "http.md").read_text("utf-8")
+
+
+def words(text: str) -> set[str]:
+    return set(re.findall(r"`([^`\n]+)`", text))
+
+
+def section(title: str) -> str:
+    found = re.search(rf"^### {title}$(.*?)(?=^##+ |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert found, title
+    return found[1]
+
+
+def test_every_operation_is_documented_with_its_scopes() -> None:
+    said = {
+        (operation, tuple(words(scopes)))
+        for operation, scopes in re.findall(r"^\| `([A-Z]+ /[^`]*)` \| ([^|]*) \|", section("Operations"), re.MULTILINE)
+    }
+    told = {
+        (f"{method.upper()} {path}", tuple(words(", ".join(f"`{one}`" for one in it["security"][0]["key"]))))
+        for path, methods in description()["paths"].items()
+        for method, it in methods.items()
+    }
+    assert said == told
+
+
+def test_every_field_of_a_mail_is_documented() -> None:
+    fields = description()["components"]["schemas"]["NewMessage"]["properties"].keys()
+    assert fields | NewAttachment.model_fields.keys() <= words(section("Sending"))
+    assert len(fields) == len(NewMessage.model_fields)
+
+
+def test_every_filter_is_documented() -> None:
+    fields = {one.alias or name for name, one in MessageQuery.model_fields.items()}
+    assert fields | SYNONYMS.keys() <= words(section("Listing"))
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_every_problem_is_documented(name: str) -> None:
+    assert f"| `/problems/{name}` | {TYPES[name].status} |" in (REFERENCE / "problems.md").read_text("utf-8")
+
+
+def test_limits_are_documented_with_their_values() -> None:
+    limits = section("Limits")
+    for name, spec in SPECS.items():
+        if name.startswith("http_") and name != "http_hosts":
+            assert f"`{name}`" in limits, name
+            number = re.match(r"\d+", spec.default)
+            assert number
+            assert f"({number[0]}" in limits, name
+    assert f"{MOST_HEAD // 1024} KiB" in limits
+    assert f"{SMALL // 1024} KiB" in limits
+    assert f"{LOOKED_AT:,} messages" in section("Listing")
+    assert f"1 to {MOST_ON_PAGE}" in section("Listing")
+    assert f"up to {MOST_IN_BATCH}" in section("Batches")
