@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pillarbox.accept.enqueue import enqueue, enqueue_many
 from pillarbox.accept.mail import Attachment, Mail
 from pillarbox.errors import InvalidMail
 
-__all__ = ["Attachment", "InvalidMail", "Mail", "__version__", "enqueue", "enqueue_many"]
+if TYPE_CHECKING:
+    from pillarbox.client.asynchronous import AsyncClient
+    from pillarbox.client.sync import Client
+
+__all__ = ["AsyncClient", "Attachment", "Client", "InvalidMail", "Mail", "__version__", "enqueue", "enqueue_many"]
 
 __version__: str
 
 
 def __getattr__(name: str) -> Any:
-    """Look the version up when it is asked for: that takes longer than everything else here together."""
+    """What is looked up or imported only when it is asked for: each takes longer than all else here together."""
+    if name == "Client":
+        from pillarbox.client.sync import Client
+
+        return Client
+    if name == "AsyncClient":
+        from pillarbox.client.asynchronous import AsyncClient
+
+        return AsyncClient
     if name == "__version__":
         from importlib.metadata import version
 

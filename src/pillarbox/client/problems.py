@@ -1,0 +1,76 @@
+"""Problems that the server answers (RFC 9457) as our own errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pillarbox.errors import (
+    IdempotencyConflict,
+    InvalidMail,
+    NoAnswer,
+    NotAllowed,
+    NotFound,
+    NotPossible,
+    PillarboxError,
+    StoreError,
+    Throttled,
+    Unauthorized,
+    UnknownName,
+)
+
+_FIELDS = {"from": "sender"}
+_UNKNOWN = ("unknown_class", "unknown_tenant")
+_PLAIN: Mapping[str, type[PillarboxError]] = {
+    "unauthorized": Unauthorized, "not-found": NotFound, "in-flight": NotPossible, "not-possible": NotPossible,
+    "content-purged": NotPossible, "taken": NotPossible, "store-away": StoreError, "overloaded": StoreError,
+}  # fmt: skip
+_OF_FIELDS: Mapping[str, type[InvalidMail] | type[NotAllowed]] = {
+    "invalid-mail": InvalidMail, "invalid-request": InvalidMail, "malformed": InvalidMail, "too-large": InvalidMail,
+    "idempotency-conflict": IdempotencyConflict, "not-allowed": NotAllowed, "foreign-origin": NotAllowed,
+}  # fmt: skip
+# Seconds to wait when we are told to, but not how long.
+WAIT = 1.0
+
+
+def error_of(status: int, headers: Mapping[str, str], body: bytes) -> PillarboxError:
+    """The error that an answer with a status of 300 or more means."""
+    problem = _problem(body)
+    if problem is None:  # of a proxy between us, or of something else altogether
+        return NoAnswer(f"the server answered {status}, and not as Pillarbox does", status)
+    return of_problem(problem, retry_after(headers))
+
+
+def of_problem(problem: Mapping[str, Any], wait: float | None = None) -> PillarboxError:
+    """A problem as an error; `wait` is its Retry-After."""
+    name = str(problem.get("type", "")).rpartition("/")[2]
+    detail = str(problem.get("detail") or problem.get("title") or name)
+    if name in _OF_FIELDS:
+        return _of_field(name, detail, problem)
+    if name == "throttled":
+        return Throttled(detail, WAIT if wait is None else wait)
+    if name in _PLAIN:
+        return _PLAIN[name](detail)
+    return NoAnswer(f"{detail} ({name})", int(problem.get("status", 0)))
+
+
+def _of_field(name: str, detail: str, problem: Mapping[str, Any]) -> InvalidMail | NotAllowed:
+    code = str(problem.get("code") or name.replace("-", "_"))
+    field = str(problem.get("field") or "message")
+    kind = UnknownName if code in _UNKNOWN else _OF_FIELDS[name]
+    return kind(code, _FIELDS.get(field, field), detail, problem.get("hint"))
+
+
+def _problem(body: bytes) -> Mapping[str, Any] | None:
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and "type" in found else None
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """The seconds of a Retry-After header; those with a date are passed over, for clocks differ."""
+    value = headers.get("Retry-After", "")
+    return float(value) if value.isascii() and value.isdecimal() and len(value) < 9 else None
