@@ -45,6 +45,11 @@ async def take(queue: Queue, limit: int = 100) -> list[Claimed]:
     return await queue.claim(limit, PLENTY, True)
 
 
+async def any_order(database: Database) -> None:
+    """Let several workers take from one lane."""
+    await database.execute("UPDATE pillarbox.tenants SET order_mode = 'parallel'")
+
+
 async def test_a_claim_carries_the_whole_message(new_queue: NewQueue, database: Database) -> None:
     queue = await new_queue()
     message_id = await enqueue(
@@ -59,6 +64,8 @@ async def test_a_claim_carries_the_whole_message(new_queue: NewQueue, database: 
     assert await states(database, message_id) == ["processing"] * 4
 
 
+@pytest.mark.req("REQ-QUEUE-U001")
+@pytest.mark.req("REQ-QUEUE-N004")
 async def test_first_attempts_come_in_the_order_of_acceptance(new_queue: NewQueue, database: Database) -> None:
     ids = [await enqueue(database) for _ in range(20)]
     queue = await new_queue()
@@ -66,6 +73,7 @@ async def test_first_attempts_come_in_the_order_of_acceptance(new_queue: NewQueu
     assert claimed == ids
 
 
+@pytest.mark.req("REQ-QUEUE-O001")
 async def test_urgent_goes_first_and_bulk_last(new_queue: NewQueue, database: Database) -> None:
     ids = {priority: await enqueue(database, priority=priority) for priority in ("bulk", "normal", "urgent")}
     claimed = [one.message.id for one in await take(await new_queue())]
@@ -82,7 +90,9 @@ async def test_claims_are_bounded_by_count_and_bytes(new_queue: NewQueue, databa
     assert len(await queue.claim(5, 100, True)) == 1  # alone, it may be larger than the bound
 
 
+@pytest.mark.req("REQ-QUEUE-E010")
 async def test_settling_needs_the_current_claim(new_queue: NewQueue, database: Database) -> None:
+    await any_order(database)
     first, second = await new_queue(), await new_queue()
     message_id = await enqueue(database)
     [lost] = await take(first)
@@ -119,7 +129,7 @@ async def test_a_deferred_delivery_waits_and_comes_back(new_queue: NewQueue, dat
     )
     await queue.settle(Account(later))
     assert await take(queue) == []
-    assert 25 < (await queue.next_due() or 0) <= 30
+    assert 25 < (queue.next_due() or 0) <= 30
     await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = now()")
     [again] = await take(queue)
     assert again.message.id == message_id
@@ -129,9 +139,9 @@ async def test_a_deferred_delivery_waits_and_comes_back(new_queue: NewQueue, dat
 
 async def test_with_nothing_deferred_nothing_is_due(new_queue: NewQueue, database: Database) -> None:
     queue = await new_queue()
-    assert await queue.next_due() is None
+    assert queue.next_due() is None
     await enqueue(database)
-    assert await queue.next_due() is None
+    assert queue.next_due() is None
 
 
 async def test_outcomes_are_per_recipient(new_queue: NewQueue, database: Database) -> None:
@@ -156,7 +166,9 @@ async def test_a_backlog_of_deferred_mails_does_not_starve_new_ones(new_queue: N
     assert len(claimed & fresh) == 5
 
 
+@pytest.mark.req("REQ-QUEUE-N005")
 async def test_the_reaper_takes_back_what_a_dead_worker_held(new_queue: NewQueue, database: Database) -> None:
+    await any_order(database)
     dead, alive = await new_queue(0.0), await new_queue()
     kept = await enqueue(database)
     assert await take(dead) == []  # an expired lease claims nothing
@@ -224,6 +236,7 @@ async def test_expired_mails_are_marked(new_queue: NewQueue, database: Database)
 
 
 async def test_claims_whose_answer_was_lost_are_given_back(new_queue: NewQueue, database: Database) -> None:
+    await any_order(database)
     queue, other = await new_queue(), await new_queue()
     known, stray, theirs = [await enqueue(database) for _ in range(3)]
     [held] = await take(queue, 1)

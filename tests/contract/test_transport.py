@@ -86,6 +86,7 @@ async def test_a_mail_arrives_with_its_envelope_and_content(desk: Desk) -> None:
     assert desk.arrived() == [("a@x.test", ("b@x.test", "c@x.test"), MAIL)]
 
 
+@pytest.mark.req("REQ-QUEUE-U003")
 async def test_a_report_has_one_outcome_for_each_recipient(desk: Desk) -> None:
     before = asyncio.get_running_loop().time()
     report = await desk.transport.send(parcel("b@x.test", "c@x.test", "d@x.test"))
@@ -119,6 +120,7 @@ async def test_the_right_to_begin_is_asked_before_anything_can_be_accepted(desk:
     assert set(arrived_when_asked) == {0}
 
 
+@pytest.mark.req("REQ-QUEUE-U003")
 async def test_a_failing_provider_is_reported_not_raised(desk: Desk) -> None:
     desk.fail()
     report = await desk.transport.send(parcel("b@x.test", "c@x.test"))

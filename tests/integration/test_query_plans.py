@@ -14,6 +14,10 @@ from pillarbox.store.database import Database
 
 HISTORY = 30_000
 COLUMNS = 15  # arrays that `settle` takes
+STATEMENTS = (
+    "survey", "claim", "take_lanes", "give_lanes", "settle", "release", "reap", "promote", "release_strays"
+)  # fmt: skip
+CLAIM = (1, [1], [1], [100], [50], 100, 2**30, True, 1)
 
 
 async def remember(database: Database) -> None:
@@ -52,18 +56,20 @@ async def plan_of(database: Database, query: str, *arguments: Any) -> list[str]:
     return list(scans(json.loads(text)[0]["Plan"]))
 
 
-@pytest.mark.parametrize("name", ["claim", "settle", "release", "reap", "promote", "next_due", "release_strays"])
+@pytest.mark.parametrize("name", STATEMENTS)
 async def test_no_large_table_is_read_whole(database: Database, name: str) -> None:
     await remember(database)
     queue = PostgresQueue(database)
     await queue.register("plans", 60)
     arguments: dict[str, tuple[Any, ...]] = {
-        "claim": (queue.worker, 100, 2**30, True),
+        "survey": (queue.worker, 0, -1, 1000, 1),
+        "claim": CLAIM,
+        "take_lanes": (queue.worker, [], []),
         "settle": (queue.worker, *([] for _ in range(COLUMNS))),
         "release": ([], []),
         "reap": (1000, 60.0),
         "promote": (1000,),
-        "next_due": (),
+        "give_lanes": (queue.worker, [], []),
         "release_strays": (queue.worker, []),
     }
     found = await plan_of(database, QUERIES[name], *arguments[name])
@@ -85,6 +91,12 @@ async def test_a_claim_finds_the_rest_of_its_messages_by_their_key(database: Dat
     await remember(database)
     await database.execute("UPDATE pillarbox.deliveries SET state = 'sent'")
     await database.execute("VACUUM ANALYZE pillarbox.deliveries")  # statistics that know of nothing queued
-    found = Counter(await plan_of(database, QUERIES["claim"], 1, 100, 2**30, True))
+    found = Counter(await plan_of(database, QUERIES["claim"], *CLAIM))
     # By the partial indexes to choose the heads, once each; by the key for everything else.
-    assert (found["deliveries_fresh"], found["deliveries_live"], found["deliveries_pkey"]) == (1, 1, 3)
+    assert (found["deliveries_ready"], found["deliveries_deferred"], found["deliveries_pkey"]) == (1, 1, 5)
+
+
+async def test_a_survey_jumps_from_lane_to_lane(database: Database) -> None:
+    await remember(database)
+    found = Counter(await plan_of(database, QUERIES["survey"], 1, 0, -1, 1000, 1))
+    assert (found["deliveries_ready"], found["deliveries_deferred"], found["deliveries_pkey"]) == (2, 2, 0)

@@ -39,6 +39,7 @@ async def test_each_recipient_has_its_own_outcome(database: Database, database_u
     assert "x.example>" not in conversation
 
 
+@pytest.mark.req("REQ-QUEUE-N005")
 async def test_a_lost_answer_is_unknown_and_sent_again(database: Database, database_url: str) -> None:
     async with SmtpServer(Faults(body=[Drop(stored=True)])) as server:
         await add_smtp(database, server)

@@ -39,6 +39,8 @@ async def _attempted(database: Database, message_id: object, made: int) -> list[
     return rows if rows[0]["attempts"] >= made and rows[0]["state"] == "queued" else None
 
 
+@pytest.mark.req("REQ-QUEUE-E006")
+@pytest.mark.req("REQ-QUEUE-S001")
 async def test_the_last_attempt_is_final(database: Database, database_url: str) -> None:
     async with SmtpServer(Faults(mail="421 4.3.2 going down")) as server:
         await add_smtp(database, server)

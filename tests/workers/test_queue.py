@@ -6,7 +6,7 @@ import asyncio
 
 from tests.harness import enqueue
 
-from pillarbox.queue.postgres import QUERIES, PostgresQueue
+from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.store.database import Database
 
 
@@ -21,7 +21,8 @@ async def test_select_for_update_skip_locked(database: Database) -> None:
     ids = {await enqueue(database, f"r{k}@mail.example") for k in range(50)}
     queue = await registered(database)
     async with database.transaction() as open_elsewhere:
-        rows = await open_elsewhere.fetch(QUERIES["claim"], queue.worker, 10, 2**30, True)
+        locked = "SELECT message_id FROM pillarbox.deliveries ORDER BY seq LIMIT 10 FOR UPDATE"
+        rows = await open_elsewhere.fetch(locked)
         elsewhere = {row["message_id"] for row in rows}
         here = {claimed.message.id for claimed in await asyncio.wait_for(queue.claim(100, 2**30, True), 5)}
     assert len(elsewhere) == 10
@@ -30,6 +31,7 @@ async def test_select_for_update_skip_locked(database: Database) -> None:
 
 async def test_concurrent_claims_are_disjoint(database: Database) -> None:
     ids = {await enqueue(database, f"r{k}@mail.example") for k in range(60)}
+    await database.execute("UPDATE pillarbox.tenants SET order_mode = 'parallel'")
     queues = [await registered(database) for _ in range(4)]
     claims = await asyncio.gather(*(queue.claim(10, 2**30, True) for queue in queues for _ in range(3)))
     claimed = [one.message.id for batch in claims for one in batch]

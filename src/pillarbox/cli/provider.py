@@ -14,6 +14,7 @@ from rich.text import Text
 from pillarbox.cli import options, output, provider_add
 from pillarbox.cli.command import Given, command
 from pillarbox.errors import InvalidMail, NotFound
+from pillarbox.model.access_settings import MOST
 from pillarbox.model.message import Content, Message
 from pillarbox.model.provider import Provider, SmtpSettings
 from pillarbox.store import catalog, providers
@@ -32,6 +33,7 @@ def register(root: typer.Typer) -> None:
     command(group, "test")(prove)
     command(group, "enable")(enable)
     command(group, "disable")(disable)
+    command(group, "limit")(limit)
     command(group, "remove")(remove)
     root.add_typer(group, name="provider")
 
@@ -78,7 +80,12 @@ def _public(provider: Provider, secret: bool) -> dict[str, Any]:
     return {
         "id": provider.id, "name": provider.name, "kind": provider.kind, "enabled": provider.enabled,
         "retry": provider.retry, "settings": dict(provider.settings), "secret": "****" if secret else None,
+        **_rates(provider),
     }  # fmt: skip
+
+
+def _rates(provider: Provider) -> dict[str, int | None]:
+    return {name: getattr(provider, name) for name in ("rate_per_second", "rate_per_hour", "rate_per_day")}
 
 
 async def show(given: Given, name: Name) -> None:
@@ -100,6 +107,7 @@ async def show(given: Given, name: Name) -> None:
         ("secret", public["secret"]),
     ]
     rows.append(("retry", provider.retry or "quadratic (default)"))
+    rows += [(name.replace("_", " "), rate) for name, rate in _rates(provider).items() if rate]
     output.pairs(rows + (_smtp_rows(provider.settings) if provider.kind == "smtp" else []))
 
 
@@ -189,6 +197,41 @@ async def _switch(given: Given, name: str, enabled: bool) -> None:
         await providers.enable_provider(app.database, name, enabled)
     word = "enabled" if enabled else "disabled"
     output.print_json({"name": name, "enabled": enabled}) if given.json else output.say(f"{word} {name}")
+
+
+Rate = typer.Option(metavar="N", min=1, max=MOST, show_default=False)
+
+
+async def limit(
+    given: Given,
+    name: Name,
+    rate_per_second: Annotated[int | None, Rate] = None,
+    rate_per_hour: Annotated[int | None, Rate] = None,
+    rate_per_day: Annotated[int | None, Rate] = None,
+    none: Annotated[bool, typer.Option("--none", help="Lift the limits that are not given.")] = False,
+) -> None:
+    """Limit how many mails leave through a provider in a time; more wait, and say so. What is not given stays.
+
+    \b
+    Examples:
+      pillarbox provider limit relay --rate-per-second 14 --rate-per-day 50000
+      pillarbox provider limit relay --none
+    """
+    wanted = (rate_per_second, rate_per_hour, rate_per_day)
+    if not none and wanted == (None, None, None):
+        raise typer.BadParameter("give a limit, or --none to lift them all")
+    async with given.app() as app:
+        before = _rates(await _find(app, name)).values()
+        rates = [new if new or none else old for new, old in zip(wanted, before, strict=True)]
+        await providers.limit_provider(app.database, name, *rates)
+        public = _rates(await _find(app, name))
+    if given.json:
+        output.print_json({"name": name, **public})
+    else:
+        said = ", ".join(
+            f"{rate:,} {kind.removeprefix('rate_').replace('_', ' ')}" for kind, rate in public.items() if rate
+        )
+        output.say(f"{name}: {said or 'no limit'}")
 
 
 async def remove(given: Given, name: Name, yes: options.Yes = False) -> None:

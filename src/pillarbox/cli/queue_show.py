@@ -17,8 +17,8 @@ from pillarbox.deliver.mime import compose
 from pillarbox.errors import NotFound
 from pillarbox.model.delivery import State
 from pillarbox.model.message import Content
-from pillarbox.model.retry import POLICIES
 from pillarbox.store import messages
+from pillarbox.store.messages import WAITING, policy_of, remaining
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 MASK = "**** (masked: the class of this mail is secret)"
 # Lines of the text shown beside the story; --raw shows it whole.
 PREVIEW = 12
-WAITING = (State.PENDING, State.QUEUED, State.PROCESSING)
 
 
 def register(group: typer.Typer) -> None:
@@ -78,22 +77,9 @@ def as_json(story: Story) -> dict[str, Any]:
     """The story with stable keys; each delivery with what its retry policy still holds for it."""
     told: dict[str, Any] = output.plain(story)
     for delivery, facts in zip(told["deliveries"], story.deliveries, strict=True):
-        delivery["retry"] = _policy(facts, story.message)
+        delivery["retry"] = policy_of(facts, story.message)
         delivery["then_after_seconds"] = remaining(facts, story.message)
     return told
-
-
-def _policy(delivery: DeliveryFacts, envelope: Envelope) -> str | None:
-    """The policy followed; None while no provider was asked and the class has none of its own."""
-    return delivery.retry or envelope.retry
-
-
-def remaining(delivery: DeliveryFacts, envelope: Envelope) -> list[float]:
-    """The waits still ahead after the next attempt, without their jitter."""
-    policy = POLICIES.get(_policy(delivery, envelope) or "")
-    if policy is None or delivery.state not in WAITING:
-        return []
-    return policy.schedule(envelope.max_attempts)[delivery.attempts :]
 
 
 def _tell(story: Story, content: Content | None) -> None:
@@ -145,13 +131,17 @@ def _tell_deliveries(story: Story) -> None:
     output.table(("n#", "", "recipient~", "state", "tries#", "reason", "provider", "next attempt"), rows)
     plans: dict[str, list[str]] = {}
     for one in story.deliveries:
-        if one.state in WAITING and (policy := _policy(one, story.message)):
+        if one.state in WAITING and (policy := policy_of(one, story.message)):
             plan = ", ".join(map(output.span, remaining(one, story.message))) or "no more: it was the last"
             plans.setdefault(f"retry policy {policy}; if the next attempt fails, then after {plan}", []).append(
                 str(one.n)
             )
     for plan, numbers in plans.items():
         output.say(Text(f"  {', '.join(numbers)}: {plan}", style="dim"))
+    if (held := story.waiting) is not None:
+        whose = "its tenant" if held.waits_for == "tenant_rate" else "the provider"
+        said = f"  waits for the rate limit of {whose} ({held.most:,} per {held.period}); expected to leave "
+        output.say(Text(said + output.ahead(held.expected_at), style="yellow"))
 
 
 def _next(one: DeliveryFacts) -> str:

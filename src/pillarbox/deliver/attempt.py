@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pillarbox.deliver.lease import Lease
 from pillarbox.deliver.mime import compose
 from pillarbox.deliver.roster import Line, Roster
 from pillarbox.deliver.transports.base import Parcel, Recipient, Report
@@ -33,13 +32,16 @@ class Result:
     secret: bool
 
 
-async def attempt(claimed: Claimed, roster: Roster, lease: Lease) -> Result:
-    """Carry one claimed message to its end. Raises NotStarted when nothing was sent and the claim can be released."""
+async def attempt(claimed: Claimed, roster: Roster, may_begin: Callable[[], bool]) -> Result:
+    """Carry one claimed message to its end. Raises NotStarted when nothing was sent and the claim can be released.
+
+    `may_begin` is asked right before the first byte leaves: whether the claim's lease still allows it.
+    """
     line = route(roster)
     policy = roster.class_of(claimed.class_name).retry or line.policy
     if (refusal := refuse(claimed, policy)) is not None:
         return conclude(claimed, roster, line, policy, same_for_all(claimed, refusal))
-    parcel = pack(claimed, lease)
+    parcel = pack(claimed, may_begin)
     if isinstance(parcel, Outcome):
         return conclude(claimed, roster, line, policy, same_for_all(claimed, parcel))
     return conclude(claimed, roster, line, policy, await send(claimed, line, parcel))
@@ -64,7 +66,7 @@ def refuse(claimed: Claimed, policy: RetryPolicy) -> Outcome | None:
     return None
 
 
-def pack(claimed: Claimed, lease: Lease) -> Parcel | Outcome:
+def pack(claimed: Claimed, may_begin: Callable[[], bool]) -> Parcel | Outcome:
     """The envelope and the bytes; or an outcome when the content cannot be made into a legal mail."""
     assert claimed.content is not None
     try:
@@ -77,7 +79,7 @@ def pack(claimed: Claimed, lease: Lease) -> Parcel | Outcome:
         return deferred(Reason.MALFORMED, text=type(error).__name__)
     claimed.content = None  # the composed bytes replace it: memory is bounded by bytes in flight
     recipients = [Recipient(n, address) for n, address in zip(claimed.ns, claimed.recipients, strict=True)]
-    return Parcel(claimed.message.id, claimed.claim, sender, recipients, content, lease.valid)
+    return Parcel(claimed.message.id, claimed.claim, sender, recipients, content, may_begin)
 
 
 async def send(claimed: Claimed, line: Line, parcel: Parcel) -> Report:

@@ -15,8 +15,10 @@ from pillarbox.telemetry.metrics import Metrics
 log = logs.get("pillarbox.chores")
 # Deliveries per statement: large enough to empty a crashed worker's window at once.
 BATCH = 1000
-# Scheduled mails leave within a second of their time.
-PROMOTE_INTERVAL = 1.0
+# Scheduled mails leave within a second of their time, with room for a busy moment.
+PROMOTE_INTERVAL = 0.5
+# Tenants whose depth is read; as many as there are series for is enough.
+LONGEST_SHOWN = 50
 
 
 class Chores:
@@ -73,5 +75,6 @@ class Chores:
         """Look at the queue's depth for the metrics."""
         depth = await self._queue.depth()
         self._metrics.depth(depth, self._settings.depth_alert)
+        self._metrics.waiting_by_tenant(*await self._queue.longest(LONGEST_SHOWN))
         self._metrics.workers.set(await self._queue.workers_alive())
         return len(depth)

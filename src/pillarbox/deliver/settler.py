@@ -26,10 +26,17 @@ T = TypeVar("T")
 class Settler:
     """Collects results and untouched claims, and writes them in the background while more gather."""
 
-    def __init__(self, queue: Queue, metrics: Metrics, freed: Callable[[list[Claimed]], None]) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        metrics: Metrics,
+        freed: Callable[[list[Claimed]], None],
+        deferred: Callable[[float], None],
+    ) -> None:
         self._queue = queue
         self._metrics = metrics
         self._freed = freed
+        self._deferred = deferred
         self._results: list[Result] = []
         self._untouched: list[Claimed] = []
         self._work = asyncio.Event()
@@ -55,6 +62,9 @@ class Settler:
             del self._results[:LARGEST_BATCH]
             await self._insist(self._account, results)
             self._freed([result.claimed for result in results])
+            delays = [one.delay for result in results for one in result.settlements if one.delay is not None]
+            if delays:
+                self._deferred(min(delays))
         if claims := self._untouched[:LARGEST_BATCH]:
             del self._untouched[:LARGEST_BATCH]
             await self._insist(self._queue.release, claims)
@@ -99,6 +109,7 @@ class Settler:
         if not held:
             self._metrics.stale_settlements.inc()
             return
+        self._metrics.settled_for(result.claimed.tenant_id, settlement.state)
         self._metrics.outcome(result.provider, outcome.verdict, settlement.reason, settlement.took)
         if outcome.verdict is Verdict.UNKNOWN:
             self._metrics.unknown.inc()

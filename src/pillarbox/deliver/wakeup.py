@@ -20,14 +20,21 @@ PROBE_INTERVAL = 30.0
 
 
 class Wakeup:
-    """Waits for the next reason to look at the queue, and names it: notify, trailing, due or poll."""
+    """Waits for the next reason to look at the queue, and names it: notify, trailing, due, settled or poll."""
 
     def __init__(self) -> None:
         self._hinted = asyncio.Event()
+        self._only_go_on = False
         self._looks: list[float] = []
 
     def hint(self) -> None:
         """Something may be due: look now, and again a little later."""
+        self._only_go_on = False
+        self._hinted.set()
+
+    def go_on(self) -> None:
+        """A lane may go on of which the worker knows: no need to look what else there is."""
+        self._only_go_on = not self._hinted.is_set() or self._only_go_on
         self._hinted.set()
 
     async def wait(self, poll: float, due: float | None) -> str:
@@ -41,13 +48,20 @@ class Wakeup:
         if not await wait(self._hinted, seconds):
             return source
         self._hinted.clear()
+        if self._only_go_on:
+            if source == "trailing":  # the look after a hint is still to come
+                self._looks.insert(0, seconds)
+            return "settled"
         self._looks = list(TRAILING)
         return "notify"
 
-    @property
-    def looking(self) -> bool:
-        """Whether a look is coming soon anyway."""
-        return bool(self._looks) or self._hinted.is_set()
+    def hinted(self) -> bool:
+        """Whether there was a hint while nobody waited; the looks that follow one are due from now."""
+        if self._only_go_on or not self._hinted.is_set():
+            return False
+        self._hinted.clear()
+        self._looks = list(TRAILING)
+        return True
 
 
 async def listen(database: Database, wakeup: Wakeup, stop: asyncio.Event) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from pillarbox.deliver.attempt import attempt
 from pillarbox.deliver.lease import Lease
@@ -13,13 +15,17 @@ from pillarbox.deliver.roster import Roster
 from pillarbox.deliver.settler import Settler
 from pillarbox.deliver.wakeup import Wakeup
 from pillarbox.errors import NotStarted, StoreError
-from pillarbox.queue.base import Claimed, Queue
+from pillarbox.queue.base import LARGEST, Claimed, Queue
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 
 log = logs.get("pillarbox.worker")
 # While mails are in flight, wait until this share of the window is free: few large claims cost less than many small.
 WORTH_CLAIMING = 0.25
+# A worker that had no room for so long lets others dispatch its lanes: its provider is slow, theirs may not be.
+FULL_FOR = 0.1
+# How often it does so again while nothing ends: more of what it claimed may have begun, and others may have come.
+ASIDE_AGAIN = 1.0
 # Pause after a claim that the store could not answer.
 STORE_PAUSE = 1.0
 # How long settling may go on after everything in flight has ended or been cancelled.
@@ -57,12 +63,14 @@ class Worker:
         self._roster = roster
         self._metrics = metrics
         self._wakeup = wakeup
-        self._settler = Settler(queue, metrics, self._freed)
+        self._settler = Settler(queue, metrics, self._freed, self._deferred)
         self._stop = asyncio.Event()
         self._space = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._held: Counter[int] = Counter()  # unsettled messages by claim
         self._held_bytes = 0
+        self._full_since: float | None = None
+        self._due_soon: asyncio.TimerHandle | None = None
         self._strays_from = 0.0  # when to look for claims whose answer was lost
 
     @property
@@ -85,6 +93,8 @@ class Worker:
             await self._claim_until_stopped()
             await self._drain()
         finally:
+            if self._due_soon:
+                self._due_soon.cancel()
             await _end(settling, heartbeat)
             await self._retire()
 
@@ -117,17 +127,33 @@ class Worker:
     # -- claiming
 
     async def _claim_until_stopped(self) -> None:
-        source = "poll"
+        look = True
         while not self._stop.is_set():
             room = self._room()
             if room == 0:
-                self._space.clear()
-                await self._space.wait()
-                continue
-            claimed = await self._claim(room)
-            if claimed < room:  # the queue is empty: wait for a reason to look again
-                source = await self._wakeup.wait(self.pace.poll, await self._next_due())
+                await self._wait_for_room()
+            elif await self._claim(room, look):
+                look = False
+            else:  # the queue is empty, as far as is known: wait for a reason to look again
+                source = await self._wakeup.wait(self.pace.poll, self._queue.next_due())
                 self._metrics.wakeups.labels(source).inc()
+                look = source != "settled"
+
+    async def _wait_for_room(self) -> None:
+        """Wait until something ends; a worker that stays full does not keep lanes from the others."""
+        now = asyncio.get_running_loop().time()
+        if self._full_since is None:
+            self._full_since = now
+        self._space.clear()
+        if not await wait(self._space, FULL_FOR) or now - self._full_since > FULL_FOR:
+            self._full_since = now
+            await self._step_aside()
+            while not await wait(self._space, ASIDE_AGAIN):
+                await self._step_aside()
+
+    async def _step_aside(self) -> None:
+        with suppress(StoreError):
+            await self._queue.step_aside()
 
     def _room(self) -> int:
         """How many messages to claim now; 0 while too few places are free to be worth a claim."""
@@ -135,25 +161,38 @@ class Worker:
         free = self.pace.window - held
         if held and (free < self.pace.window * WORTH_CLAIMING or self._held_bytes >= self.pace.bytes_in_flight):
             return 0
+        self._full_since = None
         return min(free, self.pace.claim_limit)
 
-    async def _claim(self, room: int) -> int:
+    async def _claim(self, room: int, look: bool) -> bool:
+        """Claim and start what fits; says whether it is worth claiming again before waiting."""
         lease = self.lease  # the claim's, even if it is lost and replaced before the answer comes
-        if not (lease.valid() and self._roster.lines):
-            return 0
+        lines = self._roster.lines
+        if not (lease.valid() and lines):
+            return False
+        spare = self.pace.bytes_in_flight - self._held_bytes
         try:
             await self._return_strays()
-            claims = await self._queue.claim(room, self.pace.bytes_in_flight - self._held_bytes, not self._held)
+            claims = await self._queue.claim(
+                room, spare, not self._held, look=look, hinted=self._wakeup.hinted(), provider=lines[0].provider.id
+            )
         except StoreError as error:
             log.warning("cannot claim while the store is away", error=str(error))
             self._strays_from = 0.0
             await wait(self._stop, STORE_PAUSE)
-            return 0
+            return False
         for claimed in claims:
             self._start(claimed, lease)
         self._metrics.claimed(sum(len(claimed.ns) for claimed in claims))
-        # A claim cut short by bytes in flight is not an empty queue.
-        return room if claims and self._held_bytes >= self.pace.bytes_in_flight else len(claims)
+        return bool(claims) or await self._cut_short(spare)
+
+    async def _cut_short(self, spare: int) -> bool:
+        """Whether a claim of nothing may be for want of bytes, not of mails; then wait for some to be free."""
+        if not self._held or spare >= LARGEST:
+            return False
+        self._space.clear()
+        await wait(self._space, self.pace.poll)
+        return True
 
     async def _return_strays(self) -> None:
         """Give back claims whose answer was lost: they would wait for as long as this worker lives."""
@@ -164,14 +203,6 @@ class Worker:
         # Not only after errors: a statement given up on may still have been carried out later.
         self._strays_from = self.lease.now() + self.pace.lease / 2
 
-    async def _next_due(self) -> float | None:
-        if self._wakeup.looking:
-            return None
-        try:
-            return await self._queue.next_due()
-        except StoreError:
-            return None
-
     def _start(self, claimed: Claimed, lease: Lease) -> None:
         self._held[claimed.claim] += 1
         self._held_bytes += claimed.size
@@ -181,22 +212,47 @@ class Worker:
 
     async def _attempt(self, claimed: Claimed, lease: Lease) -> None:
         try:
-            self._settler.settle(await attempt(claimed, self._roster, lease))
+            self._settler.settle(await attempt(claimed, self._roster, partial(self._may_begin, claimed, lease)))
         except NotStarted:
-            self._settler.release(claimed)
+            self._release(claimed)
+
+    def _may_begin(self, claimed: Claimed, lease: Lease) -> bool:
+        if lease.valid() and self._queue.begin(claimed):
+            return True
+        self._queue.give_back(claimed)
+        return False
+
+    def _release(self, claimed: Claimed) -> None:
+        self._queue.give_back(claimed)
+        self._settler.release(claimed)
 
     def _ended(self, task: asyncio.Task[None], claimed: Claimed) -> None:
         self._tasks.discard(task)
         if task.cancelled():  # before its first step: nothing was sent
-            self._settler.release(claimed)
+            self._release(claimed)
         elif (error := task.exception()) is not None:
             log.error("an attempt broke; the reaper will return it", message=claimed.message.id, exc=error)
 
     def _freed(self, claims: list[Claimed]) -> None:
+        if sum(self._queue.end(claimed) for claimed in claims):
+            self._wakeup.go_on()
         self._held.subtract(claimed.claim for claimed in claims)
         self._held = +self._held  # without those that are settled whole
         self._held_bytes -= sum(claimed.size for claimed in claims)
         self._space.set()
+
+    def _deferred(self, seconds: float) -> None:
+        """Something will be due again after so long: look then, unless a look comes earlier anyway."""
+        loop = asyncio.get_running_loop()
+        if seconds >= self.pace.poll or (self._due_soon and self._due_soon.when() <= loop.time() + seconds):
+            return
+        if self._due_soon:
+            self._due_soon.cancel()
+        self._due_soon = loop.call_later(seconds, self._look_for_due)
+
+    def _look_for_due(self) -> None:
+        self._due_soon = None
+        self._wakeup.hint()
 
     # -- stopping
 
@@ -204,7 +260,7 @@ class Worker:
         """Finish what is in flight; past the deadline, cancel. Then wait for the settler."""
         if self._tasks:
             log.info("draining", in_flight=len(self._tasks), seconds=self.pace.drain)
-            await asyncio.wait(self._tasks, timeout=self.pace.drain)
+            await self._finish(asyncio.get_running_loop().time() + self.pace.drain)
         for task in self._tasks:
             task.cancel()
         deadline = asyncio.get_running_loop().time() + LAST_SETTLE
@@ -213,6 +269,13 @@ class Worker:
             await wait(self._space, left)
         if self._held:
             log.warning("stopping with unsettled claims; the reaper will return them", unsettled=self.in_flight)
+
+    async def _finish(self, deadline: float) -> None:
+        """Wait for what is in flight; others dispatch the lanes meanwhile, as soon as what was claimed has begun."""
+        while self._tasks and (left := deadline - asyncio.get_running_loop().time()) > 0:
+            await asyncio.wait(self._tasks, timeout=min(left, FULL_FOR))
+            if self._tasks:
+                await self._step_aside()
 
 
 async def _end(*tasks: asyncio.Task[None]) -> None:

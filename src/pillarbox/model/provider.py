@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -48,3 +48,7 @@ class Provider:
     secret: Secret | None
     enabled: bool = True
     retry: str | None = None  # the name of a retry policy; the kind's own when not set
+    # How fast mails leave through it; the queue keeps these, so that a new limit needs no new connections.
+    rate_per_second: int | None = field(default=None, compare=False)
+    rate_per_hour: int | None = field(default=None, compare=False)
+    rate_per_day: int | None = field(default=None, compare=False)

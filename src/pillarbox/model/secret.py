@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+
 
 class Secret:
     """Holds a secret; only `reveal()` gives it back, so that it never lands in a log or a repr by accident."""
@@ -33,3 +35,11 @@ class Secret:
 
     def __reduce__(self) -> str:
         raise TypeError("a Secret is not pickled")
+
+
+def masked(text: str, secret: Secret, username: str | None = None) -> str:
+    """The text without the secret, should a server repeat it: as it is, or as AUTH LOGIN or PLAIN says it."""
+    word = secret.reveal()
+    for said in (b64encode(f"\0{username}\0{word}".encode()), b64encode(word.encode()), word.encode()):
+        text = text.replace(said.decode(), "****")
+    return text

@@ -12,6 +12,9 @@ from pillarbox.model.delivery import State
 from pillarbox.model.message import Content, Message
 from pillarbox.model.outcome import Outcome, Reason
 
+# The largest mail there can be, roughly: with fewer bytes to spare, a claim may leave out what is due.
+LARGEST = 32 * 2**20
+
 
 @dataclass(slots=True)
 class Claimed:
@@ -29,6 +32,7 @@ class Claimed:
     recipients: Sequence[str] = field(repr=False)
     attempts: Sequence[int]
     tenant_id: int
+    lane: int
     size: int
     class_name: str
     kind: str | None
@@ -37,6 +41,7 @@ class Claimed:
     expires_at: datetime | None
     age: float
     claimed_at: float
+    begun: bool = False  # whether its sending has begun
 
 
 @dataclass(slots=True)
@@ -93,8 +98,41 @@ class Queue(Protocol):
         """Extend the lease; False when it was taken away and the worker must register again."""
         ...
 
-    async def claim(self, limit: int, size: int, alone: bool) -> list[Claimed]:
-        """Take up to `limit` due messages of `size` bytes together; with `alone` the first may be larger."""
+    async def claim(
+        self,
+        limit: int,
+        size: int,
+        alone: bool,
+        *,
+        look: bool = True,
+        hinted: bool = False,
+        provider: int | None = None,
+    ) -> list[Claimed]:
+        """Take up to `limit` due messages of `size` bytes together; with `alone` the first may be larger.
+
+        They come in the order in which they are to begin. Nothing means that nothing is known to be due; with `look`
+        the queue was asked anew, and when `hinted` that something came in, unless it was a moment ago. `provider` is
+        the one they will leave through: its rate limit holds here.
+        """
+        ...
+
+    def begin(self, claimed: Claimed) -> bool:
+        """Note that sending begins: the order of its lane no longer depends on this message. Twice is once.
+
+        False when it must not, because another message of its lane was given back, and may come before it.
+        """
+        ...
+
+    def give_back(self, claimed: Claimed) -> None:
+        """Note that a message that has not begun will be released: nothing of its lane begins before it is."""
+        ...
+
+    def end(self, claimed: Claimed) -> bool:
+        """Note, once, that a message was settled or released; says whether its lane waited for that."""
+        ...
+
+    async def step_aside(self) -> None:
+        """Let other workers, if there are any, dispatch the lanes of this one, which has no room for more."""
         ...
 
     async def settle(self, account: Account) -> set[Key]:
@@ -117,6 +155,6 @@ class Queue(Protocol):
         """Take back claims of workers whose lease ran out; returns how many deliveries."""
         ...
 
-    async def next_due(self) -> float | None:
-        """Seconds until the next deferred delivery is due, negative when it is overdue; None when there is none."""
+    def next_due(self) -> float | None:
+        """Seconds until a look may find more than the last one: something falls due, a limit or a lease ends."""
         ...

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import asyncpg
 
+from pillarbox.errors import StoreError
+from pillarbox.model import fairness
+from pillarbox.model.access import Order
 from pillarbox.model.message import Content, Message
-from pillarbox.queue.base import Account, Claimed, Key, Settlement
+from pillarbox.queue.base import LARGEST, Account, Claimed, Key, Settlement
+from pillarbox.queue.lanes import SURVEY_LIMIT, Lanes, Seen
 from pillarbox.store import sql
 from pillarbox.store.contents import read_attachments
 from pillarbox.store.database import Database
@@ -23,28 +29,95 @@ class PostgresQueue:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._lanes = Lanes(time.monotonic)
+        self._aside = False
         self.worker = 0
 
     async def register(self, name: str, lease: float) -> int:
+        self._lanes.forget()
+        self._aside = False
         self.worker = await self._database.fetchval(QUERIES["register_worker"], name, lease)
         return self.worker
 
     async def heartbeat(self, lease: float) -> bool:
         return await self._database.fetchval(QUERIES["heartbeat"], self.worker, lease) is not None
 
-    async def claim(self, limit: int, size: int, alone: bool) -> list[Claimed]:
-        rows = await self._database.fetch(QUERIES["claim"], self.worker, limit, size, alone)
+    async def claim(
+        self,
+        limit: int,
+        size: int,
+        alone: bool,
+        *,
+        look: bool = True,
+        hinted: bool = False,
+        provider: int | None = None,
+    ) -> list[Claimed]:
+        if look or self._lanes.stale(hinted):
+            await self._survey(provider)
+        portions = self._lanes.portions(limit)
+        if not portions:
+            return []
+        arguments = (self.worker, *_asked(portions), limit, size, alone, provider)
+        try:
+            rows = await self._database.fetch(QUERIES["claim"], *arguments)
+        except StoreError:
+            self._lanes.forget()  # something may have been claimed: these lanes are not given away before it is back
+            raise
         now = asyncio.get_running_loop().time()
-        return [_claimed(row, now) for row in rows]
+        claims = _in_turns([_claimed(row, now) for row in rows], portions)
+        self._lanes.claimed(portions, Counter(map(_lane, claims)), cut=size < LARGEST)
+        return claims
+
+    async def _survey(self, provider: int | None) -> None:
+        """Look where something waits, become the dispatcher of lanes that have none, and give up too many."""
+        lanes = self._lanes
+        if self._aside:
+            await self._database.execute(QUERIES["come_back"], self.worker)
+            self._aside = False
+        asked = time.monotonic()
+        found = await self._database.fetch(QUERIES["survey"], self.worker, *lanes.start, SURVEY_LIMIT, provider)
+        rows = [Seen(row[0], row[1], Order(row[2]), *row[3:]) for row in found]
+        lanes.surveyed(rows, await self._take(lanes.wanted(rows)), asked)
+        await self._give(lanes.surplus())
+
+    async def _take(self, keys: Sequence[fairness.Key]) -> list[fairness.Key]:
+        if not keys:
+            return []
+        taken = await self._database.fetch(QUERIES["take_lanes"], self.worker, *_columns(keys))
+        return [fairness.Key(*row) for row in taken]
+
+    def begin(self, claimed: Claimed) -> bool:
+        if not claimed.begun and self._lanes.may_begin(_lane(claimed)):
+            claimed.begun = True
+            self._lanes.begun(_lane(claimed))
+        return claimed.begun
+
+    def give_back(self, claimed: Claimed) -> None:
+        if not claimed.begun:
+            self._lanes.returning(_lane(claimed))
+
+    def end(self, claimed: Claimed) -> bool:
+        return self._lanes.ended(_lane(claimed), claimed.begun)
+
+    async def step_aside(self) -> None:
+        keys = self._lanes.idle()
+        if keys or not self._aside:
+            arguments = (self.worker, *(_columns(keys) or ([], [])))
+            if await self._database.fetch(QUERIES["step_aside"], *arguments):
+                self._aside = True
+                self._lanes.gave(keys)
+
+    async def _give(self, keys: Sequence[fairness.Key]) -> None:
+        if keys:
+            await self._database.execute(QUERIES["give_lanes"], self.worker, *_columns(keys))
+            self._lanes.gave(keys)
 
     async def settle(self, account: Account) -> set[Key]:
         if not account.settlements:
             return set()
-        rows = await self._database.fetch(QUERIES["settle"], self.worker, *_columns(account.settlements))
+        rows = await self._database.fetch(QUERIES["settle"], self.worker, *_settlements(account.settlements))
         if account.conversations:
-            await self._database.execute(
-                QUERIES["keep_conversations"], *map(list, zip(*account.conversations, strict=True))
-            )
+            await self._database.execute(QUERIES["keep_conversations"], *_columns(account.conversations))
         if account.secret_messages:
             await self._database.execute(QUERIES["drop_secret_contents"], account.secret_messages)
         return {Key(*row) for row in rows}
@@ -57,6 +130,7 @@ class PostgresQueue:
         return await self._database.execute(QUERIES["release_strays"], self.worker, known)
 
     async def retire(self) -> None:
+        self._lanes.forget()
         await self._database.execute(QUERIES["retire_worker"], self.worker)
 
     async def reap(self, limit: int, grace: float) -> int:
@@ -82,12 +156,39 @@ class PostgresQueue:
         rows = await self._database.fetch(QUERIES["depth"])
         return {row["state"]: (row["count"], row["oldest"]) for row in rows}
 
-    async def next_due(self) -> float | None:
-        return await self._database.fetchval(QUERIES["next_due"])  # type: ignore[no-any-return]
+    async def longest(self, most: int) -> tuple[list[tuple[int, str, int]], int]:
+        """The tenants with most waiting (id, name, deliveries), and what waits in all the others."""
+        rows = await self._database.fetch(QUERIES["longest"], most)
+        return [(row[0], row[1], row[2]) for row in rows], rows[0][3] if rows else 0
+
+    def next_due(self) -> float | None:
+        return self._lanes.next_due
+
+
+def _asked(portions: Sequence[fairness.Portion]) -> list[list[Any]]:
+    return _columns([(*portion.lane.key, portion.most, portion.deferred) for portion in portions])
+
+
+def _in_turns(claims: list[Claimed], portions: Sequence[fairness.Portion]) -> list[Claimed]:
+    """Claims in the order of their acceptance, put so that higher lanes come first, and lanes of a priority in turn."""
+    if len(portions) == 1:
+        return claims
+    places = {portion.lane.key: place for place, portion in enumerate(portions)}
+    before: Counter[fairness.Key] = Counter()
+    ranked = []
+    for claimed in claims:
+        key = _lane(claimed)
+        ranked.append((key.priority, before[key], places[key], claimed))
+        before[key] += 1
+    return [claimed for *_, claimed in sorted(ranked, key=lambda one: one[:3])]
+
+
+def _lane(claimed: Claimed) -> fairness.Key:
+    return fairness.Key(claimed.tenant_id, claimed.lane)
 
 
 def _claimed(row: asyncpg.Record, now: float) -> Claimed:
-    (message_id, claim, ns, recipients, attempts, tenant_id, size, class_name, kind, sender, to, cc, reply_to,
+    (message_id, claim, ns, recipients, attempts, tenant_id, lane, size, class_name, kind, sender, to, cc, reply_to,
      subject, headers, created_at, max_attempts, expired, expires_at, age, has_content, text, html, raw,
      attachments) = row  # fmt: skip
     message = Message(
@@ -102,17 +203,21 @@ def _claimed(row: asyncpg.Record, now: float) -> Claimed:
     )
     content = Content(text, html, raw, read_attachments(attachments)) if has_content else None
     return Claimed(
-        message, content, claim, ns, recipients, attempts, tenant_id, size, class_name, kind, max_attempts,
+        message, content, claim, ns, recipients, attempts, tenant_id, lane, size, class_name, kind, max_attempts,
         bool(expired), expires_at, age, now,
     )  # fmt: skip
 
 
-def _columns(settlements: Sequence[Settlement]) -> list[list[Any]]:
+def _settlements(settlements: Sequence[Settlement]) -> list[list[Any]]:
     """The settlements as one array per column, in the order of the query's parameters."""
     now = asyncio.get_running_loop().time()
-    rows = [
+    return _columns([
         (s.message_id, s.n, s.claim, s.state, s.reason, s.retry, s.delay, s.provider_id, s.outcome.verdict,
          s.outcome.code, s.reply, s.outcome.provider_message_id, now - s.ended, s.took, s.expires_at)
         for s in settlements
-    ]  # fmt: skip
+    ])  # fmt: skip
+
+
+def _columns(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """Rows as one array per column."""
     return [list(column) for column in zip(*rows, strict=True)]

@@ -1,4 +1,4 @@
-"""Providers, message classes and tenants at rest."""
+"""Providers and message classes at rest."""
 
 from __future__ import annotations
 
@@ -38,6 +38,9 @@ async def list_providers(database: Database, keys: Keys | None = None) -> list[P
             ring.open(row["secret"], _context(row["id"])) if ring and row["secret"] else None,
             row["enabled"],
             row["retry"],
+            row["rate_per_second"],
+            row["rate_per_hour"],
+            row["rate_per_day"],
         )
         for row in rows
     ]
@@ -68,6 +71,14 @@ async def enable_provider(database: Database, name: str, enabled: bool) -> None:
         raise NotFound(f"there is no provider {name!r}: see `pillarbox provider list`")
 
 
+async def limit_provider(
+    database: Database, name: str, per_second: int | None, per_hour: int | None, per_day: int | None
+) -> None:
+    """How many mails may leave through a provider in a time; None for no limit."""
+    if await database.fetchval(QUERIES["limit_provider"], name, per_second, per_hour, per_day) is None:
+        raise NotFound(f"there is no provider {name!r}: see `pillarbox provider list`")
+
+
 async def remove_provider(database: Database, name: str) -> None:
     if await database.fetchval(QUERIES["remove_provider"], name) is None:
         raise NotFound(f"there is no provider {name!r}: see `pillarbox provider list`")
@@ -95,10 +106,6 @@ async def list_classes(database: Database) -> dict[str, MessageClass]:
 
 async def redaction_key(database: Database) -> bytes:
     return bytes(await database.fetchval(QUERIES["redaction_key"]))
-
-
-async def set_default_sender(database: Database, sender: str) -> None:
-    await database.execute(QUERIES["set_default_sender"], sender)
 
 
 async def capture(

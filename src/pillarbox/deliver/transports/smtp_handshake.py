@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from dataclasses import replace
 from typing import cast
 
 import aiosmtplib
@@ -14,6 +15,7 @@ from pillarbox.deliver.transports.smtp_envelope import Capabilities
 from pillarbox.deliver.transports.smtp_replies import Stage, judge, printable
 from pillarbox.model.outcome import Outcome, Reason, deferred
 from pillarbox.model.provider import SmtpSettings, Tls
+from pillarbox.model.secret import masked
 
 
 class HandshakeFailed(Exception):
@@ -203,6 +205,8 @@ def _drop(client: _Client | None) -> None:
 
 def _failure(error: Exception, settings: SmtpSettings, story: list[str]) -> HandshakeFailed:
     outcome = _outcome(error, settings)
+    if settings.password:
+        outcome = replace(outcome, text=masked(outcome.text or "", settings.password, settings.username))
     return HandshakeFailed(outcome, "\n".join([*story, f"! {outcome.text}"]))
 
 

@@ -1,6 +1,6 @@
 -- name: list_providers
 -- Every provider that was not removed, in order of preference: capture comes last, it sends nothing out.
-SELECT id, name, kind, settings, secret, enabled, retry, created_at
+SELECT id, name, kind, settings, secret, enabled, retry, rate_per_second, rate_per_hour, rate_per_day
 FROM pillarbox.providers WHERE removed_at IS NULL ORDER BY kind = 'capture', id
 
 -- name: reserve_provider_id
@@ -15,6 +15,11 @@ VALUES ($1, $2, $3, $4::jsonb, $5, $6) ON CONFLICT DO NOTHING RETURNING id
 -- name: enable_provider
 -- Switch a provider on or off; no row when there is none of that name.
 UPDATE pillarbox.providers SET enabled = $2 WHERE name = $1 AND removed_at IS NULL RETURNING id
+
+-- name: limit_provider
+-- Set the rate limits of a provider (null: none); no row when there is none of that name.
+UPDATE pillarbox.providers SET rate_per_second = $2, rate_per_hour = $3, rate_per_day = $4
+WHERE name = $1 AND removed_at IS NULL RETURNING id
 
 -- name: remove_provider
 -- Forget a provider's secret and free its name; attempts keep pointing at its row.
@@ -35,22 +40,14 @@ UPDATE pillarbox.providers SET secret = $2 WHERE id = $1
 SELECT name, retry, unknown, secret, content_retention FROM pillarbox.classes ORDER BY name
 
 -- name: put_class
--- Add or change a message class.
+-- Add or change a message class. With another retention the walks begin anew: what they passed may be too old now.
+WITH anew AS (
+  DELETE FROM pillarbox.retention_walks
+  WHERE EXISTS (SELECT FROM pillarbox.classes WHERE name = $1 AND content_retention IS DISTINCT FROM $5::interval)
+)
 INSERT INTO pillarbox.classes (name, retry, unknown, secret, content_retention) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (name) DO UPDATE SET retry = excluded.retry, unknown = excluded.unknown, secret = excluded.secret,
   content_retention = excluded.content_retention
-
--- name: list_tenants
--- Every tenant.
-SELECT name, default_sender, created_at FROM pillarbox.tenants ORDER BY id
-
--- name: add_tenant
--- Add a tenant; no row when the name is taken.
-INSERT INTO pillarbox.tenants (name, default_sender) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING id
-
--- name: set_default_sender
--- Give the default tenant a sender where it has none.
-UPDATE pillarbox.tenants SET default_sender = $1 WHERE name = 'default' AND default_sender IS NULL
 
 -- name: capture
 -- Keep a mail for reading.

@@ -1,39 +1,161 @@
+-- name: survey
+-- The lanes in which something waits: a fresh mail, or a deferred one (with the seconds until it is due); at most $4, those
+-- after tenant $2 and lane $3. Says of each who dispatches it: worker $1, another that is alive, or nobody; and how long a
+-- rate limit of its tenant, or of the provider $5 that mails will leave through, holds it back. A lane of a dead worker is
+-- still that worker's while mails which it claimed from it were not taken back. Jumps from lane to lane in the indexes: the
+-- work is bounded by how many lanes have something, not by how much.
+WITH RECURSIVE alive AS MATERIALIZED (
+  SELECT id, lease_until, aside FROM pillarbox.workers WHERE reaped_at IS NULL AND lease_until > now()
+), fresh AS (
+  (SELECT d.tenant_id, d.lane FROM pillarbox.deliveries d
+   WHERE d.state = 'queued' AND d.attempts = 0 AND (d.tenant_id, d.lane) > ($2::int4, $3::int2)
+   ORDER BY d.tenant_id, d.lane LIMIT 1)
+  UNION ALL
+  SELECT next.tenant_id, next.lane FROM fresh f CROSS JOIN LATERAL (
+    SELECT d.tenant_id, d.lane FROM pillarbox.deliveries d
+    WHERE d.state = 'queued' AND d.attempts = 0 AND (d.tenant_id, d.lane) > (f.tenant_id, f.lane)
+    ORDER BY d.tenant_id, d.lane LIMIT 1) next
+), deferred AS (
+  (SELECT d.tenant_id, d.lane, d.next_attempt_at FROM pillarbox.deliveries d
+   WHERE d.state = 'queued' AND d.attempts > 0 AND (d.tenant_id, d.lane) > ($2::int4, $3::int2)
+   ORDER BY d.tenant_id, d.lane, d.next_attempt_at LIMIT 1)
+  UNION ALL
+  SELECT next.tenant_id, next.lane, next.next_attempt_at FROM deferred f CROSS JOIN LATERAL (
+    SELECT d.tenant_id, d.lane, d.next_attempt_at FROM pillarbox.deliveries d
+    WHERE d.state = 'queued' AND d.attempts > 0 AND (d.tenant_id, d.lane) > (f.tenant_id, f.lane)
+    ORDER BY d.tenant_id, d.lane, d.next_attempt_at LIMIT 1) next
+), found AS (
+  SELECT tenant_id, lane, bool_or(fresh) AS fresh, min(due) AS due
+  FROM (SELECT * FROM (SELECT tenant_id, lane, true AS fresh, NULL::timestamptz AS due FROM fresh LIMIT $4) one
+        UNION ALL
+        SELECT * FROM (SELECT tenant_id, lane, false, next_attempt_at FROM deferred LIMIT $4) two) both_kinds
+  GROUP BY tenant_id, lane ORDER BY tenant_id, lane LIMIT $4
+), provider AS MATERIALIZED (
+  SELECT greatest(pillarbox._wait(r.second_at, p.rate_per_second, 1, now()), pillarbox._wait(r.hour_at, p.rate_per_hour, 3600, now()),
+                  pillarbox._wait(r.day_at, p.rate_per_day, 86400, now())) AS wait,
+    least(pillarbox._allowance(r.second_at, p.rate_per_second, 1, now()), pillarbox._allowance(r.hour_at, p.rate_per_hour, 3600, now()),
+          pillarbox._allowance(r.day_at, p.rate_per_day, 86400, now())) AS allowed
+  FROM pillarbox.providers p JOIN pillarbox.rates r ON r.kind = 'p' AND r.id = p.id
+  WHERE p.id = $5::int4 AND num_nonnulls(p.rate_per_second, p.rate_per_hour, p.rate_per_day) > 0
+)
+SELECT f.tenant_id, f.lane, l.order_mode, f.fresh, extract(epoch FROM f.due - now())::float8 AS due_in, (l.worker = $1) IS TRUE AS mine,
+  CASE WHEN l.worker <> $1 THEN coalesce(
+    (SELECT extract(epoch FROM w.lease_until - now())::float8 FROM alive w WHERE w.id = l.worker),
+    CASE WHEN (l.tenant_id, l.lane, l.worker) IN (
+      SELECT d.tenant_id, d.lane, d.worker FROM pillarbox.deliveries d WHERE d.state = 'processing') THEN 0 END) END AS theirs_for,
+  greatest((SELECT wait FROM provider), CASE WHEN l.limited THEN (
+    SELECT greatest(pillarbox._wait(r.second_at, t.rate_per_second, 1, now()), pillarbox._wait(r.hour_at, t.rate_per_hour, 3600, now()),
+                    pillarbox._wait(r.day_at, t.rate_per_day, 86400, now()))
+    FROM pillarbox.tenants t, pillarbox.rates r WHERE t.id = f.tenant_id AND r.kind = 't' AND r.id = f.tenant_id) END) AS limited_for,
+  l.limited OR EXISTS (SELECT FROM provider) AS limited,
+  (SELECT count(*) FROM alive WHERE NOT aside OR id = $1)::int AS workers, (SELECT allowed FROM provider) AS allowed
+FROM found f
+JOIN LATERAL (SELECT * FROM pillarbox.lanes WHERE tenant_id = f.tenant_id AND lane = f.lane LIMIT 1) l ON true
+ORDER BY f.tenant_id, f.lane
+
+-- name: take_lanes
+-- Make worker $1 the dispatcher of those of the lanes (tenants $2, priorities $3) that have none. What a dead one claimed
+-- must be taken back first: a worker that is late, not dead, may still begin with it, or give it back.
+WITH alive AS MATERIALIZED (
+  SELECT id FROM pillarbox.workers WHERE reaped_at IS NULL AND lease_until > now()
+), free AS (
+  SELECT l.tenant_id, l.lane
+  FROM unnest($2::int4[], $3::int2[]) AS g(tenant_id, lane)
+  JOIN pillarbox.lanes l ON l.tenant_id = g.tenant_id AND l.lane = g.lane
+  WHERE $1 IN (SELECT id FROM alive) AND (l.worker IS NULL OR l.worker NOT IN (SELECT id FROM alive)
+    AND (l.tenant_id, l.lane, l.worker) NOT IN (
+      SELECT d.tenant_id, d.lane, d.worker FROM pillarbox.deliveries d WHERE d.state = 'processing' AND d.worker IS NOT NULL))
+  ORDER BY l.tenant_id, l.lane FOR UPDATE OF l SKIP LOCKED
+)
+UPDATE pillarbox.lanes l SET worker = $1 FROM free
+WHERE l.tenant_id = free.tenant_id AND l.lane = free.lane
+RETURNING l.tenant_id, l.lane
+
 -- name: claim
--- Take due messages whole for a worker ($1) whose lease is alive: at most $2 messages and $3 bytes; with $4 the first
--- may be larger than that. Deferred ones get at most half the places while fresh ones wait, so that neither starves
--- the other. A message is taken by its first due delivery (its head): whoever locks the head gets the rest.
+-- Take due messages whole for a worker ($1) whose lease is alive, from the lanes of tenants $2 and priorities $3 that it
+-- dispatches: from each at most $4 messages, of which $5 deferred ones; together at most $6 and $7 bytes; with $8 the first may
+-- be larger than that. $9 is the provider they will leave through: its limit and the tenants' are kept, and used up by what
+-- is taken. Of a strict lane comes one message, once the one before is settled; one that was given back, or is due again,
+-- comes before all others. A message is taken by its first due delivery (its head): whoever locks the head gets the rest.
 -- `= ANY (ARRAY(…))` keeps the planner on the indexes whatever the statistics say, and `state::text` away from the
 -- partial ones, which it would walk whole where it thinks that they are empty.
-WITH alive AS (
-  SELECT FROM pillarbox.workers WHERE id = $1 AND reaped_at IS NULL AND lease_until > now()
-), retry AS (
-  SELECT d.message_id, d.size, d.next_attempt_at
-  FROM pillarbox.deliveries d
-  WHERE d.state = 'queued' AND d.attempts > 0 AND d.next_attempt_at <= now() AND EXISTS (SELECT FROM alive)
-    AND (d.n = 0 OR NOT EXISTS (
-      SELECT FROM pillarbox.deliveries h
-      WHERE h.message_id = d.message_id AND h.n < d.n AND h.state = 'queued' AND h.next_attempt_at <= now()))
-  ORDER BY d.next_attempt_at
-  LIMIT ($2::int + 1) / 2
-  FOR UPDATE SKIP LOCKED
-), fresh AS (
-  SELECT d.message_id, d.size, d.lane, d.seq
-  FROM pillarbox.deliveries d
-  WHERE d.state = 'queued' AND d.attempts = 0 AND EXISTS (SELECT FROM alive)
-    AND (d.n = 0 OR NOT EXISTS (
-      SELECT FROM pillarbox.deliveries h
-      WHERE h.message_id = d.message_id AND h.n < d.n AND h.state = 'queued' AND h.next_attempt_at <= now()))
-  ORDER BY d.lane, d.seq, d.n
-  LIMIT $2::int - (SELECT count(*) FROM retry)
-  FOR UPDATE SKIP LOCKED
-), placed AS (
-  SELECT message_id, size, row_number() OVER (ORDER BY lane, seq, next_attempt_at) AS place
-  FROM (SELECT message_id, size, lane, seq, NULL::timestamptz AS next_attempt_at FROM fresh
-        UNION ALL SELECT message_id, size, NULL, NULL, next_attempt_at FROM retry) heads
-), chosen AS (
-  SELECT message_id
-  FROM (SELECT message_id, place, sum(size) OVER (ORDER BY place) AS total FROM placed) counted
-  WHERE total <= $3::bigint OR (place = 1 AND $4::bool)
+WITH asked AS MATERIALIZED (
+  SELECT a.tenant_id, a.lane, a.most, a.deferred, a.place, l.order_mode = 'strict' AS strict, l.limited,
+    -- While a limit cuts a tenant short, its higher lanes let the lower ones go first now and then, lest these starve.
+    (l.limited AND random() < (ARRAY[0.25, 0.2, 0])[a.lane + 1])::int AS late,
+    CASE WHEN l.order_mode = 'strict' AND EXISTS (
+      SELECT FROM pillarbox.deliveries d WHERE d.message_id = l.message_id AND d.state::text = 'queued') THEN l.message_id END AS only
+  FROM unnest($2::int4[], $3::int2[], $4::int4[], $5::int4[]) WITH ORDINALITY AS a(tenant_id, lane, most, deferred, place)
+  JOIN LATERAL (SELECT * FROM pillarbox.lanes WHERE tenant_id = a.tenant_id AND lane = a.lane LIMIT 1) l ON true
+  WHERE EXISTS (SELECT FROM pillarbox.workers WHERE id = $1 AND reaped_at IS NULL AND lease_until > now())
+    AND (l.worker = $1 OR l.order_mode = 'parallel')
+    AND (l.order_mode <> 'strict' OR NOT EXISTS (
+      SELECT FROM pillarbox.deliveries d WHERE d.message_id = l.message_id AND d.state::text = 'processing'))
+), allowed AS MATERIALIZED (
+  -- Locked in one order, so that two workers cannot wait for each other.
+  SELECT r.kind, r.id, least(pillarbox._allowance(r.second_at, coalesce(t.rate_per_second, p.rate_per_second), 1, now()),
+                             pillarbox._allowance(r.hour_at, coalesce(t.rate_per_hour, p.rate_per_hour), 3600, now()),
+                             pillarbox._allowance(r.day_at, coalesce(t.rate_per_day, p.rate_per_day), 86400, now())) AS most
+  FROM pillarbox.rates r
+  LEFT JOIN pillarbox.tenants t ON r.kind = 't' AND t.id = r.id
+  LEFT JOIN pillarbox.providers p ON r.kind = 'p' AND p.id = r.id
+  WHERE r.kind = 't' AND r.id = ANY (ARRAY(SELECT tenant_id FROM asked WHERE limited))
+    OR r.kind = 'p' AND r.id = $9::int4 AND num_nonnulls(p.rate_per_second, p.rate_per_hour, p.rate_per_day) > 0
+  ORDER BY r.kind, r.id FOR UPDATE OF r
+), retry AS MATERIALIZED (
+  SELECT a.place, r.*, a.late + row_number() OVER (PARTITION BY a.place ORDER BY r.next_attempt_at) AS nth
+  FROM asked a CROSS JOIN LATERAL (
+    SELECT d.message_id, d.size, d.tenant_id, d.next_attempt_at
+    FROM pillarbox.deliveries d
+    WHERE d.tenant_id = a.tenant_id AND d.lane = a.lane AND d.state = 'queued' AND d.attempts > 0 AND d.next_attempt_at <= now()
+      AND (a.only IS NULL OR d.message_id = a.only)
+      AND (d.n = 0 OR NOT EXISTS (
+        SELECT FROM pillarbox.deliveries h
+        WHERE h.message_id = d.message_id AND h.n < d.n AND h.state = 'queued' AND h.next_attempt_at <= now()))
+    ORDER BY d.next_attempt_at LIMIT a.deferred FOR UPDATE SKIP LOCKED) r
+), fresh AS MATERIALIZED (
+  SELECT a.place, f.*, a.late + row_number() OVER (PARTITION BY a.place ORDER BY f.seq) AS nth
+  FROM asked a CROSS JOIN LATERAL (
+    SELECT d.message_id, d.size, d.tenant_id, d.seq
+    FROM pillarbox.deliveries d
+    WHERE d.tenant_id = a.tenant_id AND d.lane = a.lane AND d.state = 'queued' AND d.attempts = 0
+      AND (a.only IS NULL OR d.message_id = a.only)
+      AND (d.n = 0 OR NOT EXISTS (
+        SELECT FROM pillarbox.deliveries h
+        WHERE h.message_id = d.message_id AND h.n < d.n AND h.state = 'queued' AND h.next_attempt_at <= now()))
+    ORDER BY d.seq, d.n LIMIT a.most - (SELECT count(*) FROM retry r WHERE r.place = a.place) FOR UPDATE SKIP LOCKED) f
+), heads AS (
+  SELECT message_id, size, tenant_id, nth, place, false AS again FROM fresh
+  UNION ALL SELECT message_id, size, tenant_id, nth, place, true FROM retry
+), within AS (
+  SELECT * FROM heads WHERE NOT EXISTS (SELECT FROM allowed WHERE kind = 't')
+  UNION ALL
+  SELECT h.message_id, h.size, h.tenant_id, h.nth, h.place, h.again
+  FROM (SELECT *, row_number() OVER (PARTITION BY tenant_id ORDER BY nth, place, again) AS of_tenant
+        FROM heads WHERE EXISTS (SELECT FROM allowed WHERE kind = 't')) h
+  LEFT JOIN allowed a ON a.kind = 't' AND a.id = h.tenant_id
+  WHERE a.most IS NULL OR h.of_tenant <= a.most
+), chosen AS MATERIALIZED (
+  SELECT message_id, tenant_id
+  FROM (SELECT message_id, tenant_id, row_number() OVER turns AS place, sum(size) OVER turns AS total
+        FROM within WINDOW turns AS (ORDER BY nth, place, again ROWS UNBOUNDED PRECEDING)) counted
+  WHERE place <= least($6::int4, (SELECT most FROM allowed WHERE kind = 'p')) AND (total <= $7::bigint OR (place = 1 AND $8::bool))
+), spent AS (
+  UPDATE pillarbox.rates r
+  SET second_at = pillarbox._used(r.second_at, n.rate_per_second, 1, now(), n.count),
+      hour_at = pillarbox._used(r.hour_at, n.rate_per_hour, 3600, now(), n.count),
+      day_at = pillarbox._used(r.day_at, n.rate_per_day, 86400, now(), n.count)
+  FROM (SELECT 't'::"char" AS kind, t.id, t.rate_per_second, t.rate_per_hour, t.rate_per_day, c.count
+        FROM (SELECT tenant_id, count(*) FROM chosen WHERE EXISTS (SELECT FROM allowed) GROUP BY tenant_id) c
+        JOIN pillarbox.tenants t ON t.id = c.tenant_id
+        UNION ALL
+        SELECT 'p', p.id, p.rate_per_second, p.rate_per_hour, p.rate_per_day, (SELECT count(*) FROM chosen)
+        FROM pillarbox.providers p WHERE p.id = $9::int4) n
+  WHERE r.kind = n.kind AND r.id = n.id AND (r.kind, r.id) IN (SELECT kind, id FROM allowed)
+), begun AS (
+  UPDATE pillarbox.lanes l SET message_id = c.message_id
+  FROM asked a JOIN heads h ON h.place = a.place JOIN chosen c ON c.message_id = h.message_id
+  WHERE a.strict AND l.tenant_id = a.tenant_id AND l.lane = a.lane
 ), fence AS MATERIALIZED (
   SELECT nextval('pillarbox.claim_seq') AS claim
 ), claimed AS (
@@ -41,18 +163,44 @@ WITH alive AS (
   SET state = 'processing', claim = (SELECT claim FROM fence), worker = $1, claimed_at = now()
   WHERE d.message_id = ANY (ARRAY(SELECT message_id FROM chosen)) AND d.state::text = 'queued'
     AND d.next_attempt_at <= now()
-  RETURNING d.message_id, d.n, d.recipient, d.attempts, d.claim, d.lane, d.seq
+  RETURNING d.message_id, d.n, d.recipient, d.attempts, d.claim, d.seq
 )
-SELECT r.message_id, r.claim, r.ns, r.recipients, r.attempts, m.tenant_id, m.size, m.class, m.kind, m.sender, m."to", m.cc,
+SELECT r.message_id, r.claim, r.ns, r.recipients, r.attempts, m.tenant_id, m.lane, m.size, m.class, m.kind, m.sender, m."to", m.cc,
   m.reply_to, m.subject, m.headers, m.created_at, m.max_attempts,
   m.expires_at <= now() AS expired, m.expires_at, extract(epoch FROM now() - m.created_at)::float8 AS age,
   c.message_id IS NOT NULL AS has_content, c.text, c.html, c.raw, c.attachments
 FROM (SELECT message_id, claim, array_agg(n ORDER BY n) AS ns, array_agg(recipient ORDER BY n) AS recipients,
-        array_agg(attempts ORDER BY n) AS attempts, min(lane) AS lane, min(seq) AS seq
-      FROM claimed GROUP BY message_id, claim) r
+        array_agg(attempts ORDER BY n) AS attempts, min(seq) AS seq FROM claimed GROUP BY message_id, claim) r
 JOIN LATERAL (SELECT * FROM pillarbox.messages WHERE id = r.message_id LIMIT 1) m ON true
 LEFT JOIN LATERAL (SELECT * FROM pillarbox.contents WHERE message_id = r.message_id LIMIT 1) c ON true
-ORDER BY r.lane, r.seq
+ORDER BY r.seq
+
+-- name: give_lanes
+-- Let other workers dispatch lanes (tenants $2, priorities $3) of worker $1, and tell them.
+WITH given AS (
+  UPDATE pillarbox.lanes l SET worker = NULL
+  FROM unnest($2::int4[], $3::int2[]) AS g(tenant_id, lane)
+  WHERE l.tenant_id = g.tenant_id AND l.lane = g.lane AND l.worker = $1 RETURNING l.lane
+)
+SELECT pg_notify('pillarbox_wake', '') WHERE EXISTS (SELECT FROM given)
+
+-- name: step_aside
+-- Let other workers dispatch lanes (tenants $2, priorities $3) of worker $1, which has no room and takes none for now.
+-- No row, and nothing done, when there are no others.
+WITH others AS (
+  SELECT FROM pillarbox.workers WHERE id <> $1 AND reaped_at IS NULL AND lease_until > now() LIMIT 1
+), given AS (
+  UPDATE pillarbox.lanes l SET worker = NULL
+  FROM unnest($2::int4[], $3::int2[]) AS g(tenant_id, lane)
+  WHERE l.tenant_id = g.tenant_id AND l.lane = g.lane AND l.worker = $1 AND EXISTS (SELECT FROM others)
+), marked AS (
+  UPDATE pillarbox.workers SET aside = true WHERE id = $1 AND NOT aside AND EXISTS (SELECT FROM others)
+)
+SELECT pg_notify('pillarbox_wake', '') FROM others
+
+-- name: come_back
+-- Count worker $1 again among those that take lanes.
+UPDATE pillarbox.workers SET aside = false WHERE id = $1
 
 -- name: settle
 -- Write the outcomes of attempts whose claims are still held, and record the attempts: one array element per delivery.
@@ -118,11 +266,6 @@ WHERE state = 'pending' AND (message_id, n) IN (
   SELECT message_id, n FROM pillarbox.deliveries WHERE state = 'pending' AND next_attempt_at <= now()
   ORDER BY next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED)
 
--- name: next_due
--- Seconds until the next deferred delivery is due, negative when it is overdue; null when there is none.
-SELECT extract(epoch FROM min(next_attempt_at) - clock_timestamp())::float8
-FROM pillarbox.deliveries WHERE state = 'queued' AND attempts > 0
-
 -- name: register_worker
 -- Begin a lease of $2 seconds under a new id.
 INSERT INTO pillarbox.workers (name, lease_until) VALUES ($1, now() + $2 * interval '1 second') RETURNING id
@@ -133,9 +276,13 @@ UPDATE pillarbox.workers SET lease_until = now() + $2 * interval '1 second'
 WHERE id = $1 AND reaped_at IS NULL RETURNING id
 
 -- name: retire_worker
--- End a lease that holds nothing any more.
-UPDATE pillarbox.workers SET stopped_at = now(), reaped_at = coalesce(reaped_at, now()), lease_until = least(lease_until, now())
-WHERE id = $1
+-- End a lease that holds nothing any more, and tell the others that its lanes are free.
+WITH ended AS (
+  UPDATE pillarbox.workers
+  SET stopped_at = now(), reaped_at = coalesce(reaped_at, now()), lease_until = least(lease_until, now())
+  WHERE id = $1 RETURNING id
+)
+SELECT pg_notify('pillarbox_wake', '') FROM ended
 
 -- name: forget_workers
 -- Delete workers that ended long ago and hold nothing.
@@ -193,6 +340,21 @@ SELECT 'processing', count(*), extract(epoch FROM now() - min(claimed_at))::floa
 WHERE state = 'processing'
 UNION ALL
 SELECT state::text, count(*), NULL FROM pillarbox.deliveries WHERE state IN ('failed', 'held') GROUP BY state
+
+-- name: longest
+-- The $1 tenants with most deliveries waiting (then those that came first), and how many wait in all the others.
+WITH waiting AS (
+  SELECT tenant_id, count(*) AS count FROM (
+    SELECT tenant_id FROM pillarbox.deliveries WHERE state = 'queued' AND attempts = 0
+    UNION ALL SELECT tenant_id FROM pillarbox.deliveries WHERE state = 'queued' AND attempts > 0) one
+  GROUP BY tenant_id
+), ranked AS (
+  SELECT t.id, t.name, coalesce(w.count, 0) AS count
+  FROM pillarbox.tenants t LEFT JOIN waiting w ON w.tenant_id = t.id
+  ORDER BY w.count DESC NULLS LAST, t.id LIMIT $1
+)
+SELECT id, name, count, ((SELECT coalesce(sum(count), 0) FROM waiting) - (SELECT sum(count) FROM ranked))::bigint AS others
+FROM ranked
 
 -- name: workers_alive
 -- How many workers hold a lease.

@@ -1,0 +1,31 @@
+"""Why a due mail has not left: a rate limit, and when the mail is expected to leave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from pillarbox.store import sql
+
+if TYPE_CHECKING:
+    from pillarbox.store.database import Database
+
+QUERIES = sql.load("waiting")
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a mail waits for. The time is an estimate: limits change, and mails of higher lanes go first."""
+
+    waits_for: str  # tenant_rate or provider_rate
+    most: int
+    period: str  # second, hour or day
+    expected_at: datetime
+
+
+async def waiting(database: Database, message_id: UUID) -> Waiting | None:
+    """The rate limit that holds a message back; None when none does."""
+    row = await database.fetchrow(QUERIES["waiting"], message_id)
+    return Waiting(*row) if row else None

@@ -1,0 +1,217 @@
+"""How free places are divided: never too many, none wasted, nobody forgotten, whatever waits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pillarbox.model.access import Order
+from pillarbox.model.fairness import FLOORS, QUANTUM, Key, Lane, Portion, Turns
+
+ROOMS = st.integers(1, 120)
+KEYS = st.builds(Key, st.integers(1, 40), st.integers(0, 2))
+LANES = st.lists(
+    st.builds(Lane, KEYS, st.sampled_from(Order), st.booleans(), st.booleans()),
+    max_size=60,
+    unique_by=lambda one: one.key,
+)
+WAITING = LANES.map(lambda lanes: [lane for lane in lanes if lane.fresh or lane.due])
+
+
+def lane(tenant: int, priority: int = 1, order: Order = Order.FIFO, *, fresh: bool = True, due: bool = False) -> Lane:
+    return Lane(Key(tenant, priority), order, fresh, due)
+
+
+def count(portions: Sequence[Portion]) -> Counter[Key]:
+    got: Counter[Key] = Counter()
+    for portion in portions:
+        got[portion.lane.key] += portion.most
+    return got
+
+
+def by_priority(portions: Sequence[Portion]) -> Counter[int]:
+    got: Counter[int] = Counter()
+    for portion in portions:
+        got[portion.lane.key.priority] += portion.most
+    return got
+
+
+def in_turns(turns: Turns, lanes: Sequence[Lane], rooms: Sequence[int]) -> Counter[Key]:
+    """What lanes that are never exhausted get together."""
+    got: Counter[Key] = Counter()
+    for room in rooms:
+        got += count(turns.divide(lanes, room))
+    return got
+
+
+@given(LANES, st.lists(st.integers(0, 120), max_size=8))
+def test_never_more_than_there_is_room_for(lanes: list[Lane], rooms: list[int]) -> None:
+    turns = Turns()
+    for room in rooms:
+        portions = turns.divide(lanes, room)
+        assert sum(portion.most for portion in portions) <= room
+        assert all(portion.most > 0 for portion in portions)
+
+
+@given(LANES, ROOMS)
+def test_only_lanes_in_which_something_waits_get_a_portion_and_one_each(lanes: list[Lane], room: int) -> None:
+    portions = Turns().divide(lanes, room)
+    assert all(portion.lane.fresh or portion.lane.due for portion in portions)
+    assert len({portion.lane.key for portion in portions}) == len(portions)
+
+
+@given(WAITING, ROOMS)
+def test_all_places_are_used(lanes: list[Lane], room: int) -> None:
+    """Unless a strict lane, which takes one, was offered more."""
+    portions = Turns().divide(lanes, room)
+    used = sum(portion.most for portion in portions)
+    if lanes and all(lane.order is not Order.STRICT for lane in lanes):
+        assert used == room
+    assert all(portion.most == 1 for portion in portions if portion.lane.order is Order.STRICT)
+
+
+@given(st.integers(1, 30), st.lists(ROOMS, min_size=1, max_size=30))
+def test_equal_tenants_differ_by_at_most_a_quantum(tenants: int, rooms: list[int]) -> None:
+    """However many places there are each time: nobody is always the one who gets the rest."""
+    lanes = [lane(tenant) for tenant in range(tenants)]
+    turns, got = Turns(), Counter[Key]()
+    for room in rooms:
+        got += count(turns.divide(lanes, room))
+        amounts = [got[one.key] for one in lanes]
+        assert max(amounts) - min(amounts) <= QUANTUM
+
+
+@given(st.integers(1, 60), st.lists(ROOMS, min_size=1, max_size=30))
+def test_a_turn_of_all_passes_no_tenant_by(tenants: int, rooms: list[int]) -> None:
+    """Once a quantum for everybody was offered, everybody had something."""
+    lanes = [lane(tenant) for tenant in range(tenants)]
+    got = in_turns(Turns(), lanes, rooms)
+    assert len(got) == tenants or sum(rooms) < tenants * QUANTUM
+
+
+@given(WAITING, st.lists(st.integers(1, 8), min_size=1, max_size=5))
+def test_nobody_starves(lanes: list[Lane], rooms: list[int]) -> None:
+    """Whatever waits is served within a bounded number of places, even the last of the lowest lane."""
+    turns, served = Turns(), set[Key]()
+    # Each lane needs a turn of all others at its priority, and its priority's share is a twentieth at least.
+    enough = (len(lanes) + 1) * QUANTUM * round(1 / FLOORS[2])
+    offered = 0
+    while offered < enough + 40:
+        for room in rooms:
+            served.update(count(turns.divide(lanes, room)))
+            offered += room
+    assert served == {one.key for one in lanes}
+
+
+@pytest.mark.parametrize("room", [1, 2, 3, 7, 20, 25, 100])
+def test_lower_lanes_get_their_floors_while_higher_ones_are_never_exhausted(room: int) -> None:
+    lanes = [lane(1, 0), lane(2, 1), lane(3, 2)]
+    turns, got = Turns(), Counter[int]()
+    for _ in range(2000 // room):
+        got += by_priority(turns.divide(lanes, room))
+    total = got.total()
+    assert got[1] == pytest.approx(FLOORS[1] * total, abs=2)
+    assert got[2] == pytest.approx(FLOORS[2] * total, abs=2)
+    assert got[0] == total - got[1] - got[2]
+
+
+@given(st.lists(st.integers(1, 100), min_size=50, max_size=50))
+def test_floors_hold_for_any_rooms(rooms: list[int]) -> None:
+    lanes = [lane(1, 0), lane(2, 1), lane(3, 2)]
+    turns, got = Turns(), Counter[int]()
+    for room in rooms:
+        got += by_priority(turns.divide(lanes, room))
+    assert got[1] >= FLOORS[1] * sum(rooms) - 2
+    assert got[2] >= FLOORS[2] * sum(rooms) - 2
+    assert got[0] >= (1 - FLOORS[1] - FLOORS[2]) * sum(rooms) - 2
+
+
+def test_with_nothing_above_it_the_lowest_lane_gets_everything() -> None:
+    assert by_priority(Turns().divide([lane(1, 2)], 50)) == {2: 50}
+
+
+def test_higher_lanes_come_first() -> None:
+    lanes = [lane(1, 2), lane(2, 0), lane(3, 1)]
+    assert [portion.lane.key.priority for portion in Turns().divide(lanes, 100)] == [0, 1, 2]
+
+
+def test_a_lane_that_waits_again_saved_nothing_up() -> None:
+    """A tenant that was silent for long gets no more than the others once it has work."""
+    turns, busy = Turns(), [lane(tenant) for tenant in range(20)]
+    in_turns(turns, busy, [25] * 200)
+    late = Lane(Key(99, 1), Order.FIFO, True, False, turns.enter(Key(99, 1)))
+    got = in_turns(turns, [*busy, late], [25] * 84)
+    assert got[late.key] - min(got[one.key] for one in busy) <= 2 * QUANTUM
+
+
+def test_a_newcomer_goes_first() -> None:
+    turns, busy = Turns(), [lane(tenant) for tenant in range(100)]
+    in_turns(turns, busy, [25] * 7)
+    late = Lane(Key(999, 1), Order.FIFO, True, False, turns.enter(Key(999, 1)))
+    assert late.key in count(turns.divide([*busy, late], 25))
+
+
+def test_lanes_that_come_and_go_do_not_starve_one_that_stays() -> None:
+    """More lanes than there are places, each with one mail, and again as soon as that is gone."""
+    turns, waits = Turns(), lane(1000)
+    turns.divide([waits], 4)
+    guests = [lane(tenant) for tenant in range(50)]
+    rounds = 0
+    while waits not in [portion.lane for portion in turns.divide([*guests, waits], 8)]:
+        # All are emptied, forgotten, and back.
+        turns.leave(guests)
+        guests = [Lane(one.key, one.order, True, False, turns.enter(one.key)) for one in guests]
+        rounds += 1
+        assert rounds <= 2 * 50 * QUANTUM // 8  # two turns of all: the one it has just had, and the next
+
+
+def test_what_left_long_ago_is_forgotten() -> None:
+    turns, stays = Turns(), lane(1000)
+    turns.leave([one for one in (lane(tenant) for tenant in range(100)) if turns.divide([one], 1)])
+    in_turns(turns, [stays], [100] * 3)
+    turns.leave([])
+    assert turns._left == {}
+
+
+@given(st.integers(1, 100))
+def test_fresh_and_deferred_mails_share(most: int) -> None:
+    [portion] = Turns().divide([lane(1, due=True)], most)
+    assert portion.most == most
+    assert portion.deferred == most // 2 or most == 1
+
+
+@pytest.mark.parametrize("tenants", [1, 2, 3, 4])
+def test_single_places_go_to_fresh_and_deferred_in_turn(tenants: int) -> None:
+    """In every lane, not to the fresh of one and the deferred of another."""
+    lanes = [lane(tenant, due=True) for tenant in range(tenants)]
+    turns = Turns()
+    deferred: dict[Key, list[int]] = {one.key: [] for one in lanes}
+    for _ in range(10 * tenants):
+        for portion in turns.divide(lanes, 1):
+            deferred[portion.lane.key].append(portion.deferred)
+    assert all(abs(sum(some) - len(some) / 2) <= 1 for some in deferred.values())
+
+
+def test_only_fresh_or_only_deferred_mails_get_all() -> None:
+    assert [portion[1:] for portion in Turns().divide([lane(1)], 10)] == [(10, 0)]
+    assert [portion[1:] for portion in Turns().divide([lane(1, fresh=False, due=True)], 10)] == [(10, 10)]
+
+
+def test_a_strict_lane_may_always_take_what_is_due_again() -> None:
+    """It blocks the lane: nothing else can be taken before it."""
+    lanes = [lane(tenant, order=Order.STRICT, due=True) for tenant in range(3)]
+    turns = Turns()
+    for _ in range(4):
+        assert all(portion[1:] == (1, 1) for portion in turns.divide(lanes, 10))
+
+
+@given(WAITING, ROOMS)
+def test_the_order_within_a_priority_is_the_least_served_first(lanes: list[Lane], room: int) -> None:
+    had = {one.key: one.served for one in lanes}
+    portions = [portion for portion in Turns().divide(lanes, room) if portion.lane.key.priority == 1]
+    order = [had[portion.lane.key] for portion in portions]
+    assert order == sorted(order)
