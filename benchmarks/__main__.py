@@ -18,7 +18,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import harness, report
 
-NAMES = ("drain", "enqueue", "history", "latency", "memory", "plot")
+NAMES = (
+    "drain", "tenants", "enqueue", "submission", "http", "fairness", "steady", "history", "latency", "memory", "plot",
+)  # fmt: skip
 
 
 def options() -> argparse.Namespace:

@@ -1,11 +1,11 @@
-"""A line chart as SVG, by hand: a logarithmic x axis, a y axis from nought, a legend, a title."""
+"""Charts as SVG, by hand, with a legend and a title: lines over a logarithmic axis, and points above a straight one."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from math import floor, log, log10
+from math import ceil, floor, log, log10
 
 WIDTH, HEIGHT = 860, 500
 LEFT, RIGHT, TOP, BOTTOM = 80, 180, 70, 60
@@ -28,37 +28,71 @@ class Labels:
     legend: str
 
 
+Points = Sequence[tuple[float, float]]
+
+
 def line_chart(labels: Labels, series: Mapping[str, Mapping[float, float]], references: Mapping[str, float]) -> str:
     """`series` gives y over x by name; `references` are dashed lines across."""
     ticks = sorted({x for line in series.values() for x in line})
     highest = max([y for line in series.values() for y in line.values()] + list(references.values()))
     plane = Plane(ticks[0], ticks[-1], highest * 1.08)
     parts = [*_frame(labels, plane, ticks), *_lines(series, plane), *_references(references, plane)]
-    parts += _legend(labels.legend, list(series), list(references))
+    return _page(labels, parts, [_LINE] * len(series), [*series, *references])
+
+
+def point_chart(
+    labels: Labels, points: Mapping[str, Points], curves: Mapping[str, Points], references: Mapping[str, float]
+) -> str:
+    """Points and curves over a straight x axis from nought, against a logarithmic y axis; curves may leave below."""
+    dots = [place for some in points.values() for place in some]
+    places = dots + [place for curve in curves.values() for place in curve]
+    lowest = min([y for _, y in dots if y > 0] + list(references.values()))
+    highest = max([y for _, y in places] + list(references.values()))
+    step = _step(last := max(x for x, _ in places))
+    plane = Plane(0, ceil(last / step) * step, 10.0 ** ceil(log10(highest)), 10.0 ** floor(log10(lowest)), True)
+    ticks = [step * n for n in range(int(plane.last / step) + 1)]
+    parts = [*_frame(labels, plane, ticks), *_dots(points, plane), *_curves(curves, plane, len(points))]
+    styles = [_DOT] * len(points) + [_LINE] * len(curves)
+    return _page(labels, [*parts, *_references(references, plane)], styles, [*points, *curves, *references])
+
+
+def _page(labels: Labels, parts: Sequence[str], styles: Sequence[str], names: Sequence[str]) -> str:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
     name = f"<title>{escape(labels.title)}</title><style>{STYLE}</style>"
-    return "\n".join([head, name, f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>', *parts, "</svg>", ""])
+    ground = f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>'
+    return "\n".join([head, name, ground, *parts, *_legend(labels.legend, styles, names), "</svg>", ""])
 
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """From values to places on the page."""
+    """From values to places on the page. With `low` the y axis is logarithmic from there, else it starts at nought."""
 
     first: float
     last: float
     top: float
+    low: float = 0
+    straight: bool = False  # the x axis is not logarithmic
 
     def x(self, value: float) -> float:
-        share = log(value / self.first) / log(self.last / self.first)
+        whole = self.last - self.first if self.straight else log(self.last / self.first)
+        share = (value - self.first if self.straight else log(value / self.first)) / whole
         return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
     def y(self, value: float) -> float:
-        return round(HEIGHT - BOTTOM - value / self.top * (HEIGHT - TOP - BOTTOM), 1)
+        share = log(max(value, self.low) / self.low) / log(self.top / self.low) if self.low else value / self.top
+        return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
+
+    def heights(self) -> list[float]:
+        """Round values for lines across."""
+        if self.low:
+            return [self.low * 10**n for n in range(round(log10(self.top / self.low)) + 1)]
+        step = _step(self.top)
+        return [step * n for n in range(int(self.top / step) + 1)]
 
 
 def _step(top: float) -> float:
     """A round distance that gives four to eight lines."""
-    size = 10 ** floor(log10(top))
+    size = 10.0 ** floor(log10(top))
     return next(step for step in (size / 5, size / 2, size, size * 2) if top / step <= 8)
 
 
@@ -69,11 +103,10 @@ def _text(x: float, y: float, words: str, anchor: str = "start", kind: str = "",
 def _frame(labels: Labels, plane: Plane, ticks: Sequence[float]) -> list[str]:
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
     parts = [_text(LEFT, 28, labels.title, kind="title"), _text(LEFT, 48, labels.subtitle, kind="small")]
-    step = _step(plane.top)
-    for count in range(int(plane.top / step) + 1):
-        y = plane.y(count * step)
-        parts.append(f'<path class="{"grid" if count else "axis"}" d="M{LEFT} {y}H{right}"/>')
-        parts.append(_text(LEFT - 10, y + 4, f"{count * step:,.0f}", "end"))
+    for height in plane.heights():
+        y = plane.y(height)
+        parts.append(f'<path class="{"grid" if y < bottom else "axis"}" d="M{LEFT} {y}H{right}"/>')
+        parts.append(_text(LEFT - 10, y + 4, f"{height:,.0f}" if height >= 1 or not height else f"{height:g}", "end"))
     for tick in ticks:
         parts.append(f'<path class="axis" d="M{plane.x(tick)} {bottom}v5"/>')
         parts.append(_text(plane.x(tick), bottom + 21, f"{tick:g}", "middle"))
@@ -97,12 +130,33 @@ def _lines(series: Mapping[str, Mapping[float, float]], plane: Plane) -> list[st
     return parts
 
 
-def _legend(title: str, series: Sequence[str], references: Sequence[str]) -> list[str]:
+def _dots(points: Mapping[str, Points], plane: Plane) -> list[str]:
+    return [
+        f'<circle cx="{plane.x(x)}" cy="{plane.y(y)}" r="2.2" fill="{colour}" fill-opacity="0.6"/>'
+        for some, colour in zip(points.values(), COLOURS, strict=False)
+        for x, y in some
+    ]
+
+
+def _curves(curves: Mapping[str, Points], plane: Plane, skipped: int) -> list[str]:
+    parts = []
+    for curve, colour in zip(curves.values(), COLOURS[skipped:], strict=False):
+        path = "L".join(f"{plane.x(x)} {plane.y(y)}" for x, y in curve)
+        parts.append(f'<path class="line" stroke="{colour}" d="M{path}"/>')
+    return parts
+
+
+_LINE = '<path class="line" stroke="{colour}" d="M{left} {y}h22"/>'
+_DOT = '<circle cx="{middle}" cy="{y}" r="4" fill="{colour}"/>'
+_REFERENCE = '<path class="reference" d="M{left} {y}h22"/>'
+
+
+def _legend(title: str, styles: Sequence[str], names: Sequence[str]) -> list[str]:
+    """What each is; names beyond the styles are references."""
     left = WIDTH - RIGHT + 24
-    styles = [f'class="line" stroke="{colour}"' for colour in COLOURS[: len(series)]]
-    styles += ['class="reference"'] * len(references)
     parts = [_text(left, TOP + 4, title, kind="small")]
-    for place, (name, style) in enumerate(zip([*series, *references], styles, strict=True)):
+    for place, name in enumerate(names):
         y = TOP + 26 + place * 22
-        parts += [f'<path {style} d="M{left} {y - 4}h22"/>', _text(left + 30, y, name)]
+        style, colour = (styles[place], COLOURS[place]) if place < len(styles) else (_REFERENCE, "")
+        parts += [style.format(colour=colour, left=left, middle=left + 11, y=y - 4), _text(left + 30, y, name)]
     return parts

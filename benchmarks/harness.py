@@ -268,12 +268,19 @@ async def add_provider(url: str, port: int) -> None:
 
 @asynccontextmanager
 async def worker(bench: Bench, url: str, **settings: Any) -> AsyncIterator[Process]:
-    """One `pillarbox worker`, with JSON logs in a file."""
+    """One `pillarbox worker`."""
+    async with pillarbox(bench, url, "worker", **settings) as child:
+        yield child
+
+
+@asynccontextmanager
+async def pillarbox(bench: Bench, url: str, *arguments: str, **settings: Any) -> AsyncIterator[Process]:
+    """A command of ours that stays, with JSON logs in a file."""
     given = {"database_url": url, "log_format": "json", "log_level": "info"} | settings
     environment = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
     environment |= {f"PILLARBOX_{name.upper()}": str(value) for name, value in given.items()}
-    command = [sys.executable, "-m", "pillarbox", "worker"]
-    log = bench.directory / "worker.log"
+    command = [sys.executable, "-m", "pillarbox", *arguments]
+    log = bench.directory / f"{arguments[0]}.log"
     async with process(*command, log=log, env=environment, cwd=bench.directory) as child:
         yield child
 

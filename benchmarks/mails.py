@@ -86,14 +86,14 @@ WITH mail AS MATERIALIZED (
   FROM generate_series(1, $1::int) AS i JOIN stock s ON s.n = i % (SELECT count(*) FROM stock)
 ), messages AS (
   INSERT INTO pillarbox.messages (id, tenant_id, size, lane, created_at, class, sender, "to", subject)
-  SELECT id, 1, size, 1, clock_timestamp(), 'transactional', $2, ARRAY[recipient], subject FROM mail
+  SELECT id, $3::int4, size, $4::int2, clock_timestamp(), 'transactional', $2, ARRAY[recipient], subject FROM mail
 ), contents AS (
   INSERT INTO pillarbox.contents (message_id, text, html, raw, attachments)
   SELECT id, text, html, raw, attachments FROM mail
 )
 INSERT INTO pillarbox.deliveries
   (message_id, seq, next_attempt_at, state, tenant_id, size, n, lane, role, recipient)
-SELECT id, seq, clock_timestamp(), 'queued', 1, size, 0, 1, 't', recipient FROM mail
+SELECT id, seq, clock_timestamp(), 'queued', $3::int4, size, 0, $4::int2, 't', recipient FROM mail
 """
 STOCK = """
 CREATE TABLE IF NOT EXISTS stock (
@@ -116,10 +116,10 @@ async def stock(connection: asyncpg.Connection, mails: Sequence[Sample], **extra
         )  # fmt: skip
 
 
-async def fill(connection: asyncpg.Connection, count: int) -> None:
+async def fill(connection: asyncpg.Connection, count: int, tenant: int = 1, lane: int = 1) -> None:
     """Put so many mails into the queue, by SQL alone."""
     for start in range(0, count, 10_000):
-        await connection.execute(FILL, min(10_000, count - start), SENDER, timeout=600)
+        await connection.execute(FILL, min(10_000, count - start), SENDER, tenant, lane, timeout=600)
 
 
 # --- as an application does it

@@ -1,4 +1,4 @@
-"""Postfix as a relay: smtp-source → a private Postfix with its own configuration, queue and port → sink."""
+"""Postfix as a relay, and as a queue alone: a private one with its own configuration, queue and port."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from benchmarks.harness import PATIENCE, Bench, Sample, Skipped, process, sink, tree_cpu
-from pillarbox.testing.sink import read_records
+from benchmarks import doors
+from benchmarks.harness import Bench, Sample, Skipped, sink, tree_cpu
 
-PROGRAM, SOURCE, DEFAULTS = "/usr/sbin/postfix", "/usr/sbin/smtp-source", Path("/etc/postfix")
+PROGRAM, DEFAULTS = "/usr/sbin/postfix", Path("/etc/postfix")
 SESSIONS = 20  # of smtp-source
+NOWHERE = 9  # the port of a relay that is never asked
+HOLD = "smtpd_client_restrictions = check_client_access static:HOLD\n"
 MAIN = """compatibility_level = 3.6
 queue_directory = {home}/queue
 data_directory = {home}/data
@@ -60,42 +62,46 @@ postlog   unix-dgram n  -       n       -       1       postlogd
 """
 
 
-async def relay(bench: Bench, count: int) -> Sample:
+async def relay(bench: Bench, count: int, sessions: int = SESSIONS, keep: bool = False) -> Sample:
     """Mails per second from the first SMTP connection in until the last mail is out."""
-    if not (Path(PROGRAM).exists() and Path(SOURCE).exists()):
-        raise Skipped("/usr/sbin/postfix is not installed (Debian: apt-get install postfix)")
-    if os.geteuid() != 0:
-        raise Skipped("Postfix starts only as root")
     record = bench.directory / "postfix-received"
     record.unlink(missing_ok=True)
-    async with sink(record) as to, _running(bench, to.port) as (master, port):
+    async with sink(record) as to, running(bench, to.port) as (master, port):
+        await doors.smtp_source(port, sessions, sessions=sessions, keep=keep)  # its processes started
+        await doors.received(record, sessions)
         before = (tree_cpu(master), to.child.cpu)
         begun = time.monotonic()
-        command = (SOURCE, "-s", str(SESSIONS), "-m", str(count), "-l", "4096", "-f", "orders@shop.example",
-                   "-t", "reader@mail.example", f"127.0.0.1:{port}")  # fmt: skip
-        async with process(*command) as source:
-            await asyncio.wait_for(source.child.wait(), PATIENCE)
-            ended = await _received(record, count)
-        cpu = {"worker": tree_cpu(master) - before[0], "sink": to.child.cpu - before[1]}
+        source = await doors.smtp_source(port, count, sessions=sessions, keep=keep)
+        ended = await doors.received(record, sessions + count)
+        cpu = {"worker": tree_cpu(master) - before[0], "sink": to.child.cpu - before[1], "client": source}
     return Sample(count / (ended - begun), count, cpu)
 
 
-async def _received(record: Path, count: int) -> float:
-    """Wait until the sink has them all; returns when the last came."""
-    deadline = time.monotonic() + PATIENCE
-    while record.read_bytes().count(b"\n") < count:
-        if time.monotonic() > deadline:
-            raise Skipped("it did not deliver everything")
-        await asyncio.sleep(0.2)
-    return max(one.at for one in read_records(record))
+async def hold(bench: Bench, count: int, keep: bool) -> Sample:
+    """Mails per second into the hold queue, each synced to disk before it is answered for, and sent nowhere."""
+    async with running(bench, NOWHERE, HOLD) as (master, port):
+        await doors.smtp_source(port, doors.SESSIONS, keep=keep)
+        before = tree_cpu(master)
+        begun = time.monotonic()
+        source = await doors.smtp_source(port, count, keep=keep)
+        ended = time.monotonic()
+        cpu = {"front door": tree_cpu(master) - before, "client": source}
+        held = sum(1 for one in (bench.directory / "postfix/queue/hold").rglob("*") if one.is_file()) - doors.SESSIONS
+    if held != count:
+        raise Skipped(f"it holds {held} of {count} mails")
+    return Sample(count / (ended - begun), count, cpu)
 
 
 @asynccontextmanager
-async def _running(bench: Bench, out: int) -> AsyncIterator[tuple[int, int]]:
-    """A private Postfix; gives its master's process id and the port it listens on."""
+async def running(bench: Bench, out: int, more: str = "") -> AsyncIterator[tuple[int, int]]:
+    """A private Postfix that relays to port `out`; gives its master's process id and the port it listens on."""
+    if not Path(PROGRAM).exists():
+        raise Skipped(f"{PROGRAM} is not installed (Debian: apt-get install postfix)")
+    if os.geteuid() != 0:
+        raise Skipped("Postfix starts only as root")
     home = bench.directory / "postfix"
     into = _free_port()
-    _configure(home, into, out)
+    _configure(home, into, out, more)
     control = (PROGRAM, "-c", str(home / "etc"))
     try:
         await asyncio.to_thread(_run, *control, "start")
@@ -105,7 +111,7 @@ async def _running(bench: Bench, out: int) -> AsyncIterator[tuple[int, int]]:
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _configure(home: Path, into: int, out: int) -> None:
+def _configure(home: Path, into: int, out: int, more: str) -> None:
     shutil.rmtree(home, ignore_errors=True)
     for name in ("etc", "queue", "data"):
         (home / name).mkdir(parents=True)
@@ -114,7 +120,7 @@ def _configure(home: Path, into: int, out: int) -> None:
     for name in ("postfix-files", "postfix-script", "post-install", "dynamicmaps.cf"):
         if (DEFAULTS / name).exists():
             shutil.copy(DEFAULTS / name, home / "etc" / name)
-    (home / "etc/main.cf").write_text(MAIN.format(home=home, out=out))
+    (home / "etc/main.cf").write_text(MAIN.format(home=home, out=out) + more)
     (home / "etc/master.cf").write_text(MASTER.format(into=into))
 
 
