@@ -4,7 +4,7 @@ BIN := .venv/bin
 # The tests whose outcome could depend on PostgreSQL's version.
 ON_OTHERS := tests/contract/test_queue.py tests/workers tests/migration tests/acceptance \
   $(addprefix tests/integration/,test_enqueue.py test_enqueue_corpus.py test_enqueue_role.py test_enqueue_wake.py \
-  test_query_plans.py test_retention.py test_worker.py test_cli_queue.py)
+  test_query_plans.py test_retention.py test_worker.py test_cli_queue.py test_check_tenant.py test_access_store.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help install up test check bench lock clean

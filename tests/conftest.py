@@ -8,7 +8,7 @@ import shutil
 import socket
 import tempfile
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import asyncpg
 import psycopg
 import pytest
 import pytest_asyncio
+import uvloop
 
 from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres
@@ -25,6 +26,14 @@ from pillarbox.store.migrations import migrate
 # autovacuum would visit the template just when it is cloned, which PostgreSQL refuses.
 SERVER_OPTIONS = {"fsync": "off", "max_connections": "200", "autovacuum": "off"}
 TEMPLATE = "pillarbox_template"
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Tests of a module that says `ON_BOTH_LOOPS = True` run on asyncio's own loop and on uvloop, as users do."""
+    loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
+    if getattr(getattr(item, "module", None), "ON_BOTH_LOOPS", False):
+        loops["uvloop"] = uvloop.new_event_loop
+    return loops
 
 
 def server_binaries() -> Path | None:

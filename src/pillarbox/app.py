@@ -8,12 +8,16 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from asyncpg import PostgresError
 
+from pillarbox.accept.door import Doorkeeper
+from pillarbox.accept.intake import Intake
+from pillarbox.accept.smtp.service import Ready, SmtpService
 from pillarbox.deliver.gauge import Gauge
 from pillarbox.deliver.loops import run_every, wait
 from pillarbox.deliver.mime import compose
@@ -25,19 +29,21 @@ from pillarbox.deliver.transports.smtp import SmtpTransport
 from pillarbox.deliver.wakeup import Wakeup, listen
 from pillarbox.deliver.worker import Pace, Worker
 from pillarbox.errors import NotPossible, SecretError, SettingsError, StoreError
+from pillarbox.model.access import Scope
 from pillarbox.model.address import address_of
 from pillarbox.model.delivery import MessageClass
 from pillarbox.model.message import Content, Message
 from pillarbox.model.provider import Provider, SmtpSettings, Tls
 from pillarbox.model.redaction import Redactor
+from pillarbox.model.secret import masked
 from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.setting_kinds import show_url
 from pillarbox.settings import Settings
-from pillarbox.store import providers
+from pillarbox.store import access, providers, tenants
 from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres
 from pillarbox.store.migrations import check_schema, migrate
-from pillarbox.store.vault import KeyRing, load_or_create_key_file
+from pillarbox.store.vault import KeyRing, load_or_create_key_file, read_private_file, write_private_file
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 
@@ -59,6 +65,35 @@ class App:
     database: Database
     redactor: Redactor
     metrics: Metrics
+    _intake: Intake | None = field(default=None, init=False, repr=False)
+    _doorkeeper: Doorkeeper | None = field(default=None, init=False, repr=False)
+
+    @property
+    def intake(self) -> Intake:
+        """The one way in for all mails that are handed over to this process."""
+        if self._intake is None:
+            self._intake = Intake(self.database, self.metrics)
+        return self._intake
+
+    @property
+    def doorkeeper(self) -> Doorkeeper:
+        """The one who tells who asks, for all doors of this process."""
+        if self._doorkeeper is None:
+            settings = self.settings
+            self._doorkeeper = Doorkeeper(
+                self.database,
+                self.metrics,
+                failures=settings.auth_failures_per_minute,
+                development=settings.is_development,
+            )
+        return self._doorkeeper
+
+    async def close(self) -> None:
+        """Close what was opened on the way."""
+        if self._doorkeeper is not None:
+            await self._doorkeeper.close()
+        if self._intake is not None:
+            await self._intake.close()
 
     def keys(self) -> KeyRing:
         """The key ring of PILLARBOX_SECRET_KEYS; in development, of a file beside the embedded database."""
@@ -86,8 +121,12 @@ class App:
         return keep
 
     def redactor_for(self, provider: Provider) -> Callable[[str], str]:
-        host = provider.settings.get("host")
-        return self.redactor.hosts(host) if host else self.redactor
+        """Redaction of what a provider says; its own secret is masked, should it repeat it."""
+        host, username = provider.settings.get("host"), provider.settings.get("username")
+        redact: Callable[[str], str] = self.redactor.hosts(host) if host else self.redactor
+        if (secret := provider.secret) is None:
+            return redact
+        return lambda text: redact(masked(text, secret, username))
 
     async def try_out(self, provider: Provider, message: Message, content: Content) -> Report:
         """Send one mail through one provider at once, past the queue."""
@@ -126,7 +165,11 @@ async def open_app(
     """Connect to the database and put together what every command needs; see `open_database`."""
     async with open_database(settings, start=start, patient=patient) as database:
         await _prepare(database, migrating)
-        yield await _assemble(settings, database)
+        app = await _assemble(settings, database)
+        try:
+            yield app
+        finally:
+            await app.close()
 
 
 @asynccontextmanager
@@ -212,7 +255,7 @@ async def ensure_provider(app: App, *, development: bool) -> None:
     """Add a first provider where there is none: SMTP_HOST's, or in development one that captures."""
     settings = app.settings
     if settings.smtp_from_address:
-        await providers.set_default_sender(app.database, _mailbox(settings.smtp_from_name, settings.smtp_from_address))
+        await tenants.set_default_sender(app.database, _mailbox(settings.smtp_from_name, settings.smtp_from_address))
     if await providers.list_providers(app.database, None):
         return
     if settings.smtp_host:
@@ -220,6 +263,20 @@ async def ensure_provider(app: App, *, development: bool) -> None:
         await providers.add_provider(app.database, app.keys, "default", "smtp", given)
     elif development:
         await providers.add_provider(app.database, app.keys, "capture", "capture", {})
+
+
+async def ensure_development_key(app: App) -> Path | None:
+    """With the embedded database, the file with a key of the tenant `default`; made where it is not there."""
+    if app.settings.database_url is not None or not app.settings.is_development:
+        return None
+    path = app.settings.data_dir / "development.key"
+    token = read_private_file(path)
+    if token is None or (await access.find_keys(app.database, [token]))[0] is None:
+        for old in await access.list_keys(app.database, "default", name="development"):
+            await access.revoke_key(app.database, old.id)
+        made = await access.add_key(app.database, "default", "development", [Scope.SEND, Scope.READ, Scope.MANAGE])
+        write_private_file(path, made[1].reveal())
+    return path
 
 
 def _mailbox(name: str | None, address: str) -> str:
@@ -241,9 +298,7 @@ def build_worker(app: App, queue: PostgresQueue, roster: Roster, wakeup: Wakeup)
 
 async def work(app: App, stop: asyncio.Event) -> None:
     """Deliver mail until `stop`; then drain."""
-    # Mails make many short-lived objects and no cycles: looking for cycles after each 700 objects cost 5 %.
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    _collect_rarely()
     wakeup = Wakeup()
     database = await app.database.for_queue()
     queue = PostgresQueue(database)
@@ -264,6 +319,18 @@ async def work(app: App, stop: asyncio.Event) -> None:
         stop.set()
     await roster.close()
     await database.close()
+
+
+async def serve_smtp(app: App, stop: asyncio.Event, ready: Ready | None = None) -> None:
+    """Take mail by SMTP until `stop`; `ready` gets where it listens, by setting, once somebody can connect."""
+    _collect_rarely()
+    await SmtpService(app.settings, app.doorkeeper, app.intake, app.metrics).run(stop, ready)
+
+
+def _collect_rarely() -> None:
+    # Mails make many short-lived objects and no cycles: looking for cycles after each 700 objects cost 5 %.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 async def tend(app: App, stop: asyncio.Event) -> None:

@@ -143,7 +143,7 @@ def size(low: int) -> Kind:
 
 
 def show_size(count: int) -> str:
-    for name in ("GiB", "MiB", "KiB"):
+    for name in ("GiB", "MiB", "KiB", "GB", "MB"):
         factor = _SIZES[name.lower()]
         if count and count % factor == 0:
             return f"{count // factor}{name}"
@@ -192,6 +192,20 @@ def _read_listen(raw: object) -> str:
     return match[0]
 
 
+def _read_hosts(raw: object) -> tuple[str, ...]:
+    parts = raw.split(",") if isinstance(raw, str) else raw
+    if not isinstance(parts, list | tuple) or not parts:
+        raise ValueError
+    names = tuple(_string(part).lower() for part in parts)
+    if not all(re.fullmatch(r"\*|[a-z0-9_.-]+|[0-9a-f.]*(:[0-9a-f.]*){2,}", name) for name in names):
+        raise ValueError
+    return names
+
+
+def _read_listen_or_off(raw: object) -> str:
+    return "off" if str(raw).strip().lower() == "off" else _read_listen(raw)
+
+
 def _hidden(value: object) -> str:
     return "****" if value else ""
 
@@ -201,7 +215,9 @@ KEY = Kind(_KEY, _read_key, _hidden)
 KEYS = Kind(f"keys separated by commas, newest first, each {_KEY}", _read_keys, _hidden, empty=())
 URL = Kind("a URL such as postgresql://user@host:5432/name", text("", r"postgres(ql)?://.+").read, show_url)
 LISTEN = Kind("host:port, such as 127.0.0.1:8025 or [::1]:8025", _read_listen)
+LISTEN_OR_OFF = Kind("host:port, such as 127.0.0.1:1025 or [::1]:1025, or off", _read_listen_or_off)
 HOST = text("a host name or address, without a port", r"[^\s/@:\[\]]+|[0-9a-fA-F.]*(:[0-9a-fA-F.]*){2,}")
+HOSTS = Kind("host names separated by commas, without ports, or *", _read_hosts, ", ".join, empty=())
 ADDRESS = text("one e-mail address such as noreply@example.com", r"[^\s@<>,]+@[^\s@<>,]+")
 PORT = integer(1, 65535)
 PATH = Kind("a path", lambda raw: Path(os.path.expanduser(_string(raw))))

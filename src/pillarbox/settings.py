@@ -22,9 +22,11 @@ from pillarbox.model.secret import Secret
 from pillarbox.setting_kinds import (
     ADDRESS,
     HOST,
+    HOSTS,
     KEY,
     KEYS,
     LISTEN,
+    LISTEN_OR_OFF,
     PATH,
     PORT,
     URL,
@@ -99,6 +101,27 @@ class Settings:
     http: str = setting("127.0.0.1:8025", LISTEN,
         "Where the API and the dashboard listen.",
         "only this machine until you say otherwise")
+    http_hosts: tuple[str, ...] = setting(None, HOSTS,
+        "Further host names under which the API is reached; * for any.",
+        "a web page that points its own name at this machine is refused", unset="the address of http alone")
+    http_max_body: int = setting("36MiB", size(2**10),
+        "Largest body of a request.",
+        "a mail of 25 MiB with its files as base64, and room for the rest of the JSON")
+    http_bytes_in_flight: int = setting("128MiB", size(2**20),
+        "Most bytes of request bodies held at once, all together.",
+        "three of the largest or thousands of usual ones, in a 1 GB container: each is held several times over")
+    http_concurrency: int = setting("500", integer(1, 100_000),
+        "Most requests handled at once.",
+        "ten times what keeps the database busy; more would only wait longer")
+    http_connections: int = setting("800", integer(1, 1_000_000),
+        "Most open connections.",
+        "a process may usually have 1,024 files open, and the database needs some; raise both together")
+    http_request_timeout: float = setting("1m", duration("100ms"),
+        "How long a request may take to arrive.",
+        "25 MiB over 5 Mbit/s; who dribbles bytes to hold a connection is gone after it")
+    http_keep_alive: float = setting("75s", duration("100ms"),
+        "How long an idle connection is kept open.",
+        "longer than the minute that proxies keep theirs, so that none is closed under a request")
     log_format: str = setting("auto", one_of("auto", "console", "json"),
         "How log lines look.",
         "auto: readable on a terminal, JSON elsewhere")
@@ -160,6 +183,79 @@ class Settings:
     retention_batch: int = setting("1000", integer(1, 100_000),
         "Most rows per retention statement.",
         "a statement stays well under a second")
+    development: str = setting("auto", one_of("auto", "on", "off"),
+        "Whether clients on this machine may hand mail over without a key, as the tenant `default`.",
+        "auto: with the embedded PostgreSQL, which nobody has in production")
+    auth_failures_per_minute: int = setting("10", integer(1, 1_000_000),
+        "Wrong tries at a key or login from one address before it must wait; an address may fail ten times as often.",
+        "more than a person mistypes, far too few to guess, and the database hears of no more")
+    smtp: str | None = setting(None, LISTEN_OR_OFF,
+        "Where SMTP listens for clients on this machine that need no login. For development: loopback only.",
+        "an application under development needs no account and no certificate",
+        unset="127.0.0.1:1025 in `up` with the embedded PostgreSQL, else off")
+    smtp_submission: str | None = setting(None, LISTEN,
+        "Where SMTP listens for clients that begin TLS (STARTTLS) and log in.",
+        "only you know where clients come from; the usual port is 587", unset="off")
+    smtp_tls: str | None = setting(None, LISTEN,
+        "Where SMTP listens for clients that speak TLS from the first byte and log in.",
+        "only you know where clients come from; the usual port is 465", unset="off")
+    smtp_certificate: Path | None = setting(None, PATH,
+        "File with the certificate chain (PEM) of smtp_submission and smtp_tls; read again when it changes.",
+        "passwords are taken over TLS only")
+    smtp_private_key: Path | None = setting(None, PATH,
+        "File with the private key (PEM) of smtp_certificate.",
+        "some tools keep it beside the certificate, some in the same file", unset="in smtp_certificate")
+    smtp_hostname: str | None = setting(None, HOST,
+        "The name by which SMTP introduces itself, also in Received lines.",
+        "clients compare it with nothing; readers of a mail's path like to see it", unset="the machine's name")
+    smtp_max_message: int = setting("10MB", size(2**10),
+        "Largest mail by SMTP; a tenant may have a lower limit.",
+        "most mails have less than a hundredth of it, and relays begin to refuse there")
+    smtp_max_recipients: int = setting("100", integer(1, 100),
+        "Most recipients of one mail by SMTP.",
+        "what every server must take (RFC 5321), and the most a message has here")
+    smtp_max_line: int = setting("2048", integer(512, 65_536),
+        "Longest SMTP command, in octets; AUTH may have 12288 (RFC 4954).",
+        "512 of RFC 5321, what the extensions add, and addresses in UTF-8")
+    smtp_max_text_line: int = setting("64KiB", size(998),
+        "Longest line of a mail by SMTP.",
+        "RFC 5322 says 998, but HTML written in one line is common and relays fold it")
+    smtp_max_header: int = setting("128KiB", size(2**10),
+        "Longest header section of a mail by SMTP.",
+        "many times what real mails have, with every signature and trace line")
+    smtp_max_header_lines: int = setting("1000", integer(10, 100_000),
+        "Most lines in the header section of a mail by SMTP.",
+        "a hundred recipients on a line each, ten times over")
+    smtp_max_nesting: int = setting("100", integer(2, 10_000),
+        "Most multipart and message parts in a mail by SMTP: each may lie within another.",
+        "mail programs make three or four; readers that go down level by level run out of stack far beyond")
+    smtp_max_errors: int = setting("20", integer(1, 10_000),
+        "Refused commands after which an SMTP session is ended; an accepted mail starts the count anew.",
+        "a mistyped address list is forgiven, guessing and noise are not")
+    smtp_max_commands: int = setting("1000", integer(100, 1_000_000),
+        "Most SMTP commands from one accepted mail to the next.",
+        "a hundred recipients with room to spare; keeps nobody busy for nothing")
+    smtp_max_messages: int = setting("10000", integer(1, 10**9),
+        "Most mails over one SMTP connection.",
+        "a balancer in front gets a chance to spread long-lived connections")
+    smtp_idle_timeout: float = setting("5m", duration("100ms"),
+        "Longest time from one SMTP command to the next.",
+        "what RFC 5321 asks of a server")
+    smtp_mail_timeout: float = setting("10m", duration("100ms"),
+        "Longest time for the content of one mail to arrive.",
+        "the largest mail over 150 kbit/s; who dribbles bytes is gone after it")
+    smtp_login_timeout: float = setting("1m", duration("100ms"),
+        "Longest time from connecting to being logged in, where one must.",
+        "programs need a second; strangers hold no connection longer")
+    smtp_connections: int = setting("1000", integer(1, 1_000_000),
+        "Most open SMTP connections of a process; more are told to come back.",
+        "ten times what keeps the database busy, at some kilobytes each")
+    smtp_connections_per_peer: int = setting("200", integer(1, 1_000_000),
+        "Most open SMTP connections from one address (of IPv6, one /64 network).",
+        "one client cannot take all places; behind a balancer, set it to smtp_connections")
+    smtp_bytes_in_flight: int = setting("256MiB", size(2**20),
+        "Most bytes of mails that SMTP holds in memory at once, all together.",
+        "twenty-five of the largest or tens of thousands of usual ones; beyond it, clients are told to try again")
     smtp_host: str | None = setting(None, HOST,
         "The SMTP server of the default provider.",
         "only you know your relay", short="SMTP_HOST")
@@ -196,14 +292,30 @@ class Settings:
         return min(self.worker_batch_size or self.window, self.window)
 
     @property
+    def is_development(self) -> bool:
+        """Whether the door without a key is open to this machine."""
+        return self.development == "on" or (self.development == "auto" and self.database_url is None)
+
+    @property
+    def smtp_addresses(self) -> dict[str, tuple[str, int]]:
+        """Where SMTP listens, by the name of the setting that says so."""
+        given = {"smtp": self.smtp, "smtp_submission": self.smtp_submission, "smtp_tls": self.smtp_tls}
+        return {name: split_address(where) for name, where in given.items() if where not in (None, "off")}
+
+    @property
     def http_address(self) -> tuple[str, int]:
         """Host and port of `http`, an IPv6 host without its brackets."""
-        host, _, port = self.http.rpartition(":")
-        return host.strip("[]"), int(port)
+        return split_address(self.http)
 
     def describe(self) -> list[Row]:
         """Every setting with its value and where it came from; secrets hidden."""
         return [_row(self, name, spec) for name, spec in SPECS.items()]
+
+
+def split_address(listen: str) -> tuple[str, int]:
+    """Host and port, an IPv6 host without its brackets."""
+    host, _, port = listen.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 SPECS: dict[str, Spec] = {f.name: f.metadata["spec"] for f in fields(Settings) if "spec" in f.metadata}
@@ -329,10 +441,18 @@ def _wrong(spec: Spec, one: _Given) -> str:
     if one.raw == "":
         return f"{one.label} is empty: remove it, or give {spec.kind.allowed}"
     value = "has a wrong value" if spec.secret else f"is {str(one.raw)[:60]!r}"
-    return f"{one.label} {value}: must be {spec.kind.allowed}{_suggest(str(one.raw), spec.kind.choices)}"
+    hint = _suggest(str(one.raw), spec.kind.choices) + _flat(one.raw)
+    return f"{one.label} {value}: must be {spec.kind.allowed}{hint}"
 
 
 def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
     least, most = (values.get(name, DEFAULTS[name]) for name in ("pool_min", "pool_max"))
     if least > most:
         yield f"pool_min is {least}, more than pool_max, which is {most}"
+    body, room = (values.get(name, DEFAULTS[name]) for name in ("http_max_body", "http_bytes_in_flight"))
+    if body > room:
+        yield f"http_max_body is {body}, more than http_bytes_in_flight, which is {room}"
+    if values.get("smtp_certificate") is None:
+        for name in ("smtp_submission", "smtp_tls"):
+            if values.get(name) is not None:
+                yield f"{name} is set, but not smtp_certificate: passwords are taken over TLS only"

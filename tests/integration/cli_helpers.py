@@ -91,10 +91,10 @@ class Process:
     def output(self) -> str:
         return os.pread(self._printed.fileno(), 10**6, 0).decode()  # leaves the position to the process
 
-    def wait_for(self, text: str, seconds: float = 60) -> str:
-        """Wait until it has printed this; returns everything printed so far."""
+    def wait_for(self, text: str, seconds: float = 60, times: int = 1) -> str:
+        """Wait until it has printed this so many times; returns everything printed so far."""
         deadline = time.monotonic() + seconds
-        while text not in (printed := self.output):
+        while (printed := self.output).count(text) < times:
             assert self.popen.poll() is None, f"ended before it said {text!r}:\n{printed}"
             assert time.monotonic() < deadline, f"never said {text!r}:\n{printed}"
             time.sleep(0.02)

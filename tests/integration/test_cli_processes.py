@@ -6,8 +6,10 @@ import asyncio
 import json
 import os
 import pty
+import re
 import select
 import signal
+import smtplib
 import socket
 import subprocess
 import sys
@@ -22,9 +24,12 @@ import pytest
 from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres
 from pillarbox.testing import SmtpServer
+from pillarbox.testing.certificates import make_ca
 from pillarbox.testing.smtp import Faults, Hang
 from tests.harness import add_smtp, enqueue, settled, states
 from tests.integration.cli_helpers import Process, process
+
+ANY_PORTS = ("--http", "127.0.0.1:0", "--smtp", "127.0.0.1:0")
 
 
 @pytest.fixture
@@ -52,8 +57,14 @@ def url_of(up: Process) -> str:
     return next(word for word in printed.split() if word.startswith("http://"))
 
 
+def port_of(running: Process, listener: str) -> int:
+    found = re.search(rf"^ *{listener} +127\.0\.0\.1:(\d+)", running.wait_for("Ctrl-C"), re.MULTILINE)
+    assert found, running.output
+    return int(found[1])
+
+
 def test_up_serves_delivers_drains_and_continues(data: Path) -> None:
-    options = ("--data", str(data), "--http", "127.0.0.1:0")
+    options = ("--data", str(data), *ANY_PORTS)
     with process("up", *options) as up:
         url = url_of(up)
         assert "keeps mails for reading" in up.output
@@ -62,22 +73,25 @@ def test_up_serves_delivers_drains_and_continues(data: Path) -> None:
             assert answer.status == 200
         sent = run("send", "--data", str(data), "--from", "a@b.example", "--to", "c@d.example", "--wait")
         assert "sent via capture" in sent
+        with smtplib.SMTP("127.0.0.1", port_of(up, "smtp")) as client:
+            client.sendmail("e@f.example", "g@h.example", "Subject: by SMTP\r\n\r\nhello\r\n")
+        up.wait_for("attempt settled", times=2)
         up.signal(signal.SIGINT)
         assert up.end() == 0
         assert "stopped" in up.output
     assert not EmbeddedPostgres(data / "postgres").running()
     with process("up", *options) as up:
         url_of(up)
-        [mail] = json.loads(run("captured", "list", "--data", str(data), "--json"))
-        assert mail["recipients"] == ["c@d.example"]
+        mails = json.loads(run("captured", "list", "--data", str(data), "--json"))
+        assert [mail["recipients"] for mail in mails] == [["g@h.example"], ["c@d.example"]]
         up.signal(signal.SIGTERM)
         assert up.end() == 0
 
 
 def test_one_data_directory_has_one_up(data: Path) -> None:
-    with process("up", "--data", str(data), "--http", "127.0.0.1:0") as first:
+    with process("up", "--data", str(data), *ANY_PORTS) as first:
         url = url_of(first)
-        with process("up", "--data", str(data), "--http", "127.0.0.1:0") as second:
+        with process("up", "--data", str(data), *ANY_PORTS) as second:
             assert second.end() == 1
             assert "another `pillarbox up` uses" in second.output
         with urllib.request.urlopen(url + "readyz", timeout=10) as answer:
@@ -87,7 +101,7 @@ def test_one_data_directory_has_one_up(data: Path) -> None:
 
 
 def test_a_killed_up_leaves_nothing_that_the_next_cannot_take_over(data: Path) -> None:
-    options = ("--data", str(data), "--http", "127.0.0.1:0")
+    options = ("--data", str(data), *ANY_PORTS)
     with process("up", *options) as up:
         url_of(up)
         up.signal(signal.SIGKILL)
@@ -106,6 +120,65 @@ def test_a_port_in_use_is_told(database_url: str) -> None:
             assert up.end() == 1
             assert f"error: {where} is in use: choose another with --http" in up.output
             assert "Traceback" not in up.output
+
+
+@pytest.mark.parametrize("listener", ["smtp", "smtp-submission"])
+def test_an_smtp_port_in_use_is_told(database_url: str, tmp_path: Path, listener: str) -> None:
+    issued = make_ca(tmp_path).issue()
+    env = {
+        "PILLARBOX_DEVELOPMENT": "on",
+        "PILLARBOX_SMTP_CERTIFICATE": str(issued.certificate),
+        "PILLARBOX_SMTP_PRIVATE_KEY": str(issued.key),
+    }
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        options = ("--database-url", database_url, "--http", "127.0.0.1:0", f"--{listener}", where)
+        with process("serve", *options, env=env) as serving:
+            assert serving.end() == 1
+            assert f"error: {where} is in use: choose another with --{listener} HOST:PORT" in serving.output
+            assert "Traceback" not in serving.output
+            assert "serves" not in serving.output
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--roles", "smtp"), "there is nowhere to listen for SMTP"),
+        (("--roles", "api,mail"), "give some of api, smtp, worker"),
+        (("--smtp", "127.0.0.1:0"), "mail without a login is for development"),
+        (("--smtp", "0.0.0.0:0"), "name a loopback address"),
+        (("--smtp-submission", "127.0.0.1:0"), "but not smtp_certificate"),
+    ],
+)
+def test_serve_refuses_what_makes_no_sense(database_url: str, options: tuple[str, ...], complaint: str) -> None:
+    with process("serve", "--database-url", database_url, "--http", "127.0.0.1:0", *options) as serving:
+        assert serving.end() in (1, 2)
+        assert complaint in " ".join(serving.output.replace("│", " ").split())
+        assert "Traceback" not in serving.output
+
+
+def test_serve_runs_the_roles_it_is_given(database_url: str) -> None:
+    with process("serve", "--database-url", database_url, "--http", "127.0.0.1:0") as serving:
+        printed = serving.wait_for("worker registered")
+        assert "serves: api, worker" in printed
+        with urllib.request.urlopen(url_of(serving) + "readyz", timeout=10) as answer:
+            assert answer.status == 200
+        serving.signal()
+        assert serving.end() == 0
+    with process("serve", "--database-url", database_url, "--roles", "worker") as serving:
+        assert "http" not in serving.wait_for("worker registered").partition("database")[0]
+        serving.signal(signal.SIGTERM)
+        assert serving.end() == 0
+    env = {"PILLARBOX_DEVELOPMENT": "on"}
+    options = ("--roles", "api,smtp", "--http", "127.0.0.1:0", "--smtp", "127.0.0.1:0")
+    with process("serve", "--database-url", database_url, *options, env=env) as serving:
+        with smtplib.SMTP("127.0.0.1", port_of(serving, "smtp")) as client:
+            client.sendmail("e@f.example", "g@h.example", "Subject: by SMTP\r\n\r\nhello\r\n")
+        metrics = urllib.request.urlopen(url_of(serving) + "metrics", timeout=10).read().decode()
+        assert 'pillarbox_smtp_messages_total{code="2xx",listener="smtp"} 1.0' in metrics
+        assert "worker registered" not in serving.output
+        serving.signal()
+        assert serving.end() == 0
 
 
 def test_up_without_a_worker(database_url: str) -> None:
@@ -194,7 +267,7 @@ def test_ctrl_c_under_make_exits_with_zero(data: Path) -> None:
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(root)
-        os.execvp("make", ["make", "up", f"ARGS=--data {data} --http 127.0.0.1:0"])
+        os.execvp("make", ["make", "up", f"ARGS=--data {data} {' '.join(ANY_PORTS)}"])
     try:
         read_until(terminal, b"Ctrl-C")
         os.write(terminal, b"\x03")

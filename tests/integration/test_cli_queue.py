@@ -124,6 +124,7 @@ def test_a_message_is_found_by_its_beginning(cli: Cli) -> None:
     assert "there is no message" in cli("queue", "show", "ffffffff-ffff", code=1).err
 
 
+@pytest.mark.req("REQ-QUEUE-U002")
 async def test_the_whole_story(database: Database, database_url: str) -> None:
     """Of two recipients one is refused for good, one for now: both ends, and what was said, are told."""
     cli = Cli(database_url)
@@ -169,6 +170,7 @@ def test_bodies_of_secret_classes_are_masked(cli: Cli) -> None:
 # --- retry
 
 
+@pytest.mark.req("REQ-QUEUE-E008")
 def test_retry_gives_all_attempts_back(cli: Cli) -> None:
     message_id = cli.send("--cc", "copy@mail.example")
     put(cli, message_id, "failed", attempts=10, reason="refused", retry="quadratic")
@@ -188,6 +190,7 @@ def test_what_lost_its_content_cannot_be_retried(cli: Cli) -> None:
     assert facts(cli, message_id) == [("failed", 0, None)]
 
 
+@pytest.mark.req("REQ-QUEUE-E008")
 def test_retry_all_asks_first_and_keeps_to_its_filters(cli: Cli) -> None:
     many = cli.json("send", "--from", "a@b.example", "--to", "c@d.example", "--count", "1100")["ids"]
     cli.sql("UPDATE pillarbox.deliveries SET state = 'failed', settled_at = now(), reason = 'credential'")

@@ -379,6 +379,7 @@ async def test_the_tenants_default_sender(connection: asyncpg.Connection) -> Non
     assert await connection.fetchval("SELECT sender FROM pillarbox.messages") == "d@example.com"
 
 
+@pytest.mark.req("REQ-QUEUE-O005")
 async def test_scheduled_mails_are_pending(connection: asyncpg.Connection) -> None:
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
     await enqueue(connection, mail(send_at=later))

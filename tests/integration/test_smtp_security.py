@@ -185,6 +185,8 @@ async def test_opportunistic_sends_mail_but_never_credentials_in_clear() -> None
 # --- logins ---
 
 
+@pytest.mark.req("REQ-QUEUE-N002")
+@pytest.mark.req("REQ-QUEUE-N003")
 @pytest.mark.parametrize(
     ("faults", "extensions", "reason", "code"),
     [
@@ -217,6 +219,7 @@ async def test_a_missing_login_is_no_fault_of_the_mail() -> None:
     assert outcome.code == 530
 
 
+@pytest.mark.req("REQ-QUEUE-N003")
 async def test_conversations_keep_no_credentials() -> None:
     faults = Faults(body="554 5.0.0 no")
     async with talking(faults, Extensions(any_login=True), **LOGIN) as (server, transport):
@@ -225,6 +228,22 @@ async def test_conversations_keep_no_credentials() -> None:
     assert "(logged in)" in (report.conversation or "")
     for secret in ("hunter2", auth):
         assert secret not in (report.conversation or "")
+
+
+@pytest.mark.req("REQ-QUEUE-N003")
+@pytest.mark.parametrize("mechanism", ["PLAIN", "LOGIN"])
+async def test_a_server_that_repeats_the_password_is_not_quoted(mechanism: str) -> None:
+    """Some quote the line they did not understand."""
+    async with talking(extensions=Extensions(any_login=True, mechanisms=[mechanism]), **LOGIN) as (server, transport):
+        server.faults = Faults(auth=lambda session, name: f"500 5.5.2 hunter2? unknown: {server.commands[-1]} :hunter2")
+        [report] = await send(transport, parcel())
+        with pytest.raises(NotPossible) as caught:
+            await transport.check()
+    said = server.commands[-1].split()[-1]
+    for shown in (f"{report!r} {report.conversation}", str(caught.value)):
+        assert "unknown: " in shown
+        assert "hunter2" not in shown
+        assert said not in shown
 
 
 # --- check ---

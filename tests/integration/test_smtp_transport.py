@@ -91,6 +91,7 @@ async def test_a_server_from_before_1995() -> None:
     assert server.violations == []
 
 
+@pytest.mark.req("REQ-QUEUE-E003")
 async def test_the_servers_name_for_the_mail_is_kept() -> None:
     async with talking(Faults(body="250 2.0.0 Ok: queued as 4B1C2D")) as (_, transport):
         outcome = await send_one(transport)
@@ -116,6 +117,7 @@ async def test_a_big_body_is_neither_copied_nor_buffered() -> None:
 # --- what the server cannot carry ---
 
 
+@pytest.mark.req("REQ-QUEUE-S006")
 async def test_size_is_respected_without_sending() -> None:
     async with talking(extensions=Extensions(size=1000)) as (server, transport):
         outcome = await send_one(transport, parcel(content=MAIL + b"x" * 1000))
@@ -245,6 +247,7 @@ async def test_nobody_accepted(pipelining: bool, says_354: bool) -> None:
     assert server.violations == []
 
 
+@pytest.mark.req("REQ-QUEUE-U005")
 async def test_conversations_are_kept_for_what_went_wrong() -> None:
     faults = Faults(recipients={"no@x.test": "550 5.1.1 nobody\x07 here"}, body=["451 4.3.0 later", None])
     async with talking(faults) as (server, transport):

@@ -362,6 +362,7 @@ async def test_one_failed_connect_costs_one_mail() -> None:
     assert server.connections == 2
 
 
+@pytest.mark.req("REQ-QUEUE-N002")
 async def test_a_wrong_password_is_tried_once() -> None:
     """Servers lock accounts out: everybody who waits is told after one attempt."""
     login = {"username": "user", "password": Secret("wrong")}

@@ -18,6 +18,8 @@ from pillarbox.accept import checks
 from pillarbox.accept.mail import Attachment, Mail
 from pillarbox.api.server import build
 from pillarbox.cli.main import root
+from pillarbox.model.access import Order, Scope
+from pillarbox.model.access_settings import SETTINGS
 from pillarbox.model.delivery import State
 from pillarbox.model.outcome import Reason, Verdict
 from pillarbox.model.provider import SmtpSettings, Tls
@@ -131,6 +133,16 @@ def test_every_retry_policy_is_documented(name: str) -> None:
 @pytest.mark.parametrize("word", [*(one.name for one in fields(SmtpSettings)), *Tls])
 def test_every_setting_of_a_provider_is_documented(word: str) -> None:
     assert f"| `{word}`" in page(DOCS / "how-to/add-an-smtp-provider.md")
+
+
+@pytest.mark.parametrize("word", [*Scope, *Order])
+def test_every_scope_and_order_is_documented(word: str) -> None:
+    assert f"| `{word}` |" in page(REFERENCE / "access.md")
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_setting_of_a_tenant_is_documented(name: str) -> None:
+    assert f"`{name}`" in section(page(REFERENCE / "access.md"), "Tenants")
 
 
 # --- SQL

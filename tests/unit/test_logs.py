@@ -136,6 +136,7 @@ def test_the_line_of_a_delivered_mail_is_never_redacted_twice() -> None:
     assert calls == ["delivered"]
 
 
+@pytest.mark.req("REQ-QUEUE-N003")
 def test_secrets_never_show(out: io.StringIO) -> None:
     secret = Secret("hunter2")
     log.error("x", provider=secret, many=[{"a": secret}], raw=b"hunter2", exc=ValueError(secret))

@@ -449,6 +449,15 @@ def test_raw_mail_loses_its_bcc(bcc: bytes) -> None:
     assert b"x@y" not in compose(mail(), Content(raw=b"Subject: a\r\nBcc: x@y"))
 
 
+def test_raw_mail_tells_how_it_came() -> None:
+    value = "from client.example ([127.0.0.1]) by mail.example with ESMTP; Sun, 01 Mar 2026 09:05:07 +0000"
+    composed = compose(mail(headers={"Received": value}), Content(raw=COMPLETE))
+    assert composed.endswith(COMPLETE)
+    folded = value.replace("Sun, 01", "Sun,\r\n 01")
+    assert composed[: -len(COMPLETE)].decode() == f"Received: {folded}\r\n"
+    assert b"\r\n\r\nno header\r\n" in compose(mail(headers={"Received": value}), Content(raw=b"no header\r\n"))
+
+
 def test_raw_mail_gets_what_it_lacks() -> None:
     added = f"Date: Sun, 01 Mar 2026 09:05:07 +0000\r\nMessage-ID: <{ID.hex}@example.com>\r\n".encode()
     bare = b"Subject: a\r\n\r\nDate: b\r\n"

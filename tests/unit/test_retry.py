@@ -18,6 +18,7 @@ chances = st.floats(0, 1, exclude_max=True)
 asked = st.none() | st.floats(0, 1e9)
 
 
+@pytest.mark.req("REQ-QUEUE-E004")
 def test_the_named_schedules() -> None:
     assert QUADRATIC.schedule() == [k * k * MINUTE for k in range(1, 10)]
     assert ESP.schedule() == [30, MINUTE, 2 * MINUTE, 5 * MINUTE, 15 * MINUTE]
@@ -63,6 +64,7 @@ outcomes = st.sampled_from(
 )
 
 
+@pytest.mark.req("REQ-QUEUE-N002")
 @given(outcomes, attempts, policies, st.sampled_from(Unknown), limits, chances)
 def test_every_outcome_has_one_consequence(
     outcome: Outcome, made: int, policy: RetryPolicy, class_says: Unknown, limit: int | None, chance: float

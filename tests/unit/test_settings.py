@@ -226,6 +226,7 @@ def test_a_wrong_key_is_refused_without_showing_it(wrong: str) -> None:
         assert HEX[:8] not in text
 
 
+@pytest.mark.req("REQ-QUEUE-N003")
 def test_secrets_show_nowhere() -> None:
     url = "postgresql://app:hun@ter2/x@db:5432/mail?sslpassword=hunter3"
     env = {"PILLARBOX_DATABASE_URL": url, "PILLARBOX_SECRET_KEYS": HEX, "PILLARBOX_REDACTION_KEY": HEX}

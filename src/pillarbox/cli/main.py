@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from pillarbox.cli import captured, config, keys, provider, queue, run, send, setup, tenant
+from pillarbox.cli import (
+    captured,
+    config,
+    key,
+    keys,
+    message_class,
+    provider,
+    queue,
+    run,
+    send,
+    setup,
+    smtp_login,
+    tenant,
+)
 
 root = typer.Typer(
     name="pillarbox",
@@ -24,7 +37,7 @@ root = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (run, setup, send, queue, provider, captured, tenant, keys, config):
+for module in (run, setup, send, queue, provider, captured, tenant, message_class, key, smtp_login, keys, config):
     module.register(root)
 
 

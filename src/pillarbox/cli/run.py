@@ -1,4 +1,4 @@
-"""`up` and `worker`: the commands that stay."""
+"""`up`, `serve` and `worker`: the commands that stay."""
 
 from __future__ import annotations
 
@@ -8,19 +8,32 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.text import Text
 
 from pillarbox.api.server import serve_http
-from pillarbox.app import App, Role, ensure_provider, open_app, place_of, serve, tend, work
+from pillarbox.app import (
+    App,
+    Role,
+    ensure_development_key,
+    ensure_provider,
+    open_app,
+    place_of,
+    serve_smtp,
+    tend,
+    work,
+)
+from pillarbox.app import serve as run_together
 from pillarbox.cli import output
-from pillarbox.cli.command import CONCURRENCY, HTTP, INTERRUPTED, Given, command
+from pillarbox.cli.command import CONCURRENCY, HTTP, INTERRUPTED, Given, command, setting
 from pillarbox.cli.signals import foreground, stopping
 from pillarbox.errors import NotPossible, SettingsError, StoreError
 from pillarbox.settings import DEFAULTS, Settings
@@ -28,32 +41,42 @@ from pillarbox.store import providers
 from pillarbox.telemetry import logs
 
 if TYPE_CHECKING:
-    import typer
-
     from pillarbox.model.provider import Provider
+
+SMTP = tuple(
+    setting(name, "--" + name.replace("_", "-"), "HOST:PORT") for name in ("smtp", "smtp_submission", "smtp_tls")
+)
+# The usual port of programs that catch mail in development.
+DEVELOPMENT_SMTP = "127.0.0.1:1025"
+LISTENERS = {"smtp": "no login needed", "smtp_submission": "STARTTLS and login", "smtp_tls": "TLS and login"}
+ROLES = ("api", "smtp", "worker")
 
 
 def register(root: typer.Typer) -> None:
-    command(root, "up", HTTP, CONCURRENCY, json=False)(up)
+    command(root, "up", HTTP, *SMTP, CONCURRENCY, json=False)(up)
+    command(root, "serve", HTTP, *SMTP, CONCURRENCY, json=False)(serve)
     command(root, "worker", HTTP, CONCURRENCY, json=False)(worker)
 
 
 async def up(given: Given) -> int:
-    """Start everything: database, HTTP and a worker, until Ctrl-C.
+    """Start everything: database, HTTP, SMTP and a worker, until Ctrl-C.
 
     Without a database URL it runs a PostgreSQL of its own, kept in the data directory; with one it uses
     that. Either way the schema is brought up to date. Ctrl-C finishes what is in flight and exits; what
-    still waits is there next time.
+    still waits is there next time. With its own PostgreSQL it also takes mail by SMTP on 127.0.0.1:1025,
+    from this machine and without a login.
 
     \b
     Examples:
       pillarbox up
-      pillarbox up --data /tmp/second --http 127.0.0.1:8026
+      pillarbox up --data /tmp/second --http 127.0.0.1:8026 --smtp 127.0.0.1:1026
       PILLARBOX_DATABASE_URL=postgresql://mail@db.example/mail pillarbox up
     """
     logs.catch_uncaught()
     settings = given.settings
     embedded = settings.database_url is None
+    if embedded and settings.is_development and settings.smtp is None:
+        settings = replace(settings, smtp=DEVELOPMENT_SMTP)
     stop = asyncio.Event()
     try:
         with foreground(), stopping(stop), _sole(settings.data_dir, embedded):
@@ -62,10 +85,10 @@ async def up(given: Given) -> int:
             async with open_app(settings, start=embedded, migrating=True, patient=None if embedded else stop) as app:
                 await ensure_provider(app, development=embedded)
                 found = await providers.list_providers(app.database)
-                roles: list[Role] = [partial(serve_http, ready=partial(_banner, app, found)), tend]
-                if settings.worker_enabled:
-                    roles.append(work)
-                await serve(app, stop, *roles)
+                key = await ensure_development_key(app)
+                roles = ["api", *(["smtp"] if settings.smtp_addresses else [])]
+                doors = _doors(roles, partial(_banner, app, found, key))
+                await run_together(app, stop, *doors, tend, *([work] if settings.worker_enabled else []))
     except asyncio.CancelledError:
         return INTERRUPTED
     except StoreError:
@@ -73,6 +96,81 @@ async def up(given: Given) -> int:
             raise
     output.note("stopped")
     return 0
+
+
+Roles = Annotated[
+    str | None,
+    typer.Option(
+        "--roles",
+        metavar="ROLES",
+        show_default=False,
+        help="Some of api, smtp and worker, separated by commas; all that are configured unless given.",
+    ),
+]
+
+
+async def serve(given: Given, roles: Roles = None) -> int:
+    """Run a process of a production installation until Ctrl-C, on a database that was prepared with `migrate`.
+
+    Roles are `api` (HTTP), `smtp` (where smtp_submission, smtp_tls or smtp say) and `worker` (delivering, and the
+    chores of the database). Any number of processes may have any of them.
+
+    \b
+    Examples:
+      pillarbox serve
+      pillarbox serve --roles api,smtp --http 0.0.0.0:8025 --smtp-submission 0.0.0.0:587
+      pillarbox serve --roles worker --concurrency 20
+    """
+    chosen = _chosen(given.settings, roles)
+
+    def all_roles(app: App) -> list[Role]:
+        doors = _doors(chosen, partial(_told, app, chosen))
+        return [*doors, *([work, tend] if "worker" in chosen else [])]
+
+    return await _stay(given.settings, all_roles)
+
+
+def _chosen(settings: Settings, roles: str | None) -> list[str]:
+    """The roles of a process: those asked for, or all that the settings allow."""
+    able = {"api": True, "smtp": bool(settings.smtp_addresses), "worker": settings.worker_enabled}
+    if roles is None:
+        return [role for role in ROLES if able[role]]
+    words = {word.strip() for word in roles.split(",")}
+    if not words <= set(ROLES):
+        raise typer.BadParameter(f"{roles!r}: give some of {', '.join(ROLES)}, separated by commas")
+    if "smtp" in words and not able["smtp"]:
+        raise SettingsError("there is nowhere to listen for SMTP: give --smtp-submission or --smtp-tls HOST:PORT")
+    return [role for role in ROLES if role in words]
+
+
+def _doors(roles: Sequence[str], told: Callable[[dict[str, str]], None]) -> list[Role]:
+    """The roles that listen; once all of them do, `told` gets where."""
+    places: dict[str, str] = {}
+    wanted = {"api", "smtp"} & set(roles)
+
+    def listening(role: str, where: Mapping[str, str]) -> None:
+        places.update(where)
+        wanted.discard(role)
+        if not wanted:
+            told(places)
+
+    doors: dict[str, Role] = {
+        "api": partial(serve_http, ready=lambda url: listening("api", {"http": url})),
+        "smtp": partial(serve_smtp, ready=partial(listening, "smtp")),
+    }
+    if not wanted:
+        told(places)
+    return [doors[role] for role in roles if role in doors]
+
+
+def _told(app: App, roles: Sequence[str], places: Mapping[str, str]) -> None:
+    """What a process of `serve` says when it is ready."""
+    output.say(Text(f"Pillarbox {version('pillarbox')} serves: {', '.join(roles)}", style="bold green"))
+    output.pairs([*_shown(places), ("database", place_of(app.settings)), ("stop", "Ctrl-C")])
+
+
+def _shown(places: Mapping[str, str]) -> list[tuple[str, object]]:
+    return [(name, f"{where} ({LISTENERS[name]})" if name in LISTENERS else where) for name, where in places.items()]
 
 
 async def worker(given: Given) -> int:
@@ -84,16 +182,22 @@ async def worker(given: Given) -> int:
       pillarbox worker --database-url postgresql://mail@db.example/mail --concurrency 20
       pillarbox worker --http 127.0.0.1:9100     with /metrics, /healthz and /readyz
     """
+
+    def roles(app: App) -> list[Role]:  # a worker needs no port unless asked for
+        return [work, tend, *([serve_http] if given.settings.sources.get("http") == "flag" else [])]
+
+    return await _stay(given.settings, roles)
+
+
+async def _stay(settings: Settings, roles: Callable[[App], list[Role]]) -> int:
+    """Run roles on an existing database, which may come later, until a signal."""
     logs.catch_uncaught()
     stop = asyncio.Event()
     try:
         with stopping(stop):
-            async with open_app(given.settings, patient=stop) as app:
+            async with open_app(settings, patient=stop) as app:
                 await ensure_provider(app, development=False)
-                roles: list[Role] = [work, tend]
-                if given.settings.sources.get("http") == "flag":  # a worker needs no port unless asked for
-                    roles.append(serve_http)
-                await serve(app, stop, *roles)
+                await run_together(app, stop, *roles(app))
     except asyncio.CancelledError:
         return INTERRUPTED
     except StoreError:
@@ -124,7 +228,7 @@ def _sole(directory: Path, embedded: bool) -> Iterator[None]:
         yield
 
 
-def _banner(app: App, found: list[Provider], url: str) -> None:
+def _banner(app: App, found: list[Provider], key: Path | None, places: Mapping[str, str]) -> None:
     """Where things are, and what to do first."""
     settings = app.settings
     embedded = settings.database_url is None
@@ -144,9 +248,10 @@ def _banner(app: App, found: list[Provider], url: str) -> None:
     using = next((one for one in found if one.enabled), None)
     output.pairs(
         [
-            ("http", url),
+            *_shown(places),
             ("database", place_of(settings)),
             ("data", str(settings.data_dir.resolve()) if embedded else None),
+            ("key", f"in {key} (the API on this machine needs none)" if key else None),
             ("provider", _describe(using)),
             ("worker", _worker(settings)),
             ("try it", shlex.join(send)),

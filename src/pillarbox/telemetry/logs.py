@@ -30,7 +30,7 @@ _WORDS = {DEBUG: "debug", INFO: "info", WARNING: "warning", ERROR: "error", logg
 # Our own ids and words. A value that does not look like one is redacted all the same.
 SAFE_FIELDS = frozenset(
     {"message", "delivery", "attempt", "worker", "provider", "outcome", "reason", "state", "kind", "lane"}
-    | {"source", "signal", "version"}
+    | {"source", "signal", "version", "listener"}
 )
 _RESERVED = frozenset({"ts", "level", "logger", "event"})
 

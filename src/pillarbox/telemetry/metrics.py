@@ -6,7 +6,8 @@ be anything else is shown as `other`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -15,6 +16,7 @@ from prometheus_client.registry import Collector
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
+    from pillarbox.model.delivery import State
     from pillarbox.model.outcome import Reason, Verdict
 
 PREFIX = "pillarbox_"
@@ -26,13 +28,27 @@ ATTEMPT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 
 # From an idle queue's milliseconds over retries of minutes and hours to the day when a person should look.
 END_TO_END_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
 
+# One mail alone, up to the most that go into one statement.
+BATCH_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200)
+# From a fast disk's flush to the time-out of a statement.
+COMMIT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30, 60)
+
+# From one look into the database to the longest that a large body may take to arrive.
+REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60)
+
+# Tenants with series of their own: what a dashboard can show, and a time series database takes without noticing.
+MAX_TENANTS = 100
+
 LIVE = ("pending", "queued", "deferred", "processing", "failed", "held")  # the states whose depth is measured
 WAITING = (
     "queued",
     "deferred",
     "processing",
 )  # what a worker has still to do; scheduled mails are no backlog
-WAKEUPS = ("notify", "poll", "trailing", "due")
+WAKEUPS = ("notify", "poll", "trailing", "due", "settled")
+SOURCES = ("http", "smtp")
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+DOORS, ANSWERS = ("key", "login"), ("accepted", "refused", "throttled")  # of those who show who they are
 
 
 class Described(NamedTuple):
@@ -44,7 +60,7 @@ class Described(NamedTuple):
     help: str
 
 
-_PROVIDER, _STATE = ("provider",), ("state",)
+_PROVIDER, _STATE, _LISTENER = ("provider",), ("state",), ("listener",)
 _TABLE = (
     ("deliveries", "gauge", _STATE, "Deliveries by state: the queue's depth. Deferred ones stand apart."),
     ("oldest_due_age_seconds", "gauge", (), "How long the oldest due delivery has been waiting."),
@@ -64,11 +80,31 @@ _TABLE = (
         "Connections to a provider: open, and busy of them.",
     ),
     ("store_pool_connections", "gauge", _STATE, "Connections to PostgreSQL: open, and busy of them."),
+    ("tenant_waiting", "gauge", ("tenant",), "Deliveries that wait, of the tenants with most; the rest are `other`."),
+    (
+        "tenant_settled_total",
+        "counter",
+        ("tenant", "state"),
+        "Deliveries settled, by tenant and the state they came to.",
+    ),
     ("workers", "gauge", (), "Workers that hold a lease, in all processes."),
     ("worker_utilisation", "gauge", (), "Share of the in-flight window in use, averaged: 0 to 1."),
     ("worker_in_flight", "gauge", (), "Mails claimed and not yet settled by this worker."),
-    ("wakeups_total", "counter", ("source",), "Why an idle worker looked: notify, poll, trailing, due."),
+    ("wakeups_total", "counter", ("source",), "Why an idle worker looked: notify, poll, trailing, due, settled."),
     ("retention_deleted_total", "counter", ("what",), "Rows that retention dropped."),
+    ("authentications_total", "counter", ("kind", "result"), "Keys and logins shown at the doors, and the answer."),
+    ("http_requests_total", "counter", ("route", "method", "status"), "Requests answered, by class of status."),
+    ("http_request_seconds", "histogram", ("route",), "Time from a request's head to the end of its answer."),
+    ("accepted_total", "counter", ("source",), "Messages accepted at the front door: http, smtp."),
+    ("accept_batch_messages", "histogram", (), "Messages that were committed together."),
+    ("accept_commit_seconds", "histogram", (), "Time from gathering a batch of messages to its commit."),
+    ("smtp_connections", "gauge", _LISTENER, "Open SMTP connections."),
+    ("smtp_sessions_total", "counter", _LISTENER, "SMTP connections taken."),
+    ("smtp_turned_away_total", "counter", _LISTENER, "SMTP connections refused because there were too many."),
+    ("smtp_messages_total", "counter", ("listener", "code"), "Whole mails answered, by class of reply: 2xx accepted."),
+    ("smtp_refusals_total", "counter", ("listener", "code"), "Commands refused and sessions ended, by reply code."),
+    ("smtp_login_failures_total", "counter", _LISTENER, "Logins over SMTP that were not right."),
+    ("smtp_accept_seconds", "histogram", _LISTENER, "Time from the end of a mail to its being committed."),
 )
 METRICS: dict[str, Described] = {row[0]: Described(*row) for row in _TABLE}
 
@@ -117,14 +153,36 @@ class Metrics:
         self.stale_settlements = self._counter("stale_settlements_total")
         self.pool_connections = self._gauge("pool_connections")
         self.store_pool_connections = self._gauge("store_pool_connections")
+        self.tenant_waiting = self._gauge("tenant_waiting")
+        self.tenant_settled = self._counter("tenant_settled_total")
+        self._tenants: dict[int, str] = {}
+        self._tenant_settled: dict[tuple[int, str], _Inc] = {}
         self.workers = self._gauge("workers")
         self.utilisation = self._gauge("worker_utilisation")
         self.in_flight = self._gauge("worker_in_flight")
         self.wakeups = self._counter("wakeups_total")
         self.retention_deleted = self._counter("retention_deleted_total")
+        self.authentications = self._counter("authentications_total")
+        self.http_requests = self._counter("http_requests_total")
+        self.http_request_seconds = self._histogram("http_request_seconds", REQUEST_BUCKETS)
+        self._answered: dict[tuple[str, str, int], tuple[_Inc, _Observe]] = {}
+        self.accepted = self._counter("accepted_total")
+        self.accept_batch = self._histogram("accept_batch_messages", BATCH_BUCKETS)
+        self.accept_commit = self._histogram("accept_commit_seconds", COMMIT_BUCKETS)
+        self.smtp_connections = self._gauge("smtp_connections")
+        self.smtp_sessions = self._counter("smtp_sessions_total")
+        self.smtp_turned_away = self._counter("smtp_turned_away_total")
+        self.smtp_messages = self._counter("smtp_messages_total")
+        self.smtp_refusals = self._counter("smtp_refusals_total")
+        self.smtp_login_failures = self._counter("smtp_login_failures_total")
+        self.smtp_accept_seconds = self._histogram("smtp_accept_seconds", COMMIT_BUCKETS)
         self._settled: dict[tuple[str, str, str | None], tuple[_Inc, _Observe]] = {}
         for source in WAKEUPS:  # a rate needs the zero before the first
             self.wakeups.labels(source)
+        for kind, result in product(DOORS, ANSWERS):
+            self.authentications.labels(kind, result)
+        for source in SOURCES:
+            self.accepted.labels(source)
 
     def outcome(self, provider: str, verdict: Verdict, reason: Reason | None, seconds: float) -> None:
         """One settled attempt at one recipient. Called for every mail, so its children are looked up once."""
@@ -133,9 +191,68 @@ class Metrics:
         count()
         observe(seconds)
 
+    def request(self, route: str, method: str, status: int, seconds: float) -> None:
+        """One request was answered; `route` is its template. The methods and classes of status are few."""
+        key = (route, method if method in METHODS else "other", status // 100)
+        count, observe = self._answered.get(key) or self._answer_children(key)
+        count()
+        observe(seconds)
+
     def sent_after(self, seconds: float) -> None:
         """A mail was sent, so long after it was accepted."""
         self.end_to_end_seconds.observe(max(0.0, seconds))  # two clocks may disagree by a moment
+
+    def accepted_batch(self, by_source: Mapping[str, int], seconds: float) -> None:
+        """Messages were committed together; a batch of which none was new is no news."""
+        for source, count in by_source.items():
+            self.accepted.labels(source).inc(count)
+        if by_source:
+            self.accept_batch.observe(sum(by_source.values()))
+            self.accept_commit.observe(seconds)
+
+    def smtp_accepted(self, listener: str) -> Callable[[float], None]:
+        """What to call for each mail that a listener accepted, with the seconds it took."""
+        count = self.smtp_messages.labels(listener, "2xx").inc
+        observe = self.smtp_accept_seconds.labels(listener).observe
+
+        def accepted(seconds: float) -> None:
+            count()
+            observe(seconds)
+
+        return accepted
+
+    def smtp_refused(self, listener: str, code: str, whole_mail: bool) -> None:
+        """A listener refused a whole mail, or something else, with this reply code."""
+        if whole_mail:
+            self.smtp_messages.labels(listener, f"{code[0]}xx").inc()
+        else:
+            self.smtp_refusals.labels(listener, code).inc()
+
+    def waiting_by_tenant(self, waiting: Sequence[tuple[int, str, int]], others: int) -> None:
+        """A reading of the longest queues: id, name and how much waits; and what waits in all the others."""
+        for tenant, name, _ in waiting:
+            if len(self._tenants) < MAX_TENANTS:
+                self._tenants.setdefault(tenant, name)
+        shown = dict.fromkeys(self._tenants.values(), 0)
+        for tenant, _, count in waiting:
+            if tenant in self._tenants:
+                shown[self._tenants[tenant]] = count
+            else:
+                others += count
+        for name, count in shown.items():
+            self.tenant_waiting.labels(name).set(count)
+        self.tenant_waiting.labels("other").set(others)
+
+    def settled_for(self, tenant: int, state: State) -> None:
+        """One delivery of a tenant was settled. Called for every mail, so its child is looked up once."""
+        key = (tenant, state._value_)
+        count = self._tenant_settled.get(key)
+        if count is None:
+            name = self._tenants.get(tenant)
+            count = self.tenant_settled.labels(name or "other", state._value_).inc
+            if name:  # a name may come with the next reading
+                self._tenant_settled[key] = count
+        count()
 
     def claimed(self, deliveries: int) -> None:
         """A claim returned; empty ones are no news."""
@@ -173,6 +290,15 @@ class Metrics:
             self.attempt_seconds.labels(provider).observe,
         )
         self._settled[key] = pair
+        return pair
+
+    def _answer_children(self, key: tuple[str, str, int]) -> tuple[_Inc, _Observe]:
+        route, method, status = key
+        pair = (
+            self.http_requests.labels(route, method, f"{status}xx").inc,
+            self.http_request_seconds.labels(route).observe,
+        )
+        self._answered[key] = pair
         return pair
 
     def _counter(self, name: str) -> Counter:
