@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from uuid import UUID
@@ -128,11 +129,15 @@ class Virtual:
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.now = 0.0
+        self._slept = -time.monotonic()  # real time passes, too
         self.left: list[tuple[float, int]] = []
 
+    @property
+    def now(self) -> float:
+        return self._slept + time.monotonic()
+
     async def sleep(self, seconds: float) -> None:
-        self.now += seconds
+        self._slept += seconds
         await self.database.execute(
             """UPDATE pillarbox.rates SET second_at = second_at - $1 * interval '1 second',
                  hour_at = hour_at - $1 * interval '1 second', day_at = day_at - $1 * interval '1 second'""",

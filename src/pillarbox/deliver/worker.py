@@ -22,6 +22,9 @@ from pillarbox.telemetry.metrics import Metrics
 log = logs.get("pillarbox.worker")
 # While mails are in flight, wait until this share of the window is free: few large claims cost less than many small.
 WORTH_CLAIMING = 0.25
+# A claim, its survey and its settlement cost PostgreSQL as much as twenty mails: where mails come in one by one, a few
+# are let gather first. As long as the pause between hints, so that it at most doubles the wait.
+CLAIM_GAP = 0.01
 # A worker that had no room for so long lets others dispatch its lanes: its provider is slow, theirs may not be.
 FULL_FOR = 0.1
 # How often it does so again while nothing ends: more of what it claimed may have begun, and others may have come.
@@ -70,6 +73,7 @@ class Worker:
         self._held: Counter[int] = Counter()  # unsettled messages by claim
         self._held_bytes = 0
         self._full_since: float | None = None
+        self._claimed_at = float("-inf")  # when a claim last returned something
         self._due_soon: asyncio.TimerHandle | None = None
         self._strays_from = 0.0  # when to look for claims whose answer was lost
 
@@ -138,6 +142,14 @@ class Worker:
                 source = await self._wakeup.wait(self.pace.poll, self._queue.next_due())
                 self._metrics.wakeups.labels(source).inc()
                 look = source != "settled"
+                if look:
+                    await self._let_gather()
+
+    async def _let_gather(self) -> None:
+        """Leave a moment between claims while mails trickle in; the first after a pause goes at once."""
+        left = self._claimed_at + CLAIM_GAP - asyncio.get_running_loop().time()
+        if left > 0:
+            await wait(self._stop, left)
 
     async def _wait_for_room(self) -> None:
         """Wait until something ends; a worker that stays full does not keep lanes from the others."""
@@ -181,6 +193,8 @@ class Worker:
             self._strays_from = 0.0
             await wait(self._stop, STORE_PAUSE)
             return False
+        if claims:
+            self._claimed_at = asyncio.get_running_loop().time()
         for claimed in claims:
             self._start(claimed, lease)
         self._metrics.claimed(sum(len(claimed.ns) for claimed in claims))
