@@ -177,3 +177,16 @@ async def test_a_lane_of_a_dead_worker_is_not_taken_before_its_claims_are(databa
     assert await database.fetch(QUERIES["take_lanes"], alive.worker, [1], [1]) == []
     await alive.reap(10, 0.0)
     assert [tuple(row) for row in await database.fetch(QUERIES["take_lanes"], alive.worker, [1], [1])] == [(1, 1)]
+
+
+async def test_the_database_itself_knows_what_blocks_a_strict_lane(database: Database) -> None:
+    """Whoever dispatches it, and whatever that worker remembers."""
+    await set_tenant(database, order_mode="strict")
+    mails = await fill(database, 2)
+    for _ in range(3):
+        queue = PostgresQueue(database)
+        await queue.register("one after another", 60)
+        claims = await queue.claim(10, PLENTY, True)
+        assert [one.message.id for one in claims] in ([], mails[:1])
+        await database.execute("UPDATE pillarbox.lanes SET worker = NULL")
+    assert await database.fetchval("SELECT count(*) FROM pillarbox.deliveries WHERE state = 'processing'") == 1
