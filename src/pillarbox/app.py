@@ -6,12 +6,12 @@ import asyncio
 import gc
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from asyncpg import PostgresError
 
@@ -28,7 +28,7 @@ from pillarbox.deliver.transports.capture import CaptureTransport
 from pillarbox.deliver.transports.smtp import SmtpTransport
 from pillarbox.deliver.wakeup import Wakeup, listen
 from pillarbox.deliver.worker import Pace, Worker
-from pillarbox.errors import NotPossible, SecretError, SettingsError, StoreError
+from pillarbox.errors import NotPossible, SchemaMismatch, SecretError, SettingsError, StoreError
 from pillarbox.model.access import Scope
 from pillarbox.model.address import address_of
 from pillarbox.model.delivery import MessageClass
@@ -48,6 +48,7 @@ from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 
 log = logs.get("pillarbox.app")
+T = TypeVar("T")
 # How often a worker looks for new providers and classes: soon enough for a person at the command line.
 REFRESH_INTERVAL = 2.0
 # How often a broken listening connection is opened again.
@@ -164,8 +165,8 @@ async def open_app(
 ) -> AsyncIterator[App]:
     """Connect to the database and put together what every command needs; see `open_database`."""
     async with open_database(settings, start=start, patient=patient) as database:
-        await _prepare(database, migrating)
-        app = await _assemble(settings, database)
+        await patiently(partial(_prepare, database, migrating), patient)
+        app = await patiently(partial(_assemble, settings, database), patient)
         try:
             yield app
         finally:
@@ -223,6 +224,20 @@ async def _connect_patiently(settings: Settings, url: str, stop: asyncio.Event) 
                 raise
             place = show_url(url).rpartition("@")[2]
             log.warning("waiting for the database", database=place, error=str(error.__cause__))
+            await wait(stop, CONNECT_PAUSE)
+
+
+async def patiently(call: Callable[[], Awaitable[T]], stop: asyncio.Event | None) -> T:
+    """Make a call of a start, again while the database is away: it may go just after it came. Without `stop`, once."""
+    while True:
+        try:
+            return await call()
+        except SchemaMismatch:
+            raise
+        except StoreError as error:
+            if stop is None or stop.is_set():
+                raise
+            log.warning("waiting for the database", error=str(error))
             await wait(stop, CONNECT_PAUSE)
 
 

@@ -26,6 +26,7 @@ from pillarbox.app import (
     ensure_development_key,
     ensure_provider,
     open_app,
+    patiently,
     place_of,
     serve_smtp,
     tend,
@@ -196,7 +197,7 @@ async def _stay(settings: Settings, roles: Callable[[App], list[Role]]) -> int:
     try:
         with stopping(stop):
             async with open_app(settings, patient=stop) as app:
-                await ensure_provider(app, development=False)
+                await patiently(partial(ensure_provider, app, development=False), stop)
                 await run_together(app, stop, *roles(app))
     except asyncio.CancelledError:
         return INTERRUPTED
