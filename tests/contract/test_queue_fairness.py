@@ -12,6 +12,7 @@ import pytest
 from tests.contract.queues import NewQueue, add_tenant, defer, fill, ids, make_due, send, set_tenant, take
 from tests.harness import enqueue
 
+from pillarbox.model.fairness import LARGE_QUANTUM
 from pillarbox.queue.base import Queue
 from pillarbox.store import providers
 from pillarbox.store.database import Database
@@ -71,7 +72,7 @@ async def test_many_waiting_tenants_are_served_in_turn(new_queue: NewQueue, data
     for _ in range(12):
         came.update(whose[one] for one in await send(queue, 50))
     assert came.total() == 600
-    assert max(came.values()) - min(came[name] for name in names) <= 4
+    assert max(came.values()) - min(came[name] for name in names) <= LARGE_QUANTUM
 
 
 async def test_deferred_mails_of_one_tenant_do_not_delay_another(new_queue: NewQueue, database: Database) -> None:

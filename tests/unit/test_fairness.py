@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox.model.access import Order
-from pillarbox.model.fairness import FLOORS, QUANTUM, Key, Lane, Portion, Turns
+from pillarbox.model.fairness import FLOORS, LARGE_QUANTUM, Key, Lane, Portion, Turns
 
 ROOMS = st.integers(1, 120)
 KEYS = st.builds(Key, st.integers(1, 40), st.integers(0, 2))
@@ -82,7 +82,7 @@ def test_equal_tenants_differ_by_at_most_a_quantum(tenants: int, rooms: list[int
     for room in rooms:
         got += count(turns.divide(lanes, room))
         amounts = [got[one.key] for one in lanes]
-        assert max(amounts) - min(amounts) <= QUANTUM
+        assert max(amounts) - min(amounts) <= LARGE_QUANTUM
 
 
 @given(st.integers(1, 60), st.lists(ROOMS, min_size=1, max_size=30))
@@ -90,7 +90,7 @@ def test_a_turn_of_all_passes_no_tenant_by(tenants: int, rooms: list[int]) -> No
     """Once a quantum for everybody was offered, everybody had something."""
     lanes = [lane(tenant) for tenant in range(tenants)]
     got = in_turns(Turns(), lanes, rooms)
-    assert len(got) == tenants or sum(rooms) < tenants * QUANTUM
+    assert len(got) == tenants or sum(rooms) < tenants * LARGE_QUANTUM
 
 
 @given(WAITING, st.lists(st.integers(1, 8), min_size=1, max_size=5))
@@ -98,7 +98,7 @@ def test_nobody_starves(lanes: list[Lane], rooms: list[int]) -> None:
     """Whatever waits is served within a bounded number of places, even the last of the lowest lane."""
     turns, served = Turns(), set[Key]()
     # Each lane needs a turn of all others at its priority, and its priority's share is a twentieth at least.
-    enough = (len(lanes) + 1) * QUANTUM * round(1 / FLOORS[2])
+    enough = (len(lanes) + 1) * LARGE_QUANTUM * round(1 / FLOORS[2])
     offered = 0
     while offered < enough + 40:
         for room in rooms:
@@ -145,7 +145,7 @@ def test_a_lane_that_waits_again_saved_nothing_up() -> None:
     in_turns(turns, busy, [25] * 200)
     late = Lane(Key(99, 1), Order.FIFO, True, False, turns.enter(Key(99, 1)))
     got = in_turns(turns, [*busy, late], [25] * 84)
-    assert got[late.key] - min(got[one.key] for one in busy) <= 2 * QUANTUM
+    assert got[late.key] - min(got[one.key] for one in busy) <= 2 * LARGE_QUANTUM
 
 
 def test_a_newcomer_goes_first() -> None:
@@ -166,7 +166,7 @@ def test_lanes_that_come_and_go_do_not_starve_one_that_stays() -> None:
         turns.leave(guests)
         guests = [Lane(one.key, one.order, True, False, turns.enter(one.key)) for one in guests]
         rounds += 1
-        assert rounds <= 2 * 50 * QUANTUM // 8  # two turns of all: the one it has just had, and the next
+        assert rounds <= 2 * 50 * LARGE_QUANTUM // 8  # two turns of all: the one it has just had, and the next
 
 
 def test_what_left_long_ago_is_forgotten() -> None:

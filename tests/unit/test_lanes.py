@@ -201,7 +201,7 @@ def test_a_single_place_for_fresh_mails_leaves_the_deferred_ones_known(lanes: La
 def test_what_was_asked_for_and_not_there_does_not_count_as_a_turn(lanes: Lanes) -> None:
     keys = [Key(tenant, 1) for tenant in range(1, 21)]
     survey(lanes, *(seen(key) for key in keys))
-    claim(lanes, 80, cut=True, t1=1, **{f"t{n}": 4 for n in range(2, 21)})
+    claim(lanes, 200, cut=True, t1=1, **{f"t{n}": 10 for n in range(2, 21)})
     assert A in asked(lanes, 4)
 
 
