@@ -14,11 +14,21 @@ import hmac
 import html
 import ipaddress
 import re
+import sys
 import unicodedata
 from collections.abc import Iterable
+from typing import AnyStr
 from urllib.parse import unquote
 
-_TOKEN = re.compile(r"<redacted:[0-9a-f]{8}>")
+
+def _compiled(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
+    """A pattern; before 3.11.5 Python forgets parts of a possessive group (gh-106052), so there groups may go back."""
+    if isinstance(pattern, str) and sys.version_info < (3, 11, 5):
+        pattern = re.sub(r"\)(\?|\*|\+|\{[0-9,]+\})\+", r")\1", pattern)
+    return re.compile(pattern, flags)
+
+
+_TOKEN = _compiled(r"<redacted:[0-9a-f]{8}>")
 # A replacement can create a new word boundary next to it; rounds run until nothing changes, so that redacting
 # twice changes nothing. Two rounds are usual; the bound keeps crafted text linear.
 _ROUNDS = 6
@@ -26,7 +36,7 @@ _ROUNDS = 6
 # --- the hot path: most replies are a few short plain words ---
 # No rule without a trigger character, a keyword or an IPv4's three dots matches inside words this short.
 _LONG_WORD = 16
-_CLEAN = re.compile(
+_CLEAN = _compiled(
     rf"(?:[A-Za-z0-9.,()'/!?_#<>\[\]*-]{{1,{_LONG_WORD - 1}}}+"
     r"(?::(?![^ ])(?i:(?<!ken:)(?<!ord:)(?<!ase:)(?<!swd:)(?<!pwd:)(?<!key:)(?<!ret:)(?<!ial:)"
     r"(?<!als:)(?<!id:)(?<!-to:)(?<!ces:)(?<!':)))?+(?:[ ]++|\Z))*+"
@@ -44,9 +54,9 @@ def _is_clean(text: str) -> bool:
 # --- addresses ---
 # A line break inside a value: folded header, quoted-printable soft break, or the next line of an SMTP reply.
 _FOLD_PATTERN = r"(?:=?\r?\n[ \t]*+(?:[2-5][0-9]{2}[ -])?+(?:[245]\.[0-9]{1,3}\.[0-9]{1,3}[ ]++)?+)"
-_FOLD = re.compile(_FOLD_PATTERN)
+_FOLD = _compiled(_FOLD_PATTERN)
 # Every branch starts with a literal, which lets `re` skip to candidates.
-_AT = re.compile(
+_AT = _compiled(
     r"(?:(?P<literal>@|＠|﹫)|%(?:25){0,3}40|=40|\+40|&#0{0,6}64;?|&#[xX]0{0,6}40;?|&commat;|\\u0040|\\x40)"
     rf"{_FOLD_PATTERN}?"
 )
@@ -58,28 +68,28 @@ _LOCAL = rf"[^\x00-\x20\x7f()<>\[\]:;@＠﹫\\,\"\s{_FOREIGN_MARKS}]"
 _QUOTED_REVERSED = r'"(?:"\\|[^"]){0,256}+"'  # 64 octets are legal; every one may be escaped or encoded
 _FOLD_REVERSED = r"(?:(?:[ ]++[0-9]{1,3}\.[0-9]{1,3}\.[245])?+(?:[ -][0-9]{2}[2-5])?+[ \t]*+\n\r?=?)"
 _SOFT_BREAK_REVERSED = r"[ \t]*+\n\r?(?=[=+_])"  # a line that ends in one of these has not ended
-_LOCAL_REVERSED = re.compile(
+_LOCAL_REVERSED = _compiled(
     rf"{_FOLD_REVERSED}?+(?:(?:{_LOCAL}|{_SOFT_BREAK_REVERSED})++(?:(?<=\.){_QUOTED_REVERSED})?+"
     rf"|{_QUOTED_REVERSED}(?:\.{_LOCAL}++)?+)"
 )
 _LABEL = rf"[^\x00-\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\x7f\s＠﹫‘’{_FOREIGN_MARKS}]"
 _ENCODED_LETTER = r"(?:2[DdEe]|3[0-9]|[46][1-9A-Fa-f]|[57][0-9Aa]|[89A-Fa-f][0-9A-Fa-f])"
 _DOMAIN = {
-    sigil: re.compile(rf"\[[^\[\]\s<>@]{{1,255}}\]|{label}++(?:[.-]++{label}++)*+")
+    sigil: _compiled(rf"\[[^\[\]\s<>@]{{1,255}}\]|{label}++(?:[.-]++{label}++)*+")
     for sigil, label in {"": _LABEL, **{c: rf"(?:{_LABEL}|[{c}]{_ENCODED_LETTER})" for c in "%=+"}}.items()
 }
-_DOTTED = re.compile(r"\.[^\W\d_][\w-]+\Z")
-_NEXT_LINE = re.compile(rf"([.-]?)({_FOLD_PATTERN})(\.?{_LABEL}++(?:[.-]++{_LABEL}++)*+)")
+_DOTTED = _compiled(r"\.[^\W\d_][\w-]+\Z")
+_NEXT_LINE = _compiled(rf"([.-]?)({_FOLD_PATTERN})(\.?{_LABEL}++(?:[.-]++{_LABEL}++)*+)")
 _MAX_FOLDS = 4  # a domain has at most 255 characters
-_BRACKETED = re.compile(r"<([^<>]{3,998})>")  # 998: the longest legal line
-_ONE_ADDRESS = re.compile(r'(?:@[^\s:]+:)?(?:"[^"]*"|[^\s",])+\s*@\s*[^\s,@]+')
-_MESSAGE_ID = re.compile(
+_BRACKETED = _compiled(r"<([^<>]{3,998})>")  # 998: the longest legal line
+_ONE_ADDRESS = _compiled(r'(?:@[^\s:]+:)?(?:"[^"]*"|[^\s",])+\s*@\s*[^\s,@]+')
+_MESSAGE_ID = _compiled(
     r"((?:message-id|in-reply-to|references)[\"']?\s{0,4}[:=]\s{0,4})<(?!redacted:)([^<>]{1,998})>", re.I
 )
 # Exact words, none of them personal: in VERP's `photo=example.com@lists.example` the key is the local part.
-_KEY = re.compile(r"(?:to|from|orig_to|rcpt|recipient|sender|e?-?mail|addr(?:ess)?|user(?:name)?)=", re.I)
-_ANY_KEY = re.compile(r"[\w.-]{1,40}=")
-_ESCAPE = re.compile(r"u00[23][0-9a-fA-F]|[nrt]")  # what remains of \u003c or \n before an address in JSON
+_KEY = _compiled(r"(?:to|from|orig_to|rcpt|recipient|sender|e?-?mail|addr(?:ess)?|user(?:name)?)=", re.I)
+_ANY_KEY = _compiled(r"[\w.-]{1,40}=")
+_ESCAPE = _compiled(r"u00[23][0-9a-fA-F]|[nrt]")  # what remains of \u003c or \n before an address in JSON
 
 
 def _decode(value: str, sigil: str) -> str:
@@ -167,33 +177,33 @@ _FIELD = (
     r"|(?:(?<!=)pass|sig|signature)(?==))"
 )
 _VALUE = r"(?P<value>(?![\"']?<redacted:)(?:\"[^\"]{1,512}\"|'[^']{1,512}'|[^\s\"'<>,;&]++))"
-_SECRET = re.compile(
-    rf"(?i)(?P<head>{_FIELD}[\"']?\s{{0,4}}[:=]\s{{0,4}}(?:[\"']?{_SCHEME}\s{{1,4}})?+"
+_SECRET = _compiled(
+    rf"(?i)(?P<head>{_FIELD}[\"']?\s{{0,4}}[:=]\s{{0,4}}(?:[\"']?{_SCHEME}\s{{1,4}})?+(?![\"']?{_SCHEME}\s)"
     rf"|(?<![a-z])(?:bearer|basic)\s{{1,4}}(?:token\s{{1,4}})?+){_VALUE}"
 )
-_SECRET_HINTS = re.compile(r"key|token|secret|pass|pwd|credential|auth|sig|bearer|basic")
-_PROSE = re.compile(  # what follows "invalid token:" or "basic" in a sentence
+_SECRET_HINTS = _compiled(r"key|token|secret|pass|pwd|credential|auth|sig|bearer|basic")
+_PROSE = _compiled(  # what follows "invalid token:" or "basic" in a sentence
     r"(?i)an?|and|auth[a-z]*|credentials|disabled|error|expected|expired|failed|has|in|incorrect|invalid|is"
     r"|mismatch|missing|must|none|not|null|of|or|required|scheme|the|tokens?|unauthorized|was"
 )
-_SASL = re.compile(r"(\bAUTH[ \t]{1,4}[A-Z0-9-]{3,20}[ \t]{1,4})([A-Za-z0-9+/_-]{4,}+={0,2})", re.I)
-_MECHANISM = re.compile(r"(?i)PLAIN|LOGIN|NTLM|GSSAPI|XOAUTH2?|OAUTHBEARER|[A-Z]+-(?:MD5|SHA-|SPNEGO).*")
-_URL_LOGIN = re.compile(r"(?<=://)[^\s/@:<>]{0,256}:[^\s/@<>]{0,256}(?=@)")
+_SASL = _compiled(r"(\bAUTH[ \t]{1,4}[A-Z0-9-]{3,20}[ \t]{1,4})([A-Za-z0-9+/_-]{4,}+={0,2})", re.I)
+_MECHANISM = _compiled(r"(?i)PLAIN|LOGIN|NTLM|GSSAPI|XOAUTH2?|OAUTHBEARER|[A-Z]+-(?:MD5|SHA-|SPNEGO).*")
+_URL_LOGIN = _compiled(r"(?<=://)[^\s/@:<>]{0,256}:[^\s/@<>]{0,256}(?=@)")
 # Only at a word's start, so that no word is walked twice; none is shorter than _LONG_WORD.
-_KNOWN_KEY = re.compile(
+_KNOWN_KEY = _compiled(
     r"(?:SG\.(?<![\w-]...)[\w-]{5,}+\.[\w-]{7,}+|eyJ(?<![\w-]...)[\w-]{5,}+\.[\w-]{7,}+(?:\.[\w-]++)?+"
     r"|AKIA(?<![\w-]....)[0-9A-Z]{12,}+|ASIA(?<![\w-]....)[0-9A-Z]{12,}+"
     r"|key-(?<![\w-]....)(?=[a-z]{0,64}[0-9])[0-9A-Za-z]{12,}+"
     r"|sk[_-](?<![\w-]...)[\w-]{16,}+|whsec_[\w-]{16,}+|gh[pousr]_(?<![\w-]....)[\w-]{16,}+|xox[abp]-[\w-]{16,}+)"
 )
-_OPAQUE = re.compile(rf"[A-Za-z0-9+/_-]{{{_LONG_WORD},}}+(?:={{1,2}}(?![\w=]))?+")
-_GMAIL_ID = re.compile(r"\.[0-9]{1,9} - gsmtp")
-_LONG_HEX = re.compile(r"[0-9a-f]{32,}|[0-9A-F]{32,}")
+_OPAQUE = _compiled(rf"[A-Za-z0-9+/_-]{{{_LONG_WORD},}}+(?:={{1,2}}(?![\w=]))?+")
+_GMAIL_ID = _compiled(r"\.[0-9]{1,9} - gsmtp")
+_LONG_HEX = _compiled(r"[0-9a-f]{32,}|[0-9A-F]{32,}")
 _LONG_TOKEN = 32  # longer than the queue ids we know of in mixed case (Exim 23, SendGrid and Mimecast 22)
-_CASES = re.compile(r"[a-z]+|[A-Z]+|[0-9]+")
-_SASL_BYTES = re.compile(rb"[\x00\x01\x20-\x7e]++")
+_CASES = _compiled(r"[a-z]+|[A-Z]+|[0-9]+")
+_SASL_BYTES = _compiled(rb"[\x00\x01\x20-\x7e]++")
 _ENCODED_WORD = r"=\?[^?\s]{1,64}\?([bBqQ])\?([^?\s]{0,2000})\?="
-_ENCODED_WORDS = re.compile(rf"{_ENCODED_WORD}(?:\s{{1,80}}{_ENCODED_WORD})*")
+_ENCODED_WORDS = _compiled(rf"{_ENCODED_WORD}(?:\s{{1,80}}{_ENCODED_WORD})*")
 
 
 def _unbase64(value: str) -> bytes:
@@ -232,13 +242,13 @@ def _is_opaque(word: str) -> bool:
 
 
 # --- numbers ---
-_IPV4 = re.compile(r"(?<![0-9])(?<![0-9]\.)(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![0-9])(?!\.[0-9])")
-_IPV6 = re.compile(
+_IPV4 = _compiled(r"(?<![0-9])(?<![0-9]\.)(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![0-9])(?!\.[0-9])")
+_IPV6 = _compiled(
     r"(?i)(?<![0-9a-z])(?:IPv6:)?(?:[0-9a-f]{1,4}|:(?=:))(?::[0-9a-f]{0,4}){2,7}(?:(?:\.[0-9]{1,3}){3})?"
     r"(?![0-9a-z])(?:%[a-z0-9]{1,15})?"
 )
 # A zone such as +1000 has four digits and then a space; a country code has at most three.
-_PHONE = re.compile(
+_PHONE = _compiled(
     r"(?i)(?<![0-9a-z])(?:\+|%2B)[1-9](?:[0-9]{6,14}(?![0-9])"
     r"|[0-9]{0,2}[ .-]?(?:\([0-9]{1,4}\)|(?<=[ .-])[0-9]{1,4})(?:[ .-]{1,2}[0-9]{2,8}){1,4}(?![0-9]))"
 )
