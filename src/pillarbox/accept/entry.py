@@ -15,11 +15,11 @@ from pillarbox.accept.statements import attachment_fields
 from pillarbox.errors import NotAllowed
 from pillarbox.model import access
 from pillarbox.model.access import Principal, Scope, Tenant, check_allowed, require
+from pillarbox.model.delivery import LANES, ROLES
 from pillarbox.store.intake import Entry, Key, array
 
-_LANES = {"urgent": 0, "normal": 1, "bulk": 2}
+_LANES = {name: number for number, name in enumerate(LANES)}
 _ANY_TYPE = "application/octet-stream"  # what an attachment is that does not say
-_WORDS = {"t": "to", "c": "cc", "b": "bcc"}
 
 
 class Item(NamedTuple):
@@ -44,7 +44,7 @@ def item_for(principal: Principal, mail: Mail, received: str | None, source: str
     for address, role in recipients:
         roles.setdefault(address, role)  # the first mention of an address counts
     entry = _entry(mail, tenant, sender, roles, size, received)
-    numbered = [(n, _WORDS[role], address) for n, (address, role) in enumerate(roles.items())]
+    numbered = [(n, ROLES[role], address) for n, (address, role) in enumerate(roles.items())]
     return Item(entry, numbered, source, None if entry.key is None else (tenant.id, entry.key))
 
 

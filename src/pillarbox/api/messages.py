@@ -79,7 +79,7 @@ def accepted(receipt: Receipt) -> Response:
 def receipt_body(receipt: Receipt) -> dict[str, object]:
     """A receipt as `Accepted` describes it."""
     deliveries = [
-        {"id": f"{receipt.id}.{n}", "recipient": recipient, "role": role, "state": receipt.state}
+        {"id": delivery_id(receipt.id, n), "recipient": recipient, "role": role, "state": receipt.state}
         for n, role, recipient in receipt.recipients
     ]
     return {"id": str(receipt.id), "deliveries": deliveries}
@@ -186,7 +186,7 @@ def _changes(message_id: UUID, change: Change, word: str) -> Response:
         Changed(
             id=delivery_id(message_id, one.n),
             recipient=one.recipient,
-            role=one.role,  # type: ignore[arg-type]  # the table of roles has no others
+            role=one.role,
             state=State(one.state),
             changed=one.n in change.changed,
             next_attempt_at=shown.next_attempt(one),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pillarbox.model.delivery import State, delivery_id
+from pillarbox.model.delivery import Role, State, delivery_id
 from pillarbox.model.outcome import Verdict
 from pillarbox.model.retry import POLICIES
 from pillarbox.store.messages import WAITING, AttemptFacts, DeliveryFacts, Envelope, Story, policy_of, remaining
@@ -18,7 +18,6 @@ from pillarbox.store.pages import Leg, Summary
 MASK = "****"
 # What events may tell a tenant. Numbers of claims and workers would tell how much the others send.
 TOLD = frozenset({"who", "name", "as", "reason", "send_at", "message"})
-Role = Literal["to", "cc", "bcc"]
 
 
 class Shown(BaseModel):
@@ -181,7 +180,7 @@ def _leg(message_id: UUID, leg: Leg) -> DeliverySummary:
     return DeliverySummary(
         id=delivery_id(message_id, leg.n),
         recipient=leg.recipient,
-        role=leg.role,  # type: ignore[arg-type]  # the table of roles has no others
+        role=leg.role,
         state=State(leg.state),
         reason=leg.reason,
         provider=leg.provider,
@@ -208,7 +207,7 @@ def _delivery(told: Story, one: DeliveryFacts) -> Delivery:
     return Delivery(
         id=delivery_id(envelope.id, one.n),
         recipient=one.recipient,
-        role=one.role,  # type: ignore[arg-type]  # the table of roles has no others
+        role=one.role,
         state=State(one.state),
         reason=one.reason,
         attempts_made=one.attempts,

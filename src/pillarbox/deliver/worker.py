@@ -22,8 +22,8 @@ from pillarbox.telemetry.metrics import Metrics
 log = logs.get("pillarbox.worker")
 # While mails are in flight, wait until this share of the window is free: few large claims cost less than many small.
 WORTH_CLAIMING = 0.25
-# A claim, its survey and its settlement cost PostgreSQL as much as twenty mails: where mails come in one by one, a few
-# are let gather first. As long as the pause between hints, so that it at most doubles the wait.
+# A survey, a claim and a settlement cost PostgreSQL far more than a mail in a large batch: where mails come in one by
+# one, a few are let gather first. As long as the pause between hints, so that it at most doubles the wait.
 CLAIM_GAP = 0.01
 # A worker that had no room for so long lets others dispatch its lanes: its provider is slow, theirs may not be.
 FULL_FOR = 0.1

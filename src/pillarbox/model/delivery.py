@@ -5,10 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 from uuid import UUID
 
 from pillarbox.model.outcome import Outcome, Reason, Verdict
 from pillarbox.model.retry import RetryPolicy
+
+Role = Literal["to", "cc", "bcc"]
+ROLES: dict[str, Role] = {"t": "to", "c": "cc", "b": "bcc"}  # by the letter at rest
+LANES = ("urgent", "normal", "bulk")  # by the number at rest
 
 
 class State(StrEnum):

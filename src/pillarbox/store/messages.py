@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from pillarbox.errors import NotFound
-from pillarbox.model.delivery import State
+from pillarbox.model.delivery import LANES, ROLES, Role, State
 from pillarbox.model.message import Content, Message
 from pillarbox.model.retry import POLICIES
 from pillarbox.store import sql
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
 QUERIES = sql.load("messages")
-LANES = ("urgent", "normal", "bulk")
-ROLES = {"t": "to", "c": "cc", "b": "bcc"}
 # States with a partial index of their own: listing them does not walk the history.
 INDEXED = frozenset({"pending", "queued", "processing", "failed", "held"})
 WAITING = (State.PENDING, State.QUEUED, State.PROCESSING)
@@ -114,7 +112,7 @@ class Envelope:
 class DeliveryFacts:
     n: int
     recipient: str
-    role: str
+    role: Role
     state: str
     attempts: int
     next_attempt_at: datetime

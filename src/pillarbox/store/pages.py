@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from pillarbox.store.messages import LANES, QUERIES, ROLES, WAITING, Filter
+from pillarbox.model.delivery import LANES, ROLES, Role
+from pillarbox.store.messages import QUERIES, WAITING, Filter
 
 if TYPE_CHECKING:
     import asyncpg
@@ -27,7 +28,7 @@ class Leg:
 
     n: int
     recipient: str
-    role: str
+    role: Role
     state: str
     reason: str | None
     provider: str | None

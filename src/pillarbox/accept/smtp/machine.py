@@ -158,11 +158,6 @@ class Machine:
         self._on_refusal(reply, False)
         self._count_error()
 
-    def put_off(self, reply: bytes) -> None:
-        """Say no to something that may go well later: no error of the client."""
-        self._said.append(reply)
-        self._on_refusal(reply, False)
-
     def _count_error(self) -> None:
         self._errors += 1
         if self._errors >= self.limits.errors:

@@ -1,4 +1,4 @@
--- Accepting mails under the limits and defaults of their tenants, and faster: single calls cost a third less.
+-- Accepting mails under the limits and defaults of their tenants, and faster: single calls cost PostgreSQL a quarter less.
 
 -- Whether a sender, a recipient and a subject are plainly legal, in one look. Not the rule, but most mails keep it, and a
 -- query takes it in as an expression where functions of PL/pgSQL would be called.
