@@ -18,7 +18,7 @@ from pillarbox.model.access import Order
 # too little to be felt by what is urgent.
 FLOORS = {0: 0.0, 1: 0.2, 2: 0.05}
 # Mails that a lane gets in its turn where more lanes wait than there are places; of many places an eighth, up to ten.
-# A statement then touches fewer lanes: in single runs a thousand tenants left half as fast again.
+# A statement then touches fewer lanes: in single runs mails of a thousand tenants left half as fast again.
 QUANTUM, LARGE_QUANTUM = 4, 10
 _SERVED = attrgetter("served")
 
