@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 MAX_BATCH_MAILS = 200
 # Neither side has to hold much at a time; a single mail may have more.
 MAX_BATCH_OCTETS = 4 * 2**20
-# One is best: two share what waits, and each commit carries half as much (a sixth more CPU of ours per mail). The second
-# is for when the first is held up, by a lock on a key or a mail of many megabytes.
+# One is best: two share what waits, and each commit carries half as much (a sixth more CPU of ours per mail).
+# The second is for when the first is held up, by a lock on a key or a mail of many megabytes.
 STATEMENTS_AT_ONCE = 2
 
 _FAULTS = {
