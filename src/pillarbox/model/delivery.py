@@ -37,6 +37,7 @@ class Unknown(StrEnum):
 
     RESEND = "resend"
     HOLD = "hold"
+    WAIT = "wait"  # for feedback, a while; then resend
 
 
 # Both parts in the one form in which we write them: an id that people pass around has no second spelling.

@@ -32,6 +32,9 @@ class Reason(StrEnum):
     TIMEOUT = "timeout"
     TLS = "tls"  # no TLS or an unverifiable certificate where one is required
     CREDENTIAL = "credential"  # authentication failed
+    SUSPENDED = "suspended"  # the provider closed the account
+    PAUSED = "paused"  # the account may not send for now
+    QUOTA = "quota"  # the account has used up what it may send
     PROTOCOL = "protocol"  # the answer made no sense
     REFUSED = "refused"  # 5xx without a better word
     # ourselves
@@ -40,6 +43,13 @@ class Reason(StrEnum):
     EXHAUSTED = "exhausted"  # no attempts are left
     CONTENT_PURGED = "content_purged"  # retention dropped the content
     CANCELLED = "cancelled"
+    SUPPRESSED = "suppressed"  # the recipient is on the tenant's suppression list
+    NO_PROVIDER = "no_provider"  # none of its route can be used now
+    BUDGET = "budget"  # what the provider may send or cost is used up for now
+
+
+# What is wrong with the account, not with the mail: the provider is marked, and the mail goes elsewhere.
+TROUBLE = frozenset({Reason.CREDENTIAL, Reason.SUSPENDED, Reason.PAUSED, Reason.QUOTA})
 
 
 @dataclass(frozen=True, slots=True)

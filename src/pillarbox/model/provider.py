@@ -48,6 +48,7 @@ class Provider:
     secret: Secret | None
     enabled: bool = True
     retry: str | None = None  # the name of a retry policy; the kind's own when not set
+    webhook_secret: Secret | None = None  # what its feedback is signed with, where that is a secret
     # How fast mails leave through it; the queue keeps these, so that a new limit needs no new connections.
     rate_per_second: int | None = field(default=None, compare=False)
     rate_per_hour: int | None = field(default=None, compare=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+from pillarbox.model.message import Content, Message
 from pillarbox.model.outcome import Outcome, Verdict
 
 
@@ -23,8 +24,9 @@ def _always() -> bool:
 class Parcel:
     """One message on its way through one provider: the envelope, the bytes, and the right to begin.
 
-    `content` is a whole RFC 5322 message with CRLF line ends, not dot-stuffed. A transport asks `may_begin`
-    immediately before it hands over the first byte that could make the provider accept the mail.
+    `content` is a whole RFC 5322 message with CRLF line ends, not dot-stuffed; empty for a transport whose limits
+    say that it takes parts: it finds them in `message` and `parts`. A transport asks `may_begin` immediately before
+    it hands over the first byte that could make the provider accept the mail.
     """
 
     message_id: UUID
@@ -33,6 +35,8 @@ class Parcel:
     recipients: Sequence[Recipient]
     content: bytes = field(repr=False)
     may_begin: Callable[[], bool] = _always
+    message: Message | None = field(default=None, repr=False)
+    parts: Content | None = field(default=None, repr=False)
 
 
 @dataclass(slots=True)
@@ -52,6 +56,15 @@ class Report:
         return all(outcome.verdict is Verdict.ACCEPTED for outcome in self.outcomes)
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a transport can carry. What it cannot goes to the next provider of its route."""
+
+    max_bytes: int | None = None  # of the composed mail; None: whatever the provider says when it is asked
+    max_recipients: int | None = None  # in one send; more are sent in several
+    takes_parts: bool = False  # subject, bodies and files, not a finished mail: raw mails cannot go through it
+
+
 class Transport(Protocol):
     """Sends parcels through one provider. Safe to call concurrently; it does its own pooling.
 
@@ -59,6 +72,14 @@ class Transport(Protocol):
     given back before any of it could be accepted (shutting down, or `may_begin` said no). When cancelled, it
     raises CancelledError; what was in flight then is unknown to the caller.
     """
+
+    @property
+    def limits(self) -> Limits: ...
+
+    @property
+    def connections(self) -> int:
+        """How many parcels it sends at the same time at most."""
+        ...
 
     @property
     def connections_open(self) -> int:
@@ -71,6 +92,10 @@ class Transport(Protocol):
         ...
 
     async def send(self, parcel: Parcel) -> Report: ...
+
+    def recall(self) -> None:
+        """Give back, with NotStarted, every parcel that waits and of which nothing was sent yet."""
+        ...
 
     async def check(self) -> str:
         """Prove that the provider can be reached and logged in to; returns a line for people, or raises."""

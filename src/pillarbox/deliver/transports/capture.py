@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from pillarbox.deliver.transports.base import Parcel, Report
+from pillarbox.deliver.transports.base import Limits, Parcel, Report
 from pillarbox.errors import NotStarted, StoreError
 from pillarbox.model.outcome import Reason, accepted, deferred
 
@@ -15,6 +15,8 @@ Keep = Callable[[Parcel], Awaitable[int]]
 class CaptureTransport:
     """Hands each parcel to `keep`, which stores it and returns a number for it."""
 
+    limits = Limits()
+    connections = 100  # a database's, which the pool bounds
     connections_open = 0
     connections_busy = 0
 
@@ -32,6 +34,9 @@ class CaptureTransport:
         except StoreError as error:
             outcome = deferred(Reason.UNAVAILABLE, text=str(error))
         return Report([outcome] * len(parcel.recipients), started, loop.time())
+
+    def recall(self) -> None:
+        """Nothing waits here."""
 
     async def check(self) -> str:
         return "captures every mail; nothing is sent out"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import aiosmtplib
 
-from pillarbox.deliver.transports.base import Parcel, Report
+from pillarbox.deliver.transports.base import Limits, Parcel, Report
 from pillarbox.deliver.transports.smtp_connection import Connection, Link
 from pillarbox.deliver.transports.smtp_handshake import Greeter, HandshakeFailed
 from pillarbox.deliver.transports.smtp_job import Job, not_delivered
@@ -32,6 +32,8 @@ class SmtpTransport:
     twice if it is sent again. Waiting parcels start in the order of `send`, but end in any order.
     """
 
+    limits = Limits()  # servers say in EHLO what they take
+
     def __init__(self, settings: SmtpSettings) -> None:
         self._settings = settings
         self._greeter = Greeter(settings)
@@ -44,6 +46,10 @@ class SmtpTransport:
         self._retry: asyncio.TimerHandle | None = None
         self._closing = False
         self._emptied: asyncio.Future[None] | None = None
+
+    @property
+    def connections(self) -> int:
+        return self._settings.connections
 
     @property
     def connections_open(self) -> int:
@@ -74,6 +80,10 @@ class SmtpTransport:
             return result
         raise result
 
+    def recall(self) -> None:
+        while self._waiting:
+            self._waiting.popleft().give_back("the provider is not used now")
+
     async def check(self) -> str:
         try:
             handshake = await self._greeter.greet(self._settings.connect_timeout)
@@ -93,8 +103,7 @@ class SmtpTransport:
         self._closing = True
         if self._retry is not None:
             self._retry.cancel()
-        while self._waiting:
-            self._waiting.popleft().give_back("the transport was closed")
+        self.recall()
         while self._idle:
             self._idle.pop().quit()
         try:

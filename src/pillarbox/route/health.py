@@ -1,0 +1,79 @@
+"""A circuit breaker for each provider: a pure decider, told what happens and when.
+
+closed ──(failures in a row, or trouble with the account)──► open ──(its wait is over)──► half open
+   ▲                                                          ▲                              │
+   └──────────(successes in a row)────────────────────────────┴───────(a failure)────────────┘
+
+Every opening doubles the wait, and only a long healthy time forgives one, so that a provider that comes and goes is
+left alone for longer each time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+FAILURES_TO_OPEN = 3
+SUCCESSES_TO_CLOSE = 3
+FIRST_WAIT = 5.0  # before an open breaker is probed; doubled with every opening
+LONGEST_WAIT = 300.0
+FORGIVEN_AFTER = 600.0  # healthy seconds after which one opening is forgotten
+# An answer that takes this long counts as a failure, though it may still come. A provider that usually takes long gets
+# more time.
+SLOW = 3.0
+SLOWEST = 20.0
+SLOW_FACTOR = 4.0
+NEWEST = 0.1  # weight of the newest answer in what a provider usually takes
+
+
+class Circuit(StrEnum):
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What is known of a provider's health. Times are of one clock, whichever the caller uses."""
+
+    circuit: Circuit = Circuit.CLOSED
+    since: float = 0.0
+    failures: int = 0  # in a row
+    successes: int = 0  # in a row, while half open
+    opened: int = 0  # how often, less those forgiven
+    retry_at: float = 0.0  # when an open one may be probed
+    reason: str | None = None  # of the last failure
+    usual: float = 0.0  # how long an answer takes, on average
+
+    def succeeded(self, now: float, took: float) -> Health:
+        """The provider answered as it should."""
+        usual = took if self.usual == 0.0 else self.usual + (took - self.usual) * NEWEST
+        if self.circuit is Circuit.CLOSED:
+            forgiven = self.opened > 0 and now - self.since >= FORGIVEN_AFTER
+            since, opened = (now, self.opened - 1) if forgiven else (self.since, self.opened)
+            return replace(self, failures=0, usual=usual, since=since, opened=opened)
+        successes = self.successes + 1
+        if successes < SUCCESSES_TO_CLOSE:
+            return replace(self, successes=successes, usual=usual)
+        return Health(Circuit.CLOSED, now, opened=self.opened, usual=usual)
+
+    def failed(self, now: float, reason: str, *, trouble: bool = False) -> Health:
+        """It refused, broke off or was too slow; `trouble`: with the account, which no other mail will escape."""
+        failures = self.failures + 1
+        if self.circuit is Circuit.OPEN:
+            return self
+        if self.circuit is Circuit.CLOSED and failures < FAILURES_TO_OPEN and not trouble:
+            return replace(self, failures=failures, reason=reason)
+        wait = min(FIRST_WAIT * 2.0 ** min(self.opened, 10), LONGEST_WAIT)
+        return Health(Circuit.OPEN, now, 0, 0, self.opened + 1, now + wait, reason, self.usual)
+
+    def probed(self, now: float) -> Health:
+        """An open one whose wait is over lets a little through, to see."""
+        if self.circuit is not Circuit.OPEN or now < self.retry_at:
+            return self
+        return replace(self, circuit=Circuit.HALF_OPEN, since=now, failures=0, successes=0)
+
+    @property
+    def slow_after(self) -> float:
+        """Seconds without an answer that count as a failure."""
+        return min(max(SLOW, self.usual * SLOW_FACTOR), SLOWEST)
