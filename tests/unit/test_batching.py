@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox.accept import batching
-from pillarbox.accept.batching import AGAIN, Batcher
+from pillarbox import batching
+from pillarbox.batching import AGAIN, Batcher
 from pillarbox.errors import NotFound, PillarboxError, StoreError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -129,13 +129,14 @@ class Database:
                 yield connection
 
     @asynccontextmanager
-    async def listening(self, channel: str, heard: Callable[[], None]) -> AsyncIterator[asyncpg.Connection]:
-        """A connection of its own that calls `heard` for every notification."""
+    async def listening(self, told: Mapping[str, Callable[[], None]]) -> AsyncIterator[asyncpg.Connection]:
+        """A connection of its own that tells of every notification whoever waits for its channel."""
         with translated():
             connection = await asyncpg.connect(self._url, statement_cache_size=0, timeout=30)
         try:
             with translated():
-                await connection.add_listener(channel, lambda *_: heard())
+                for channel, one in told.items():
+                    await connection.add_listener(channel, lambda *_, one=one: one())
             yield connection
         finally:
             connection.terminate()

@@ -38,3 +38,14 @@ async def wait(event: asyncio.Event, seconds: float) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+async def wait_for_any(*events: asyncio.Event, seconds: float | None = None) -> bool:
+    """Wait until one of the events is set, at most `seconds`; says whether one was."""
+    waits = [asyncio.ensure_future(one.wait()) for one in events]
+    try:
+        done, _ = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for one in waits:
+            one.cancel()
+    return bool(done)

@@ -1,0 +1,100 @@
+"""Opening the database: one that is named, or the embedded one; at once, or patiently while it is away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from asyncpg import PostgresError
+
+from pillarbox.errors import SchemaMismatch, StoreError
+from pillarbox.loops import wait
+from pillarbox.setting_kinds import show_url
+from pillarbox.settings import Settings
+from pillarbox.store.database import Database
+from pillarbox.store.embedded import EmbeddedPostgres
+from pillarbox.telemetry import logs
+
+log = logs.get("pillarbox.store")
+T = TypeVar("T")
+# Pause between tries to reach a database that is away at the start.
+CONNECT_PAUSE = 1.0
+
+
+@asynccontextmanager
+async def open_database(
+    settings: Settings, *, start: bool = False, patient: asyncio.Event | None = None
+) -> AsyncIterator[Database]:
+    """Connect to the database, whatever its schema.
+
+    `start` starts the embedded one and stops it at the end. With `patient`, wait for one that is away until that event
+    is set, as a service does that starts before its database.
+    """
+    server = None
+    url = settings.database_url
+    if url is None:
+        server = _embedded(settings)
+        if start:
+            await asyncio.to_thread(server.start)
+        elif not server.running():
+            raise StoreError(
+                f"no database: nothing runs in {settings.data_dir}. Start it with `pillarbox up`, or name a database"
+                " with --database-url or PILLARBOX_DATABASE_URL"
+            )
+        url = server.url()
+    try:
+        database = await _connect_patiently(settings, url, patient) if patient else await _connect(settings, url)
+        try:
+            yield database
+        finally:
+            await database.close()
+    finally:
+        if server and start:
+            await asyncio.to_thread(server.stop)
+
+
+async def _connect(settings: Settings, url: str) -> Database:
+    try:
+        return await Database.connect(
+            url, least=settings.pool_min, most=settings.pool_max, statement_cache=settings.statement_cache
+        )
+    except (StoreError, PostgresError) as error:  # away, or it does not let us in
+        reason = str(error).removeprefix("PostgreSQL: ")
+        raise StoreError(f"cannot connect to {show_url(url)}: {reason}") from error
+
+
+async def _connect_patiently(settings: Settings, url: str, stop: asyncio.Event) -> Database:
+    while True:
+        try:
+            return await _connect(settings, url)
+        except StoreError as error:
+            if stop.is_set() or not isinstance(error.__cause__, StoreError):  # it is there, but does not let us in
+                raise
+            place = show_url(url).rpartition("@")[2]
+            log.warning("waiting for the database", database=place, error=str(error.__cause__))
+            await wait(stop, CONNECT_PAUSE)
+
+
+async def patiently(call: Callable[[], Awaitable[T]], stop: asyncio.Event | None) -> T:
+    """Make a call of a start, again while the database is away: it may go just after it came. Without `stop`, once."""
+    while True:
+        try:
+            return await call()
+        except SchemaMismatch:
+            raise
+        except StoreError as error:
+            if stop is None or stop.is_set():
+                raise
+            log.warning("waiting for the database", error=str(error))
+            await wait(stop, CONNECT_PAUSE)
+
+
+def place_of(settings: Settings) -> str:
+    """The URL of the database in use, for people: without its password."""
+    return show_url(settings.database_url or _embedded(settings).url())
+
+
+def _embedded(settings: Settings) -> EmbeddedPostgres:
+    return EmbeddedPostgres(settings.data_dir / "postgres")
