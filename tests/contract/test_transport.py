@@ -1,72 +1,23 @@
-"""What every transport promises (see the Transport port), shown with each adapter.
-
-To add one, write an async context manager that yields its `Desk`, and name it in ADAPTERS.
-"""
+"""What every transport promises (see the Transport port), shown with each adapter of transports.py."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from uuid import uuid4
 
 import pytest
 import pytest_asyncio
+from tests.contract.transports import ADAPTERS, Desk
 
-from pillarbox.deliver.transports.base import Parcel, Recipient, Transport
-from pillarbox.deliver.transports.capture import CaptureTransport
-from pillarbox.deliver.transports.smtp import SmtpTransport
-from pillarbox.errors import NotStarted, StoreError
+from pillarbox.deliver.mime import compose
+from pillarbox.deliver.transports.base import Parcel, Recipient
+from pillarbox.errors import NotStarted
+from pillarbox.model.message import Content, Message
 from pillarbox.model.outcome import Verdict
-from pillarbox.model.provider import SmtpSettings, Tls
-from pillarbox.testing.smtp import Faults, SmtpServer
 
-Arrived = tuple[str, tuple[str, ...], bytes]  # sender, recipients, content
-
-MAIL = b"Subject: hello\r\nFrom: a@x.test\r\n\r\nhello\r\n.\r\nend\r\n"
-
-
-@dataclass
-class Desk:
-    """A transport, what its provider has received, and a way to make the provider fail."""
-
-    transport: Transport
-    arrived: Callable[[], list[Arrived]]
-    fail: Callable[[], None]
-
-
-@asynccontextmanager
-async def smtp() -> AsyncIterator[Desk]:
-    async with SmtpServer() as server:
-        settings = SmtpSettings(server.host, server.port, Tls.NONE, helo="client.test", connections=4)
-
-        def fail() -> None:
-            server.faults = Faults(mail="451 4.3.0 later")
-
-        yield Desk(
-            SmtpTransport(settings),
-            lambda: [(mail.sender, mail.recipients, mail.content) for mail in server.mails],
-            fail,
-        )
-
-
-@asynccontextmanager
-async def capture() -> AsyncIterator[Desk]:
-    kept: list[Arrived] = []
-    failing: list[bool] = []
-
-    async def keep(parcel: Parcel) -> int:
-        await asyncio.sleep(0)
-        if failing:
-            raise StoreError("the database is away")
-        kept.append((parcel.sender, tuple(one.address for one in parcel.recipients), parcel.content))
-        return len(kept)
-
-    yield Desk(CaptureTransport(keep), lambda: kept, lambda: failing.append(True))
-
-
-ADAPTERS = [smtp, capture]
+TEXT = "hello\r\n.\r\nend\r\n"
 
 
 @pytest_asyncio.fixture(params=ADAPTERS, ids=lambda adapter: adapter.__name__)
@@ -77,13 +28,15 @@ async def desk(request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
 
 
 def parcel(*recipients: str, may_begin: Callable[[], bool] = lambda: True) -> Parcel:
-    numbered = [Recipient(number, address) for number, address in enumerate(recipients or ("b@x.test",))]
-    return Parcel(uuid4(), 1, "a@x.test", numbered, MAIL, may_begin)
+    to = recipients or ("b@x.test",)
+    message, parts = Message(uuid4(), "a@x.test", to, "hello", datetime.now(UTC)), Content(TEXT)
+    numbered = [Recipient(number, address) for number, address in enumerate(to)]
+    return Parcel(message.id, 1, "a@x.test", numbered, compose(message, parts), may_begin, message, parts)
 
 
 async def test_a_mail_arrives_with_its_envelope_and_content(desk: Desk) -> None:
     await desk.transport.send(parcel("b@x.test", "c@x.test"))
-    assert desk.arrived() == [("a@x.test", ("b@x.test", "c@x.test"), MAIL)]
+    assert desk.arrived() == [("a@x.test", ("b@x.test", "c@x.test"), TEXT)]
 
 
 @pytest.mark.req("REQ-QUEUE-U003")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
@@ -11,12 +11,13 @@ from uuid import uuid4
 import typer
 from rich.text import Text
 
-from pillarbox.cli import options, output, provider_add
+from pillarbox.cli import options, output, provider_add, provider_health, provider_limit, route
 from pillarbox.cli.command import Given, command
-from pillarbox.errors import InvalidMail, NotFound
-from pillarbox.model.access_settings import MOST
+from pillarbox.errors import InvalidMail, NotPossible
 from pillarbox.model.message import Content, Message
-from pillarbox.model.provider import Provider, SmtpSettings
+from pillarbox.model.provider import HTTP_KINDS, Provider, SmtpSettings
+from pillarbox.model.retry import policy_for
+from pillarbox.model.secret import MASK
 from pillarbox.store import catalog, providers
 
 if TYPE_CHECKING:
@@ -33,19 +34,20 @@ def register(root: typer.Typer) -> None:
     command(group, "test")(prove)
     command(group, "enable")(enable)
     command(group, "disable")(disable)
-    command(group, "limit")(limit)
+    command(group, "limit")(provider_limit.limit)
+    provider_health.register(group)
     command(group, "remove")(remove)
     root.add_typer(group, name="provider")
 
 
 async def list_(
     given: Given,
-    kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help="Only this kind: smtp, capture.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help="Only this kind, such as ses.")] = None,
     enabled: Annotated[
         bool | None, typer.Option("--enabled/--disabled", help="Only those switched on, or off.")
     ] = None,
 ) -> None:
-    """List the providers in order of preference: the first that is enabled is used. Secrets stay hidden.
+    """List the providers. Routes choose among them; without one, the default order. Secrets stay hidden.
 
     \b
     Examples:
@@ -57,11 +59,11 @@ async def list_(
         sealed = await catalog.sealed_providers(app.database)
     shown = [one for one in found if kind in (None, one.kind) and enabled in (None, one.enabled)]
     if given.json:
-        output.print_json([_public(one, one.id in sealed) for one in shown])
+        output.print_json([_public(one, sealed) for one in shown])
         return
     rows = [
         (one.name, one.kind, _server(one), one.settings.get("tls", "starttls") if one.kind == "smtp" else "",
-         one.settings.get("username"), "****" if one.id in sealed else "", one.retry or "quadratic",
+         one.settings.get("username"), MASK if (one.id, "secret") in sealed else "", one.retry or _policy(one),
          Text("on", style="green") if one.enabled else Text("off", style="dim"))
         for one in shown
     ]  # fmt: skip
@@ -70,22 +72,26 @@ async def list_(
 
 
 def _server(provider: Provider) -> str:
-    if provider.kind != "smtp":
+    if provider.kind == "smtp":
+        return f"{provider.settings.get('host')}:{provider.settings.get('port', 587)}"
+    if provider.kind not in HTTP_KINDS:
         return ""
-    return f"{provider.settings.get('host')}:{provider.settings.get('port', 587)}"
+    about = [provider.settings.get(name) for name in ("url", "domain", "region")]
+    return " ".join(str(one) for one in about if one)
 
 
-def _public(provider: Provider, secret: bool) -> dict[str, Any]:
+def _policy(provider: Provider) -> str:
+    return policy_for(provider.kind).name
+
+
+def _public(provider: Provider, sealed: set[tuple[int, str]]) -> dict[str, Any]:
     """A provider as it may be shown."""
     return {
         "id": provider.id, "name": provider.name, "kind": provider.kind, "enabled": provider.enabled,
-        "retry": provider.retry, "settings": dict(provider.settings), "secret": "****" if secret else None,
-        **_rates(provider),
+        "retry": provider.retry, "settings": dict(provider.settings),
+        **{name: MASK if (provider.id, name) in sealed else None for name in ("secret", "webhook_secret")},
+        **provider_limit.shown(provider),
     }  # fmt: skip
-
-
-def _rates(provider: Provider) -> dict[str, int | None]:
-    return {name: getattr(provider, name) for name in ("rate_per_second", "rate_per_hour", "rate_per_day")}
 
 
 async def show(given: Given, name: Name) -> None:
@@ -96,8 +102,8 @@ async def show(given: Given, name: Name) -> None:
       pillarbox provider show relay
     """
     async with given.app() as app:
-        provider = await _find(app, name)
-        public = _public(provider, provider.id in await catalog.sealed_providers(app.database))
+        provider = await providers.get_provider(app.database, name)
+        public = _public(provider, await catalog.sealed_providers(app.database))
     if given.json:
         output.print_json(public)
         return
@@ -105,20 +111,29 @@ async def show(given: Given, name: Name) -> None:
     rows: list[tuple[str, object]] = [
         ("enabled", "yes" if provider.enabled else "no"),
         ("secret", public["secret"]),
+        ("webhook secret", public["webhook_secret"]),
     ]
-    rows.append(("retry", provider.retry or "quadratic (default)"))
-    rows += [(name.replace("_", " "), rate) for name, rate in _rates(provider).items() if rate]
-    output.pairs(rows + (_smtp_rows(provider.settings) if provider.kind == "smtp" else []))
+    rows.append(("retry", provider.retry or f"{_policy(provider)} (default)"))
+    rows += [(key.replace("_", " "), one) for key, one in provider_limit.limits(provider).items() if one]
+    output.pairs(rows + _setting_rows(provider))
 
 
-def _smtp_rows(given: Any) -> list[tuple[str, object]]:
+def _setting_rows(provider: Provider) -> list[tuple[str, object]]:
+    kinds: dict[str, Any] = {"smtp": (SmtpSettings, "password"), **HTTP_KINDS}
+    if provider.kind not in kinds:
+        return []
+    made, secret = kinds[provider.kind]
     rows: list[tuple[str, object]] = []
-    for one in fields(SmtpSettings):
-        if one.name in given:
-            rows.append((one.name, str(given[one.name])))
-        elif one.name not in ("password", "connections", "host") and one.default is not None:
+    for one in fields(made):
+        if one.name in provider.settings:
+            rows.append((one.name, _setting(provider.settings[one.name])))
+        elif one.name not in (secret, "connections") and one.default not in (None, MISSING, ()):
             rows.append((one.name, f"{one.default} (default)"))
     return rows
+
+
+def _setting(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 async def prove(
@@ -141,10 +156,13 @@ async def prove(
       pillarbox provider test relay --send-to me@example.com
     """
     async with given.app() as app:
-        provider = await _find(app, name, secrets=True)
+        provider = await providers.get_provider(app.database, name, app.keys)
         transport = app.build_transport(provider)
+        redact = app.redactor_for(provider)
         try:
-            found = await transport.check()
+            found = redact(await transport.check())
+        except NotPossible as error:
+            raise NotPossible(redact(str(error))) from None
         finally:
             await transport.close()
         results = await _try(app, provider, sender, send_to) if send_to else []
@@ -166,8 +184,15 @@ async def _try(app: App, provider: Provider, sender: str | None, to: Sequence[st
         report = await app.try_out(provider, message, Content(text))
     except ValueError as error:
         raise InvalidMail("bad_address", "--send-to", str(error)) from None
+    redact = app.redactor_for(provider)
     return [
-        {"to": address, "verdict": one.verdict, "reason": one.reason, "code": one.code, "text": one.text}
+        {
+            "to": address,
+            "verdict": one.verdict,
+            "reason": one.reason,
+            "code": one.code,
+            "text": one.text and redact(one.text),
+        }
         for address, one in zip(to, report.outcomes, strict=True)
     ]
 
@@ -199,41 +224,6 @@ async def _switch(given: Given, name: str, enabled: bool) -> None:
     output.print_json({"name": name, "enabled": enabled}) if given.json else output.say(f"{word} {name}")
 
 
-Rate = typer.Option(metavar="N", min=1, max=MOST, show_default=False)
-
-
-async def limit(
-    given: Given,
-    name: Name,
-    rate_per_second: Annotated[int | None, Rate] = None,
-    rate_per_hour: Annotated[int | None, Rate] = None,
-    rate_per_day: Annotated[int | None, Rate] = None,
-    none: Annotated[bool, typer.Option("--none", help="Lift the limits that are not given.")] = False,
-) -> None:
-    """Limit how many mails leave through a provider in a time; more wait, and say so. What is not given stays.
-
-    \b
-    Examples:
-      pillarbox provider limit relay --rate-per-second 14 --rate-per-day 50000
-      pillarbox provider limit relay --none
-    """
-    wanted = (rate_per_second, rate_per_hour, rate_per_day)
-    if not none and wanted == (None, None, None):
-        raise typer.BadParameter("give a limit, or --none to lift them all")
-    async with given.app() as app:
-        before = _rates(await _find(app, name)).values()
-        rates = [new if new or none else old for new, old in zip(wanted, before, strict=True)]
-        await providers.limit_provider(app.database, name, *rates)
-        public = _rates(await _find(app, name))
-    if given.json:
-        output.print_json({"name": name, **public})
-    else:
-        said = ", ".join(
-            f"{rate:,} {kind.removeprefix('rate_').replace('_', ' ')}" for kind, rate in public.items() if rate
-        )
-        output.say(f"{name}: {said or 'no limit'}")
-
-
 async def remove(given: Given, name: Name, yes: options.Yes = False) -> None:
     """Remove a provider and forget its secret; the story of what it sent stays.
 
@@ -242,15 +232,8 @@ async def remove(given: Given, name: Name, yes: options.Yes = False) -> None:
       pillarbox provider remove relay --yes
     """
     async with given.app() as app:
-        await _find(app, name)
+        await providers.get_provider(app.database, name)
+        await route.warn_of_removal(app, name)
         options.confirm(f"Remove the provider {name} and forget its secret?", yes)
         await providers.remove_provider(app.database, name)
     output.print_json({"name": name, "removed": True}) if given.json else output.say(f"removed {name}")
-
-
-async def _find(app: App, name: str, secrets: bool = False) -> Provider:
-    found = await providers.list_providers(app.database, app.keys if secrets else None)
-    for one in found:
-        if one.name == name:
-            return one
-    raise NotFound(f"there is no provider {name!r}: see `pillarbox provider list`")

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from pillarbox.cli import options, output
+from pillarbox.cli import provider_http
 from pillarbox.cli.command import Given, command
-from pillarbox.errors import SecretError
+from pillarbox.cli.provider_options import Name, Retry, add, limit, positive, without_none
+from pillarbox.cli.secret_input import is_given, read_secret
 from pillarbox.model.provider import Tls
-from pillarbox.model.retry import POLICIES
-from pillarbox.model.secret import Secret
 from pillarbox.setting_kinds import HOST
-from pillarbox.store import providers
 
-Name = Annotated[str, typer.Argument(parser=options.name, metavar="NAME", help="What to call it.")]
 IMPLICIT_PORT = 465  # RFC 8314
-
-
-def _policy(value: str) -> str:
-    if value not in POLICIES:
-        raise typer.BadParameter(f"{value!r}: must be one of {', '.join(POLICIES)}")
-    return value
 
 
 def _host(value: str) -> str:
@@ -35,26 +24,11 @@ def _host(value: str) -> str:
         raise typer.BadParameter(f"{value!r}: must be {HOST.allowed}") from None
 
 
-def _positive(value: str) -> float:
-    if (found := options.seconds(value)) <= 0:
-        raise typer.BadParameter(f"{value!r}: must be more than nothing")
-    return found
-
-
-Retry = Annotated[
-    str | None,
-    typer.Option("--retry", metavar="POLICY", parser=_policy, help="quadratic (default), esp or lifecycle."),
-]
-
-
-def _limit(flag: str, help: str, **more: Any) -> Any:
-    return typer.Option(flag, help=help, rich_help_panel="Limits", show_default=False, **more)
-
-
 def register(group: typer.Typer) -> None:
     adding = typer.Typer(help="Add a provider.", no_args_is_help=True)
     command(adding, "smtp")(add_smtp)
     command(adding, "capture")(add_capture)
+    provider_http.register(adding, group)
     group.add_typer(adding, name="add")
 
 
@@ -94,28 +68,28 @@ async def add_smtp(
     ] = None,
     connections: Annotated[
         int | None,
-        _limit("--connections", "Most connections; worker_concurrency when not given.", min=1, max=1000),
+        limit("--connections", "Most connections; worker_concurrency when not given.", min=1, max=1000),
     ] = None,
     connect_timeout: Annotated[
         float | None,
-        _limit("--connect-timeout", "For connecting and logging in (30s).", parser=_positive, metavar="TIME"),
+        limit("--connect-timeout", "For connecting and logging in (30s).", parser=positive, metavar="TIME"),
     ] = None,
     command_timeout: Annotated[
-        float | None, _limit("--command-timeout", "For each answer (30s).", parser=_positive, metavar="TIME")
+        float | None, limit("--command-timeout", "For each answer (30s).", parser=positive, metavar="TIME")
     ] = None,
     data_timeout: Annotated[
         float | None,
-        _limit("--data-timeout", "For the answer to a whole mail (10m).", parser=_positive, metavar="TIME"),
+        limit("--data-timeout", "For the answer to a whole mail (10m).", parser=positive, metavar="TIME"),
     ] = None,
     max_messages: Annotated[
-        int | None, _limit("--max-messages", "Mails per connection (1000).", min=1, max=1_000_000)
+        int | None, limit("--max-messages", "Mails per connection (1000).", min=1, max=1_000_000)
     ] = None,
     max_age: Annotated[
-        float | None, _limit("--max-age", "Age of a connection (5m).", parser=_positive, metavar="TIME")
+        float | None, limit("--max-age", "Age of a connection (5m).", parser=positive, metavar="TIME")
     ] = None,
     max_idle: Annotated[
         float | None,
-        _limit("--max-idle", "Idle time of a connection (30s).", parser=_positive, metavar="TIME"),
+        limit("--max-idle", "Idle time of a connection (30s).", parser=positive, metavar="TIME"),
     ] = None,
 ) -> None:
     """Add an SMTP server. The password is asked for, or comes from stdin or a variable.
@@ -128,15 +102,14 @@ async def add_smtp(
       pillarbox provider add smtp local --host 127.0.0.1 --port 1025 --tls none
     """
     _check(tls, username, password_stdin, password_env, insecure)
-    password = _password(username, password_stdin, password_env)
-    given_settings = {
+    password = read_secret("password", "password", password_stdin, password_env, of=username) if username else None
+    settings = {
         "host": host, "port": port or (IMPLICIT_PORT if tls is Tls.IMPLICIT else None), "tls": tls,
         "username": username, "ca_file": _readable(ca_file), "helo": helo, "connections": connections,
         "connect_timeout": connect_timeout, "command_timeout": command_timeout, "data_timeout": data_timeout,
         "max_messages": max_messages, "max_age": max_age, "max_idle": max_idle,
     }  # fmt: skip
-    settings = {key: value for key, value in given_settings.items() if value is not None}
-    await _add(given, name, "smtp", settings, password, retry)
+    await add(given, name, "smtp", without_none(settings), password, retry)
 
 
 async def add_capture(given: Given, name: Name, retry: Retry = None) -> None:
@@ -146,18 +119,7 @@ async def add_capture(given: Given, name: Name, retry: Retry = None) -> None:
     Example:
       pillarbox provider add capture dev
     """
-    await _add(given, name, "capture", {}, None, retry)
-
-
-async def _add(
-    given: Given, name: str, kind: str, settings: dict[str, Any], password: Secret | None, retry: str | None
-) -> None:
-    async with given.app() as app:
-        number = await providers.add_provider(app.database, app.keys, name, kind, settings, password, retry)
-    if given.json:
-        output.print_json({"id": number, "name": name, "kind": kind})
-    else:
-        output.say(f"added {kind} provider {name}; try it with `pillarbox provider test {name}`")
+    await add(given, name, "capture", {}, None, retry)
 
 
 def _readable(file: str | None) -> str | None:
@@ -170,26 +132,7 @@ def _readable(file: str | None) -> str | None:
 
 
 def _check(tls: Tls, username: str | None, stdin: bool, env: str | None, insecure: bool) -> None:
-    if stdin and env:
-        raise typer.BadParameter("give --password-stdin or --password-env, not both")
-    if (stdin or env) and username is None:
+    if is_given("password", stdin, env) and username is None:
         raise typer.BadParameter("a password needs a --username")
     if tls is Tls.NONE and username is not None and not insecure:
         raise typer.BadParameter("--tls none would send the password in clear: use TLS, or add --insecure")
-
-
-def _password(username: str | None, stdin: bool, env: str | None) -> Secret | None:
-    """The password from where it was said to be; asked for on a terminal."""
-    if username is None:
-        return None
-    if stdin:
-        found = sys.stdin.readline().rstrip("\r\n")
-    elif env:
-        found = os.environ.get(env, "")
-    elif sys.stdin.isatty():
-        found = getpass.getpass(f"password of {username}: ")
-    else:
-        raise typer.BadParameter("no password: give --password-stdin or --password-env VAR")
-    if not found:
-        raise SecretError(f"the password is empty{f': is {env} set?' if env else ''}")
-    return Secret(found)

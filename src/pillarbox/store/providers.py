@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
@@ -18,32 +19,55 @@ from pillarbox.store.vault import KeyRing
 
 QUERIES = sql.load("providers")
 Keys = Callable[[], KeyRing]
+SECRETS = ("secret", "webhook_secret")
 
 
-def _context(provider_id: int) -> str:
-    """What a sealed secret is bound to, so that it cannot be moved to another row."""
-    return f"provider:{provider_id}"
+# What a provider's row says of it in so many words.
+_PLAIN = (
+    "id", "name", "kind", "enabled", "retry", "rate_per_second", "rate_per_hour", "rate_per_day",
+    "price_per_thousand", "budget_per_month", "reserve_urgent", "reserve_normal",
+)  # fmt: skip
+
+
+def _context(provider_id: int, column: str) -> str:
+    """What a sealed secret is bound to, so that it cannot be moved to another row or column."""
+    return f"provider:{provider_id}" if column == SECRETS[0] else f"provider:{provider_id}:{column}"
 
 
 async def list_providers(database: Database, keys: Keys | None = None) -> list[Provider]:
     """Providers in order of preference; their secrets only with `keys`, which is asked only if there are any."""
     rows = await database.fetch(QUERIES["list_providers"])
-    ring = keys() if keys and any(row["secret"] for row in rows) else None
+    ring = keys() if keys and any(row["secret"] or row["webhook_secret"] for row in rows) else None
     return [
         Provider(
-            row["id"],
-            row["name"],
-            row["kind"],
-            json.loads(row["settings"]),
-            ring.open(row["secret"], _context(row["id"])) if ring and row["secret"] else None,
-            row["enabled"],
-            row["retry"],
-            row["rate_per_second"],
-            row["rate_per_hour"],
-            row["rate_per_day"],
+            settings=json.loads(row["settings"]),
+            secret=_opened(ring, row, "secret"),
+            webhook_secret=_opened(ring, row, "webhook_secret"),
+            **{name: row[name] for name in _PLAIN},
         )
         for row in rows
     ]
+
+
+def _opened(ring: KeyRing | None, row: Any, column: str) -> Secret | None:
+    sealed = row[column]
+    return ring.open(sealed, _context(row["id"], column)) if ring and sealed else None
+
+
+def _sealed(keys: Keys, secret: Secret | None, context: str) -> bytes | None:
+    return keys().seal(secret.reveal(), context) if secret else None
+
+
+async def get_provider(database: Database, name: str, keys: Keys | None = None) -> Provider:
+    """The provider of that name, as `list_providers` has it; NotFound if there is none."""
+    for one in await list_providers(database, keys):
+        if one.name == name:
+            return one
+    raise _missing(name)
+
+
+def _missing(name: str) -> NotFound:
+    return NotFound(f"there is no provider {name!r}: see `pillarbox provider list`")
 
 
 async def add_provider(
@@ -54,12 +78,14 @@ async def add_provider(
     settings: Mapping[str, Any],
     secret: Secret | None = None,
     retry: str | None = None,
+    webhook_secret: Secret | None = None,
 ) -> int:
-    """Add a provider, its secret sealed; NotPossible when the name is taken."""
+    """Add a provider, its secrets sealed; NotPossible when the name is taken."""
     provider_id = await database.fetchval(QUERIES["reserve_provider_id"])
-    sealed = keys().seal(secret.reveal(), _context(provider_id)) if secret else None
+    sealed = _sealed(keys, secret, _context(provider_id, "secret"))
+    webhook = _sealed(keys, webhook_secret, _context(provider_id, "webhook_secret"))
     added = await database.fetchval(
-        QUERIES["add_provider"], provider_id, name, kind, json.dumps(dict(settings)), sealed, retry
+        QUERIES["add_provider"], provider_id, name, kind, json.dumps(dict(settings)), sealed, retry, webhook
     )
     if added is None:
         raise NotPossible(f"there is a provider {name!r} already: remove it first, or choose another name")
@@ -68,7 +94,7 @@ async def add_provider(
 
 async def enable_provider(database: Database, name: str, enabled: bool) -> None:
     if await database.fetchval(QUERIES["enable_provider"], name, enabled) is None:
-        raise NotFound(f"there is no provider {name!r}: see `pillarbox provider list`")
+        raise _missing(name)
 
 
 async def limit_provider(
@@ -76,24 +102,42 @@ async def limit_provider(
 ) -> None:
     """How many mails may leave through a provider in a time; None for no limit."""
     if await database.fetchval(QUERIES["limit_provider"], name, per_second, per_hour, per_day) is None:
-        raise NotFound(f"there is no provider {name!r}: see `pillarbox provider list`")
+        raise _missing(name)
+
+
+async def price_provider(
+    database: Database, name: str, price: Decimal | None, budget: Decimal | None, urgent: int, normal: int
+) -> None:
+    """What mails through a provider cost and may cost in a month, and what is kept for whom, in percent."""
+    if await database.fetchval(QUERIES["price_provider"], name, price, budget, urgent, normal) is None:
+        raise _missing(name)
+
+
+async def set_feedback(
+    database: Database, keys: Keys, provider: Provider, settings: Mapping[str, Any], secret: Secret | None
+) -> None:
+    """Change what a provider's feedback is checked with: some of its settings, its webhook secret; None leaves it."""
+    sealed = _sealed(keys, secret, _context(provider.id, "webhook_secret"))
+    changed = json.dumps(dict(settings))
+    if await database.fetchval(QUERIES["set_feedback"], provider.id, changed, sealed) is None:
+        raise NotFound(f"there is no provider {provider.name!r} any more")
 
 
 async def remove_provider(database: Database, name: str) -> None:
     if await database.fetchval(QUERIES["remove_provider"], name) is None:
-        raise NotFound(f"there is no provider {name!r}: see `pillarbox provider list`")
+        raise _missing(name)
 
 
 async def rotate_secrets(database: Database, keys: KeyRing) -> tuple[int, int]:
     """Seal every secret with the newest key; returns how many were resealed, and how many there are."""
     async with database.transaction() as connection:
         rows = await connection.fetch(QUERIES["sealed_secrets"])
-        old = [row for row in rows if not keys.is_current(row["secret"])]
-        for row in old:
-            context = _context(row["id"])
-            opened = keys.open(row["secret"], context)
-            await connection.execute(QUERIES["reseal"], row["id"], keys.seal(opened.reveal(), context))
-    return len(old), len(rows)
+        found = [(row, name) for row in rows for name in SECRETS if row[name]]
+        old = [(row, name) for row, name in found if not keys.is_current(row[name])]
+        for row, name in old:
+            sealed = keys.reseal(row[name], _context(row["id"], name))
+            await connection.execute(QUERIES[f"reseal_{name}"], row["id"], sealed)
+    return len(old), len(found)
 
 
 async def list_classes(database: Database) -> dict[str, MessageClass]:

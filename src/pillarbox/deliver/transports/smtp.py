@@ -81,8 +81,15 @@ class SmtpTransport:
         raise result
 
     def recall(self) -> None:
+        self._give_back("the provider is not used now")
+        for task in self._connecting:
+            task.cancel()
+        for connection in list(self._connections):
+            connection.recall()
+
+    def _give_back(self, why: str) -> None:
         while self._waiting:
-            self._waiting.popleft().give_back("the provider is not used now")
+            self._waiting.popleft().give_back(why)
 
     async def check(self) -> str:
         try:
@@ -103,7 +110,7 @@ class SmtpTransport:
         self._closing = True
         if self._retry is not None:
             self._retry.cancel()
-        self.recall()
+        self._give_back("the transport was closed")
         while self._idle:
             self._idle.pop().quit()
         try:
@@ -179,6 +186,7 @@ class SmtpTransport:
         for _ in range(wanted):
             task = asyncio.get_running_loop().create_task(self._connect())
             self._connecting.add(task)
+            task.add_done_callback(self._connecting.discard)
 
     def _probe(self, wanted: int) -> int:
         """Until a connection stands, and while others fail, one attempt at a time, after a pause if due."""

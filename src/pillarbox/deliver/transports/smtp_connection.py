@@ -120,6 +120,14 @@ class Connection(asyncio.BufferedProtocol):
         self._envelope = self._sending = None
         self._lose(Reason.UNAVAILABLE, "the connection was given up while closing")
 
+    def recall(self) -> None:
+        """Give back what was not handed over; what awaits its final answer still gets it."""
+        if self._finishing is not None:
+            if self._envelope is not None:
+                self._envelope.give_back("the provider is not used now")
+        elif not self.over and not self._idle:
+            self.abort()
+
     # --- what the transport tells ---
 
     def get_buffer(self, sizehint: int) -> memoryview:

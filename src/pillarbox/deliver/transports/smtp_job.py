@@ -69,6 +69,8 @@ class Job:
 
     def may_begin(self, when: str) -> bool:
         """Ask whether the parcel may still be sent; if not, it is given back."""
+        if self.future.done() and not self.future.cancelled():  # given back
+            return False
         try:
             allowed = self.parcel.may_begin()
         except Exception as error:  # the caller's own; it must not take the connection down

@@ -1,6 +1,7 @@
 -- name: list_providers
 -- Every provider that was not removed, in order of preference: capture comes last, it sends nothing out.
-SELECT id, name, kind, settings, secret, enabled, retry, rate_per_second, rate_per_hour, rate_per_day
+SELECT id, name, kind, settings, secret, webhook_secret, enabled, retry, rate_per_second, rate_per_hour, rate_per_day,
+  price_per_thousand, budget_per_month, reserve_urgent, reserve_normal
 FROM pillarbox.providers WHERE removed_at IS NULL ORDER BY kind = 'capture', id
 
 -- name: reserve_provider_id
@@ -9,8 +10,8 @@ SELECT nextval(pg_get_serial_sequence('pillarbox.providers', 'id'))::integer
 
 -- name: add_provider
 -- Add a provider; no row when the name is taken.
-INSERT INTO pillarbox.providers (id, name, kind, settings, secret, retry) OVERRIDING SYSTEM VALUE
-VALUES ($1, $2, $3, $4::jsonb, $5, $6) ON CONFLICT DO NOTHING RETURNING id
+INSERT INTO pillarbox.providers (id, name, kind, settings, secret, retry, webhook_secret) OVERRIDING SYSTEM VALUE
+VALUES ($1, $2, $3, $4::jsonb, $5, $6, $7) ON CONFLICT DO NOTHING RETURNING id
 
 -- name: enable_provider
 -- Switch a provider on or off; no row when there is none of that name.
@@ -21,19 +22,35 @@ UPDATE pillarbox.providers SET enabled = $2 WHERE name = $1 AND removed_at IS NU
 UPDATE pillarbox.providers SET rate_per_second = $2, rate_per_hour = $3, rate_per_day = $4
 WHERE name = $1 AND removed_at IS NULL RETURNING id
 
+-- name: price_provider
+-- Set what mails through a provider cost and may cost, and what is kept for whom; no row when there is none of that name.
+UPDATE pillarbox.providers
+SET price_per_thousand = $2, budget_per_month = $3, reserve_urgent = $4, reserve_normal = $5
+WHERE name = $1 AND removed_at IS NULL RETURNING id
+
+-- name: set_feedback
+-- Change what a provider's feedback is checked with; a null secret leaves the one there is.
+UPDATE pillarbox.providers SET settings = settings || $2::jsonb, webhook_secret = coalesce($3, webhook_secret)
+WHERE id = $1 AND removed_at IS NULL RETURNING id
+
 -- name: remove_provider
 -- Forget a provider's secret and free its name; attempts keep pointing at its row.
 UPDATE pillarbox.providers
-SET removed_at = now(), enabled = false, secret = NULL, name = left(name, 40) || '-removed-' || id
+SET removed_at = now(), enabled = false, secret = NULL, webhook_secret = NULL, name = left(name, 40) || '-removed-' || id
 WHERE name = $1 AND removed_at IS NULL RETURNING id
 
 -- name: sealed_secrets
 -- Every secret at rest.
-SELECT id, secret FROM pillarbox.providers WHERE secret IS NOT NULL FOR UPDATE
+SELECT id, secret, webhook_secret FROM pillarbox.providers
+WHERE secret IS NOT NULL OR webhook_secret IS NOT NULL FOR UPDATE
 
--- name: reseal
+-- name: reseal_secret
 -- Replace one secret at rest.
 UPDATE pillarbox.providers SET secret = $2 WHERE id = $1
+
+-- name: reseal_webhook_secret
+-- Replace what one provider's feedback is signed with, at rest.
+UPDATE pillarbox.providers SET webhook_secret = $2 WHERE id = $1
 
 -- name: list_classes
 -- Every message class.

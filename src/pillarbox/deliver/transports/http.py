@@ -1,0 +1,124 @@
+"""HTTP providers: what their transports have in common. What differs between them is an `Api`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from contextlib import suppress
+
+from aiohttp import ClientTimeout
+
+from pillarbox.deliver.transports.base import Limits, Parcel, Report
+from pillarbox.deliver.transports.http_client import FAILURES, HttpClient, failed
+from pillarbox.deliver.transports.http_sending import Api, Sending
+from pillarbox.errors import NotPossible, NotStarted
+
+NOT_NOW = "the provider is not used now"
+
+
+class HttpTransport:
+    """Sends parcels through one HTTP provider; see the Transport port for what it promises.
+
+    Not guaranteed: a call that was wholly handed to the socket and got no answer is unknown, and the mail may arrive
+    twice if it is sent again. Waiting parcels start in the order of `send`, but end in any order.
+    """
+
+    def __init__(self, client: HttpClient, api: Api, connections: int, timeout: float) -> None:
+        self._client = client
+        self._api = api
+        self._connections = connections
+        self._timeout = ClientTimeout(total=timeout)
+        self._url = api.check().url
+        self._busy = 0
+        self._active: set[Sending] = set()
+        self._waiting: deque[asyncio.Future[NotStarted | None]] = deque()
+        self._closing = False
+        self._emptied: asyncio.Future[None] | None = None
+
+    @property
+    def limits(self) -> Limits:
+        return self._api.limits
+
+    @property
+    def connections(self) -> int:
+        return self._connections
+
+    @property
+    def connections_open(self) -> int:
+        """Those to its host, shared by all providers there."""
+        return self._client.connections(self._url)
+
+    @property
+    def connections_busy(self) -> int:
+        return self._busy
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    async def send(self, parcel: Parcel) -> Report:
+        if self._closing:
+            raise NotStarted("the transport is closing")
+        if self._busy < self._connections:  # nobody waits while there is room
+            self._busy += 1
+        else:
+            await self._turn()
+        sending = Sending(self._api, self._client, self._timeout, parcel)
+        self._active.add(sending)
+        try:
+            return await sending.run()
+        finally:
+            self._active.discard(sending)
+            self._pass_on()
+
+    async def _turn(self) -> None:
+        """Wait for the place of somebody who is done; raises NotStarted when recalled."""
+        waiter: asyncio.Future[NotStarted | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            refusal = await waiter
+        except asyncio.CancelledError:
+            if waiter.cancelled():
+                with suppress(ValueError):  # whoever passed a place on has skipped it already
+                    self._waiting.remove(waiter)
+            elif waiter.result() is None:  # the place came in the same moment: it is another's now
+                self._pass_on()
+            raise
+        if refusal is not None:
+            raise refusal
+
+    def _pass_on(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self._busy -= 1
+        if not self._busy and self._emptied is not None and not self._emptied.done():
+            self._emptied.set_result(None)
+
+    def recall(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(NotStarted(NOT_NOW))
+        for sending in self._active:
+            sending.withdraw(NOT_NOW)
+
+    async def check(self) -> str:
+        call = self._api.check()
+        try:
+            answer = await self._client.ask(call, None, self._timeout)
+        except FAILURES as error:
+            outcome = failed(error, None)
+            raise NotPossible(f"{outcome.reason}: {outcome.text}") from None
+        return self._api.checked(answer, time.time())
+
+    async def close(self) -> None:
+        """What is in flight ends; the connections are the client's."""
+        self._closing = True
+        self.recall()
+        if self._busy:
+            self._emptied = self._emptied or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._emptied)

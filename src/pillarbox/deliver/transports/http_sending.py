@@ -1,0 +1,157 @@
+"""One parcel's way through an HTTP provider: calls, answers, and an outcome for each recipient."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from aiohttp import ClientTimeout
+
+from pillarbox.deliver.transports.base import Limits, Parcel, Recipient, Report
+from pillarbox.deliver.transports.http_answers import Answer
+from pillarbox.deliver.transports.http_client import FAILURES, HttpClient, failed
+from pillarbox.deliver.transports.http_exchange import CORRELATION, Body, Call, Record
+from pillarbox.errors import NotStarted
+from pillarbox.model.outcome import Outcome, Reason, Verdict, deferred, rejected
+
+
+class Api(Protocol):
+    """One provider's way of being asked and of answering. Does no I/O."""
+
+    @property
+    def limits(self) -> Limits: ...
+
+    def call(self, parcel: Parcel, recipients: Sequence[Recipient]) -> Call | Outcome:
+        """The call that hands over a mail for these recipients; an outcome when it cannot carry it.
+
+        ValueError when the mail cannot be made into a legal one.
+        """
+        ...
+
+    def judge(self, answer: Answer, now: float) -> Outcome:
+        """What an answer means. `now` is in seconds since 1970."""
+        ...
+
+    def blamed(self, answer: Answer, parcel: Parcel, recipients: Sequence[Recipient]) -> Sequence[int]:
+        """Whom of the recipients, by place, an answer calls invalid; empty when it does not say whom."""
+        ...
+
+    def check(self) -> Call:
+        """A call that proves the account and sends nothing."""
+        ...
+
+    def checked(self, answer: Answer, now: float) -> str:
+        """A line for people about a check's answer; NotPossible when mails cannot leave."""
+        ...
+
+
+class Sending:
+    """As few calls as the provider allows. A recipient that it calls invalid does not take the others along."""
+
+    def __init__(self, api: Api, client: HttpClient, timeout: ClientTimeout, parcel: Parcel) -> None:
+        self._api = api
+        self._client = client
+        self._timeout = timeout
+        self._parcel = parcel
+        self._outcomes: dict[int, Outcome] = {}
+        self._loop = asyncio.get_running_loop()
+        self._record = Record(self._loop.time())
+        self._task = asyncio.current_task()
+        self._body: Body | None = None  # of the call under way
+        self._withdrawn = False
+
+    def withdraw(self, why: str) -> None:
+        """Give the parcel back if nothing of it was sent yet, as when the connection is still being made."""
+        if self._body is not None and not self._withdrawn and not self._outcomes and self._body.withdraw(why):
+            assert self._task is not None
+            self._withdrawn = self._task.cancel()
+
+    async def run(self) -> Report:
+        """Send to all; raises NotStarted when nothing was sent to anybody."""
+        try:
+            return await self._run()
+        except (asyncio.CancelledError, NotStarted):
+            assert self._task is not None
+            if not self._withdrawn or self._task.uncancel():  # somebody else cancelled it, too
+                raise
+            assert self._body is not None
+            raise NotStarted(self._body.refused) from None
+
+    async def _run(self) -> Report:
+        recipients = self._parcel.recipients
+        places = range(len(recipients))
+        most = self._api.limits.max_recipients or len(places)
+        groups = deque(list(places[at : at + most]) for at in range(0, len(places), most))
+        while groups:
+            await self._send(groups.popleft(), groups)
+        report = Report([self._outcomes[place] for place in places], self._record.started, self._loop.time())
+        if not report.plainly_accepted:
+            report.conversation = self._record.text()
+        return report
+
+    async def _send(self, group: Sequence[int], rest: deque[list[int]]) -> None:
+        """One call; what it leaves open goes to the front of `rest`."""
+        recipients = [self._parcel.recipients[place] for place in group]
+        try:
+            outcome, answer = await self._call(recipients)
+        except NotStarted as refused:
+            if not self._outcomes:
+                raise
+            outcome, answer = deferred(Reason.UNAVAILABLE, None, f"given back: {refused}"), None
+        if answer is not None and outcome.reason is Reason.INVALID_RECIPIENT and len(group) > 1:
+            self._single_out(outcome, answer, group, recipients, rest)
+            return
+        self._settle(group, outcome)
+        if outcome.verdict in (Verdict.DEFERRED, Verdict.UNKNOWN):  # the provider's state: the others need not try it
+            assert outcome.reason is not None
+            later = deferred(outcome.reason, outcome.code, outcome.text, outcome.retry_after)
+            while rest:
+                self._settle(rest.popleft(), later)
+
+    def _single_out(
+        self,
+        outcome: Outcome,
+        answer: Answer,
+        group: Sequence[int],
+        recipients: Sequence[Recipient],
+        rest: deque[list[int]],
+    ) -> None:
+        """Nobody got it because of some: these are refused, the others go again; one by one if it says not whom."""
+        blamed = {group[place] for place in self._api.blamed(answer, self._parcel, recipients)}
+        self._settle(sorted(blamed), outcome)
+        others = [place for place in group if place not in blamed]
+        if not blamed:
+            rest.extendleft([place] for place in reversed(others))
+        elif others:
+            rest.appendleft(others)
+
+    def _settle(self, places: Sequence[int], outcome: Outcome) -> None:
+        for place in places:
+            self._outcomes[place] = outcome
+
+    async def _call(self, recipients: Sequence[Recipient]) -> tuple[Outcome, Answer | None]:
+        parcel, record = self._parcel, self._record
+        try:
+            call = self._api.call(parcel, recipients)
+        except ValueError as error:
+            call = rejected(Reason.MALFORMED, None, str(error))
+        if isinstance(call, Outcome):
+            record.remark(self._loop.time(), f"not sent: {call.text}")
+            return call, None
+        correlation = f"{parcel.message_id}/{parcel.attempt}"
+        call.headers[CORRELATION] = correlation
+        self._body = body = Body(call.body, call.headers["Content-Type"], parcel.may_begin)
+        record.asked(self._loop.time(), call, correlation)
+        try:
+            answer = await self._client.ask(call, body, self._timeout)
+        except FAILURES as error:
+            if body.refused is not None:
+                raise NotStarted(body.refused) from None
+            outcome = failed(error, body)
+            record.remark(self._loop.time(), outcome.text or "")
+            return outcome, None
+        record.answered(self._loop.time(), answer)
+        return self._api.judge(answer, time.time()), answer

@@ -1,0 +1,134 @@
+"""Amazon SES, API version 2: takes a finished mail."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from yarl import URL
+
+from pillarbox.deliver.transports.base import Limits, Parcel, Recipient
+from pillarbox.deliver.transports.http_answers import REFUSALS, Answer, is_success, judge, printable, rule, success
+from pillarbox.deliver.transports.http_exchange import Call
+from pillarbox.deliver.transports.sigv4 import Credentials, Signer
+from pillarbox.errors import NotPossible
+from pillarbox.model.address import ascii_address
+from pillarbox.model.outcome import Outcome, Reason, rejected
+from pillarbox.model.provider import SesSettings
+
+JSON = "application/json"
+ANY = range(400, 600)
+# What SES' names for errors mean, and where a name says too little, its words. The words judged are "Name: message".
+TABLE = [
+    rule(ANY, Reason.SUSPENDED, r"^AccountSuspended"),
+    rule(
+        ANY, Reason.PAUSED, r"^SendingPaused|^(Account|ConfigurationSet)SendingPaused|sending (is )?(paused|disabled)"
+    ),
+    rule(ANY, Reason.QUOTA, r"daily (message )?(sending )?quota"),
+    rule(ANY, Reason.RATE_LIMITED, r"^(TooManyRequests|Throttling|LimitExceeded|RequestThrottled|SlowDown)"),
+    rule(ANY, Reason.BLOCKED_SENDER, r"^MailFromDomainNotVerified|not verified|authority to send from"),
+    rule(ANY, Reason.POLICY, r"^MessageRejected"),
+    rule(
+        ANY,
+        Reason.CREDENTIAL,
+        r"^(AccessDenied|NotAuthorized|OptInRequired|UnrecognizedClient|InvalidClientTokenId|ExpiredToken"
+        r"|InvalidSignature|SignatureDoesNotMatch|IncompleteSignature|MissingAuthenticationToken|RequestExpired"
+        r"|RequestTimeTooSkewed|InvalidAccessKeyId)",
+    ),
+    rule(ANY, Reason.REFUSED, r"^NotFoundException"),  # such as a configuration set that is not there
+    rule(REFUSALS, Reason.TOO_BIG, r"^RequestTooLarge|message (length|size)|too (long|large|big)"),
+    rule(
+        REFUSALS,
+        Reason.INVALID_RECIPIENT,
+        r"illegal address|missing final '@domain'|(domain|local( part)?) (contains|starts|ends|is empty)"
+        r"|invalid (email|recipient)|(recipient|address).{0,40}(invalid|malformed|not (a )?valid)",
+    ),
+    rule(REFUSALS, Reason.MALFORMED, r"^(BadRequest|Validation|InvalidParameter|Serialization)"),
+    rule(REFUSALS, Reason.UNAVAILABLE, r"^(Conflict|ConcurrentModification)"),
+]
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Ses:
+    """The calls of one account in one region, signed. Recipients are the envelope's, so that Bcc stays hidden."""
+
+    # SES takes 40 MB, and 50 recipients in a call.
+    limits = Limits(max_bytes=40_000_000, max_recipients=50)
+
+    def __init__(self, settings: SesSettings, now: Callable[[], datetime] = _now) -> None:
+        secret = settings.secret_key.reveal() if settings.secret_key else ""
+        self._signer = Signer(Credentials(settings.access_key_id, secret), settings.region, "ses")
+        self._now = now
+        root = URL(settings.endpoint.rstrip("/"))
+        self._send = root / "v2/email/outbound-emails"
+        self._account = root / "v2/email/account"
+        name = settings.configuration_set
+        self._tail = f'"ConfigurationSetName":{json.dumps(name)},' if name else ""
+
+    def call(self, parcel: Parcel, recipients: Sequence[Recipient]) -> Call | Outcome:
+        to = [ascii_address(one.address) for one in recipients]
+        sender = ascii_address(parcel.sender) if parcel.sender else ""
+        if not all(one.isascii() for one in (sender, *to)):
+            return rejected(Reason.UNSUPPORTED, None, "SES takes ASCII addresses only")
+        given = f'"FromEmailAddress":{json.dumps(sender)},' if sender else ""
+        tags = f'"EmailTags":[{{"Name":"pillarbox_message","Value":"{parcel.message_id}"}}]'
+        head = (
+            f'{{{given}"Destination":{{"ToAddresses":{json.dumps(to)}}},{self._tail}{tags},"Content":{{"Raw":{{"Data":"'
+        )
+        # Put together by hand: base64 needs no escaping, and a large mail is not walked through once more.
+        body = b"".join((head.encode(), b64encode(parcel.content), b'"}}}'))
+        return self._signed("POST", self._send, body)
+
+    def judge(self, answer: Answer, now: float) -> Outcome:
+        if is_success(answer):
+            return success(answer, answer.json().get("MessageId"))
+        return judge(answer, _words(answer), TABLE, now)
+
+    def blamed(self, answer: Answer, parcel: Parcel, recipients: Sequence[Recipient]) -> Sequence[int]:
+        return ()
+
+    def check(self) -> Call:
+        return self._signed("GET", self._account, b"")
+
+    def checked(self, answer: Answer, now: float) -> str:
+        if answer.status == 404:  # moto, which stands for SES in tests, has no account
+            return "Amazon SES answers; it tells nothing of the account (404)"
+        if not is_success(answer):
+            outcome = self.judge(answer, now)
+            raise NotPossible(f"{outcome.reason}: {answer.status} {outcome.text}")
+        account = answer.json()
+        if account.get("EnforcementStatus") == "SHUTDOWN":
+            raise NotPossible("suspended: SES has shut the account down")
+        if account.get("SendingEnabled") is False:
+            raise NotPossible("paused: sending is switched off for the account")
+        return _described(account)
+
+    def _signed(self, method: str, url: URL, body: bytes) -> Call:
+        host = url.host_port_subcomponent or ""
+        headers = {"Content-Type": JSON} if body else {}
+        added = self._signer.sign(method, url.raw_path, headers | {"Host": host}, body, self._now())
+        return Call(method, url, headers | added, body)
+
+
+def _described(account: object) -> str:
+    assert isinstance(account, dict)
+    quota = account.get("SendQuota")
+    quota = quota if isinstance(quota, dict) else {}
+    sent, most, rate = (quota.get(name) for name in ("SentLast24Hours", "Max24HourSend", "MaxSendRate"))
+    status = printable(account.get("EnforcementStatus", "unknown"))
+    sandbox = "" if account.get("ProductionAccessEnabled", True) else "; in the sandbox: verified recipients only"
+    return f"Amazon SES: account {status}; {sent} of {most} mails in 24 hours, {rate} a second{sandbox}"[:500]
+
+
+def _words(answer: Answer) -> str:
+    """`Name: message`; the name stands in a header or in the body, with or without more around it."""
+    told = answer.json()
+    name = answer.headers.get("x-amzn-errortype") or told.get("__type") or told.get("code") or ""
+    name = str(name).partition(":")[0].rpartition("#")[2]
+    said = told.get("message") or told.get("Message") or answer.text
+    return f"{name}: {said}" if name else str(said)
