@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import os
-import shlex
-import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from pillarbox.api.server import serve_http
 from pillarbox.app import (
@@ -26,30 +20,27 @@ from pillarbox.app import (
     ensure_development_key,
     ensure_provider,
     open_app,
-    patiently,
-    place_of,
     serve_smtp,
     tend,
     work,
 )
 from pillarbox.app import serve as run_together
 from pillarbox.cli import output
+from pillarbox.cli.banner import banner, told
 from pillarbox.cli.command import CONCURRENCY, HTTP, INTERRUPTED, Given, command, setting
+from pillarbox.cli.demo import demonstration
 from pillarbox.cli.signals import foreground, stopping
 from pillarbox.errors import NotPossible, SettingsError, StoreError
-from pillarbox.settings import DEFAULTS, Settings
+from pillarbox.settings import Settings
 from pillarbox.store import providers
+from pillarbox.store.opening import patiently
 from pillarbox.telemetry import logs
-
-if TYPE_CHECKING:
-    from pillarbox.model.provider import Provider
 
 SMTP = tuple(
     setting(name, "--" + name.replace("_", "-"), "HOST:PORT") for name in ("smtp", "smtp_submission", "smtp_tls")
 )
 # The usual port of programs that catch mail in development.
 DEVELOPMENT_SMTP = "127.0.0.1:1025"
-LISTENERS = {"smtp": "no login needed", "smtp_submission": "STARTTLS and login", "smtp_tls": "TLS and login"}
 ROLES = ("api", "smtp", "worker")
 
 
@@ -59,7 +50,13 @@ def register(root: typer.Typer) -> None:
     command(root, "worker", HTTP, CONCURRENCY, json=False)(worker)
 
 
-async def up(given: Given) -> int:
+WithDemo = Annotated[
+    bool,
+    typer.Option("--demo", help="Send made-up mails through twins of SendGrid, SES and Mailgun on this machine."),
+]
+
+
+async def up(given: Given, demo: WithDemo = False) -> int:
     """Start everything: database, HTTP, SMTP and a worker, until Ctrl-C.
 
     Without a database URL it runs a PostgreSQL of its own, kept in the data directory; with one it uses
@@ -67,15 +64,22 @@ async def up(given: Given) -> int:
     still waits is there next time. With its own PostgreSQL it also takes mail by SMTP on 127.0.0.1:1025,
     from this machine and without a login.
 
+    --demo also starts servers that behave like SendGrid, Amazon SES and Mailgun, and sends a mail through them
+    every two seconds; some bounce, some are complained about. Nothing leaves the machine, and all of it ends with
+    Ctrl-C.
+
     \b
     Examples:
       pillarbox up
+      pillarbox up --demo --data /tmp/demo
       pillarbox up --data /tmp/second --http 127.0.0.1:8026 --smtp 127.0.0.1:1026
       PILLARBOX_DATABASE_URL=postgresql://mail@db.example/mail pillarbox up
     """
     logs.catch_uncaught()
     settings = given.settings
     embedded = settings.database_url is None
+    if demo and not embedded:
+        raise SettingsError("--demo runs with Pillarbox's own PostgreSQL only: leave out --database-url")
     if embedded and settings.is_development and settings.smtp is None:
         settings = replace(settings, smtp=DEVELOPMENT_SMTP)
     stop = asyncio.Event()
@@ -84,12 +88,7 @@ async def up(given: Given) -> int:
             if embedded:
                 output.note(f"starting PostgreSQL in {settings.data_dir / 'postgres'}")
             async with open_app(settings, start=embedded, migrating=True, patient=None if embedded else stop) as app:
-                await ensure_provider(app, development=embedded)
-                found = await providers.list_providers(app.database)
-                key = await ensure_development_key(app)
-                roles = ["api", *(["smtp"] if settings.smtp_addresses else [])]
-                doors = _doors(roles, partial(_banner, app, found, key))
-                await run_together(app, stop, *doors, tend, *([work] if settings.worker_enabled else []))
+                await _run_all(app, stop, demo)
     except asyncio.CancelledError:
         return INTERRUPTED
     except StoreError:
@@ -97,6 +96,19 @@ async def up(given: Given) -> int:
             raise
     output.note("stopped")
     return 0
+
+
+async def _run_all(app: App, stop: asyncio.Event, demo: bool) -> None:
+    """All roles of `up`, on a database that is ready."""
+    settings = app.settings
+    await ensure_provider(app, development=settings.database_url is None)
+    key = await ensure_development_key(app)
+    async with demonstration(app, wanted=demo) as shown:
+        found = await providers.list_providers(app.database)
+        roles = ["api", *(["smtp"] if settings.smtp_addresses else [])]
+        doors = _doors(roles, partial(banner, app, found, key, shown))
+        more = [*([work] if settings.worker_enabled else []), *([shown.run] if shown else [])]
+        await run_together(app, stop, *doors, tend, *more)
 
 
 Roles = Annotated[
@@ -125,7 +137,7 @@ async def serve(given: Given, roles: Roles = None) -> int:
     chosen = _chosen(given.settings, roles)
 
     def all_roles(app: App) -> list[Role]:
-        doors = _doors(chosen, partial(_told, app, chosen))
+        doors = _doors(chosen, partial(told, app, chosen))
         return [*doors, *([work, tend] if "worker" in chosen else [])]
 
     return await _stay(given.settings, all_roles)
@@ -144,8 +156,8 @@ def _chosen(settings: Settings, roles: str | None) -> list[str]:
     return [role for role in ROLES if role in words]
 
 
-def _doors(roles: Sequence[str], told: Callable[[dict[str, str]], None]) -> list[Role]:
-    """The roles that listen; once all of them do, `told` gets where."""
+def _doors(roles: Sequence[str], ready: Callable[[dict[str, str]], None]) -> list[Role]:
+    """The roles that listen; once all of them do, `ready` gets where."""
     places: dict[str, str] = {}
     wanted = {"api", "smtp"} & set(roles)
 
@@ -153,25 +165,15 @@ def _doors(roles: Sequence[str], told: Callable[[dict[str, str]], None]) -> list
         places.update(where)
         wanted.discard(role)
         if not wanted:
-            told(places)
+            ready(places)
 
     doors: dict[str, Role] = {
         "api": partial(serve_http, ready=lambda url: listening("api", {"http": url})),
         "smtp": partial(serve_smtp, ready=partial(listening, "smtp")),
     }
     if not wanted:
-        told(places)
+        ready(places)
     return [doors[role] for role in roles if role in doors]
-
-
-def _told(app: App, roles: Sequence[str], places: Mapping[str, str]) -> None:
-    """What a process of `serve` says when it is ready."""
-    output.say(Text(f"Pillarbox {version('pillarbox')} serves: {', '.join(roles)}", style="bold green"))
-    output.pairs([*_shown(places), ("database", place_of(app.settings)), ("stop", "Ctrl-C")])
-
-
-def _shown(places: Mapping[str, str]) -> list[tuple[str, object]]:
-    return [(name, f"{where} ({LISTENERS[name]})" if name in LISTENERS else where) for name, where in places.items()]
 
 
 async def worker(given: Given) -> int:
@@ -227,55 +229,3 @@ def _sole(directory: Path, embedded: bool) -> Iterator[None]:
                 f"another `pillarbox up` uses {directory}: choose another directory with --data DIR"
             ) from None
         yield
-
-
-def _banner(app: App, found: list[Provider], key: Path | None, places: Mapping[str, str]) -> None:
-    """Where things are, and what to do first."""
-    settings = app.settings
-    embedded = settings.database_url is None
-    output.say(Text(f"Pillarbox {version('pillarbox')} is up", style="bold green"))
-    again = [] if settings.data_dir == DEFAULTS["data_dir"] else ["--data", str(settings.data_dir)]
-    send = [
-        _program(),
-        "send",
-        *(again if embedded else ()),
-        "--from",
-        "me@example.com",
-        "--to",
-        "you@example.com",
-        "--wait",
-    ]
-    read = [_program(), "captured", "list", *(again if embedded else ())]
-    using = next((one for one in found if one.enabled), None)
-    output.pairs(
-        [
-            *_shown(places),
-            ("database", place_of(settings)),
-            ("data", str(settings.data_dir.resolve()) if embedded else None),
-            ("key", f"in {key} (the API on this machine needs none)" if key else None),
-            ("provider", _describe(using)),
-            ("worker", _worker(settings)),
-            ("try it", shlex.join(send)),
-            ("then", shlex.join(read) if using and using.kind == "capture" else None),
-            ("stop", "Ctrl-C"),
-        ]
-    )
-
-
-def _program() -> str:
-    """How to call this program from here: it may stand in a virtual environment that is not on the path."""
-    return "pillarbox" if shutil.which("pillarbox") else os.path.relpath(sys.argv[0])
-
-
-def _describe(provider: Provider | None) -> str:
-    if provider is None:
-        return "none: mails wait. Add one with `pillarbox provider add`"
-    if provider.kind == "capture":
-        return f"{provider.name} (keeps mails for reading, sends nothing out)"
-    return f"{provider.name} ({provider.kind}, {provider.settings.get('host')})"
-
-
-def _worker(settings: Settings) -> str:
-    if not settings.worker_enabled:
-        return "off in this process (worker_enabled)"
-    return f"{settings.worker_concurrency} connections per provider"

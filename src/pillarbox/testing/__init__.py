@@ -1,4 +1,4 @@
-"""What we give users' tests too: SMTP servers with faults, a fast sink, throw-away certificates."""
+"""What we give users' tests too: SMTP servers with faults, a fast sink, provider twins, throw-away certificates."""
 
 from pillarbox.testing.smtp import Extensions, Faults, ReceivedMail, SmtpServer
 

@@ -1,0 +1,94 @@
+"""What `up` and `serve` say when they are ready."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from pillarbox.app import App
+from pillarbox.cli import output
+from pillarbox.settings import DEFAULTS, Settings
+from pillarbox.store.opening import place_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pillarbox.cli.demo import Demo
+    from pillarbox.model.provider import Provider
+
+LISTENERS = {"smtp": "no login needed", "smtp_submission": "STARTTLS and login", "smtp_tls": "TLS and login"}
+
+
+def told(app: App, roles: Sequence[str], places: Mapping[str, str]) -> None:
+    """What a process of `serve` says when it is ready."""
+    output.say(Text(f"Pillarbox {version('pillarbox')} serves: {', '.join(roles)}", style="bold green"))
+    output.pairs([*_shown(places), ("database", place_of(app.settings)), ("stop", "Ctrl-C")])
+
+
+def _shown(places: Mapping[str, str]) -> list[tuple[str, object]]:
+    return [(name, f"{where} ({LISTENERS[name]})" if name in LISTENERS else where) for name, where in places.items()]
+
+
+def banner(app: App, found: list[Provider], key: Path | None, demo: Demo | None, places: Mapping[str, str]) -> None:
+    """Where things are, and what to do first."""
+    if demo:
+        demo.begin(places["http"])
+    settings = app.settings
+    embedded = settings.database_url is None
+    output.say(Text(f"Pillarbox {version('pillarbox')} is up", style="bold green"))
+    again = [] if settings.data_dir == DEFAULTS["data_dir"] else ["--data", str(settings.data_dir)]
+    send = [
+        _program(),
+        "send",
+        *(again if embedded else ()),
+        "--from",
+        "me@example.com",
+        "--to",
+        "you@example.com",
+        "--wait",
+    ]
+    read = [_program(), "captured", "list", *(again if embedded else ())]
+    using = next((one for one in found if one.enabled), None)
+    output.pairs(
+        [
+            *_shown(places),
+            ("database", place_of(settings)),
+            ("data", str(settings.data_dir.resolve()) if embedded else None),
+            ("key", f"in {key} (the API on this machine needs none)" if key else None),
+            ("provider", _describe(using)),
+            ("demo", demo.described() if demo else None),
+            ("worker", _worker(settings)),
+            ("try it", shlex.join(send)),
+            ("then", shlex.join(read) if using and using.kind == "capture" else None),
+            ("stop", "Ctrl-C"),
+        ]
+    )
+
+
+def _program() -> str:
+    """How to call this program from here: it may stand in a virtual environment that is not on the path."""
+    return "pillarbox" if shutil.which("pillarbox") else os.path.relpath(sys.argv[0])
+
+
+def _describe(provider: Provider | None) -> str:
+    if provider is None:
+        return "none: mails wait. Add one with `pillarbox provider add`"
+    if provider.kind == "capture":
+        return f"{provider.name} (keeps mails for reading, sends nothing out)"
+    place = next(
+        (provider.settings[one] for one in ("host", "url", "domain", "region") if one in provider.settings), None
+    )
+    return f"{provider.name} ({', '.join(filter(None, (provider.kind, place)))})"
+
+
+def _worker(settings: Settings) -> str:
+    if not settings.worker_enabled:
+        return "off in this process (worker_enabled)"
+    return f"{settings.worker_concurrency} connections per provider"
