@@ -14,7 +14,6 @@ from tests.harness import enqueue
 
 from pillarbox.model.fairness import LARGE_QUANTUM
 from pillarbox.queue.base import Queue
-from pillarbox.store import providers
 from pillarbox.store.database import Database
 
 SECONDS = {"rate_per_second": 1, "rate_per_hour": 3600, "rate_per_day": 86_400}
@@ -152,57 +151,44 @@ class Virtual:
         return max(sum(n for at, n in self.left if begin <= at < begin + seconds) for begin, _ in self.left)
 
 
-async def limit(database: Database, who: str, setting: str, most: int | None) -> int:
-    """Set a limit of the tenant, or of a provider; returns the provider's id."""
-    provider = await providers.add_provider(database, lambda: None, "relay", "capture", {})
-    if who == "tenant":
-        await set_tenant(database, **{setting: most})
-    else:
-        await database.execute(f"UPDATE pillarbox.providers SET {setting} = $1", most)
-    return provider
-
-
-@pytest.mark.parametrize("who", ["tenant", "provider"])
 @pytest.mark.parametrize("setting", SECONDS)
 @pytest.mark.parametrize("most", [3, 50])
 async def test_no_time_sees_more_than_its_limit(
-    new_queue: NewQueue, database: Database, who: str, setting: str, most: int
+    new_queue: NewQueue, database: Database, setting: str, most: int
 ) -> None:
-    provider = await limit(database, who, setting, most)
+    await set_tenant(database, **{setting: most})
     await fill(database, 5 * most)
     queue, clock, chance = await new_queue(), Virtual(database), random.Random(most)
     while clock.slept < 3.5 * SECONDS[setting]:
-        await clock.note(await send(queue, chance.randint(1, 100), provider=provider))
+        await clock.note(await send(queue, chance.randint(1, 100)))
         await clock.sleep(chance.choice([0.01, 0.05, 0.1]) * SECONDS[setting])
     assert clock.most_in(SECONDS[setting]) <= most * 1.1 + 1
     assert sum(n for _, n in clock.left) >= 2 * most  # nor is it kept from leaving
 
 
-@pytest.mark.parametrize("who", ["tenant", "provider"])
-async def test_the_queue_knows_when_more_may_leave(new_queue: NewQueue, database: Database, who: str) -> None:
-    provider = await limit(database, who, "rate_per_hour", 60)
+async def test_the_queue_knows_when_more_may_leave(new_queue: NewQueue, database: Database) -> None:
+    await set_tenant(database, rate_per_hour=60)
     mails = await fill(database, 20)
     queue, clock = await new_queue(), Virtual(database)
-    assert await send(queue, provider=provider) == mails[:6]
-    assert await take(queue, provider=provider) == []
+    assert await send(queue) == mails[:6]
+    assert await take(queue) == []
     wait = queue.next_due()
     assert wait is not None
     assert 55 < wait <= 60
     await clock.sleep(wait - 2)
-    assert await take(queue, provider=provider) == []
+    assert await take(queue) == []
     await clock.sleep(2.1)
-    assert await send(queue, provider=provider) == mails[6:7]
+    assert await send(queue) == mails[6:7]
 
 
-@pytest.mark.parametrize("who", ["tenant", "provider"])
-async def test_workers_keep_a_limit_together(new_queue: NewQueue, database: Database, who: str) -> None:
+async def test_workers_keep_a_limit_together(new_queue: NewQueue, database: Database) -> None:
     await set_tenant(database, order_mode="parallel")
-    provider = await limit(database, who, "rate_per_hour", 100)
+    await set_tenant(database, rate_per_hour=100)
     await fill(database, 60)
     queues = [await new_queue() for _ in range(6)]
 
     async def all_at_once() -> int:
-        return sum(map(len, await asyncio.gather(*(take(queue, provider=provider) for queue in queues))))
+        return sum(map(len, await asyncio.gather(*(take(queue) for queue in queues))))
 
     assert await all_at_once() == 10
     assert await all_at_once() == 0
@@ -218,28 +204,24 @@ async def test_a_limit_holds_for_its_tenant_alone(new_queue: NewQueue, database:
     assert set(await send(queue, 60)) | set(await send(queue, 60)) == {slow[0], *mails}
 
 
-@pytest.mark.parametrize("who", ["tenant", "provider"])
-async def test_without_the_limit_mails_leave_at_once(new_queue: NewQueue, database: Database, who: str) -> None:
-    provider = await limit(database, who, "rate_per_day", 1)
+async def test_without_the_limit_mails_leave_at_once(new_queue: NewQueue, database: Database) -> None:
+    await set_tenant(database, rate_per_day=1)
     mails = await fill(database, 10)
     queue = await new_queue()
-    assert await send(queue, provider=provider) == mails[:1]
-    assert await take(queue, provider=provider) == []
-    table = "tenants" if who == "tenant" else "providers"
-    await database.execute(f"UPDATE pillarbox.{table} SET rate_per_day = NULL")
-    assert await send(queue, provider=provider) == mails[1:]
+    assert await send(queue) == mails[:1]
+    assert await take(queue) == []
+    await set_tenant(database, rate_per_day=None)
+    assert await send(queue) == mails[1:]
 
 
-@pytest.mark.parametrize("who", ["tenant", "provider"])
-async def test_a_raised_limit_helps_at_once(new_queue: NewQueue, database: Database, who: str) -> None:
+async def test_a_raised_limit_helps_at_once(new_queue: NewQueue, database: Database) -> None:
     """What was used up under the old limit would be hours of waiting under the new one."""
-    provider = await limit(database, who, "rate_per_day", 1)
+    await set_tenant(database, rate_per_day=1)
     mails = await fill(database, 20)
     queue = await new_queue()
-    assert await send(queue, provider=provider) == mails[:1]
-    table = "tenants" if who == "tenant" else "providers"
-    await database.execute(f"UPDATE pillarbox.{table} SET rate_per_day = 100")
-    assert await send(queue, provider=provider) == mails[1:11]
+    assert await send(queue) == mails[:1]
+    await set_tenant(database, rate_per_day=100)
+    assert await send(queue) == mails[1:11]
 
 
 async def test_what_else_is_changed_does_not_forgive_what_was_used_up(new_queue: NewQueue, database: Database) -> None:
@@ -251,14 +233,11 @@ async def test_what_else_is_changed_does_not_forgive_what_was_used_up(new_queue:
     assert await send(queue) == []
 
 
-@pytest.mark.parametrize("who", ["tenant", "provider"])
-async def test_under_a_limit_urgent_goes_first_and_bulk_still_moves(
-    new_queue: NewQueue, database: Database, who: str
-) -> None:
-    provider = await limit(database, who, "rate_per_day", 1)
+async def test_under_a_limit_urgent_goes_first_and_bulk_still_moves(new_queue: NewQueue, database: Database) -> None:
+    await set_tenant(database, rate_per_day=1)
     lanes = {kind: await fill(database, 120, priority=kind) for kind in ("bulk", "normal", "urgent")}
     kinds = {one: kind for kind, mails in lanes.items() for one in mails}
-    came = await _one_by_one(await new_queue(), Virtual(database), provider, 120)
+    came = await _one_by_one(await new_queue(), Virtual(database), 120)
     got = Counter(kinds[one] for one in came)
     assert got["urgent"] > got["normal"] > 0
     assert got["urgent"] >= 60
@@ -267,10 +246,10 @@ async def test_under_a_limit_urgent_goes_first_and_bulk_still_moves(
         assert [one for one in came if kinds[one] == kind] == lanes[kind][: got[kind]], "each lane in its order"
 
 
-async def _one_by_one(queue: Queue, clock: Virtual, provider: int, count: int) -> list[UUID]:
+async def _one_by_one(queue: Queue, clock: Virtual, count: int) -> list[UUID]:
     came: list[UUID] = []
     while len(came) < count:
-        claims = await take(queue, provider=provider)
+        claims = await take(queue)
         assert len(claims) == 1
         came += ids(claims)
         await clock.sleep(86_400)

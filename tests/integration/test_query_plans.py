@@ -17,7 +17,7 @@ COLUMNS = 15  # arrays that `settle` takes
 STATEMENTS = (
     "survey", "claim", "take_lanes", "give_lanes", "settle", "release", "reap", "promote", "release_strays"
 )  # fmt: skip
-CLAIM = (1, [1], [1], [100], [50], 100, 2**30, True, 1)
+CLAIM = (1, [1], [1], [100], [50], 100, 2**30, True)
 
 
 async def remember(database: Database) -> None:
@@ -62,7 +62,7 @@ async def test_no_large_table_is_read_whole(database: Database, name: str) -> No
     queue = PostgresQueue(database)
     await queue.register("plans", 60)
     arguments: dict[str, tuple[Any, ...]] = {
-        "survey": (queue.worker, 0, -1, 1000, 1),
+        "survey": (queue.worker, 0, -1, 1000),
         "claim": CLAIM,
         "take_lanes": (queue.worker, [], []),
         "settle": (queue.worker, *([] for _ in range(COLUMNS))),
@@ -84,7 +84,8 @@ async def test_settling_finds_its_rows_by_their_key(database: Database, name: st
     await remember(database)
     empty: list[Any] = []
     arguments = (1, *(empty for _ in range(COLUMNS))) if name == "settle" else (empty, empty)
-    assert await plan_of(database, QUERIES[name], *arguments) == ["deliveries_pkey"]
+    found = await plan_of(database, QUERIES[name], *arguments)
+    assert [one for one in found if "webhook_endpoints" not in one] == ["deliveries_pkey"]
 
 
 async def test_a_claim_finds_the_rest_of_its_messages_by_their_key(database: Database) -> None:
@@ -98,5 +99,5 @@ async def test_a_claim_finds_the_rest_of_its_messages_by_their_key(database: Dat
 
 async def test_a_survey_jumps_from_lane_to_lane(database: Database) -> None:
     await remember(database)
-    found = Counter(await plan_of(database, QUERIES["survey"], 1, 0, -1, 1000, 1))
+    found = Counter(await plan_of(database, QUERIES["survey"], 1, 0, -1, 1000))
     assert (found["deliveries_ready"], found["deliveries_deferred"], found["deliveries_pkey"]) == (2, 2, 0)

@@ -12,7 +12,8 @@ from pillarbox.deliver.wakeup import TRAILING, Wakeup
 from pillarbox.model.access import Order
 from pillarbox.model.fairness import Key, Portion
 from pillarbox.queue import lanes as module
-from pillarbox.queue.lanes import FIRST, SLACK, SURVEY_INTERVAL, SURVEY_SHARE, Lanes, Seen
+from pillarbox.queue.lanes import FIRST, HINTED_INTERVAL, SLACK, SURVEY_INTERVAL, SURVEY_SHARE, Lanes, Seen
+from pillarbox.queue.lanes import TRAILING as TRAILING_LOOK
 
 A, B, C = Key(1, 1), Key(2, 1), Key(3, 1)
 
@@ -40,7 +41,7 @@ def lanes(clock: Clock) -> Lanes:
 def seen(key: Key, **changes: Any) -> Seen:
     usual = {
         "order": Order.FIFO, "fresh": True, "due_in": None, "mine": False, "theirs_for": None, "limited_for": None,
-        "limited": False, "workers": 1, "allowed": None,
+        "limited": False, "workers": 1,
     }  # fmt: skip
     return Seen(*key, **(usual | changes))
 
@@ -280,14 +281,30 @@ def test_a_limited_lane_that_gave_little_is_looked_at_again_soon(lanes: Lanes) -
     assert lanes.next_due is None  # without a limit it is just empty
 
 
-def test_no_more_is_asked_for_than_the_provider_takes(lanes: Lanes) -> None:
-    survey(lanes, seen(A, limited=True, allowed=3), seen(B, limited=True, allowed=3))
-    assert sum(asked(lanes, 100).values()) == 3
-    claim(lanes, 100, t1=2)
-    assert sum(asked(lanes, 100).values()) == 1
-    claim(lanes, 100, t1=1)
-    assert asked(lanes, 100) == {}
-    assert lanes.next_due == pytest.approx(SURVEY_INTERVAL)
+def test_a_held_lane_is_not_claimed_from_until_its_time(lanes: Lanes, clock: Clock) -> None:
+    survey(lanes, seen(A), seen(B))
+    lanes.hold(A, 0.5)
+    assert set(asked(lanes)) == {B}
+    assert lanes.next_due == pytest.approx(0.5)
+    survey(lanes, mine(A), mine(B))
+    assert set(asked(lanes)) == {B}
+    assert lanes.next_due == pytest.approx(0.5)
+    clock.now += 0.5
+    assert set(asked(lanes)) == {A, B}
+
+
+def test_after_a_hint_there_is_one_more_look(lanes: Lanes, clock: Clock) -> None:
+    survey(lanes, seen(A))
+    clock.now += HINTED_INTERVAL
+    assert not lanes.stale()
+    assert lanes.stale(hinted=True)
+    survey(lanes, mine(A))
+    assert not lanes.stale()
+    clock.now += TRAILING_LOOK  # what came just behind the hint made none of its own
+    assert lanes.stale()
+    survey(lanes, mine(A))
+    clock.now += TRAILING_LOOK
+    assert not lanes.stale()
 
 
 def test_the_next_due_is_the_soonest_of_all(lanes: Lanes) -> None:

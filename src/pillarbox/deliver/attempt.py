@@ -1,24 +1,16 @@
-"""One attempt as named steps over one claimed message: refuse early, route, pack, send, conclude."""
+"""One attempt at one claimed message: carry it to its providers, then decide what becomes of each delivery."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pillarbox.deliver.mime import compose
-from pillarbox.deliver.roster import Line, Roster
-from pillarbox.deliver.transports.base import Parcel, Recipient, Report
-from pillarbox.errors import NotStarted
-from pillarbox.model.address import address_of
+from pillarbox.deliver.journey import Journey
+from pillarbox.deliver.line import Line
+from pillarbox.deliver.roster import Roster
 from pillarbox.model.delivery import MessageClass, decide
-from pillarbox.model.outcome import Outcome, Reason, deferred, rejected, unknown
-from pillarbox.model.retry import RetryPolicy
 from pillarbox.queue.base import Claimed, Settlement
-from pillarbox.telemetry import logs
-
-log = logs.get("pillarbox.attempt")
 
 
 @dataclass(slots=True)
@@ -27,117 +19,59 @@ class Result:
 
     claimed: Claimed
     settlements: Sequence[Settlement]
-    provider: str
     conversation: str | None
     secret: bool
+    events: Sequence[tuple[str, str]] = ()  # kind, and data as JSON
 
 
 async def attempt(claimed: Claimed, roster: Roster, may_begin: Callable[[], bool]) -> Result:
-    """Carry one claimed message to its end. Raises NotStarted when nothing was sent and the claim can be released.
+    """Carry one claimed message to its end.
 
+    Raises NotStarted when nothing was sent and the claim can be released, MustWait when it must wait besides.
     `may_begin` is asked right before the first byte leaves: whether the claim's lease still allows it.
     """
-    line = route(roster)
-    policy = roster.class_of(claimed.class_name).retry or line.policy
-    if (refusal := refuse(claimed, policy)) is not None:
-        return conclude(claimed, roster, line, policy, same_for_all(claimed, refusal))
-    parcel = pack(claimed, may_begin)
-    if isinstance(parcel, Outcome):
-        return conclude(claimed, roster, line, policy, same_for_all(claimed, parcel))
-    return conclude(claimed, roster, line, policy, await send(claimed, line, parcel))
+    journey = Journey(claimed, roster, may_begin)
+    await journey.run()
+    return conclude(journey)
 
 
-def route(roster: Roster) -> Line:
-    """The provider to use: the first that is enabled."""
-    if not roster.lines:
-        raise NotStarted("no provider is enabled")
-    return roster.lines[0]
+def conclude(journey: Journey) -> Result:
+    """Decide what becomes of each delivery, and redact what the providers said."""
+    claimed = journey.claimed
+    message_class = journey.roster.class_of(claimed.class_name)
+    settlements = [settlement(journey, place, message_class) for place in range(len(journey.endings))]
+    return Result(claimed, settlements, conversation(journey.said), message_class.secret, journey.events)
 
 
-def refuse(claimed: Claimed, policy: RetryPolicy) -> Outcome | None:
-    """The reason not to begin at all, if there is one."""
-    if claimed.expired:
-        return rejected(Reason.EXPIRED)
-    if claimed.content is None:
-        return rejected(Reason.CONTENT_PURGED)
-    # Attempts that a crash cut short count too: a mail that brings workers down is not tried for ever.
-    if all(policy.exhausted(made, claimed.max_attempts) for made in claimed.attempts):
-        return rejected(Reason.EXHAUSTED)
-    return None
+def conversation(said: Sequence[tuple[Line, str]]) -> str | None:
+    """What was said, with whom if there were several."""
+    if len(said) < 2:
+        return said[0][0].redact(said[0][1]) if said else None
+    return "\n".join(f"--- {line.provider.name}\n{line.redact(text)}" for line, text in said)
 
 
-def pack(claimed: Claimed, may_begin: Callable[[], bool]) -> Parcel | Outcome:
-    """The envelope and the bytes; or an outcome when the content cannot be made into a legal mail."""
-    assert claimed.content is not None
-    try:
-        content = compose(claimed.message, claimed.content)
-        sender = address_of(claimed.message.sender)
-    except ValueError as error:
-        return rejected(Reason.MALFORMED, text=str(error))
-    except Exception as error:  # a fault of ours, not the mail's: it keeps its attempts for the mended version
-        log.error("composing broke", message=claimed.message.id, attempt=claimed.claim, exc=error)
-        return deferred(Reason.MALFORMED, text=type(error).__name__)
-    claimed.content = None  # the composed bytes replace it: memory is bounded by bytes in flight
-    recipients = [Recipient(n, address) for n, address in zip(claimed.ns, claimed.recipients, strict=True)]
-    return Parcel(claimed.message.id, claimed.claim, sender, recipients, content, may_begin)
-
-
-async def send(claimed: Claimed, line: Line, parcel: Parcel) -> Report:
-    """Hand the parcel to the provider's transport; cancelling leaves its end unknown."""
-    started = asyncio.get_running_loop().time()
-    try:
-        return await line.transport.send(parcel)
-    except asyncio.CancelledError:
-        # Past the deadline of a shutdown: nobody will see how it ends.
-        return same_for_all(claimed, unknown(Reason.LOST, "stopped before the answer came"), started)
-    except NotStarted:
-        raise
-    except Exception as error:  # a fault of ours in the midst of sending: it may have left
-        log.error("sending broke", message=parcel.message_id, attempt=parcel.attempt, exc=error)
-        return same_for_all(claimed, unknown(Reason.LOST, type(error).__name__), started)
-
-
-def same_for_all(claimed: Claimed, outcome: Outcome, started: float | None = None) -> Report:
-    now = asyncio.get_running_loop().time()
-    return Report([outcome] * len(claimed.ns), now if started is None else started, now)
-
-
-def conclude(claimed: Claimed, roster: Roster, line: Line, policy: RetryPolicy, report: Report) -> Result:
-    """Decide what becomes of each delivery, and redact what the provider said."""
-    message_class = roster.class_of(claimed.class_name)
-    settlements = [
-        settlement(claimed, line, policy, message_class, report, n, made, outcome)
-        for n, made, outcome in zip(claimed.ns, claimed.attempts, report.outcomes, strict=True)
-    ]
-    conversation = line.redact(report.conversation) if report.conversation else None
-    return Result(claimed, settlements, line.provider.name, conversation, message_class.secret)
-
-
-def settlement(
-    claimed: Claimed,
-    line: Line,
-    policy: RetryPolicy,
-    message_class: MessageClass,
-    report: Report,
-    n: int,
-    made: int,
-    outcome: Outcome,
-) -> Settlement:
+def settlement(journey: Journey, place: int, message_class: MessageClass) -> Settlement:
     """What becomes of one delivery."""
+    ending = journey.endings[place]
+    assert ending is not None
+    claimed, outcome, line = journey.claimed, ending.outcome, ending.line
+    policy = journey.policy(line)
     chance = random.random()  # noqa: S311 -- jitter, not a secret
-    decision = decide(outcome, made + 1, policy, message_class.unknown, claimed.max_attempts, chance)
+    made = claimed.attempts[place] + 1
+    decision = decide(outcome, made, policy, message_class.unknown, claimed.max_attempts, chance)
     return Settlement(
         claimed.message.id,
-        n,
+        claimed.ns[place],
         claimed.claim,
         decision.state,
         outcome,
         decision.reason,
         decision.delay,
         policy.name if decision.delay is not None else None,
-        line.provider.id,
-        line.redact(outcome.text) if outcome.text else None,
-        report.ended,
-        report.ended - report.started,
+        line.provider.id if line else None,
+        line.provider.name if line else "",
+        journey.roster.redact(line, outcome.text) if outcome.text else None,
+        ending.ended,
+        ending.ended - ending.started,
         claimed.expires_at,
     )

@@ -27,7 +27,7 @@ class Gauge:
 
     async def read(self) -> float:
         """Take one reading; returns the average utilisation."""
-        now = self._worker.in_flight / self._worker.pace.window
+        now = self._worker.in_flight / self._worker.window
         self._average += (now - self._average) * NEWEST
         self._metrics.utilisation.set(self._average)
         self._metrics.in_flight.set(self._worker.in_flight)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from pillarbox.deliver.loops import run_every
+from pillarbox.loops import run_every
 from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.settings import Settings
 from pillarbox.store.database import Database
-from pillarbox.store.retention import purge
+from pillarbox.store.retention import purge, purge_webhook_calls
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 
@@ -66,6 +66,9 @@ class Chores:
         settings = self._settings
         dropped = await purge(
             self._database, settings.retention_content, settings.retention_finished, settings.retention_batch
+        )
+        dropped["webhook_calls"] += await purge_webhook_calls(
+            self._database, settings.retention_webhooks, settings.retention_batch
         )
         for what, count in dropped.items():
             self._metrics.retention_deleted.labels(what).inc(count)

@@ -1,90 +1,171 @@
-"""The providers at hand, each with its transport, kept in step with the database."""
+"""The providers at hand, each with its line, the rules that choose among them, and the classes of messages."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
+from pillarbox.deliver.line import Allow, Line
 from pillarbox.deliver.transports.base import Transport
+from pillarbox.errors import PillarboxError
+from pillarbox.model.address import address_of
 from pillarbox.model.delivery import MessageClass
+from pillarbox.model.fairness import Key
+from pillarbox.model.message import Message
 from pillarbox.model.provider import Provider
-from pillarbox.model.retry import ESP, POLICIES, QUADRATIC, RetryPolicy
+from pillarbox.model.retry import QUADRATIC, RetryPolicy
+from pillarbox.model.routing import Rule
+from pillarbox.route.router import Router
 from pillarbox.telemetry import logs
 
 log = logs.get("pillarbox.roster")
-# SMTP servers grey-list for minutes and come back for hours; HTTP providers recover in seconds.
-POLICY_BY_KIND: Mapping[str, RetryPolicy] = {"smtp": QUADRATIC, "capture": QUADRATIC}
 # Time for a polite QUIT; servers that do not answer it are left.
 CLOSE_TIMEOUT = 2.0
 DEFAULT_CLASS = MessageClass("transactional")
+# Of several providers, one that holds this share of a window gets no more for now.
+ENOUGH = 0.75
 
 
 @dataclass(slots=True)
-class Line:
-    """One provider ready to send."""
+class Book:
+    """What stands in the database about providers."""
 
-    provider: Provider
-    transport: Transport
-    redact: Callable[[str], str]
-
-    @property
-    def policy(self) -> RetryPolicy:
-        named = POLICIES.get(self.provider.retry or "")
-        return named or POLICY_BY_KIND.get(self.provider.kind, ESP)
+    providers: Sequence[Provider]
+    classes: dict[str, MessageClass] = field(default_factory=dict)
+    rules: Sequence[Rule] = ()
 
 
 class Roster:
-    """Loads providers and classes; builds a transport for each provider and replaces it when its settings change."""
+    """Reads the book; builds a line for each provider and replaces it when its settings change."""
 
     def __init__(
         self,
-        load: Callable[[], Awaitable[tuple[list[Provider], dict[str, MessageClass]]]],
+        load: Callable[[], Awaitable[Book]],
         build: Callable[[Provider], Transport],
         redactor_for: Callable[[Provider], Callable[[str], str]],
+        *,
+        allow: Callable[[int, int, int], Awaitable[tuple[float, str | None]]] | None = None,
+        return_path: Callable[[Message], str] | None = None,
     ) -> None:
         self._load = load
         self._build = build
         self._redactor_for = redactor_for
-        self._lines: list[Line] = []
+        self._allow = allow
+        self._return_path = return_path
+        self._lines: dict[int, Line] = {}
         self._classes: dict[str, MessageClass] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._read = False
+        self.router = Router((), ())
+        self.known: frozenset[int] = frozenset()  # all that were not removed, switched off or not
+        self.window = 0  # parcels that one of several providers should hold at most; 0: any number
+        self._fed: dict[Key, Line] = {}  # lanes, and where the last mail of each went
+        self.opened: Callable[[Line], None] = lambda line: None  # told of every new line
+        self.failed_over: Callable[[Line, Line, str], None] = lambda before, after, reason: None
 
     @property
-    def lines(self) -> list[Line]:
-        """The enabled providers in order of preference."""
-        return self._lines
+    def lines(self) -> Sequence[Line]:
+        """The enabled providers, in the order in which they were added."""
+        return list(self._lines.values())
+
+    def line(self, provider_id: int) -> Line | None:
+        return self._lines.get(provider_id)
 
     def class_of(self, name: str) -> MessageClass:
         return self._classes.get(name, DEFAULT_CLASS)
 
+    def policy_of(self, line: Line | None) -> RetryPolicy:
+        """A provider's retry policy; without one, that of the most preferred."""
+        if line is None and self.router.default.providers:
+            line = self._lines.get(self.router.default.providers[0])
+        return line.policy if line else QUADRATIC
+
+    def sender_of(self, line: Line, message: Message) -> str:
+        """The envelope sender: a signed return path where bounces come back by mail, else the sender's own."""
+        if self._return_path is not None and line.provider.kind == "smtp" and "@" in message.sender:
+            return self._return_path(message)
+        return address_of(message.sender)
+
+    def redact(self, line: Line | None, text: str) -> str:
+        """A text of a provider's, or of our own about a mail, as it may be kept."""
+        known = line or next(iter(self._lines.values()), None)
+        return known.redact(text) if known else ""
+
+    # -- how much, and when
+
+    @property
+    def usable(self) -> bool:
+        """Whether anything can leave now."""
+        return any(line.unusable_for() is None for line in self._lines.values())
+
+    def usable_in(self) -> float | None:
+        """Seconds until some provider may be usable again; None when one is, or none is there."""
+        waits = [line.unusable_for() for line in self._lines.values()]
+        return None if None in waits else min((wait for wait in waits if wait is not None), default=None)
+
+    def feed(self, lane: Key, line: Line) -> None:
+        """Note where a mail of a lane goes: most likely those behind it go there, too."""
+        if len(self._lines) > 1:
+            self._fed[lane] = line
+
+    def barred(self) -> set[Key]:
+        """Lanes not to claim from: they feed a provider that has enough, and others need the places."""
+        if len(self._lines) < 2 or not any(map(self._has_enough, self._lines.values())):
+            return set()
+        return {lane for lane, line in self._fed.items() if self._has_enough(line)}
+
+    def _has_enough(self, line: Line) -> bool:
+        return line.held > self.window * ENOUGH
+
+    def room(self, most: int) -> int:
+        """How many mails are worth claiming: what a provider can hold, or fewer if all are near their limits."""
+        lines = self._lines.values()
+        if len(lines) > 1 and self.window:
+            most = min(most, self.window - max((one.held for one in lines if not self._has_enough(one)), default=0))
+        rooms = [line.room() for line in lines]
+        return most if None in rooms else min(most, sum(room for room in rooms if room is not None))
+
+    # -- keeping in step
+
     async def refresh(self) -> None:
-        """Read providers and classes; open what is new, close what is gone or changed."""
-        providers, self._classes = await self._load()
-        before = {line.provider.id: line for line in self._lines}
-        self._lines = [self._line(provider, before) for provider in providers if provider.enabled]
+        """Read providers, rules and classes; open what is new, close what is gone or changed."""
+        book = await self._load()
+        self._classes = book.classes
+        self.known = frozenset(provider.id for provider in book.providers)
+        before, self._lines = self._lines, {}
+        enabled = [provider for provider in book.providers if provider.enabled]
+        for provider in enabled:
+            try:
+                self._lines[provider.id] = self._line(provider, before.get(provider.id))
+            except PillarboxError as error:  # such as a kind that only a newer version knows: the others go on
+                log.error("a provider cannot be used", provider=provider.name, error=str(error))
+        self.router = Router(book.rules, enabled)
+        self._fed = {lane: line for lane, line in self._fed.items() if self._lines.get(line.provider.id) is line}
         if not self._lines and (before or not self._read):
             log.warning("no provider is enabled; mails wait. Add one with `pillarbox provider add`")
         self._read = True
-        kept = {id(line) for line in self._lines}
-        for line in before.values():
-            if id(line) not in kept:
-                task = asyncio.ensure_future(line.transport.close())
+        for number, line in before.items():
+            if self._lines.get(number) is not line:
+                task = asyncio.ensure_future(line.close())
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)
 
-    def _line(self, provider: Provider, before: dict[int, Line]) -> Line:
-        old = before.get(provider.id)
+    def _line(self, provider: Provider, old: Line | None) -> Line:
         if old and old.provider == provider:
+            old.reset(provider)
             return old
         log.info("provider ready", provider=provider.name, kind=provider.kind)
-        return Line(provider, self._build(provider), self._redactor_for(provider))
+        allow: Allow | None = partial(self._allow, provider.id) if self._allow else None
+        line = Line(provider, self._build(provider), self._redactor_for(provider), allow)
+        self.opened(line)
+        return line
 
     async def close(self) -> None:
         """Close every transport; what does not end in time is cut off. Nothing is in flight any more."""
-        lines, self._lines = self._lines, []
-        closing = [asyncio.ensure_future(line.transport.close()) for line in lines] + list(self._closing)
+        lines, self._lines = self._lines, {}
+        closing = [asyncio.ensure_future(line.close()) for line in lines.values()] + list(self._closing)
         if closing:
             _, late = await asyncio.wait(closing, timeout=CLOSE_TIMEOUT)
             for task in late:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from pillarbox.deliver.attempt import Result
 from pillarbox.errors import StoreError
 from pillarbox.model.delivery import State
-from pillarbox.model.outcome import Verdict
+from pillarbox.model.outcome import Reason, Verdict
 from pillarbox.queue.base import Account, Claimed, Key, Queue, Settlement
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
@@ -20,11 +20,13 @@ LARGEST_BATCH = 500
 # Pause between tries while the store is away; short, because no place gets free until this succeeds.
 RETRY_PAUSE = 0.5
 
+# Stands for the provider where a mail was refused before it had one.
+NOBODY = "none"
 T = TypeVar("T")
 
 
 class Settler:
-    """Collects results and untouched claims, and writes them in the background while more gather."""
+    """Collects results, untouched claims and postponed ones, and writes them in the background while more gather."""
 
     def __init__(
         self,
@@ -39,6 +41,7 @@ class Settler:
         self._deferred = deferred
         self._results: list[Result] = []
         self._untouched: list[Claimed] = []
+        self._postponed: list[tuple[Claimed, float, Reason]] = []
         self._work = asyncio.Event()
 
     def settle(self, result: Result) -> None:
@@ -49,12 +52,16 @@ class Settler:
         self._untouched.append(claimed)
         self._work.set()
 
+    def postpone(self, claimed: Claimed, seconds: float, reason: Reason) -> None:
+        self._postponed.append((claimed, seconds, reason))
+        self._work.set()
+
     async def run(self) -> None:
         """Write for ever. A shutdown cancels this only when everything is written, or nothing more can be."""
         while True:
             await self._work.wait()
             self._work.clear()
-            while self._results or self._untouched:
+            while self._results or self._untouched or self._postponed:
                 await self._write_some()
 
     async def _write_some(self) -> None:
@@ -69,6 +76,10 @@ class Settler:
             del self._untouched[:LARGEST_BATCH]
             await self._insist(self._queue.release, claims)
             self._freed(claims)
+        if aside := self._postponed[:LARGEST_BATCH]:
+            del self._postponed[:LARGEST_BATCH]
+            await self._insist(self._queue.postpone, aside)
+            self._freed([claimed for claimed, *_ in aside])
 
     async def _insist(self, call: Callable[[list[T]], Awaitable[None]], batch: list[T]) -> None:
         """Repeat while the store is away. Repeating is harmless: what was settled is no longer held."""
@@ -83,6 +94,7 @@ class Settler:
         account = Account(
             [settlement for result in results for settlement in result.settlements],
             [(r.claimed.message.id, r.claimed.claim, r.conversation) for r in results if r.conversation],
+            [(r.claimed.message.id, kind, data) for r in results for kind, data in r.events],
             [r.claimed.message.id for r in results if r.secret],
         )
         settled = await self._queue.settle(account)
@@ -100,7 +112,7 @@ class Settler:
             message=settlement.message_id,
             delivery=settlement.n,
             attempt=settlement.claim,
-            provider=result.provider,
+            provider=settlement.provider,
             outcome=outcome.verdict,
             reason=settlement.reason,
             state=settlement.state,
@@ -110,7 +122,7 @@ class Settler:
             self._metrics.stale_settlements.inc()
             return
         self._metrics.settled_for(result.claimed.tenant_id, settlement.state)
-        self._metrics.outcome(result.provider, outcome.verdict, settlement.reason, settlement.took)
+        self._metrics.outcome(settlement.provider or NOBODY, outcome.verdict, settlement.reason, settlement.took)
         if outcome.verdict is Verdict.UNKNOWN:
             self._metrics.unknown.inc()
         if settlement.state is State.SENT:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 
-from pillarbox.deliver.loops import wait
+from pillarbox.loops import wait
 from pillarbox.store.database import Database
-from pillarbox.telemetry import logs
+from pillarbox.store.hearing import hear
 
-log = logs.get("pillarbox.wakeup")
 CHANNEL = "pillarbox_wake"
 # Seconds after a hint at which to look again. Enqueuers send at most one hint in 10 ms, so the last commit of a burst
 # may have sent none: 12 ms later it is most likely committed, 50 ms later surely, and polling is the truth.
 TRAILING = (0.012, 0.05)
 # Overdue deliveries that a claim did not return are locked, or cannot be sent now: no reason to ask without a pause.
 SOONEST = 0.1
-# How often a silent listening connection is proven alive: a dead one would leave polling alone.
-PROBE_INTERVAL = 30.0
 
 
 class Wakeup:
@@ -64,20 +62,8 @@ class Wakeup:
         return True
 
 
-async def listen(database: Database, wakeup: Wakeup, stop: asyncio.Event) -> None:
-    """Hear hints until `stop`; returns when the connection is lost, so that the caller's loop opens a new one."""
-    lost = asyncio.Event()
-    async with database.listening(CHANNEL, wakeup.hint) as connection:
-        connection.add_termination_listener(lambda _: lost.set())
-        wakeup.hint()  # what was committed while nobody listened
-        while not (stop.is_set() or lost.is_set()):
-            if not await _either(stop, lost, PROBE_INTERVAL):
-                await connection.execute("SELECT 1", timeout=10)
-
-
-async def _either(stop: asyncio.Event, lost: asyncio.Event, seconds: float) -> bool:
-    waits = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(lost.wait())]
-    done, pending = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-    for task in pending:
-        task.cancel()
-    return bool(done)
+async def listen(
+    database: Database, wakeup: Wakeup, stop: asyncio.Event, others: Mapping[str, Callable[[], None]] | None = None
+) -> None:
+    """Hear hints as `hear` does; `others` are more channels to hear on the same connection, each with whom to tell."""
+    await hear(database, {CHANNEL: wakeup.hint, **(others or {})}, stop)

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from pillarbox.deliver.attempt import attempt
+from pillarbox.deliver.journey import LONGEST_ASIDE, MustWait
 from pillarbox.deliver.lease import Lease
-from pillarbox.deliver.loops import run_every, wait
 from pillarbox.deliver.roster import Roster
 from pillarbox.deliver.settler import Settler
 from pillarbox.deliver.wakeup import Wakeup
 from pillarbox.errors import NotStarted, StoreError
+from pillarbox.loops import run_every, wait
+from pillarbox.model.fairness import Key as Lane
+from pillarbox.model.outcome import Reason
 from pillarbox.queue.base import LARGEST, Claimed, Queue
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
@@ -66,6 +69,7 @@ class Worker:
         self._roster = roster
         self._metrics = metrics
         self._wakeup = wakeup
+        roster.window = self.pace.window
         self._settler = Settler(queue, metrics, self._freed, self._deferred)
         self._stop = asyncio.Event()
         self._space = asyncio.Event()
@@ -73,6 +77,7 @@ class Worker:
         self._held: Counter[int] = Counter()  # unsettled messages by claim
         self._held_bytes = 0
         self._full_since: float | None = None
+        self._barred: set[Lane] = set()  # lanes left out of the last claim, since their provider had enough
         self._claimed_at = float("-inf")  # when a claim last returned something
         self._due_soon: asyncio.TimerHandle | None = None
         self._strays_from = 0.0  # when to look for claims whose answer was lost
@@ -81,6 +86,11 @@ class Worker:
     def in_flight(self) -> int:
         """Messages claimed and not yet settled."""
         return self._held.total()
+
+    @property
+    def window(self) -> int:
+        """How many it may hold: a window for each provider, so that a slow one does not take the others' places."""
+        return self.pace.window * max(1, len(self._roster.lines))
 
     def stop(self) -> None:
         """Claim nothing more; finish what is in flight, then let `run` return."""
@@ -139,11 +149,16 @@ class Worker:
             elif await self._claim(room, look):
                 look = False
             else:  # the queue is empty, as far as is known: wait for a reason to look again
-                source = await self._wakeup.wait(self.pace.poll, self._queue.next_due())
+                source = await self._wakeup.wait(self.pace.poll, self._next_due())
                 self._metrics.wakeups.labels(source).inc()
                 look = source != "settled"
                 if look:
                     await self._let_gather()
+
+    def _next_due(self) -> float | None:
+        """Seconds until there may be something to do: a mail falls due, or a provider may be usable again."""
+        waits = (self._queue.next_due(), self._roster.usable_in())
+        return min((wait for wait in waits if wait is not None), default=None)
 
     async def _let_gather(self) -> None:
         """Leave a moment between claims while mails trickle in; the first after a pause goes at once."""
@@ -170,7 +185,7 @@ class Worker:
     def _room(self) -> int:
         """How many messages to claim now; 0 while too few places are free to be worth a claim."""
         held = self.in_flight
-        free = self.pace.window - held
+        free = self.window - held
         if held and (free < self.pace.window * WORTH_CLAIMING or self._held_bytes >= self.pace.bytes_in_flight):
             return 0
         self._full_since = None
@@ -179,14 +194,15 @@ class Worker:
     async def _claim(self, room: int, look: bool) -> bool:
         """Claim and start what fits; says whether it is worth claiming again before waiting."""
         lease = self.lease  # the claim's, even if it is lost and replaced before the answer comes
-        lines = self._roster.lines
-        if not (lease.valid() and lines):
+        room = self._roster.room(room)
+        if not (lease.valid() and room and self._roster.usable):
             return False
         spare = self.pace.bytes_in_flight - self._held_bytes
+        self._barred = self._roster.barred()
         try:
             await self._return_strays()
             claims = await self._queue.claim(
-                room, spare, not self._held, look=look, hinted=self._wakeup.hinted(), provider=lines[0].provider.id
+                room, spare, not self._held, look=look, hinted=self._wakeup.hinted(), barred=self._barred
             )
         except StoreError as error:
             log.warning("cannot claim while the store is away", error=str(error))
@@ -229,6 +245,16 @@ class Worker:
             self._settler.settle(await attempt(claimed, self._roster, partial(self._may_begin, claimed, lease)))
         except NotStarted:
             self._release(claimed)
+        except MustWait as wait:
+            self._put_off(claimed, wait)
+
+    def _put_off(self, claimed: Claimed, wait: MustWait) -> None:
+        """A mail must wait: its lane with it if not for long, or if nothing could leave anyway; else it steps aside."""
+        if wait.briefly or not self._roster.usable or not self._queue.may_postpone(claimed):
+            self._queue.hold(claimed, min(wait.seconds, LONGEST_ASIDE))
+            self._release(claimed)
+        else:
+            self._settler.postpone(claimed, wait.seconds, wait.reason)
 
     def _may_begin(self, claimed: Claimed, lease: Lease) -> bool:
         if lease.valid() and self._queue.begin(claimed):
@@ -245,10 +271,12 @@ class Worker:
         if task.cancelled():  # before its first step: nothing was sent
             self._release(claimed)
         elif (error := task.exception()) is not None:
-            log.error("an attempt broke; the reaper will return it", message=claimed.message.id, exc=error)
+            log.error("an attempt broke", message=claimed.message.id, begun=claimed.begun, exc=error)
+            if not claimed.begun:  # else it may have left: the reaper takes it back as unknown when this worker ends
+                self._put_off(claimed, MustWait(LONGEST_ASIDE, Reason.NO_PROVIDER))
 
     def _freed(self, claims: list[Claimed]) -> None:
-        if sum(self._queue.end(claimed) for claimed in claims):
+        if sum(self._queue.end(claimed) for claimed in claims) or self._barred:
             self._wakeup.go_on()
         self._held.subtract(claimed.claim for claimed in claims)
         self._held = +self._held  # without those that are settled whole

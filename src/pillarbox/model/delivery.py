@@ -77,6 +77,8 @@ class Decision:
 
 
 _SENT = Decision(State.SENT)
+# Time for a provider to tell what became of a mail whose answer was lost: most do within minutes.
+FEEDBACK_WAIT = 900.0
 
 
 def decide(
@@ -95,4 +97,6 @@ def decide(
     delay = policy.delay(attempts, limit, chance, outcome.retry_after)
     if delay is None:
         return Decision(State.FAILED, outcome.reason)
+    if outcome.verdict is Verdict.UNKNOWN and unknown is Unknown.WAIT:
+        delay = max(delay, FEEDBACK_WAIT)
     return Decision(State.QUEUED, outcome.reason, delay)

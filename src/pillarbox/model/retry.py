@@ -49,4 +49,11 @@ ESP = RetryPolicy("esp", 6, _steps(30, MINUTE, 2 * MINUTE, 5 * MINUTE, 15 * MINU
 # For mails of an account's life: the first attempt at once, then these.
 LIFECYCLE = RetryPolicy("lifecycle", 5, _steps(MINUTE, 5 * MINUTE, 30 * MINUTE, 120 * MINUTE), 0.9, 1.1)
 
+# SMTP servers grey-list for minutes and come back for hours; HTTP providers recover in seconds.
+_BY_KIND = {"smtp": QUADRATIC, "capture": QUADRATIC}
 POLICIES = {policy.name: policy for policy in (QUADRATIC, ESP, LIFECYCLE)}
+
+
+def policy_for(kind: str, name: str | None = None) -> RetryPolicy:
+    """The policy of a provider of this kind: the one named, or the kind's own."""
+    return POLICIES.get(name or "") or _BY_KIND.get(kind, ESP)

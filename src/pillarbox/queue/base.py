@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from pillarbox.model.delivery import State
+from pillarbox.model.fairness import Key as Lane
 from pillarbox.model.message import Content, Message
 from pillarbox.model.outcome import Outcome, Reason
 
@@ -20,9 +21,10 @@ LARGEST = 32 * 2**20
 class Claimed:
     """A message claimed whole: all its deliveries that were due, under one fence.
 
-    `attempts` counts those made before, per recipient. `content` is None when retention dropped it.
-    `age` is how long ago the message was accepted when it was claimed, by the database's clock; `claimed_at` is that
-    moment by the event loop's.
+    `attempts` counts those made before, per recipient. `via` is the provider that a person chose for each, if any;
+    `suppressed` are the numbers of recipients on the tenant's suppression list. `content` is None when retention
+    dropped it. `age` is how long ago the message was accepted when it was claimed, by the database's clock;
+    `claimed_at` is that moment by the event loop's.
     """
 
     message: Message
@@ -41,6 +43,9 @@ class Claimed:
     expires_at: datetime | None
     age: float
     claimed_at: float
+    tags: Sequence[str] = ()
+    via: Sequence[int | None] = ()
+    suppressed: Sequence[int] = ()
     begun: bool = False  # whether its sending has begun
 
 
@@ -57,6 +62,7 @@ class Settlement:
     delay: float | None = None
     retry: str | None = None
     provider_id: int | None = None
+    provider: str = ""
     reply: str | None = None
     ended: float = 0.0
     took: float = 0.0
@@ -73,10 +79,11 @@ class Key(NamedTuple):
 
 @dataclass(slots=True)
 class Account:
-    """A batch of settlements with the conversations worth keeping."""
+    """A batch of settlements with the conversations worth keeping, and what happened on the way (kind, JSON)."""
 
     settlements: Sequence[Settlement]
     conversations: Sequence[tuple[UUID, int, str]] = ()
+    events: Sequence[tuple[UUID, str, str]] = ()
     secret_messages: Sequence[UUID] = ()
 
 
@@ -106,13 +113,13 @@ class Queue(Protocol):
         *,
         look: bool = True,
         hinted: bool = False,
-        provider: int | None = None,
+        barred: Set[Lane] = frozenset(),
     ) -> list[Claimed]:
         """Take up to `limit` due messages of `size` bytes together; with `alone` the first may be larger.
 
         They come in the order in which they are to begin. Nothing means that nothing is known to be due; with `look`
-        the queue was asked anew, and when `hinted` that something came in, unless it was a moment ago. `provider` is
-        the one they will leave through: its rate limit holds here.
+        the queue was asked anew, and when `hinted` that something came in, unless it was a moment ago. From `barred`
+        lanes nothing is taken.
         """
         ...
 
@@ -125,6 +132,10 @@ class Queue(Protocol):
 
     def give_back(self, claimed: Claimed) -> None:
         """Note that a message that has not begun will be released: nothing of its lane begins before it is."""
+        ...
+
+    def hold(self, claimed: Claimed, seconds: float) -> None:
+        """Claim nothing from a message's lane for so long: what it leaves through has no room."""
         ...
 
     def end(self, claimed: Claimed) -> bool:
@@ -141,6 +152,14 @@ class Queue(Protocol):
 
     async def release(self, claims: Sequence[Claimed]) -> None:
         """Give claims back untouched: nothing of them was sent."""
+        ...
+
+    async def postpone(self, claims: Sequence[tuple[Claimed, float, Reason]]) -> None:
+        """Let messages of which nothing was sent wait for so many seconds, and say why; others go before them."""
+        ...
+
+    def may_postpone(self, claimed: Claimed) -> bool:
+        """Whether others of its lane may go before it."""
         ...
 
     async def release_strays(self, known: Sequence[int]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import NamedTuple
 
 from pillarbox.model.access import Order
@@ -15,6 +15,8 @@ SURVEY_LIMIT = 5000
 # often when something is known to have come in, which is as often as enqueuers say so.
 SURVEY_INTERVAL = 0.05
 HINTED_INTERVAL = 0.01
+# Enqueuers say so at most once in ten milliseconds: after a hint, look once more for what came just behind it.
+TRAILING = 0.012
 # A survey of very many lanes takes its time: it gets this share of it at most.
 SURVEY_SHARE = 0.1
 # A worker keeps this many lanes more than its share, lest lanes move to and fro with every mail.
@@ -32,10 +34,9 @@ class Seen(NamedTuple):
     due_in: float | None  # seconds until the first deferred mail is due
     mine: bool
     theirs_for: float | None  # seconds until the lease of the worker that dispatches it runs out
-    limited_for: float | None  # seconds until the limits of tenant and provider allow one more
+    limited_for: float | None  # seconds until the limits of the tenant allow one more
     limited: bool  # whether there is such a limit at all
     workers: int  # that are alive and have room, this one included
-    allowed: int | None  # how many more may leave through the provider now; None without a limit
 
     @property
     def key(self) -> Key:
@@ -63,19 +64,24 @@ class Lanes:
         self._returning: set[Key] = set()  # lanes of which some of these are on their way back to the queue
         self._strict: set[Key] = set()  # strict lanes with a mail in flight
         self._limited: set[Key] = set()
-        self._allowed: int | None = None
+        self._held: dict[Key, float] = {}  # lanes that are not claimed from until then
         self._mine: set[Key] = set()
         self._working = 0
         self._share = 0
         self._next = self._next_hinted = float("-inf")
         self._hinted = False  # that something came in since the last survey
+        self._trailing = float("inf")  # when to look once more for what came just behind a hint
         self._sooner: float | None = None  # when something will be due that is not now
         self.start = FIRST  # where the next survey begins
 
     def stale(self, hinted: bool = False) -> bool:
         """Whether it is time for a survey; after a hint, that is earlier."""
-        self._hinted = self._hinted or hinted
-        return self._clock() >= (self._next_hinted if self._hinted else self._next)
+        now = self._clock()
+        if hinted:
+            self._hinted = True
+            self._trailing = now + TRAILING
+        soon = self._hinted or now >= self._trailing
+        return now >= (self._next_hinted if soon else self._next)
 
     def forget(self) -> None:
         """Dispatch nothing any more, and know nothing."""
@@ -106,10 +112,12 @@ class Lanes:
             self._see(row, known)
         self._known = known
         self._turns.leave(lane for key, lane in before.items() if key not in known)
-        self._allowed = rows[0].allowed if rows else None
-        self._sooner = min((now + wait for row in rows if (wait := self._wait(row)) is not None), default=None)
+        waits = [now + wait for row in rows if (wait := self._wait(row)) is not None]
+        self._sooner = min([*waits, *(until for until in self._held.values() if until > now)], default=None)
         pause = (now - asked) / SURVEY_SHARE
         self._hinted = False
+        if asked >= self._trailing:
+            self._trailing = float("inf")
         self._next = now + max(SURVEY_INTERVAL, pause)
         self._next_hinted = now + max(HINTED_INTERVAL, pause)
 
@@ -139,12 +147,12 @@ class Lanes:
         """Seconds until a look at the queue may find more than the last; None when no time is known."""
         return None if self._sooner is None else self._sooner - self._clock()
 
-    def portions(self, room: int) -> list[Portion]:
+    def portions(self, room: int, barred: Set[Key] = frozenset()) -> list[Portion]:
         """What to claim for so many free places; nothing when nothing is known to wait."""
-        if self._allowed is not None:
-            room = min(room, self._allowed)
         # What is on its way back, or in flight of a strict lane, comes before what would be claimed now.
-        waits = self._returning | self._strict
+        waits = self._returning | self._strict | barred
+        if self._held:
+            waits |= self._still_held()
         ready = (lane for key, lane in self._known.items() if key not in waits) if waits else self._known.values()
         return self._turns.divide(ready, room) if room > 0 else []
 
@@ -159,9 +167,20 @@ class Lanes:
                     self._strict.add(lane.key)
             if got < portion.most and not cut:
                 self._emptied(portion, got)
-        if self._allowed is not None:
-            self._allowed -= taken.total()
-            self._look_again()
+
+    def hold(self, key: Key, seconds: float) -> None:
+        """Claim nothing from a lane for so long: what its next mail leaves through has no room."""
+        self._held[key] = self._clock() + seconds
+        self._look_at(self._held[key])
+
+    def _still_held(self) -> set[Key]:
+        now = self._clock()
+        self._held = {key: until for key, until in self._held.items() if until > now}
+        return set(self._held)
+
+    def is_strict(self, key: Key) -> bool:
+        """Whether a mail of this lane is in flight, and nothing may overtake it."""
+        return key in self._strict
 
     def _emptied(self, portion: Portion, got: int) -> None:
         """A lane gave less than asked: it has no fresh mails left, and deferred ones only if it gave all it might."""
@@ -169,11 +188,10 @@ class Lanes:
         lane.fresh = False
         lane.due = lane.due and portion.deferred < portion.most and portion.deferred <= got
         if lane.key in self._limited:  # it may not be empty: a limit may have held the rest back
-            self._look_again()
+            self._look_at(self._clock() + SURVEY_INTERVAL)
 
-    def _look_again(self) -> None:
-        soon = self._clock() + SURVEY_INTERVAL
-        self._sooner = soon if self._sooner is None else min(self._sooner, soon)
+    def _look_at(self, time: float) -> None:
+        self._sooner = time if self._sooner is None else min(self._sooner, time)
 
     def may_begin(self, key: Key) -> bool:
         """Whether a claimed mail may begin: not if one before it in its lane may be on its way back."""

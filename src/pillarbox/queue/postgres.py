@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any
 
 import asyncpg
@@ -15,6 +15,7 @@ from pillarbox.errors import StoreError
 from pillarbox.model import fairness
 from pillarbox.model.access import Order
 from pillarbox.model.message import Content, Message
+from pillarbox.model.outcome import Reason
 from pillarbox.queue.base import LARGEST, Account, Claimed, Key, Settlement
 from pillarbox.queue.lanes import SURVEY_LIMIT, Lanes, Seen
 from pillarbox.store import sql
@@ -50,14 +51,14 @@ class PostgresQueue:
         *,
         look: bool = True,
         hinted: bool = False,
-        provider: int | None = None,
+        barred: Set[fairness.Key] = frozenset(),
     ) -> list[Claimed]:
         if look or self._lanes.stale(hinted):
-            await self._survey(provider)
-        portions = self._lanes.portions(limit)
+            await self._survey()
+        portions = self._lanes.portions(limit, barred)
         if not portions:
             return []
-        arguments = (self.worker, *_asked(portions), limit, size, alone, provider)
+        arguments = (self.worker, *_asked(portions), limit, size, alone)
         try:
             rows = await self._database.fetch(QUERIES["claim"], *arguments)
         except StoreError:
@@ -68,14 +69,14 @@ class PostgresQueue:
         self._lanes.claimed(portions, Counter(map(_lane, claims)), cut=size < LARGEST)
         return claims
 
-    async def _survey(self, provider: int | None) -> None:
+    async def _survey(self) -> None:
         """Look where something waits, become the dispatcher of lanes that have none, and give up too many."""
         lanes = self._lanes
         if self._aside:
             await self._database.execute(QUERIES["come_back"], self.worker)
             self._aside = False
         asked = time.monotonic()
-        found = await self._database.fetch(QUERIES["survey"], self.worker, *lanes.start, SURVEY_LIMIT, provider)
+        found = await self._database.fetch(QUERIES["survey"], self.worker, *lanes.start, SURVEY_LIMIT)
         rows = [Seen(row[0], row[1], Order(row[2]), *row[3:]) for row in found]
         lanes.surveyed(rows, await self._take(lanes.wanted(rows)), asked)
         await self._give(lanes.surplus())
@@ -95,6 +96,9 @@ class PostgresQueue:
     def give_back(self, claimed: Claimed) -> None:
         if not claimed.begun:
             self._lanes.returning(_lane(claimed))
+
+    def hold(self, claimed: Claimed, seconds: float) -> None:
+        self._lanes.hold(_lane(claimed), seconds)
 
     def end(self, claimed: Claimed) -> bool:
         return self._lanes.ended(_lane(claimed), claimed.begun)
@@ -118,6 +122,8 @@ class PostgresQueue:
         rows = await self._database.fetch(QUERIES["settle"], self.worker, *_settlements(account.settlements))
         if account.conversations:
             await self._database.execute(QUERIES["keep_conversations"], *_columns(account.conversations))
+        if account.events:
+            await self._database.execute(QUERIES["tell"], *_columns(account.events))
         if account.secret_messages:
             await self._database.execute(QUERIES["drop_secret_contents"], account.secret_messages)
         return {Key(*row) for row in rows}
@@ -125,6 +131,13 @@ class PostgresQueue:
     async def release(self, claims: Sequence[Claimed]) -> None:
         ids = [claimed.message.id for claimed in claims]
         await self._database.execute(QUERIES["release"], ids, [claimed.claim for claimed in claims])
+
+    async def postpone(self, claims: Sequence[tuple[Claimed, float, Reason]]) -> None:
+        rows = [(claimed.message.id, claimed.claim, seconds, reason) for claimed, seconds, reason in claims]
+        await self._database.execute(QUERIES["postpone"], *_columns(rows))
+
+    def may_postpone(self, claimed: Claimed) -> bool:
+        return not self._lanes.is_strict(_lane(claimed))
 
     async def release_strays(self, known: Sequence[int]) -> int:
         return await self._database.execute(QUERIES["release_strays"], self.worker, known)
@@ -188,9 +201,9 @@ def _lane(claimed: Claimed) -> fairness.Key:
 
 
 def _claimed(row: asyncpg.Record, now: float) -> Claimed:
-    (message_id, claim, ns, recipients, attempts, tenant_id, lane, size, class_name, kind, sender, to, cc, reply_to,
-     subject, headers, created_at, max_attempts, expired, expires_at, age, has_content, text, html, raw,
-     attachments) = row  # fmt: skip
+    (message_id, claim, ns, recipients, attempts, via, suppressed, tenant_id, lane, size, class_name, kind, tags,
+     sender, to, cc, reply_to, subject, headers, created_at, max_attempts, expired, expires_at, age, has_content, text,
+     html, raw, attachments) = row  # fmt: skip
     message = Message(
         message_id,
         sender,
@@ -204,7 +217,7 @@ def _claimed(row: asyncpg.Record, now: float) -> Claimed:
     content = Content(text, html, raw, read_attachments(attachments)) if has_content else None
     return Claimed(
         message, content, claim, ns, recipients, attempts, tenant_id, lane, size, class_name, kind, max_attempts,
-        bool(expired), expires_at, age, now,
+        bool(expired), expires_at, age, now, tags or (), via, suppressed or (),
     )  # fmt: skip
 
 

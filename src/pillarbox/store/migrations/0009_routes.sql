@@ -67,6 +67,9 @@ CREATE TABLE pillarbox.provider_spending (
 -- A person's choice of provider for a delivery, before all rules.
 ALTER TABLE pillarbox.deliveries ADD COLUMN via integer;
 
+-- A tenant's dead letters, newest first.
+CREATE INDEX deliveries_failed ON pillarbox.deliveries (tenant_id, message_id) WHERE state = 'failed';
+
 ALTER TABLE pillarbox.classes DROP CONSTRAINT classes_unknown_check,
   ADD CONSTRAINT classes_unknown_check CHECK (unknown IN ('resend', 'hold', 'wait'));
 
@@ -81,6 +84,55 @@ CREATE TABLE pillarbox.suppressions (
   expires_at  timestamptz,
   PRIMARY KEY (tenant_id, address)
 );
+CREATE INDEX suppressions_expiry ON pillarbox.suppressions (expires_at) WHERE expires_at IS NOT NULL;
 
 REVOKE ALL ON pillarbox.routes, pillarbox.provider_health, pillarbox.provider_events, pillarbox.provider_spending,
   pillarbox.suppressions FROM PUBLIC;
+
+-- Ask for the right to send mails through provider `of`, one array element for each: its lane, and its recipients. The
+-- rates count mails, the budget recipients, as providers bill them. For each the seconds to wait, 0 when it may leave
+-- now, and then that much is used up; and what holds it back.
+CREATE FUNCTION pillarbox._spend(of integer, lanes smallint[], recipients integer[])
+RETURNS TABLE (wait float8, why text) LANGUAGE plpgsql AS $$
+DECLARE
+  p pillarbox.providers;
+  r pillarbox.rates;
+  at timestamptz := clock_timestamp();
+  this_month date := date_trunc('month', at AT TIME ZONE 'UTC');
+  spent bigint := 0;
+  reserve float8;
+  kept float8;
+BEGIN
+  SELECT * INTO p FROM pillarbox.providers WHERE id = of;
+  SELECT * INTO r FROM pillarbox.rates WHERE kind = 'p' AND id = of FOR UPDATE;
+  IF p.price_per_thousand IS NOT NULL THEN
+    INSERT INTO pillarbox.provider_spending VALUES (of, this_month, 0) ON CONFLICT DO NOTHING;
+    SELECT mails INTO spent FROM pillarbox.provider_spending s WHERE s.provider_id = of AND s.month = this_month FOR UPDATE;
+  END IF;
+  FOR i IN 1 .. cardinality(lanes) LOOP
+    reserve := (CASE lanes[i] WHEN 0 THEN 0 WHEN 1 THEN p.reserve_urgent ELSE p.reserve_urgent + p.reserve_normal END) / 100.0;
+    kept := floor(greatest(1, p.rate_per_day / 10) * reserve) * 86400 / p.rate_per_day;
+    SELECT * INTO wait, why FROM (VALUES
+      (pillarbox._wait(r.second_at, p.rate_per_second, 1, at), 'rate_per_second'),
+      (pillarbox._wait(r.hour_at, p.rate_per_hour, 3600, at), 'rate_per_hour'),
+      (pillarbox._wait(CASE WHEN kept > 0 THEN greatest(r.day_at, at) + kept * interval '1 second' ELSE r.day_at END,
+                       p.rate_per_day, 86400, at), 'rate_per_day'),
+      (CASE WHEN (spent + recipients[i]) * p.price_per_thousand / 1000 > p.budget_per_month * (1 - reserve)
+            THEN extract(epoch FROM (this_month + interval '1 month') AT TIME ZONE 'UTC' - at)::float8 END, 'budget_per_month')
+    ) AS one(seconds, name) ORDER BY seconds DESC NULLS LAST LIMIT 1;
+    IF wait IS NULL THEN
+      wait := 0;
+      why := NULL;
+      r.second_at := pillarbox._used(r.second_at, p.rate_per_second, 1, at, 1);
+      r.hour_at := pillarbox._used(r.hour_at, p.rate_per_hour, 3600, at, 1);
+      r.day_at := pillarbox._used(r.day_at, p.rate_per_day, 86400, at, 1);
+      spent := spent + recipients[i];
+    END IF;
+    RETURN NEXT;
+  END LOOP;
+  UPDATE pillarbox.rates SET second_at = r.second_at, hour_at = r.hour_at, day_at = r.day_at WHERE kind = 'p' AND id = of;
+  IF p.price_per_thousand IS NOT NULL THEN
+    UPDATE pillarbox.provider_spending s SET mails = spent WHERE s.provider_id = of AND s.month = this_month;
+  END IF;
+END $$;
+REVOKE EXECUTE ON FUNCTION pillarbox._spend FROM PUBLIC;

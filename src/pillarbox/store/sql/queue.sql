@@ -1,8 +1,7 @@
 -- name: survey
 -- The lanes in which something waits: a fresh mail, or a deferred one (with the seconds until it is due); at most $4, those
 -- after tenant $2 and lane $3. Says of each who dispatches it: worker $1, another that is alive, or nobody; and how long a
--- rate limit of its tenant, or of the provider $5 that mails will leave through, holds it back. A lane of a dead worker is
--- still that worker's while mails which it claimed from it were not taken back. Jumps from lane to lane in the indexes: the
+-- rate limit of its tenant holds it back. A lane of a dead worker is still that worker's while mails which it claimed from it were not taken back. Jumps from lane to lane in the indexes: the
 -- work is bounded by how many lanes have something, not by how much.
 WITH RECURSIVE alive AS MATERIALIZED (
   SELECT id, lease_until, aside FROM pillarbox.workers WHERE reaped_at IS NULL AND lease_until > now()
@@ -30,25 +29,17 @@ WITH RECURSIVE alive AS MATERIALIZED (
         UNION ALL
         SELECT * FROM (SELECT tenant_id, lane, false, next_attempt_at FROM deferred LIMIT $4) two) both_kinds
   GROUP BY tenant_id, lane ORDER BY tenant_id, lane LIMIT $4
-), provider AS MATERIALIZED (
-  SELECT greatest(pillarbox._wait(r.second_at, p.rate_per_second, 1, now()), pillarbox._wait(r.hour_at, p.rate_per_hour, 3600, now()),
-                  pillarbox._wait(r.day_at, p.rate_per_day, 86400, now())) AS wait,
-    least(pillarbox._allowance(r.second_at, p.rate_per_second, 1, now()), pillarbox._allowance(r.hour_at, p.rate_per_hour, 3600, now()),
-          pillarbox._allowance(r.day_at, p.rate_per_day, 86400, now())) AS allowed
-  FROM pillarbox.providers p JOIN pillarbox.rates r ON r.kind = 'p' AND r.id = p.id
-  WHERE p.id = $5::int4 AND num_nonnulls(p.rate_per_second, p.rate_per_hour, p.rate_per_day) > 0
 )
 SELECT f.tenant_id, f.lane, l.order_mode, f.fresh, extract(epoch FROM f.due - now())::float8 AS due_in, (l.worker = $1) IS TRUE AS mine,
   CASE WHEN l.worker <> $1 THEN coalesce(
     (SELECT extract(epoch FROM w.lease_until - now())::float8 FROM alive w WHERE w.id = l.worker),
     CASE WHEN (l.tenant_id, l.lane, l.worker) IN (
       SELECT d.tenant_id, d.lane, d.worker FROM pillarbox.deliveries d WHERE d.state = 'processing') THEN 0 END) END AS theirs_for,
-  greatest((SELECT wait FROM provider), CASE WHEN l.limited THEN (
+  CASE WHEN l.limited THEN (
     SELECT greatest(pillarbox._wait(r.second_at, t.rate_per_second, 1, now()), pillarbox._wait(r.hour_at, t.rate_per_hour, 3600, now()),
                     pillarbox._wait(r.day_at, t.rate_per_day, 86400, now()))
-    FROM pillarbox.tenants t, pillarbox.rates r WHERE t.id = f.tenant_id AND r.kind = 't' AND r.id = f.tenant_id) END) AS limited_for,
-  l.limited OR EXISTS (SELECT FROM provider) AS limited,
-  (SELECT count(*) FROM alive WHERE NOT aside OR id = $1)::int AS workers, (SELECT allowed FROM provider) AS allowed
+    FROM pillarbox.tenants t, pillarbox.rates r WHERE t.id = f.tenant_id AND r.kind = 't' AND r.id = f.tenant_id) END AS limited_for,
+  l.limited, (SELECT count(*) FROM alive WHERE NOT aside OR id = $1)::int AS workers
 FROM found f
 JOIN LATERAL (SELECT * FROM pillarbox.lanes WHERE tenant_id = f.tenant_id AND lane = f.lane LIMIT 1) l ON true
 ORDER BY f.tenant_id, f.lane
@@ -74,9 +65,9 @@ RETURNING l.tenant_id, l.lane
 -- name: claim
 -- Take due messages whole for a worker ($1) whose lease is alive, from the lanes of tenants $2 and priorities $3 that it
 -- dispatches: from each at most $4 messages, of which $5 deferred ones; together at most $6 and $7 bytes; with $8 the first may
--- be larger than that. $9 is the provider they will leave through: its limit and the tenants' are kept, and used up by what
--- is taken. Of a strict lane comes one message, once the one before is settled; one that was given back, or is due again,
--- comes before all others. A message is taken by its first due delivery (its head): whoever locks the head gets the rest.
+-- be larger than that. The tenants' limits are kept, and used up by what is taken. Of a strict lane comes one message, once
+-- the one before is settled; one that was given back, or is due again, comes before all others. A message is taken by its
+-- first due delivery (its head): whoever locks the head gets the rest. Recipients on the tenant's suppression list are named.
 -- `= ANY (ARRAY(…))` keeps the planner on the indexes whatever the statistics say, and `state::text` away from the
 -- partial ones, which it would walk whole where it thinks that they are empty.
 WITH asked AS MATERIALIZED (
@@ -93,15 +84,12 @@ WITH asked AS MATERIALIZED (
       SELECT FROM pillarbox.deliveries d WHERE d.message_id = l.message_id AND d.state::text = 'processing'))
 ), allowed AS MATERIALIZED (
   -- Locked in one order, so that two workers cannot wait for each other.
-  SELECT r.kind, r.id, least(pillarbox._allowance(r.second_at, coalesce(t.rate_per_second, p.rate_per_second), 1, now()),
-                             pillarbox._allowance(r.hour_at, coalesce(t.rate_per_hour, p.rate_per_hour), 3600, now()),
-                             pillarbox._allowance(r.day_at, coalesce(t.rate_per_day, p.rate_per_day), 86400, now())) AS most
-  FROM pillarbox.rates r
-  LEFT JOIN pillarbox.tenants t ON r.kind = 't' AND t.id = r.id
-  LEFT JOIN pillarbox.providers p ON r.kind = 'p' AND p.id = r.id
+  SELECT r.id, least(pillarbox._allowance(r.second_at, t.rate_per_second, 1, now()),
+                     pillarbox._allowance(r.hour_at, t.rate_per_hour, 3600, now()),
+                     pillarbox._allowance(r.day_at, t.rate_per_day, 86400, now())) AS most
+  FROM pillarbox.rates r JOIN pillarbox.tenants t ON t.id = r.id
   WHERE r.kind = 't' AND r.id = ANY (ARRAY(SELECT tenant_id FROM asked WHERE limited))
-    OR r.kind = 'p' AND r.id = $9::int4 AND num_nonnulls(p.rate_per_second, p.rate_per_hour, p.rate_per_day) > 0
-  ORDER BY r.kind, r.id FOR UPDATE OF r
+  ORDER BY r.id FOR UPDATE OF r
 ), retry AS MATERIALIZED (
   SELECT a.place, r.*, a.late + row_number() OVER (PARTITION BY a.place ORDER BY r.next_attempt_at) AS nth
   FROM asked a CROSS JOIN LATERAL (
@@ -128,30 +116,27 @@ WITH asked AS MATERIALIZED (
   SELECT message_id, size, tenant_id, nth, place, false AS again FROM fresh
   UNION ALL SELECT message_id, size, tenant_id, nth, place, true FROM retry
 ), within AS (
-  SELECT * FROM heads WHERE NOT EXISTS (SELECT FROM allowed WHERE kind = 't')
+  SELECT * FROM heads WHERE NOT EXISTS (SELECT FROM allowed)
   UNION ALL
   SELECT h.message_id, h.size, h.tenant_id, h.nth, h.place, h.again
   FROM (SELECT *, row_number() OVER (PARTITION BY tenant_id ORDER BY nth, place, again) AS of_tenant
-        FROM heads WHERE EXISTS (SELECT FROM allowed WHERE kind = 't')) h
-  LEFT JOIN allowed a ON a.kind = 't' AND a.id = h.tenant_id
+        FROM heads WHERE EXISTS (SELECT FROM allowed)) h
+  LEFT JOIN allowed a ON a.id = h.tenant_id
   WHERE a.most IS NULL OR h.of_tenant <= a.most
 ), chosen AS MATERIALIZED (
   SELECT message_id, tenant_id
   FROM (SELECT message_id, tenant_id, row_number() OVER turns AS place, sum(size) OVER turns AS total
         FROM within WINDOW turns AS (ORDER BY nth, place, again ROWS UNBOUNDED PRECEDING)) counted
-  WHERE place <= least($6::int4, (SELECT most FROM allowed WHERE kind = 'p')) AND (total <= $7::bigint OR (place = 1 AND $8::bool))
+  WHERE place <= $6::int4 AND (total <= $7::bigint OR (place = 1 AND $8::bool))
 ), spent AS (
   UPDATE pillarbox.rates r
   SET second_at = pillarbox._used(r.second_at, n.rate_per_second, 1, now(), n.count),
       hour_at = pillarbox._used(r.hour_at, n.rate_per_hour, 3600, now(), n.count),
       day_at = pillarbox._used(r.day_at, n.rate_per_day, 86400, now(), n.count)
-  FROM (SELECT 't'::"char" AS kind, t.id, t.rate_per_second, t.rate_per_hour, t.rate_per_day, c.count
+  FROM (SELECT t.id, t.rate_per_second, t.rate_per_hour, t.rate_per_day, c.count
         FROM (SELECT tenant_id, count(*) FROM chosen WHERE EXISTS (SELECT FROM allowed) GROUP BY tenant_id) c
-        JOIN pillarbox.tenants t ON t.id = c.tenant_id
-        UNION ALL
-        SELECT 'p', p.id, p.rate_per_second, p.rate_per_hour, p.rate_per_day, (SELECT count(*) FROM chosen)
-        FROM pillarbox.providers p WHERE p.id = $9::int4) n
-  WHERE r.kind = n.kind AND r.id = n.id AND (r.kind, r.id) IN (SELECT kind, id FROM allowed)
+        JOIN pillarbox.tenants t ON t.id = c.tenant_id) n
+  WHERE r.kind = 't' AND r.id = n.id AND r.id IN (SELECT id FROM allowed)
 ), begun AS (
   UPDATE pillarbox.lanes l SET message_id = c.message_id
   FROM asked a JOIN heads h ON h.place = a.place JOIN chosen c ON c.message_id = h.message_id
@@ -163,14 +148,17 @@ WITH asked AS MATERIALIZED (
   SET state = 'processing', claim = (SELECT claim FROM fence), worker = $1, claimed_at = now()
   WHERE d.message_id = ANY (ARRAY(SELECT message_id FROM chosen)) AND d.state::text = 'queued'
     AND d.next_attempt_at <= now()
-  RETURNING d.message_id, d.n, d.recipient, d.attempts, d.claim, d.seq
+  RETURNING d.message_id, d.n, d.recipient, d.attempts, d.claim, d.seq, d.via, (
+    SELECT coalesce(s.expires_at > now(), true) FROM pillarbox.suppressions s
+    WHERE s.tenant_id = d.tenant_id AND s.address = lower(d.recipient) LIMIT 1) AS suppressed
 )
-SELECT r.message_id, r.claim, r.ns, r.recipients, r.attempts, m.tenant_id, m.lane, m.size, m.class, m.kind, m.sender, m."to", m.cc,
-  m.reply_to, m.subject, m.headers, m.created_at, m.max_attempts,
+SELECT r.message_id, r.claim, r.ns, r.recipients, r.attempts, r.via, r.suppressed, m.tenant_id, m.lane, m.size, m.class, m.kind,
+  m.tags, m.sender, m."to", m.cc, m.reply_to, m.subject, m.headers, m.created_at, m.max_attempts,
   m.expires_at <= now() AS expired, m.expires_at, extract(epoch FROM now() - m.created_at)::float8 AS age,
   c.message_id IS NOT NULL AS has_content, c.text, c.html, c.raw, c.attachments
 FROM (SELECT message_id, claim, array_agg(n ORDER BY n) AS ns, array_agg(recipient ORDER BY n) AS recipients,
-        array_agg(attempts ORDER BY n) AS attempts, min(seq) AS seq FROM claimed GROUP BY message_id, claim) r
+        array_agg(attempts ORDER BY n) AS attempts, array_agg(via ORDER BY n) AS via,
+        array_agg(n ORDER BY n) FILTER (WHERE suppressed) AS suppressed, min(seq) AS seq FROM claimed GROUP BY message_id, claim) r
 JOIN LATERAL (SELECT * FROM pillarbox.messages WHERE id = r.message_id LIMIT 1) m ON true
 LEFT JOIN LATERAL (SELECT * FROM pillarbox.contents WHERE message_id = r.message_id LIMIT 1) c ON true
 ORDER BY r.seq
@@ -205,7 +193,8 @@ UPDATE pillarbox.workers SET aside = false WHERE id = $1
 -- name: settle
 -- Write the outcomes of attempts whose claims are still held, and record the attempts: one array element per delivery.
 -- Returns what was settled; what is missing from the answer was lost to the reaper, or settled before. Only a delivery
--- in `processing` has a claim.
+-- in `processing` has a claim. Customers with webhooks are told in the same statement; where there are none, that is one look
+-- into an empty index.
 WITH settled AS (
   UPDATE pillarbox.deliveries d
   SET state = r.state::pillarbox.state, reason = r.reason, retry = coalesce(r.retry, d.retry),
@@ -220,7 +209,8 @@ WITH settled AS (
          ended_ago, took, expires_at)
   WHERE d.message_id = r.message_id AND d.n = r.n AND d.claim = r.claim
   RETURNING d.message_id, d.n, r.claim, r.provider_id, r.verdict, r.reason, r.code, r.reply, r.provider_message_id,
-    clock_timestamp() - r.ended_ago * interval '1 second' AS ended_at, r.took * interval '1 second' AS took
+    clock_timestamp() - r.ended_ago * interval '1 second' AS ended_at, r.took * interval '1 second' AS took,
+    d.tenant_id, r.state, d.attempts, CASE WHEN r.delay IS NOT NULL THEN d.next_attempt_at END AS next_attempt_at
 ), recorded AS (
   INSERT INTO pillarbox.attempts (message_id, n, claim, worker, provider_id, started_at, ended_at, verdict, reason, code,
                                   reply, provider_message_id)
@@ -230,8 +220,17 @@ WITH settled AS (
 ), told AS (
   INSERT INTO pillarbox.events (message_id, n, kind, data)
   SELECT message_id, n, 'unknown', jsonb_build_object('claim', claim, 'reason', reason) FROM settled WHERE verdict = 'unknown'
+), customers AS (
+  SELECT pillarbox._tell_customers(
+    array_agg(s.message_id), array_agg(s.n), array_agg(CASE s.state WHEN 'queued' THEN 'message.deferred' ELSE 'message.' || s.state END),
+    array_agg(s.ended_at), array_agg(jsonb_build_object('state', s.state, 'reason', s.reason, 'attempt', s.attempts, 'code', s.code,
+                                                        'next_attempt_at', s.next_attempt_at)))
+  FROM settled s
+  WHERE EXISTS (SELECT FROM pillarbox.webhook_endpoints WHERE enabled)
+    AND EXISTS (SELECT FROM pillarbox.webhook_endpoints e WHERE e.enabled AND e.tenant_id = s.tenant_id)
+  HAVING count(*) > 0
 )
-SELECT message_id, n, claim FROM settled
+SELECT message_id, n, claim FROM settled WHERE (SELECT count(*) FROM customers) >= 0  -- so that they are told
 
 -- name: keep_conversations
 -- Store the conversations of attempts that were not plainly accepted.
@@ -252,6 +251,19 @@ UPDATE pillarbox.deliveries d
 SET state = 'queued', claim = NULL, worker = NULL, claimed_at = NULL
 FROM unnest($1::uuid[], $2::int8[]) AS r(message_id, claim)
 WHERE d.message_id = r.message_id AND d.claim = r.claim
+
+-- name: postpone
+-- Let claimed messages of which nothing was sent wait for $3 seconds each, because of $4; not longer than they may. Fenced.
+UPDATE pillarbox.deliveries d
+SET state = 'pending', reason = r.reason, claim = NULL, worker = NULL, claimed_at = NULL,
+    next_attempt_at = least(now() + r.wait * interval '1 second',
+                            (SELECT m.expires_at FROM pillarbox.messages m WHERE m.id = d.message_id))
+FROM unnest($1::uuid[], $2::int8[], $3::float8[], $4::text[]) AS r(message_id, claim, wait, reason)
+WHERE d.message_id = r.message_id AND d.claim = r.claim
+
+-- name: tell
+-- Record events of messages: what became of them on the way.
+INSERT INTO pillarbox.events (message_id, kind, data) SELECT * FROM unnest($1::uuid[], $2::text[], $3::jsonb[])
 
 -- name: release_strays
 -- Give back what worker $1 claimed but never learned of, because the answer was lost: everything but the claims in $2.
@@ -309,13 +321,14 @@ WITH dead AS (
 ), taken AS (
   UPDATE pillarbox.deliveries d
   SET state = CASE WHEN coalesce(k.unknown, 'resend') = 'hold' THEN 'held' ELSE 'queued' END::pillarbox.state,
-      attempts = d.attempts + 1, next_attempt_at = now(), claim = NULL, worker = NULL, reason = 'lost',
+      attempts = d.attempts + 1, claim = NULL, worker = NULL, reason = 'lost',
+      next_attempt_at = now() + CASE WHEN k.unknown = 'wait' THEN interval '15 minutes' ELSE interval '0' END,
       settled_at = CASE WHEN k.unknown = 'hold' THEN now() END
   FROM lost l
   LEFT JOIN LATERAL (SELECT class FROM pillarbox.messages WHERE id = l.message_id LIMIT 1) m ON true
   LEFT JOIN pillarbox.classes k ON k.name = m.class
   WHERE d.message_id = l.message_id AND d.n = l.n AND d.claim = l.claim
-  RETURNING d.message_id, d.n, l.claim, l.worker, l.claimed_at
+  RETURNING d.message_id, d.n, l.claim, l.worker, l.claimed_at, d.tenant_id, d.state, d.attempts
 ), recorded AS (
   INSERT INTO pillarbox.attempts (message_id, n, claim, worker, started_at, ended_at, verdict, reason)
   SELECT message_id, n, claim, worker, claimed_at, now(), 'unknown', 'lost' FROM taken
@@ -323,8 +336,15 @@ WITH dead AS (
 ), told AS (
   INSERT INTO pillarbox.events (message_id, n, kind, data)
   SELECT message_id, n, 'unknown', jsonb_build_object('claim', claim, 'reason', 'lost', 'worker', worker) FROM taken
+), customers AS (
+  SELECT pillarbox._tell_customers(
+    array_agg(t.message_id), array_agg(t.n), array_agg(CASE t.state WHEN 'held' THEN 'message.held' ELSE 'message.deferred' END),
+    array_agg(now()), array_agg(jsonb_build_object('state', t.state, 'reason', 'lost', 'attempt', t.attempts)))
+  FROM taken t
+  WHERE EXISTS (SELECT FROM pillarbox.webhook_endpoints e WHERE e.enabled AND e.tenant_id = t.tenant_id)
+  HAVING count(*) > 0
 )
-SELECT count(*) FROM taken
+SELECT count(*) FROM taken WHERE (SELECT count(*) FROM customers) >= 0  -- so that they are told
 
 -- name: depth
 -- Live deliveries by state, and the age of the oldest that is due.

@@ -1,6 +1,7 @@
 -- name: waiting
 -- Which rate limit keeps message $1 from leaving (`tenant_rate` or `provider_rate`), and when it is expected to leave, given
--- what waits before it in its tenant's lanes (counted to 10,000). No row when none does.
+-- what waits before it in its tenant's lanes (counted to 10,000). No row when none does. Of providers only the first in the
+-- default order can be named: with routes it depends on the mail, and `pillarbox route explain` tells.
 WITH head AS (
   SELECT d.tenant_id, d.lane, d.seq
   FROM pillarbox.deliveries d
@@ -15,8 +16,10 @@ WITH head AS (
   FROM head h JOIN pillarbox.tenants t ON t.id = h.tenant_id JOIN pillarbox.rates r ON r.kind = 't' AND r.id = t.id
   UNION ALL
   SELECT 'provider_rate', p.rate_per_second, p.rate_per_hour, p.rate_per_day, r.second_at, r.hour_at, r.day_at
-  FROM (SELECT * FROM pillarbox.providers WHERE enabled AND removed_at IS NULL ORDER BY kind = 'capture', id LIMIT 1) p
-  JOIN pillarbox.rates r ON r.kind = 'p' AND r.id = p.id WHERE EXISTS (SELECT FROM head)
+  FROM (SELECT * FROM pillarbox.providers WHERE enabled AND removed_at IS NULL
+        ORDER BY array_position('{sendgrid,ses,mailgun,smtp,capture}', kind), id LIMIT 1) p
+  JOIN pillarbox.rates r ON r.kind = 'p' AND r.id = p.id
+  WHERE EXISTS (SELECT FROM head) AND NOT EXISTS (SELECT FROM pillarbox.routes WHERE enabled)
 )
 SELECT l.why, w.most, w.period, now() + e.wait * interval '1 second' AS expected_at
 FROM limits l

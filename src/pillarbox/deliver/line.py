@@ -1,0 +1,252 @@
+"""A line: one provider ready to send, with how it fares, how much it takes, and what it may send."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from pillarbox.deliver.transports.base import Parcel, Report, Transport
+from pillarbox.errors import NotStarted
+from pillarbox.model.outcome import TROUBLE, Reason
+from pillarbox.model.provider import Provider
+from pillarbox.model.retry import RetryPolicy, policy_for
+from pillarbox.route.fault import is_providers_fault
+from pillarbox.route.health import FAILURES_TO_OPEN, Circuit, Health
+from pillarbox.route.pace import Pace
+
+# A pause that a provider asks for is waited for right here if it is this short. For longer ones mails make room.
+SHORT_PAUSE = 5.0
+# While all goes well, every so many answers are told to the health: it only keeps an average then.
+SAMPLE = 16
+# An open breaker whose wait is over is probed by one process within this time.
+PROBE_SOON = 0.5
+
+# Asks for the right to send a mail of a lane to so many; seconds to wait, 0 for none, and why.
+Allow = Callable[[int, int], Awaitable[tuple[float, str | None]]]
+
+
+class Line:
+    """One provider with its transport. Parcels for which it has no room wait here, and are given back if it fails."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        transport: Transport,
+        redact: Callable[[str], str],
+        allow: Allow | None = None,
+    ) -> None:
+        self.provider = provider
+        self.transport = transport
+        self.redact = redact
+        self.health = Health()
+        self.pace = Pace(transport.connections)
+        self.seen: object = None  # which state of the health that all processes share was the last seen or written
+        self.turned: Callable[[Line], None] = lambda line: None  # told when the breaker or a pause begins
+        self._allow = allow
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[asyncio.Future[int]] = deque()
+        self._out: dict[int, float] = {}  # parcels with the transport, oldest first: since when
+        self._slow: set[int] = set()  # those of them that count as failures already
+        self._numbers = itertools.count()
+        self._answers = 0
+        self._answered_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._denied_at: float | None = None  # when a limit last said no
+        self._closed = False
+
+    @property
+    def policy(self) -> RetryPolicy:
+        return policy_for(self.provider.kind, self.provider.retry)
+
+    @property
+    def held(self) -> int:
+        """Parcels that wait for this provider or are on their way through it."""
+        return len(self._out) + len(self._waiting)
+
+    # -- may it send?
+
+    def unusable_for(self) -> float | None:
+        """Seconds until it is worth asking again; None when it can be used now."""
+        if self.health.circuit is Circuit.OPEN:
+            return max(self.health.retry_at - self._loop.time(), PROBE_SOON)
+        pause = self.paused_for()
+        return pause if pause > SHORT_PAUSE else None
+
+    def paused_for(self) -> float:
+        """Seconds for which the provider asked for a pause."""
+        return max(self.pace.held_until - self._loop.time(), 0.0)
+
+    @property
+    def limited(self) -> bool:
+        """Whether it has a rate or a price: then every mail is asked for and counted."""
+        one = self.provider
+        return bool(one.rate_per_second or one.rate_per_hour or one.rate_per_day or one.price_per_thousand)
+
+    async def allowed(self, lane: int, recipients: int) -> tuple[float, str | None]:
+        """Use up its rate and budget for one mail; if they do not allow it now, seconds to wait, and which does not."""
+        if self._allow is None or not self.limited:
+            return 0.0, None
+        wait, why = await self._allow(lane, recipients)
+        self._denied_at = self._loop.time() if wait else None
+        return wait, why
+
+    def room(self) -> int | None:
+        """How many mails are worth claiming for it, as far as its limits are known here; None: any number."""
+        if self._denied_at is None or not self.limited:
+            return None
+        rates = self.provider.rate_per_second, self.provider.rate_per_hour, self.provider.rate_per_day
+        rate = min((most / seconds for most, seconds in zip(rates, (1, 3600, 86400), strict=True) if most), default=1.0)
+        return 1 + int(rate * (self._loop.time() - self._denied_at))
+
+    # -- sending
+
+    async def send(self, parcel: Parcel) -> Report:
+        """Send, once there is room. NotStarted when the provider failed meanwhile, or the transport gave it back."""
+        if self._waiting or len(self._out) >= self._most():
+            number = await self._wait()
+        else:
+            number = self._begin()
+        try:
+            report = await self.transport.send(parcel)
+            self._hear(report)  # before the next is let in: it may be one too many
+        finally:
+            self._end(number)
+        return report
+
+    def _begin(self) -> int:
+        number = next(self._numbers)
+        self._out[number] = self._loop.time()
+        return number
+
+    def _end(self, number: int) -> None:
+        del self._out[number]
+        self._slow.discard(number)
+        if self._waiting:
+            self._let_in()
+
+    def _most(self) -> float:
+        """How many parcels the transport may have now; where nothing is amiss it decides for itself."""
+        if self.health.circuit is not Circuit.CLOSED:
+            return 1 if self.health.circuit is Circuit.HALF_OPEN else 0
+        pace = self.pace
+        if pace.held_until and self._loop.time() < pace.held_until:
+            return 0
+        return int(pace.limit) if pace.limit < pace.most else float("inf")
+
+    async def _wait(self) -> int:
+        """Wait for room; the number under which the parcel is out."""
+        if self._closed or self.health.circuit is Circuit.OPEN:
+            raise NotStarted("the provider is not used now")
+        future: asyncio.Future[int] = self._loop.create_future()
+        self._waiting.append(future)
+        self._let_in()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:  # let in, and gone since
+                self._end(future.result())
+            raise
+
+    def _let_in(self) -> None:
+        """Let waiting parcels begin while there is room; if there is a pause, again after it."""
+        while self._waiting and len(self._out) < self._most():
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(self._begin())
+        if self._waiting and self._timer is None and self._loop.time() < self.pace.held_until:
+            self._timer = self._loop.call_at(self.pace.held_until, self._pause_ended)
+
+    def _pause_ended(self) -> None:
+        self._timer = None
+        self._let_in()
+
+    # -- how it fares
+
+    def _hear(self, report: Report) -> None:
+        now = self._answered_at = self._loop.time()
+        outcome = report.outcomes[0]
+        if outcome.verdict._value_ == "accepted" and self._calm:
+            self._answers += 1
+            if self._answers % SAMPLE == 0:
+                self.health = self.health.succeeded(now, report.ended - report.started)
+            return
+        limited = next((one for one in report.outcomes if one.reason is Reason.RATE_LIMITED), None)
+        if limited is not None:
+            if self.pace.slow_down(now, limited.retry_after):
+                self.turned(self)
+        elif is_providers_fault(outcome) and all(map(is_providers_fault, report.outcomes)):
+            self.failed(outcome.reason or Reason.UNAVAILABLE)
+        else:
+            self.pace.went_well()
+            self.adopt(self.health.succeeded(now, report.ended - report.started))
+
+    @property
+    def _calm(self) -> bool:
+        health, pace = self.health, self.pace
+        return health.circuit is Circuit.CLOSED and not health.failures and pace.limit >= pace.most
+
+    def failed(self, reason: str) -> None:
+        """The provider did not do its part."""
+        self.adopt(self.health.failed(self._loop.time(), reason, trouble=reason in TROUBLE))
+
+    def succeeded(self, took: float) -> None:
+        """It answered a check as it should."""
+        self.adopt(self.health.succeeded(self._loop.time(), took))
+
+    def watch(self) -> None:
+        """Count what takes too long as failures: a provider that hangs must not keep mails until they time out."""
+        now = self._loop.time()
+        patience = self.health.slow_after
+        if self.health.circuit is Circuit.OPEN or now - self._answered_at < patience:
+            return
+        late = [
+            number for number, since in itertools.islice(self._out.items(), FAILURES_TO_OPEN)
+            if number not in self._slow and now - since >= patience
+        ]  # fmt: skip
+        for number in late:
+            self._slow.add(number)
+            self.failed(Reason.TIMEOUT)
+
+    def adopt(self, health: Health, *, told: bool = True) -> None:
+        """Take on a state of health; `told`: others are to know if the breaker turned."""
+        before, self.health = self.health, health
+        if before.circuit is health.circuit:
+            return
+        if health.circuit is Circuit.OPEN:
+            self._recall()
+        else:
+            self._let_in()
+        if told:
+            self.turned(self)
+
+    def pause(self, seconds: float) -> None:
+        """Another process was asked to pause for so long."""
+        self.pace.held_until = max(self.pace.held_until, self._loop.time() + seconds)
+
+    def _recall(self) -> None:
+        """What has not begun leaves: other providers may take it."""
+        self._give_back()
+        self.transport.recall()
+
+    def _give_back(self) -> None:
+        while self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_exception(NotStarted("the provider is not used now"))
+
+    def reset(self, provider: Provider) -> None:
+        """Limits changed; everything else is as it was."""
+        self.provider = replace(provider)
+        self._denied_at = None
+
+    async def close(self) -> None:
+        """What waits is given back, as nobody would let it in any more; what is on its way ends."""
+        self._closed = True
+        self.turned = lambda line: None  # what is still out speaks of the old settings
+        self._give_back()
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.transport.close()

@@ -1,0 +1,269 @@
+"""One provider's line: who waits for room, who is given back, and what counts for its health."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import uuid4
+
+import pytest
+
+from pillarbox.deliver.line import SHORT_PAUSE, Line
+from pillarbox.deliver.transports.base import Limits, Parcel, Recipient, Report
+from pillarbox.errors import NotStarted
+from pillarbox.model.outcome import Outcome, Reason, accepted, deferred, rejected, unknown
+from pillarbox.model.provider import Provider
+from pillarbox.route.health import FAILURES_TO_OPEN, SUCCESSES_TO_CLOSE, Circuit, Health
+
+RELAY = Provider(1, "relay", "smtp", {}, None)
+
+
+class Desk:
+    """A transport whose answers the test gives, one by one."""
+
+    limits = Limits()
+    connections_open = connections_busy = 0
+
+    def __init__(self, connections: int = 10) -> None:
+        self.connections = connections
+        self.out: list[asyncio.Future[Outcome]] = []
+        self.recalled = 0
+
+    async def send(self, parcel: Parcel) -> Report:
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self.out.append(future)
+        started = asyncio.get_running_loop().time()
+        outcome = await future
+        return Report([outcome], started, asyncio.get_running_loop().time())
+
+    def recall(self) -> None:
+        self.recalled += 1
+
+    async def check(self) -> str:
+        return "ok"
+
+    async def close(self) -> None:
+        pass
+
+    def answer(self, outcome: Outcome) -> None:
+        self.out.pop(0).set_result(outcome)
+
+
+def parcel() -> Parcel:
+    return Parcel(uuid4(), 1, "a@x.test", [Recipient(0, "b@x.test")], b"hi")
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def open_line(desk: Desk) -> Line:
+    return Line(RELAY, desk, str)
+
+
+async def settle_down() -> None:
+    """Let everything run that can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def send(line: Line, count: int) -> list[asyncio.Task[Report]]:
+    tasks = [asyncio.create_task(line.send(parcel())) for _ in range(count)]
+    await settle_down()
+    return tasks
+
+
+async def answer_all(desk: Desk, outcome: Outcome) -> None:
+    while desk.out:
+        desk.answer(outcome)
+        await settle_down()
+
+
+async def test_while_all_is_well_the_transport_decides_for_itself(desk: Desk) -> None:
+    line = open_line(desk)
+    tasks = await send(line, 50)
+    assert len(desk.out) == 50
+    await answer_all(desk, accepted(250))
+    assert all(task.done() for task in tasks)
+    assert line.held == 0
+
+
+async def test_failures_in_a_row_open_and_give_back_what_waits(desk: Desk) -> None:
+    line = open_line(desk)
+    turned: list[Circuit] = []
+    line.turned = lambda one: turned.append(one.health.circuit)
+    for _ in range(FAILURES_TO_OPEN):
+        [task] = await send(line, 1)
+        assert line.unusable_for() is None
+        desk.answer(deferred(Reason.UNAVAILABLE))
+        await task
+    assert line.unusable_for() is not None
+    assert turned == [Circuit.OPEN]
+    assert desk.recalled == 1
+    with pytest.raises(NotStarted):
+        await line.send(parcel())
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [rejected(Reason.INVALID_RECIPIENT, 550), deferred(Reason.GREYLISTED, 451), deferred(Reason.UNAVAILABLE, 450)],
+)
+async def test_what_is_not_its_fault_does_not_count(desk: Desk, outcome: Outcome) -> None:
+    line = open_line(desk)
+    for _ in range(FAILURES_TO_OPEN):
+        await send(line, 1)
+        desk.answer(outcome)
+        await settle_down()
+    assert line.health.circuit is Circuit.CLOSED
+
+
+async def test_trouble_with_the_account_opens_at_once(desk: Desk) -> None:
+    line = open_line(desk)
+    await send(line, 1)
+    desk.answer(deferred(Reason.CREDENTIAL, 535))
+    await settle_down()
+    assert line.health.circuit is Circuit.OPEN
+
+
+async def test_unknown_ends_count_as_failures(desk: Desk) -> None:
+    line = open_line(desk)
+    await send(line, FAILURES_TO_OPEN)
+    await answer_all(desk, unknown(Reason.LOST))
+    assert line.health.circuit is Circuit.OPEN
+
+
+async def test_half_open_lets_one_through_at_a_time_until_it_is_sure(desk: Desk) -> None:
+    line = open_line(desk)
+    line.adopt(Health(Circuit.HALF_OPEN))
+    tasks = await send(line, 10)
+    for _ in range(SUCCESSES_TO_CLOSE):
+        assert len(desk.out) == 1
+        desk.answer(accepted(250))
+        await settle_down()
+    assert line.health.circuit is Circuit.CLOSED
+    assert len(desk.out) == 10 - SUCCESSES_TO_CLOSE
+    await answer_all(desk, accepted(250))
+    assert all(task.done() for task in tasks)
+
+
+async def test_a_failure_while_half_open_gives_all_back(desk: Desk) -> None:
+    line = open_line(desk)
+    line.adopt(Health(Circuit.HALF_OPEN))
+    tasks = await send(line, 5)
+    desk.answer(deferred(Reason.TIMEOUT))
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert isinstance(results[0], Report)
+    assert all(isinstance(result, NotStarted) for result in results[1:])
+    assert line.held == 0
+
+
+async def test_a_provider_that_asks_for_less_gets_half_and_slowly_more(desk: Desk) -> None:
+    line = open_line(desk)
+    await send(line, 1)
+    desk.answer(deferred(Reason.RATE_LIMITED, 451, retry_after=0.0))
+    await settle_down()
+    assert line.pace.limit == 5
+    tasks = await send(line, 20)
+    assert len(desk.out) == 5
+    for _ in range(6):
+        desk.answer(accepted(250))
+        await settle_down()
+    assert len(desk.out) == 6
+    await answer_all(desk, accepted(250))
+    assert all(task.done() for task in tasks)
+    assert line.health.circuit is Circuit.CLOSED
+
+
+async def test_a_short_pause_is_waited_for_here_and_a_long_one_is_not(desk: Desk) -> None:
+    line = open_line(desk)
+    line.pause(0.05)
+    assert line.unusable_for() is None
+    [task] = await send(line, 1)
+    assert desk.out == []
+    while not desk.out:
+        await asyncio.sleep(0.01)
+    desk.answer(accepted(250))
+    await task
+    line.pause(SHORT_PAUSE + 10)
+    assert line.unusable_for() == pytest.approx(SHORT_PAUSE + 10, abs=1)
+
+
+async def test_what_hangs_counts_before_it_times_out(desk: Desk) -> None:
+    line = open_line(desk)
+    await send(line, FAILURES_TO_OPEN)
+    line.watch()
+    assert line.health.failures == 0
+    for number in line._out:
+        line._out[number] -= line.health.slow_after
+    line.watch()
+    assert line.health.circuit is Circuit.OPEN
+    line.watch()  # each counts once
+    assert line.health.opened == 1
+    await answer_all(desk, accepted(250))  # late, and no probe
+    assert line.health.circuit is Circuit.OPEN
+
+
+async def test_a_provider_that_still_answers_is_not_hung(desk: Desk) -> None:
+    line = open_line(desk)
+    await send(line, 5)
+    for number in line._out:
+        line._out[number] -= line.health.slow_after
+    desk.answer(accepted(250))
+    await settle_down()
+    line.watch()
+    assert line.health.circuit is Circuit.CLOSED
+
+
+async def test_cancelling_who_waits_frees_its_place(desk: Desk) -> None:
+    line = open_line(desk)
+    line.adopt(Health(Circuit.HALF_OPEN))
+    first, second, third = await send(line, 3)
+    second.cancel()
+    await settle_down()
+    desk.answer(accepted(250))
+    await settle_down()
+    assert first.done()
+    assert len(desk.out) == 1
+    third.cancel()
+    await settle_down()
+    assert line.held == 0
+
+
+async def test_limits_that_say_no_keep_claims_small(desk: Desk) -> None:
+    provider = Provider(1, "relay", "smtp", {}, None, rate_per_second=10)
+    answers = [(0.0, None), (0.1, "rate_per_second")]
+
+    async def allow(lane: int, recipients: int) -> tuple[float, str | None]:
+        return answers.pop(0)
+
+    line = Line(provider, desk, str, allow)
+    assert line.room() is None
+    assert await line.allowed(1, 1) == (0.0, None)
+    assert line.room() is None
+    assert await line.allowed(1, 1) == (0.1, "rate_per_second")
+    assert line.room() == 1
+
+
+async def test_what_waits_is_given_back_when_its_provider_is_replaced(desk: Desk) -> None:
+    """As when its settings change during a pause: nobody would let it in any more."""
+    line = open_line(desk)
+    line.pause(SHORT_PAUSE)
+    [task] = await send(line, 1)
+    assert not task.done()
+    await line.close()
+    with pytest.raises(NotStarted):
+        await asyncio.wait_for(task, 1)
+    with pytest.raises(NotStarted):
+        await asyncio.wait_for(line.send(parcel()), 1)
+
+
+async def test_a_line_that_was_replaced_tells_nothing_of_its_successor(desk: Desk) -> None:
+    """As when a wrong password was mended: mails that are still out with the old one must not stop the others."""
+    line = open_line(desk)
+    turned: list[Line] = []
+    line.turned = turned.append
+    [task] = await send(line, 1)
+    await line.close()
+    desk.answer(deferred(Reason.CREDENTIAL, 535))
+    await task
+    assert turned == []
