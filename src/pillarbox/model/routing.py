@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from pillarbox.model.access import matches
 
-# Without a rule: providers that tell us what becomes of a mail come first, and what sends nothing out last.
+# Without a rule: providers that tell us what becomes of a mail come first. What sends nothing out comes last, and only
+# where nothing else is enabled.
 DEFAULT_ORDER = ("sendgrid", "ses", "mailgun", "smtp", "capture")
 
 
@@ -39,24 +40,35 @@ class Match:
     max_size: int | None = None
 
     def misses(self, facts: Facts) -> str | None:
-        """The first condition that the mail does not meet; None when all are met."""
-        checks = (
-            ("sender_domains", self.sender_domains is None or matches(facts.sender_domain, self.sender_domains)),
-            ("recipient_domains",
-             self.recipient_domains is None or matches(facts.recipient_domain, self.recipient_domains)),
-            ("tags", self.tags is None or not set(self.tags).isdisjoint(facts.tags)),
-            ("lanes", self.lanes is None or facts.lane in self.lanes),
-            ("classes", self.classes is None or facts.class_name in self.classes),
-            ("kinds", self.kinds is None or facts.kind in self.kinds),
-            ("min_size", self.min_size is None or facts.size >= self.min_size),
-            ("max_size", self.max_size is None or facts.size <= self.max_size),
-        )  # fmt: skip
-        return next((name for name, met in checks if not met), None)
+        """The first condition that the mail does not meet, by its name; None when all are met."""
+        if self.sender_domains is not None and not matches(facts.sender_domain, self.sender_domains):
+            return "sender_domains"
+        if self.recipient_domains is not None and not matches(facts.recipient_domain, self.recipient_domains):
+            return "recipient_domains"
+        if self.tags is not None and set(self.tags).isdisjoint(facts.tags):
+            return "tags"
+        return self._misses_a_word(facts) or self._misses_the_size(facts.size)
+
+    def _misses_a_word(self, facts: Facts) -> str | None:
+        if self.lanes is not None and facts.lane not in self.lanes:
+            return "lanes"
+        if self.classes is not None and facts.class_name not in self.classes:
+            return "classes"
+        return "kinds" if self.kinds is not None and facts.kind not in self.kinds else None
+
+    def _misses_the_size(self, size: int) -> str | None:
+        if self.min_size is not None and size < self.min_size:
+            return "min_size"
+        return "max_size" if self.max_size is not None and size > self.max_size else None
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A route: what fits it leaves through these providers, by id. A tenant's own rules come before all tenants'."""
+    """A route: what fits it leaves through these providers, by id. A tenant's own rules come before all tenants'.
+
+    Without weights the providers are tried in their order. With weights the first is drawn by them, the others follow
+    from heavy to light; one of weight 0 is never drawn, and takes over when the others cannot.
+    """
 
     id: int
     name: str

@@ -17,6 +17,7 @@ FAILURES_TO_OPEN = 3
 SUCCESSES_TO_CLOSE = 3
 FIRST_WAIT = 5.0  # before an open breaker is probed; doubled with every opening
 LONGEST_WAIT = 300.0
+MOST_OPENED = 6  # openings that are counted: the wait is the longest then, and a long outage is forgiven within an hour
 FORGIVEN_AFTER = 600.0  # healthy seconds after which one opening is forgotten
 # An answer that takes this long counts as a failure, though it may still come. A provider that usually takes long gets
 # more time.
@@ -37,20 +38,22 @@ class Health:
     """What is known of a provider's health. Times are of one clock, whichever the caller uses."""
 
     circuit: Circuit = Circuit.CLOSED
-    since: float = 0.0
+    since: float = 0.0  # of the circuit, or of what was forgiven last
     failures: int = 0  # in a row
     successes: int = 0  # in a row, while half open
-    opened: int = 0  # how often, less those forgiven
+    opened: int = 0  # how often, less those forgiven; up to MOST_OPENED
     retry_at: float = 0.0  # when an open one may be probed
     reason: str | None = None  # of the last failure
     usual: float = 0.0  # how long an answer takes, on average
 
     def succeeded(self, now: float, took: float) -> Health:
-        """The provider answered as it should."""
-        usual = took if self.usual == 0.0 else self.usual + (took - self.usual) * NEWEST
+        """The provider answered as it should; `took` is 0 where nobody measured."""
+        usual = self._usual(took)
+        if self.circuit is Circuit.OPEN:  # a late answer to what was sent before: nothing was probed yet
+            return replace(self, usual=usual)
         if self.circuit is Circuit.CLOSED:
-            forgiven = self.opened > 0 and now - self.since >= FORGIVEN_AFTER
-            since, opened = (now, self.opened - 1) if forgiven else (self.since, self.opened)
+            forgiven = min(self.opened, max(0, int((now - self.since) // FORGIVEN_AFTER)))
+            since, opened = self.since + forgiven * FORGIVEN_AFTER, self.opened - forgiven
             return replace(self, failures=0, usual=usual, since=since, opened=opened)
         successes = self.successes + 1
         if successes < SUCCESSES_TO_CLOSE:
@@ -64,14 +67,20 @@ class Health:
             return self
         if self.circuit is Circuit.CLOSED and failures < FAILURES_TO_OPEN and not trouble:
             return replace(self, failures=failures, reason=reason)
-        wait = min(FIRST_WAIT * 2.0 ** min(self.opened, 10), LONGEST_WAIT)
-        return Health(Circuit.OPEN, now, 0, 0, self.opened + 1, now + wait, reason, self.usual)
+        wait = min(FIRST_WAIT * 2.0 ** min(self.opened, MOST_OPENED), LONGEST_WAIT)
+        opened = min(self.opened + 1, MOST_OPENED)
+        return Health(Circuit.OPEN, now, 0, 0, opened, now + wait, reason, self.usual)
 
     def probed(self, now: float) -> Health:
         """An open one whose wait is over lets a little through, to see."""
         if self.circuit is not Circuit.OPEN or now < self.retry_at:
             return self
         return replace(self, circuit=Circuit.HALF_OPEN, since=now, failures=0, successes=0)
+
+    def _usual(self, took: float) -> float:
+        if took <= 0:
+            return self.usual
+        return self.usual + (took - self.usual) * NEWEST if self.usual else took
 
     @property
     def slow_after(self) -> float:

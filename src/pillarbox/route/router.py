@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+from uuid import UUID
 
 from pillarbox.model.provider import Provider
 from pillarbox.model.routing import DEFAULT_ORDER, Facts, Rule
@@ -20,14 +22,14 @@ class Router:
     """The rules and providers of an installation, ready to be asked."""
 
     def __init__(self, rules: Iterable[Rule], providers: Iterable[Provider]) -> None:
-        enabled = [rule for rule in rules if rule.enabled]
-        own_first = sorted(enabled, key=lambda rule: (rule.tenant_id is None, rule.place, rule.id))
-        self._general = [rule for rule in own_first if rule.tenant_id is None]
-        tenants = {rule.tenant_id for rule in enabled if rule.tenant_id is not None}
-        self._by_tenant = {
-            tenant: [rule for rule in own_first if rule.tenant_id in (tenant, None)] for tenant in tenants
-        }
-        self._default = Chosen(None, [one.id for one in sorted(providers, key=_preference)])
+        ordered = sorted((rule for rule in rules if rule.enabled), key=lambda rule: (rule.place, rule.id))
+        self._general = [rule for rule in ordered if rule.tenant_id is None]
+        own: defaultdict[int, list[Rule]] = defaultdict(list)
+        for rule in ordered:
+            if rule.tenant_id is not None:
+                own[rule.tenant_id].append(rule)
+        self._by_tenant = {tenant: [*some, *self._general] for tenant, some in own.items()}
+        self.default = Chosen(None, _default_order(providers))
 
     def rules_for(self, tenant_id: int) -> Sequence[Rule]:
         """The rules that hold for a tenant, in the order in which they are tried."""
@@ -38,12 +40,24 @@ class Router:
         for rule in self.rules_for(facts.tenant_id):
             if rule.match.misses(facts) is None:
                 return Chosen(rule, _drawn(rule, chance))
-        return self._default
+        return self.default
 
     @property
     def simple(self) -> Chosen | None:
         """The choice for every mail, when there are no rules at all."""
-        return None if self._general or self._by_tenant else self._default
+        return None if self._general or self._by_tenant else self.default
+
+
+def chance_of(message_id: UUID) -> float:
+    """The chance with which a message draws: of its own bits, so that all its attempts and recipients go one way."""
+    return (message_id.int & 0xFFFFFF) / 0x1000000
+
+
+def _default_order(providers: Iterable[Provider]) -> list[int]:
+    """By kind, then by age. What captures stands in for nobody: a mail that fails over to it would never arrive."""
+    ordered = sorted(providers, key=_preference)
+    leaving = [one for one in ordered if one.kind != "capture"]
+    return [one.id for one in (leaving if any(one.enabled for one in leaving) else ordered)]
 
 
 def _preference(provider: Provider) -> tuple[int, int]:
@@ -60,5 +74,5 @@ def _drawn(rule: Rule, chance: float) -> Sequence[int]:
     for weight, first in ranked:
         mark -= weight
         if mark < 0:
-            return [first, *(provider for weight, provider in ranked if provider != first and weight > 0)]
-    return [provider for weight, provider in ranked if weight > 0] or rule.providers
+            return [first, *(provider for _, provider in ranked if provider != first)]
+    return [provider for _, provider in ranked]

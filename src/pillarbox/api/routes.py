@@ -1,0 +1,206 @@
+"""Routes for administrators, why mails take which, and how providers are."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+from fastapi import Path, Query
+from starlette.responses import Response
+
+from pillarbox.api.described import BODY, needs, problems
+from pillarbox.api.fields import NAME
+from pillarbox.api.granting import settings_told
+from pillarbox.api.route_models import (
+    AnyMailToExplain,
+    Explanations,
+    MailToExplain,
+    NewRoute,
+    ProviderEventList,
+    ProviderEventShown,
+    ProviderHealthList,
+    RouteChange,
+    RouteList,
+    RouteShown,
+    explained,
+    health_shown,
+    route_shown,
+)
+from pillarbox.api.routing import Who, json_response, router
+from pillarbox.errors import NotFound
+from pillarbox.model.access import Scope, Tenant
+from pillarbox.route import asked as asking
+from pillarbox.store import health, tenants
+from pillarbox.store import routes as store
+from pillarbox.store.health import HealthRow
+
+if TYPE_CHECKING:
+    from pillarbox.route.explain import Explanation
+    from pillarbox.store.database import Database
+
+routes = router()
+ADMIN = needs(Scope.ADMIN)
+RouteId = Annotated[int, Path(ge=1, le=2**31 - 1, description="The route's id.")]
+Tenant_ = Annotated[
+    str | None, Query(pattern=NAME, description="Only those that hold for this tenant: its own, and those for all.")
+]
+Provider = Annotated[str | None, Query(pattern=NAME, description="Only of this provider.")]
+Limit = Annotated[int, Query(ge=1, le=200)]
+Before = Annotated[int | None, Query(ge=1, le=2**63 - 1, description="Older than the event with this id.")]
+MAIL = "Give `message_id`, or describe a mail that nobody has sent yet. It is told as it would be decided now."
+
+
+@routes.post(
+    "/routes/explain",
+    operation_id="explain_route",
+    summary="Tell which route a mail takes, and why",
+    description=f"{MAIL} Names the tenant's own rules and those for all, and the providers.",
+    response_model=Explanations,
+    responses=problems("not-found", "invalid-setting", *BODY),
+    openapi_extra=needs(Scope.READ),
+    tags=["routes"],
+)
+async def explain_route(asked: Who, mail: MailToExplain) -> Response:
+    tenant = asked.tenant
+    found = await _explain(asked.app.database, mail, tenant, tenant.id)
+    return json_response(explained(found, foreign=False))
+
+
+@routes.post(
+    "/admin/routes/explain",
+    operation_id="admin_explain_route",
+    summary="Tell which route any mail takes, and why",
+    description=MAIL,
+    response_model=Explanations,
+    responses=problems("not-found", "invalid-setting", *BODY),
+    openapi_extra=ADMIN,
+    tags=["admin"],
+)
+async def admin_explain_route(asked: Who, mail: AnyMailToExplain) -> Response:
+    tenant = await tenants.get_tenant(asked.app.database, mail.tenant)
+    return json_response(explained(await _explain(asked.app.database, mail, tenant, None), foreign=True))
+
+
+async def _explain(database: Database, mail: MailToExplain, tenant: Tenant, only_of: int | None) -> list[Explanation]:
+    if mail.message_id is not None:
+        return await asking.explain_message(database, mail.message_id, only_of)
+    with settings_told():
+        facts = asking.facts_of(
+            tenant, mail.from_, mail.to or "", lane=mail.lane, class_name=mail.class_, kind=mail.kind, tags=mail.tags,
+            size=mail.size,
+        )  # fmt: skip
+    return [(await asking.load_world(database)).explain(facts, raw=mail.raw)]
+
+
+@routes.get(
+    "/admin/routes",
+    operation_id="admin_list_routes",
+    summary="List the routes",
+    description="In the order in which they are tried: tenants' own, then those for all.",
+    response_model=RouteList,
+    responses=problems("not-found", "invalid-request"),
+    openapi_extra=ADMIN,
+    tags=["admin"],
+)
+async def list_routes(asked: Who, tenant: Tenant_ = None) -> Response:
+    found = await store.list_routes(asked.app.database, tenant)
+    return json_response(RouteList(routes=[route_shown(one) for one in found]))
+
+
+@routes.post(
+    "/admin/routes",
+    operation_id="admin_add_route",
+    summary="Add a route",
+    description="Workers know it within seconds.",
+    status_code=201,
+    response_model=RouteShown,
+    responses=problems("not-found", "taken", "invalid-setting", *BODY),
+    openapi_extra=ADMIN,
+    tags=["admin"],
+)
+async def add_route(asked: Who, new: NewRoute) -> Response:
+    with settings_told():
+        added = await store.add_route(asked.app.database, **{"tenant": None} | new.given())
+    return json_response(route_shown(added), 201)
+
+
+@routes.get(
+    "/admin/routes/{route_id}",
+    operation_id="admin_get_route",
+    summary="Show a route",
+    response_model=RouteShown,
+    responses=problems("not-found"),
+    openapi_extra=ADMIN,
+    tags=["admin"],
+)
+async def get_route(asked: Who, route_id: RouteId) -> Response:
+    return json_response(route_shown(await store.get_route(asked.app.database, route_id)))
+
+
+@routes.patch(
+    "/admin/routes/{route_id}",
+    operation_id="admin_change_route",
+    summary="Change or move a route",
+    description="Changes what is given, and nothing else. Workers know it within seconds.",
+    response_model=RouteShown,
+    responses=problems("not-found", "taken", "invalid-setting", *BODY),
+    openapi_extra=ADMIN,
+    tags=["admin"],
+)
+async def change_route(asked: Who, route_id: RouteId, change: RouteChange) -> Response:
+    with settings_told():
+        changed = await store.change_route(asked.app.database, route_id, **change.given())
+    return json_response(route_shown(changed))
+
+
+@routes.delete(
+    "/admin/routes/{route_id}",
+    operation_id="admin_remove_route",
+    summary="Remove a route",
+    description="Mails that wait are routed by what is left.",
+    status_code=204,
+    responses=problems("not-found"),
+    openapi_extra=ADMIN,
+    tags=["admin"],
+)
+async def remove_route(asked: Who, route_id: RouteId) -> Response:
+    await store.remove_route(asked.app.database, route_id)
+    return Response(status_code=204)
+
+
+@routes.get(
+    "/admin/providers/health",
+    operation_id="admin_provider_health",
+    summary="Show how the providers are",
+    description="Circuit breakers, checks, pauses, and what is spent of the month's budgets.",
+    response_model=ProviderHealthList,
+    responses=problems(),
+    openapi_extra=ADMIN,
+    tags=["admin"],
+)
+async def provider_health(asked: Who) -> Response:
+    usage = await health.list_usage(asked.app.database)
+    rows = await health.list_health(asked.app.database)
+    shown = [health_shown(one, rows.get(one.id, HealthRow())) for one in usage.values() if not one.removed]
+    return json_response(ProviderHealthList(providers=shown))
+
+
+@routes.get(
+    "/admin/providers/events",
+    operation_id="admin_provider_events",
+    summary="List what became of providers",
+    description="Breakers that opened and closed, pauses, checks that failed; newest first.",
+    response_model=ProviderEventList,
+    responses=problems("not-found", "invalid-request"),
+    openapi_extra=ADMIN,
+    tags=["admin"],
+)
+async def provider_events(asked: Who, provider: Provider = None, limit: Limit = 50, before: Before = None) -> Response:
+    database = asked.app.database
+    wanted = None
+    if provider is not None:
+        wanted = next((one.id for one in (await health.list_usage(database)).values() if one.name == provider), None)
+        if wanted is None:
+            raise NotFound("there is no such provider")
+    found = await health.list_events(database, wanted, limit, before)
+    return json_response(ProviderEventList(events=[ProviderEventShown(**asdict(one)) for one in found]))

@@ -1,0 +1,50 @@
+-- name: list_rules
+-- Every rule of every tenant, and those for all: a tenant's own before the others, each in their order.
+SELECT r.id, r.name, r.tenant_id, r.place, r.sender_domains, r.recipient_domains, r.tags, r.lanes, r.classes, r.kinds,
+  r.min_size, r.max_size, r.providers, r.weights, r.enabled, r.created_at, t.name AS tenant
+FROM pillarbox.routes r LEFT JOIN pillarbox.tenants t ON t.id = r.tenant_id
+ORDER BY r.tenant_id NULLS LAST, r.place, r.id
+
+-- name: lock_routes
+-- Let those who change rules do it after each other: places are given anew each time. Readers do not wait.
+LOCK TABLE pillarbox.routes IN SHARE ROW EXCLUSIVE MODE
+
+-- name: rules_of
+-- The ids of the rules of tenant $1 (null: those for all), in their order.
+SELECT id, name FROM pillarbox.routes WHERE tenant_id IS NOT DISTINCT FROM $1::int4 ORDER BY place, id
+
+-- name: add_rule
+-- Add a rule, still without its place; no row when its tenant (or all) has one of that name.
+INSERT INTO pillarbox.routes (tenant_id, name, place, sender_domains, recipient_domains, tags, lanes, classes, kinds,
+  min_size, max_size, providers, weights, enabled)
+VALUES ($1, $2, 0, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+ON CONFLICT (coalesce(tenant_id, 0), name) DO NOTHING RETURNING id
+
+-- name: change_rule
+-- Give a rule ($1) all that it is made of anew, but for its place and its tenant.
+UPDATE pillarbox.routes
+SET name = $2, sender_domains = $3, recipient_domains = $4, tags = $5, lanes = $6, classes = $7, kinds = $8, min_size = $9,
+  max_size = $10, providers = $11, weights = $12, enabled = $13
+WHERE id = $1
+
+-- name: place_rules
+-- Give rules the places in which they stand in $1, from 1 on.
+UPDATE pillarbox.routes r SET place = wanted.place
+FROM unnest($1::int4[]) WITH ORDINALITY AS wanted(id, place) WHERE r.id = wanted.id AND r.place <> wanted.place
+
+-- name: remove_rule
+-- Remove a rule.
+DELETE FROM pillarbox.routes WHERE id = $1
+
+-- name: provider_names
+-- Every provider that is there, or that a rule still names.
+SELECT id, name, enabled, removed_at IS NOT NULL AS removed FROM pillarbox.providers p
+WHERE removed_at IS NULL OR EXISTS (SELECT FROM pillarbox.routes r WHERE p.id = ANY (r.providers))
+
+-- name: classes_missing
+-- Those of these classes that are not there.
+SELECT w.name FROM unnest($1::text[]) AS w(name) WHERE NOT EXISTS (SELECT FROM pillarbox.classes c WHERE c.name = w.name)
+
+-- name: chosen_providers
+-- The providers that people chose for deliveries of message $1, by the deliveries' numbers.
+SELECT n, via FROM pillarbox.deliveries WHERE message_id = $1 AND via IS NOT NULL

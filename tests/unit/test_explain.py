@@ -1,0 +1,287 @@
+"""Why a mail leaves through which provider: rules tried, providers skipped, what is kept for whom."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pillarbox.deliver import journey
+from pillarbox.deliver.transports.capture import CaptureTransport
+from pillarbox.deliver.transports.mailgun import Mailgun
+from pillarbox.deliver.transports.sendgrid import SendGrid
+from pillarbox.deliver.transports.ses import Ses
+from pillarbox.deliver.transports.smtp import SmtpTransport
+from pillarbox.model.delivery import LANES
+from pillarbox.model.provider import Provider
+from pillarbox.model.routing import DEFAULT_ORDER, Facts, Match, Rule
+from pillarbox.route.asked import CARRIES, Carries
+from pillarbox.route.explain import PATIENCE, SOON, Explanation, Fate, Standing, Use, UsedUp, Why, explain
+from pillarbox.route.health import Circuit
+from pillarbox.route.reserves import Rate, Usage, kept_from, next_month, used_up
+from pillarbox.route.router import Router, chance_of
+
+NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
+LATER = NOW + timedelta(hours=1)
+SHOP = 2
+MAIL = Facts(SHOP, "shop.example", "mail.example", kind="receipt", tags=("a", "b"), size=5000)
+NAMES = {1: "first", 2: "second", 3: "third"}
+
+
+def standing(id: int, **more: Any) -> Standing:
+    return Standing(**{"id": id, "name": NAMES[id], "kind": "smtp"} | more)
+
+
+def told(*rules: Rule, facts: Facts = MAIL, raw: bool = False, chance: float = 0.0, **more: Any) -> Explanation:
+    """The explanation where the first provider stands like this, and the others are well."""
+    providers = [Provider(id, name, "smtp", {}, None) for id, name in NAMES.items()]
+    standings = {id: standing(id) for id in NAMES} | {1: standing(1, **more)}
+    return explain(Router(rules, providers), facts, standings, NOW, raw=raw, chance=chance)
+
+
+def rule(id: int, *providers: int, tenant: int | None = SHOP, weights: Any = None, **match: Any) -> Rule:
+    return Rule(id, f"rule{id}", tenant, id, Match(**match), providers or (1, 2), weights)
+
+
+# --- rules
+
+
+@pytest.mark.req("REQ-QUEUE-E002")
+def test_every_rule_that_was_tried_says_why_it_did_not_fit() -> None:
+    rules = [
+        rule(1, lanes=("bulk",)), rule(2, tags=("x", "y")), rule(3, recipient_domains=("other.example",)),
+        rule(4, 3, max_size=5000), rule(5, 1),
+    ]  # fmt: skip
+    found = told(*rules)
+    assert [(one.rule.name, one.misses, one.has, one.wants) for one in found.tried] == [
+        ("rule1", "lanes", "normal", "bulk"),
+        ("rule2", "tags", "a, b", "x, y"),
+        ("rule3", "recipient_domains", "mail.example", "other.example"),
+        ("rule4", None, "", ""),
+    ]
+    assert (found.rule, found.used and found.used.name) == (rules[3], "third")
+
+
+@pytest.mark.parametrize(
+    ("match", "has", "wants"),
+    [
+        ({"sender_domains": ("x.example", "*.y.example")}, "shop.example", "x.example, *.y.example"),
+        ({"classes": ("bulk",)}, "transactional", "bulk"),
+        ({"kinds": ("welcome",)}, "receipt", "welcome"),
+        ({"min_size": 5001}, "5000", "5001"),
+        ({"max_size": 4999}, "5000", "4999"),
+    ],
+)
+def test_what_the_mail_has_and_what_the_rule_wants(match: dict[str, Any], has: str, wants: str) -> None:
+    [one] = told(rule(1, **match)).tried
+    assert (one.misses, one.has, one.wants) == (next(iter(match)), has, wants)
+
+
+def test_a_mail_without_kind_and_tags() -> None:
+    bare = Facts(SHOP, "shop.example", "mail.example")
+    found = told(rule(1, kinds=("k",)), rule(2, tags=("t",)), facts=bare)
+    assert [one.has for one in found.tried] == ["none", "none"]
+
+
+@pytest.mark.req("REQ-QUEUE-S007")
+def test_without_a_rule_the_default_order_is_told() -> None:
+    found = told()
+    assert (found.rule, found.tried) == (None, [])
+    assert [(one.name, one.use) for one in found.providers] == [
+        ("first", Use.USED), ("second", Use.NEXT), ("third", Use.NEXT),
+    ]  # fmt: skip
+    assert found.fate is Fate.LEAVES
+
+
+def test_others_rules_are_not_told() -> None:
+    assert told(rule(1, tenant=99), rule(2, 2, tenant=None)).tried[0].rule.name == "rule2"
+
+
+def test_shares_of_weighted_providers() -> None:
+    weighted = rule(1, 2, 1, 3, weights=(30, 70, 0))
+    found = told(weighted)
+    assert [(one.name, one.share) for one in found.providers] == [("first", 0.7), ("second", 0.3), ("third", 0.0)]
+    assert [one.name for one in told(weighted, chance=0.99).providers] == ["second", "first", "third"]
+    assert [one.share for one in told(rule(1, 2, 1)).providers] == [None, None]
+
+
+def test_a_persons_choice_comes_before_all_rules() -> None:
+    found = explain(Router([rule(1, 1)], []), MAIL, {id: standing(id) for id in NAMES}, NOW, via=3)
+    assert (found.via, found.rule, found.tried) == (3, None, ())
+    assert [(one.name, one.use) for one in found.providers] == [("third", Use.USED)]
+
+
+def test_a_choice_that_was_removed_since_counts_no_more() -> None:
+    standings = {id: standing(id) for id in NAMES} | {3: standing(3, removed=True)}
+    found = explain(Router([rule(1, 1)], []), MAIL, standings, NOW, via=3)
+    assert (found.via, [one.name for one in found.providers]) == (None, ["first"])
+
+
+@given(st.uuids())
+def test_a_message_draws_always_the_same(id: UUID) -> None:
+    assert 0 <= chance_of(id) < 1
+    assert chance_of(id) == chance_of(UUID(str(id)))
+
+
+# --- providers
+
+SKIPPED: list[tuple[dict[str, Any], Why, str, datetime | None]] = [
+    ({"enabled": False}, Why.DISABLED, "is disabled", None),
+    ({"removed": True, "enabled": False}, Why.REMOVED, "was removed", None),
+    ({"takes_parts": True}, Why.RAW, "cannot carry raw mails", None),
+    ({"max_bytes": 4999}, Why.TOO_BIG, "takes at most 4,999 octets", None),
+    ({"circuit": Circuit.OPEN, "reason": "timeout", "retry_at": LATER}, Why.BREAKER_OPEN,
+     "its breaker is open after timeout", LATER),
+    ({"held_until": LATER}, Why.PAUSED, "asked for a pause", LATER),
+    ({"used_up": [UsedUp(Why.BUDGET, LATER)]}, Why.BUDGET, "its budget is used up", LATER),
+    ({"used_up": [UsedUp(Why.RATE, LATER)]}, Why.RATE, "its rate is used up", LATER),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("more", "why", "said", "until"), SKIPPED)
+def test_why_a_provider_is_skipped(more: dict[str, Any], why: Why, said: str, until: datetime | None) -> None:
+    found = told(raw=True, **more)
+    first, second, third = found.providers
+    assert (first.use, second.use, third.use) == (Use.SKIPPED, Use.USED, Use.NEXT)
+    assert [(one.why, one.said, one.until) for one in first.notes] == [(why, said, until)]
+    assert found.used == second
+
+
+def test_every_reason_has_a_case() -> None:
+    assert {one[1] for one in SKIPPED} == set(Why) - {Why.HALF_OPEN}
+
+
+def test_a_provider_that_no_longer_exists_at_all() -> None:
+    found = explain(Router([rule(1, 77, 2)], []), MAIL, {2: standing(2)}, NOW)
+    assert [(one.name, one.use) for one in found.providers] == [("#77", Use.SKIPPED), ("second", Use.USED)]
+
+
+def test_several_reasons_are_all_told() -> None:
+    found = told(raw=True, takes_parts=True, max_bytes=1, circuit=Circuit.OPEN, held_until=LATER)
+    assert [one.why for one in found.providers[0].notes] == [Why.RAW, Why.TOO_BIG, Why.BREAKER_OPEN, Why.PAUSED]
+
+
+def test_mails_wait_for_what_passes_soon() -> None:
+    pause, rate = NOW + PATIENCE, NOW + SOON
+    for soon, more in ((pause, {"held_until": pause}), (rate, {"used_up": [UsedUp(Why.RATE, rate)]})):
+        first = told(**more).providers[0]
+        assert first.use is Use.USED
+        assert first.notes[0].until == soon
+        assert "mails wait for it" in first.notes[0].said
+    assert told(held_until=pause + timedelta(seconds=1)).providers[0].use is Use.SKIPPED
+
+
+def test_soon_means_the_same_to_the_worker() -> None:
+    assert (SOON.total_seconds(), PATIENCE.total_seconds()) == (journey.SHORT_WAIT, journey.LONGEST_PAUSE)
+
+
+def test_a_pause_that_is_over_is_none() -> None:
+    assert told(held_until=NOW).providers[0].notes == []
+
+
+def test_a_half_open_one_is_used() -> None:
+    first = told(circuit=Circuit.HALF_OPEN, reason="timeout").providers[0]
+    assert (first.use, first.notes[0].why) == (Use.USED, Why.HALF_OPEN)
+    assert first.notes[0].said == "is being tried again after timeout: one mail at a time"
+
+
+def test_limits_that_are_just_kept() -> None:
+    assert told(max_bytes=5000).providers[0].use is Use.USED
+    assert told(takes_parts=True).providers[0].use is Use.USED  # not a raw mail
+
+
+@pytest.mark.parametrize(
+    ("more", "fate"),
+    [
+        ({}, Fate.LEAVES),
+        ({"enabled": False}, Fate.WAITS),
+        ({"removed": True}, Fate.WAITS),
+        ({"circuit": Circuit.OPEN}, Fate.WAITS),
+        ({"held_until": LATER}, Fate.WAITS),
+        ({"max_bytes": 1}, Fate.FAILS),
+        ({"max_bytes": 1, "circuit": Circuit.OPEN}, Fate.FAILS),  # nor would it when it is back
+        ({"takes_parts": True}, Fate.FAILS),
+    ],
+)
+def test_what_becomes_of_a_mail_with_one_provider(more: dict[str, Any], fate: Fate) -> None:
+    assert told(rule(1, 1), raw=True, **more).fate is fate
+
+
+def test_a_mail_that_somebody_could_carry_waits() -> None:
+    standings = {1: standing(1, max_bytes=1), 2: standing(2, circuit=Circuit.OPEN), 3: standing(3, enabled=False)}
+    assert explain(Router([rule(1, 1, 2)], []), MAIL, standings, NOW).fate is Fate.WAITS
+    assert explain(Router([rule(1, 1, 3)], []), MAIL, standings, NOW).fate is Fate.FAILS
+
+
+def test_what_kinds_carry_is_what_their_transports_carry() -> None:
+    kinds: dict[str, Any] = {
+        "sendgrid": SendGrid, "ses": Ses, "mailgun": Mailgun, "smtp": SmtpTransport,
+        "capture": CaptureTransport,
+    }  # fmt: skip
+    assert kinds.keys() == set(DEFAULT_ORDER)
+    for kind, transport in kinds.items():
+        limits = transport.limits
+        assert CARRIES.get(kind, Carries()) == (limits.max_bytes, limits.takes_parts), kind
+
+
+# --- what is kept for whom
+
+
+def test_reserves_by_lane() -> None:
+    assert [kept_from(lane, 10, 20) for lane in LANES] == [0, Decimal("0.1"), Decimal("0.3")]
+    assert [kept_from(lane, 0, 0) for lane in LANES] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("spent", "stopped"),
+    [(0, ""), (69, ""), (70, "bulk"), (89, "bulk"), (90, "normal bulk"), (99, "normal bulk"),
+     (100, "urgent normal bulk")],
+)  # fmt: skip
+def test_password_resets_leave_when_the_newsletter_has_eaten_the_budget(spent: int, stopped: str) -> None:
+    usage = Usage((), Decimal(spent), Decimal(1), Decimal(100))
+    assert [lane for lane in LANES if used_up(usage, lane, NOW)] == stopped.split()
+
+
+def test_a_budget_is_used_up_until_the_next_month() -> None:
+    [found] = used_up(Usage((), Decimal(5), Decimal(1), Decimal(5)), "urgent", NOW)
+    assert (found.why, found.until) == (Why.BUDGET, datetime(2030, 2, 1, tzinfo=UTC))
+    assert next_month(datetime(2030, 12, 31, 23, 59, tzinfo=UTC)) == datetime(2031, 1, 1, tzinfo=UTC)
+
+
+def test_without_a_budget_nothing_is_used_up() -> None:
+    assert used_up(Usage((), Decimal(10**9)), "bulk", NOW) == []
+
+
+def test_the_longest_wait_of_a_rate_counts() -> None:
+    rates = [Rate(10, 1, NOW + timedelta(seconds=1)), Rate(100, 3600, NOW + timedelta(hours=1)), Rate(5, 86400, None)]
+    [found] = used_up(Usage(rates), "normal", NOW)
+    assert found.why is Why.RATE
+    # Ten in an hour may leave in one go: the tenth place is free again when nine are left of them.
+    assert found.until == NOW + timedelta(seconds=3600 - 9 * 36)
+
+
+def test_a_days_burst_is_reserved_a_seconds_is_not() -> None:
+    def stopped(*rates: Rate) -> list[str]:
+        return [lane for lane in LANES if used_up(Usage(rates), lane, NOW)]
+
+    # Of a hundred that may leave in one go, 75 have.
+    day = Rate(1000, 86400, NOW + timedelta(seconds=75 * 86.4), reserved=True)
+    assert stopped(day) == ["bulk"]
+    assert stopped(Rate(day.most, day.seconds, day.used_until)) == []
+    fresh = Rate(1000, 86400, None, reserved=True)
+    assert stopped(fresh) == []
+
+
+@given(st.integers(0, 100), st.integers(0, 100), st.integers(1, 10**6), st.floats(0, 90_000))
+def test_a_higher_lane_never_waits_longer(urgent: int, normal: int, most: int, ahead: float) -> None:
+    usage = Usage(
+        [Rate(most, 86400, NOW + timedelta(seconds=ahead), reserved=True)], reserve_urgent=urgent,
+        reserve_normal=min(normal, 100 - urgent),
+    )  # fmt: skip
+    waits = [max((one.until for one in used_up(usage, lane, NOW)), default=NOW) for lane in LANES]
+    assert waits == sorted(waits)
