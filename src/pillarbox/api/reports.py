@@ -1,0 +1,72 @@
+"""`/reports`: bounce mails and complaints, as they came, from whoever receives them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from pillarbox.api.bodies import check_media_type
+from pillarbox.api.described import BODY, needs, problems
+from pillarbox.api.problems import Problem
+from pillarbox.api.routing import Who, context_of, json_response, router
+from pillarbox.model.access import Scope
+from pillarbox.model.delivery import delivery_id
+from pillarbox.model.outcome import Reason
+from pillarbox.track.feedback.base import Kind
+from pillarbox.track.reports import NotAReport
+
+routes = router()
+MAIL = "message/rfc822"
+
+
+class HeardOf(BaseModel):
+    """What a report says of one recipient."""
+
+    kind: Kind
+    delivery: Annotated[str | None, Field(description="Null: no message of yours is found that this is about.")]
+    reason: Reason | None
+    hard: Annotated[bool, Field(description="The address will not be written to again.")]
+    new: Annotated[bool, Field(description="False: it was reported before, and changed nothing.")]
+
+
+class Reported(BaseModel):
+    """What a report says."""
+
+    events: list[HeardOf]
+
+
+@routes.post(
+    "/reports",
+    operation_id="report",
+    summary="Hand in a bounce mail or a complaint",
+    description="Takes a whole mail as it was received: a delivery report (RFC 3464) or a complaint (RFC 5965). It"
+    " counts like the feedback of a provider, for your own messages only.",
+    response_model=Reported,
+    responses=problems(*BODY),
+    openapi_extra=needs(Scope.MANAGE)
+    | {"requestBody": {"required": True, "content": {MAIL: {"schema": {"type": "string"}}}}},
+    tags=["messages"],
+)
+async def report(asked: Who, request: Request) -> Response:
+    check_media_type(request.headers, MAIL)
+    app, bodies = context_of(request)
+    with bodies.hold(app.settings.feedback_max_body) as body:
+        mail = await body.read(request.headers, request.receive)
+        try:
+            heard = await app.hear_report(mail, asked.tenant.id)
+        except NotAReport as error:
+            raise Problem("invalid-request", str(error), code="no_report", field="body") from None
+    events = [
+        HeardOf(
+            kind=one.kind,
+            delivery=delivery_id(found.message_id, found.n) if found else None,
+            reason=one.reason,
+            hard=one.hard,
+            new=found is not None and found.is_new,
+        )
+        for one, found in heard
+    ]
+    return json_response(Reported(events=events))

@@ -1,0 +1,210 @@
+"""Amazon SES through SNS: notifications of topics that we expect, signed with a certificate of Amazon's.
+
+https://docs.aws.amazon.com/ses/latest/dg/notification-contents.html
+https://docs.aws.amazon.com/ses/latest/dg/event-publishing-retrieving-sns-contents.html
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from pillarbox.errors import Forged
+from pillarbox.model.outcome import Reason
+from pillarbox.telemetry import logs
+from pillarbox.track.feedback.base import Heard, Kind, Posted
+from pillarbox.track.feedback.sns import Certificates, check_signature, confirm
+from pillarbox.track.feedback.words import UNHAPPY, check_time, id_of, message_of, part, reason_of, text_of
+
+if TYPE_CHECKING:
+    from pillarbox.model.provider import Provider
+
+log = logs.get("pillarbox.feedback")
+NOTIFICATION, SUBSCRIPTION, UNSUBSCRIPTION = "Notification", "SubscriptionConfirmation", "UnsubscribeConfirmation"
+TYPES = frozenset({NOTIFICATION, SUBSCRIPTION, UNSUBSCRIPTION})
+
+KINDS = {
+    "Send": Kind.ACCEPTED,
+    "Delivery": Kind.DELIVERED,
+    "Bounce": Kind.BOUNCED,
+    "Complaint": Kind.COMPLAINED,
+    "DeliveryDelay": Kind.DEFERRED,
+    "Reject": Kind.DROPPED,
+    "Rendering Failure": Kind.DROPPED,
+    "Open": Kind.OPENED,
+    "Click": Kind.CLICKED,
+    "Subscription": Kind.UNSUBSCRIBED,
+}
+# Where each says what it is about, and the names of its recipients in there.
+DETAILS = {
+    "Send": ("send", None),
+    "Delivery": ("delivery", "recipients"),
+    "Bounce": ("bounce", "bouncedRecipients"),
+    "Complaint": ("complaint", "complainedRecipients"),
+    "DeliveryDelay": ("deliveryDelay", "delayedRecipients"),
+    "Reject": ("reject", None),
+    "Rendering Failure": ("failure", None),
+    "Open": ("open", None),
+    "Click": ("click", None),
+    "Subscription": ("subscription", None),
+}
+SUBTYPES = {
+    "NoEmail": Reason.INVALID_RECIPIENT,
+    "Suppressed": Reason.SUPPRESSED,
+    "OnAccountSuppressionList": Reason.SUPPRESSED,
+    "MailboxFull": Reason.MAILBOX_FULL,
+    "MessageTooLarge": Reason.TOO_BIG,
+    "ContentRejected": Reason.POLICY,
+    "AttachmentRejected": Reason.POLICY,
+    "SpamDetected": Reason.POLICY,
+    "IPFailure": Reason.BLOCKED_SENDER,
+}
+# What one recipient does; SES does not say which.
+BY_ONE = {"Open", "Click", "Subscription"}
+# A message has at most so many recipients, and so has what is said of it.
+MOST_RECIPIENTS = 100
+
+
+class SesFeedback:
+    """Needs the setting `topics`: the ARNs of the topics that SES publishes to.
+
+    Where `url` says that this is no SES but a twin on this machine, certificates may come from there.
+    """
+
+    def __init__(self, provider: Provider, window: float) -> None:
+        topics = provider.settings.get("topics") or ()
+        self._topics = frozenset([topics] if isinstance(topics, str) else topics)
+        self._certificates = Certificates(provider.settings.get("url"))
+        self._window = window
+        self._provider = provider.name
+
+    async def verify(self, posted: Posted, now: float) -> None:
+        """The topic comes first: nothing is fetched for strangers."""
+        envelope = _envelope(posted.body)
+        if not self._topics:
+            raise Forged("no_key", "the provider has no topics to take feedback from")
+        if envelope.get("Type") not in TYPES:
+            raise Forged("unsigned", "this is no message of SNS")
+        if envelope.get("TopicArn") not in self._topics:
+            raise Forged("topic", "this topic is not expected")
+        check_time(_time(envelope.get("Timestamp")), now, self._window)
+        check_signature(envelope, await self._certificates.key_of(envelope, now))
+
+    def parse(self, posted: Posted) -> Sequence[Heard]:
+        envelope = json.loads(posted.body)
+        if envelope["Type"] != NOTIFICATION:
+            return []
+        told = json.loads(envelope["Message"])
+        name = told.get("eventType") or told.get("notificationType")
+        return list(_heard(name, told, str(envelope["MessageId"]))) if name in KINDS else []
+
+    async def answer(self, posted: Posted) -> None:
+        envelope = json.loads(posted.body)
+        if envelope["Type"] == SUBSCRIPTION:
+            await confirm(envelope, self._certificates)
+            log.info("a topic was confirmed", provider=self._provider)
+        elif envelope["Type"] == UNSUBSCRIPTION:
+            log.warning("a topic sends no more feedback: it was unsubscribed", provider=self._provider)
+
+    async def close(self) -> None:
+        await self._certificates.close()
+
+
+def _envelope(body: bytes) -> Mapping[str, Any]:
+    try:
+        envelope = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Forged("unsigned", "this is no message of SNS") from None
+    if not isinstance(envelope, dict) or not all(isinstance(value, str) for value in envelope.values()):
+        raise Forged("unsigned", "this is no message of SNS")
+    return envelope
+
+
+def _time(text: object) -> float:
+    try:
+        return _moment(text).timestamp()
+    except ValueError:
+        raise Forged("unsigned", "the time stamp is missing") from None
+
+
+def _moment(text: object) -> datetime:
+    moment = datetime.fromisoformat(text) if isinstance(text, str) else None
+    if moment is None:
+        raise ValueError("not a time")
+    return moment.replace(tzinfo=moment.tzinfo or UTC)
+
+
+def _heard(name: str, told: Mapping[str, Any], envelope_id: str) -> Iterator[Heard]:
+    """One for each recipient."""
+    place, list_name = DETAILS[name]
+    mail, detail = part(told, "mail"), part(told, place)
+    recipients = detail.get(list_name) if list_name else mail.get("destination")
+    if not isinstance(recipients, list) or (name == "Subscription" and not _left(detail)):
+        return
+    if name in BY_ONE and len(recipients) > 1:
+        recipients = [None]  # nobody knows whose
+    tags = part(mail, "tags").get("pillarbox_message")
+    tagged = message_of(*(tags if isinstance(tags, list) else ()))
+    message_id = tagged or message_of(*_message_ids(mail))
+    at = _moment(detail.get("timestamp") or mail.get("timestamp"))
+    for number, one in enumerate(recipients[:MOST_RECIPIENTS]):
+        said = one if isinstance(one, dict) else {"emailAddress": one}
+        raw = {**told, "mail": {**mail, "destination": []}, place: {**detail, list_name or "recipient": one}}
+        heard = _one(KINDS[name], f"{envelope_id[:200]}:{number}", at, message_id, mail, detail, said, raw)
+        yield heard if tagged else replace(heard, doubtful=True)
+
+
+def _one(
+    kind: Kind,
+    event_id: str,
+    at: datetime,
+    message_id: UUID | None,
+    mail: Mapping[str, Any],
+    detail: Mapping[str, Any],
+    said: Mapping[str, Any],
+    raw: Mapping[str, Any],
+) -> Heard:
+    unhappy = kind in UNHAPPY
+    return Heard(
+        kind=kind,
+        event_id=event_id,
+        at=at,
+        message_id=message_id,
+        recipient=said.get("emailAddress"),
+        provider_message_id=id_of(mail.get("messageId")),
+        hard=_hard(kind, detail),
+        reason=_reason(detail, said) if unhappy else None,
+        text=text_of(said.get("diagnosticCode"), detail.get("reason"), detail.get("errorMessage")) if unhappy else None,
+        raw=raw,
+    )
+
+
+def _left(detail: Mapping[str, Any]) -> bool:
+    """Whether somebody wants no mail at all; a change of topics, or a return, is told in the same way."""
+    return part(detail, "newTopicPreferences").get("unsubscribeAll") is True
+
+
+def _message_ids(mail: Mapping[str, Any]) -> Iterator[object]:
+    """The Message-ID of the mail, where SES tells its headers."""
+    yield part(mail, "commonHeaders").get("messageId")
+    headers = mail.get("headers")
+    for header in headers if isinstance(headers, list) else ():
+        if isinstance(header, dict) and str(header.get("name")).lower() == "message-id":
+            yield header.get("value")
+
+
+def _hard(kind: Kind, detail: Mapping[str, Any]) -> bool:
+    if kind is Kind.COMPLAINED:
+        return detail.get("complaintFeedbackType") != "not-spam"
+    if kind is Kind.BOUNCED:
+        return detail.get("bounceType") == "Permanent"
+    return kind is Kind.UNSUBSCRIBED
+
+
+def _reason(detail: Mapping[str, Any], said: Mapping[str, Any]) -> Reason:
+    by_type = SUBTYPES.get(str(detail.get("bounceSubType") or detail.get("delayType")))
+    return by_type or reason_of(said.get("status"), said.get("diagnosticCode"))
