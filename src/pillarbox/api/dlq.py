@@ -1,0 +1,142 @@
+"""`/dlq`: a tenant's dead letters, to look at, to send again, to give up."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Request
+from starlette.responses import Response
+
+from pillarbox.api.described import BODY, needs, problems
+from pillarbox.api.dlq_models import (
+    DeadLetterFilter,
+    DeadLetterPage,
+    DeadLetterQuery,
+    DeadLetterSummary,
+    DeadLettersWanted,
+    Discarded,
+    Reprocess,
+    Reprocessed,
+    shown,
+)
+from pillarbox.api.door import Asked
+from pillarbox.api.listing import cursor_of, link, page_response, read_cursor
+from pillarbox.api.problems import Problem
+from pillarbox.api.routing import Who, json_response, router
+from pillarbox.errors import NotFound
+from pillarbox.model.access import Scope
+from pillarbox.store import dlq as store
+from pillarbox.store.dlq_change import Wanted, change
+from pillarbox.store.messages import Filter
+from pillarbox.store.operations import DISCARD, REPROCESS, Manner
+
+routes = router()
+
+
+@routes.get(
+    "/dlq",
+    operation_id="list_dead_letters",
+    summary="List dead letters",
+    description="Messages of which a delivery failed, newest first: those deliveries, why, what was said last, and"
+    " every attempt. With filters a page looks at a bounded number: it can be short, or empty, and have a `next`.",
+    response_model=DeadLetterPage,
+    responses=problems("invalid-request"),
+    openapi_extra=needs(Scope.READ),
+    tags=["dead letters"],
+)
+async def list_dead_letters(asked: Who, request: Request, query: Annotated[DeadLetterQuery, Query()]) -> Response:
+    before = read_cursor(query.cursor) if query.cursor else None
+    found = await store.page(asked.app.database, asked.tenant.id, query.to_filter(before), query.limit)
+    cursor = cursor_of(found.next) if found.next else None
+    there = link(request, "/dlq", cursor)
+    body = DeadLetterPage(messages=[shown(one) for one in found.messages], next_cursor=cursor, next=there)
+    return page_response(body, there)
+
+
+@routes.get(
+    "/dlq/summary",
+    operation_id="summarize_dead_letters",
+    summary="Count dead letters",
+    description="How many deliveries failed, by reason and by provider; of those that fit the filters.",
+    response_model=DeadLetterSummary,
+    responses=problems("invalid-request"),
+    openapi_extra=needs(Scope.READ),
+    tags=["dead letters"],
+)
+async def summarize_dead_letters(asked: Who, query: Annotated[DeadLetterFilter, Query()]) -> Response:
+    counts = await store.summary(asked.app.database, asked.tenant.id, query.to_filter())
+    return json_response(
+        DeadLetterSummary(
+            total=counts.total,
+            by_reason=dict(counts.reasons),
+            by_provider=dict(counts.providers),
+            complete=counts.complete,
+        )
+    )
+
+
+@routes.post(
+    "/dlq/reprocess",
+    operation_id="reprocess_dead_letters",
+    summary="Send dead letters again",
+    description="Queues failed deliveries again, with a fresh count of attempts; their history stays. Those whose"
+    " content was dropped, or which have expired, are skipped. At most `limit` in one call: ask again while something"
+    " is `left`.",
+    response_model=Reprocessed,
+    responses=problems(*BODY),
+    openapi_extra=needs(Scope.MANAGE),
+    tags=["dead letters"],
+)
+async def reprocess_dead_letters(asked: Who, given: Reprocess) -> Response:
+    manner = Manner(await _provider(asked, given.provider), given.provider, not given.reset_retry_count)
+    done = await change(asked.app.database, REPROCESS, _wanted(asked, given), manner, asked.who)
+    return json_response(
+        Reprocessed(
+            dry_run=given.dry_run,
+            requeued=done.changed,
+            left=done.left,
+            complete=done.complete,
+            suppressed=done.suppressed,
+            skipped=dict(done.skipped),
+            nothing_failed=done.unfound,
+        )
+    )
+
+
+@routes.post(
+    "/dlq/discard",
+    operation_id="discard_dead_letters",
+    summary="Give dead letters up",
+    description="Failed deliveries become `cancelled`, and are dead letters no more. At most `limit` in one call.",
+    response_model=Discarded,
+    responses=problems(*BODY),
+    openapi_extra=needs(Scope.MANAGE),
+    tags=["dead letters"],
+)
+async def discard_dead_letters(asked: Who, given: DeadLettersWanted) -> Response:
+    done = await change(asked.app.database, DISCARD, _wanted(asked, given), who=asked.who)
+    return json_response(
+        Discarded(
+            dry_run=given.dry_run,
+            discarded=done.changed,
+            left=done.left,
+            complete=done.complete,
+            nothing_failed=done.unfound,
+        )
+    )
+
+
+def _wanted(asked: Asked, given: DeadLettersWanted) -> Wanted:
+    which = given.filter.to_filter() if given.filter else Filter()
+    return Wanted(asked.tenant.id, given.message_ids, which, given.limit, given.dry_run)
+
+
+async def _provider(asked: Asked, name: str | None) -> int | None:
+    """The chosen provider; one that this tenant's mails cannot leave through is answered as one that is not there."""
+    if name is None:
+        return None
+    try:
+        return await store.provider_id(asked.app.database, name, asked.tenant.id)
+    except NotFound:
+        detail = "there is no such provider, or it is switched off, or only other tenants use it"
+        raise Problem("invalid-request", detail, code="unknown_provider", field="provider") from None

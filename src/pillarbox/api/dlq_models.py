@@ -1,0 +1,175 @@
+"""Dead letters as they are asked for and shown."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from pillarbox.api.fields import Moment, Name, Strictly, Wanted, Whole
+from pillarbox.api.listing import Cursor
+from pillarbox.api.shown import AttemptSummary, Shown
+from pillarbox.model.delivery import Role, delivery_id
+from pillarbox.model.outcome import Reason
+from pillarbox.model.secret import MASK
+from pillarbox.store.dlq import DeadDelivery, DeadMessage
+from pillarbox.store.messages import Filter
+
+# A page holds the whole history of each.
+MOST_ON_PAGE = 100
+# Messages named, and deliveries changed, in one call.
+MOST_AT_ONCE = 1000
+
+
+class DeadLetterFilter(BaseModel):
+    """Which dead letters: all that fit. `recipient`, `sender` and `subject` match a part, whatever the case."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Annotated[Reason | None, Field(description="Why it failed.")] = None
+    recipient: Annotated[Wanted | None, Field(description="A part of the recipient's address.")] = None
+    sender: Annotated[Wanted | None, Field(description="A part of the sender.")] = None
+    subject: Annotated[Wanted | None, Field(description="A part of the subject; never of a secret one.")] = None
+    tag: Wanted | None = None
+    kind: Wanted | None = None
+    class_: Annotated[Wanted | None, Field(alias="class")] = None
+    provider: Annotated[Wanted | None, Field(description="It was last tried through this provider.")] = None
+    since: Annotated[Moment | None, Field(description="Accepted then or later.")] = None
+    until: Annotated[Moment | None, Field(description="Accepted before then.")] = None
+
+    def to_filter(self, before: UUID | None = None) -> Filter:
+        return Filter(
+            class_name=self.class_, kind=self.kind, tag=self.tag, sender=self.sender, recipient=self.recipient,
+            provider=self.provider, reason=self.reason, since=self.since, until=self.until, before=before,
+            subject=self.subject,
+        )  # fmt: skip
+
+
+class DeadLetterQuery(DeadLetterFilter):
+    """A page of those that fit."""
+
+    limit: Annotated[int, Field(ge=1, le=MOST_ON_PAGE)] = 20
+    cursor: Cursor = None
+
+
+class DeadDeliveryShown(Shown):
+    """One recipient that did not get the message."""
+
+    id: str
+    recipient: str
+    role: Role
+    reason: Annotated[str | None, Field(description="Why it failed.")]
+    error: Annotated[str | None, Field(description="What the provider said last, redacted.")]
+    failed_at: datetime | None
+    provider: str | None
+    attempts_made: Annotated[int, Field(description="Since it was last queued by a person.")]
+    attempts: Annotated[list[AttemptSummary], Field(description="All of them, also from before it was queued again.")]
+
+
+class DeadLetter(Shown):
+    """A message of which something failed, and the deliveries that did."""
+
+    id: UUID
+    created_at: datetime
+    sender: Annotated[str, Field(alias="from")]
+    subject: Annotated[str, Field(description="`****` when the class is secret.")]
+    class_: Annotated[str, Field(alias="class")]
+    kind: str | None
+    priority: str
+    tags: list[str]
+    size: Annotated[int, Field(description="Octets when it is sent, roughly.")]
+    expires_at: datetime | None
+    blocked: Annotated[
+        str | None, Field(description="Why it cannot be sent again: `content_purged` or `expired`; null: it can.")
+    ]
+    deliveries: list[DeadDeliveryShown]
+
+
+class DeadLetterPage(Shown):
+    """Dead letters, newest first. With filters a page can be short before the end: go on while there is a `next`."""
+
+    messages: list[DeadLetter]
+    next_cursor: Annotated[str | None, Field(description="Give it as `cursor` for the next page; null at the end.")]
+    next: Annotated[str | None, Field(description="The address of the next page; null at the end.")]
+
+
+class DeadLetterSummary(Shown):
+    """How many deliveries failed."""
+
+    total: int
+    by_reason: Annotated[dict[str, int], Field(description="Most first.")]
+    by_provider: Annotated[dict[str, int], Field(description="By the provider tried last; most first.")]
+    complete: Annotated[bool, Field(description="False: there are more, which were not counted.")]
+
+
+class DeadLettersWanted(Strictly):
+    """Which dead letters to change: those of `message_ids`, or all that fit `filter`, which may be empty."""
+
+    message_ids: Annotated[list[UUID] | None, Field(min_length=1, max_length=MOST_AT_ONCE)] = None
+    filter: DeadLetterFilter | None = None
+    limit: Annotated[Whole, Field(ge=1, le=MOST_AT_ONCE, description="Most deliveries to change.")] = MOST_AT_ONCE
+    dry_run: Annotated[bool, Field(description="Only say what would be done.")] = False
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> DeadLettersWanted:
+        if (self.message_ids is None) == (self.filter is None):
+            raise ValueError("give message_ids or filter; an empty filter means all")
+        return self
+
+
+class Reprocess(DeadLettersWanted):
+    """Dead letters to send again."""
+
+    reset_retry_count: Annotated[
+        bool, Field(description="All attempts anew. If false those made count; one more is made at least.")
+    ] = True
+    provider: Annotated[Name | None, Field(description="Through this provider; null: as the routes say.")] = None
+
+
+class DeadLettersChanged(Shown):
+    """What came of it, in deliveries."""
+
+    dry_run: bool
+    left: Annotated[int, Field(description="Fit, too, but the limit was reached: ask again.")]
+    complete: Annotated[bool, Field(description="False: `left` and `skipped` were not counted to the end.")]
+    nothing_failed: Annotated[int, Field(description="Messages named that do not exist, or have nothing failed.")]
+
+
+class Discarded(DeadLettersChanged):
+    discarded: int
+
+
+class Reprocessed(DeadLettersChanged):
+    requeued: int
+    suppressed: Annotated[
+        int, Field(description="Of those requeued: will fail again at once, their recipients being suppressed.")
+    ]
+    skipped: Annotated[dict[str, int], Field(description="Cannot be sent: `content_purged`, `expired`.")]
+
+
+def shown(one: DeadMessage) -> DeadLetter:
+    return DeadLetter(
+        id=one.id, created_at=one.created_at, sender=one.sender, subject=MASK if one.secret else one.subject,
+        class_=one.class_name, kind=one.kind, priority=one.priority, tags=list(one.tags), size=one.size,
+        expires_at=one.expires_at, blocked=one.blocked, deliveries=[_delivery(one.id, each) for each in one.deliveries],
+    )  # fmt: skip
+
+
+def _delivery(message_id: UUID, one: DeadDelivery) -> DeadDeliveryShown:
+    tries = [
+        AttemptSummary(number=number, **{name: getattr(row, name) for name in row.__slots__})
+        for number, row in enumerate(one.attempts, 1)
+    ]
+    return DeadDeliveryShown(
+        id=delivery_id(message_id, one.n),
+        recipient=one.recipient,
+        role=one.role,
+        reason=one.reason,
+        error=one.error,
+        failed_at=one.failed_at,
+        provider=one.provider,
+        attempts_made=one.attempts_made,
+        attempts=tries,
+    )

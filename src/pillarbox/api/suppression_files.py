@@ -1,0 +1,129 @@
+"""`/suppressions/import` and `/suppressions/export`: whole lists as files of CSV."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated
+
+from fastapi import Query, Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response, StreamingResponse
+
+from pillarbox.accept.suppressions import COLUMNS, Fault, read, row, written
+from pillarbox.api.bodies import check_media_type
+from pillarbox.api.described import BODY, needs, problems
+from pillarbox.api.problems import Problem
+from pillarbox.api.routing import Who, context_of, json_response, router
+from pillarbox.api.suppressions import SuppressionsAdded
+from pillarbox.model.access import Scope
+from pillarbox.model.suppression import Cause, Entry
+from pillarbox.store import suppressions as store
+
+routes = router()
+# Lines and octets of an import: read whole before anything is stored, and some seconds' work for the database.
+MOST_LINES = 100_000
+MOST_OCTETS = 16 * 2**20
+# Faults told of one import: whoever has more needs another file, not a longer list.
+MOST_FAULTS = 100
+CSV = "text/csv"
+
+
+class ImportFault(BaseModel):
+    line: int
+    code: str
+    field: str
+    detail: str
+
+
+class SuppressionsImported(SuppressionsAdded):
+    """What became of the lines of a file."""
+
+    refused: Annotated[int, Field(description="Lines with a fault; only where `partial` was asked for.")]
+    faults: Annotated[list[ImportFault], Field(description=f"The first {MOST_FAULTS} of them.")]
+
+
+@routes.post(
+    "/suppressions/import",
+    operation_id="import_suppressions",
+    summary="Add a file of addresses",
+    description=f"Takes CSV in UTF-8 with the columns `{','.join(COLUMNS)}`; all but the first may be left out. All or"
+    " none, unless `partial` is true: then lines with a fault are passed over, and told. Up to"
+    f" {MOST_LINES:,} lines and {MOST_OCTETS // 2**20} MiB.",
+    response_model=SuppressionsImported,
+    responses=problems(*BODY),
+    openapi_extra=needs(Scope.MANAGE)
+    | {"requestBody": {"required": True, "content": {CSV: {"schema": {"type": "string"}}}}},
+    tags=["suppressions"],
+)
+async def import_suppressions(
+    asked: Who,
+    request: Request,
+    partial: Annotated[bool, Query(description="Store the lines without a fault even if others have one.")] = False,
+) -> Response:
+    check_media_type(request.headers, CSV)
+    with context_of(request)[1].hold(MOST_OCTETS) as body:
+        content = await body.read(request.headers, request.receive)
+        entries, faults = await asyncio.to_thread(_parsed, content)
+        if faults and not partial:
+            raise _refused(faults)
+        added = await store.add(asked.app.database, asked.tenant.id, entries)
+    told = [ImportFault(line=one.line, code=one.code, field=one.field, detail=one.message) for one in faults]
+    return json_response(SuppressionsImported(**added._asdict(), refused=len(faults), faults=told[:MOST_FAULTS]))
+
+
+def _refused(faults: Sequence[Fault]) -> Problem:
+    """What is wrong with a file of which nothing was stored."""
+    told = [
+        {"field": f"line {one.line}", "code": one.code, "detail": f"{one.field}: {one.message}"}
+        for one in faults[:MOST_FAULTS]
+    ]
+    first = told[0]
+    detail = f"{first['field']}: {first['detail']}; lines with a fault: {len(faults)}; nothing was stored"
+    return Problem("invalid-request", detail, code=first["code"], field=first["field"], errors=told)
+
+
+def _parsed(content: bytes) -> tuple[list[Entry], list[Fault]]:
+    """The entries of a file and its faults; a Problem if it is no text, or too long."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise Problem("malformed", "the body is not UTF-8") from None
+    entries: list[Entry] = []
+    faults: list[Fault] = []
+    for one in read(io.StringIO(text, newline="")):
+        entries.append(one) if isinstance(one, Entry) else faults.append(one)
+        if len(entries) + len(faults) > MOST_LINES:
+            raise Problem("too-large", f"an import may have {MOST_LINES:,} lines: send several")
+    return entries, faults
+
+
+@routes.get(
+    "/suppressions/export",
+    operation_id="export_suppressions",
+    summary="Download the list",
+    description="The whole list as CSV, as `import` takes it. What has expired is left out.",
+    response_class=Response,
+    responses=problems("invalid-request")
+    | {200: {"description": "The list", "content": {CSV: {"schema": {"type": "string"}}}}},
+    openapi_extra=needs(Scope.READ),
+    tags=["suppressions"],
+)
+async def export_suppressions(
+    asked: Who,
+    reason: Annotated[Cause | None, Query(description="Only addresses with this reason.")] = None,
+) -> Response:
+    found = store.walk(asked.app.database, asked.tenant.id, store.Wanted(reason=reason))
+    first = await anext(found)  # before the answer begins: a database that is away is a 503
+    headers = {"Content-Disposition": 'attachment; filename="suppressions.csv"'}
+    return StreamingResponse(_lines(first, found), 200, headers, CSV)
+
+
+async def _lines(
+    first: Sequence[store.Suppression], rest: AsyncIterator[Sequence[store.Suppression]]
+) -> AsyncIterator[str]:
+    yield written([COLUMNS])
+    yield written(map(row, first))
+    async for some in rest:
+        yield written(map(row, some))

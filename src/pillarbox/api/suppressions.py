@@ -1,0 +1,185 @@
+"""`/suppressions`: the addresses that a tenant's mails are not sent to."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import Path, Query, Request
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from pillarbox.accept.suppressions import LONGEST_NOTE, checked, is_address
+from pillarbox.api.described import BODY, needs, problems
+from pillarbox.api.fields import Moment, Strictly, Wanted
+from pillarbox.api.listing import MOST_ON_PAGE, link, page_response
+from pillarbox.api.problems import MOST_FAULTS, Problem
+from pillarbox.api.routing import Larger, Who, json_response, router
+from pillarbox.api.shown import Shown
+from pillarbox.errors import InvalidMail, NotFound
+from pillarbox.model.access import Scope
+from pillarbox.model.suppression import Cause
+from pillarbox.store import suppressions as store
+
+routes = router()
+larger = router(Larger)
+# Addresses in one call that are not a file.
+MOST_AT_ONCE = 1000
+
+
+def _cursor(address: str) -> str:
+    return urlsafe_b64encode(address.encode()).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str) -> str:
+    return urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+
+
+def _checked_cursor(cursor: str | None) -> str | None:
+    try:
+        if cursor and (_cursor(_read_cursor(cursor)) != cursor or "\0" in _read_cursor(cursor)):
+            raise ValueError
+    except ValueError:
+        raise ValueError("is not a cursor: give `next_cursor` of the page before") from None
+    return cursor
+
+
+class SuppressionQuery(BaseModel):
+    """Which addresses: all that fit."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    address: Annotated[Wanted | None, Field(description="This address, whatever the case.")] = None
+    prefix: Annotated[Wanted | None, Field(description="How addresses begin, whatever the case.")] = None
+    reason: Cause | None = None
+    limit: Annotated[int, Field(ge=1, le=MOST_ON_PAGE)] = 50
+    cursor: Annotated[
+        str | None,
+        AfterValidator(_checked_cursor),
+        Field(max_length=1400, description="`next_cursor` of the page before."),
+    ] = None
+
+
+class SuppressionShown(Shown):
+    """An address that the tenant's mails are not sent to."""
+
+    address: Annotated[str, Field(description="In lower case.")]
+    reason: Cause
+    note: str | None
+    message_id: Annotated[UUID | None, Field(description="The message whose feedback added it.")]
+    created_at: datetime
+    expires_at: Annotated[datetime | None, Field(description="Null: it stays until it is removed.")]
+
+
+class SuppressionPage(Shown):
+    """Addresses, in their order. With filters a page can be short before the end: go on while there is a `next`."""
+
+    suppressions: list[SuppressionShown]
+    next_cursor: Annotated[str | None, Field(description="Give it as `cursor` for the next page; null at the end.")]
+    next: Annotated[str | None, Field(description="The address of the next page; null at the end.")]
+
+
+class NewSuppression(Strictly):
+    """An address to add. One that is there already keeps the stronger reason and the later expiry."""
+
+    address: Annotated[str, Field(description="A bare address; compared in lower case.")]
+    reason: Cause = Cause.MANUAL
+    note: Annotated[str | None, Field(max_length=LONGEST_NOTE)] = None
+    expires_at: Annotated[Moment | None, Field(description="Null: it stays until it is removed.")] = None
+
+
+class NewSuppressions(Strictly):
+    """Addresses to add, all or none."""
+
+    suppressions: Annotated[list[NewSuppression], Field(min_length=1, max_length=MOST_AT_ONCE)]
+
+
+class SuppressionsAdded(Shown):
+    """What became of the addresses given."""
+
+    added: int
+    changed: Annotated[int, Field(description="They were there, and have a stronger reason, later expiry or new note.")]
+    unchanged: Annotated[int, Field(description="They were there, and stay as they were.")]
+
+
+@routes.get(
+    "/suppressions",
+    operation_id="list_suppressions",
+    summary="List suppressed addresses",
+    description="In the order of addresses. What has expired is not on the list. With `prefix` or `reason` a page looks"
+    " at a bounded number of addresses: it can be short, or empty, and still have a `next`.",
+    response_model=SuppressionPage,
+    responses=problems("invalid-request"),
+    openapi_extra=needs(Scope.READ),
+    tags=["suppressions"],
+)
+async def list_suppressions(asked: Who, request: Request, query: Annotated[SuppressionQuery, Query()]) -> Response:
+    database, tenant_id = asked.app.database, asked.tenant.id
+    if query.address is not None:
+        one = await store.find(database, tenant_id, query.address)
+        fits = one is not None and query.reason in (None, one.reason) and one.address.startswith(_lower(query.prefix))
+        return _page(request, [one] if one is not None and fits else [], None)
+    after = _read_cursor(query.cursor) if query.cursor else None
+    found = await store.page(database, tenant_id, store.Wanted(query.prefix, query.reason, after), query.limit)
+    return _page(request, found.found, _cursor(found.next) if found.next else None)
+
+
+def _lower(prefix: str | None) -> str:
+    return (prefix or "").lower()
+
+
+def _page(request: Request, found: Sequence[store.Suppression], cursor: str | None) -> Response:
+    shown = [SuppressionShown.model_validate(one, from_attributes=True) for one in found]
+    there = link(request, "/suppressions", cursor)
+    body = SuppressionPage(suppressions=shown, next_cursor=cursor, next=there)
+    return page_response(body, there)
+
+
+@larger.post(
+    "/suppressions",
+    operation_id="add_suppressions",
+    summary="Suppress addresses",
+    description=f"Adds up to {MOST_AT_ONCE} addresses, all or none. Mails that wait for them fail as `suppressed` when"
+    " their turn comes.",
+    response_model=SuppressionsAdded,
+    responses=problems(*BODY),
+    openapi_extra=needs(Scope.MANAGE),
+    tags=["suppressions"],
+)
+async def add_suppressions(asked: Who, new: NewSuppressions) -> Response:
+    entries, faults = [], []
+    for place, one in enumerate(new.suppressions):
+        try:
+            entries.append(checked(one.address, one.reason, one.note, one.expires_at))
+        except InvalidMail as error:
+            field = f"suppressions[{place}].{error.field}"
+            faults.append({"field": field, "code": error.code, "detail": error.message})
+    if faults:
+        first = faults[0]
+        raise Problem(
+            "invalid-request", first["detail"], code=first["code"], field=first["field"], errors=faults[:MOST_FAULTS]
+        )
+    added = await store.add(asked.app.database, asked.tenant.id, entries)
+    return json_response(SuppressionsAdded(**added._asdict()))
+
+
+@routes.delete(
+    "/suppressions/{address:path}",
+    operation_id="remove_suppression",
+    summary="Send to an address again",
+    description="Takes the address off the list. What failed meanwhile stays failed: see `/dlq/reprocess`.",
+    status_code=204,
+    responses=problems("not-found"),
+    openapi_extra=needs(Scope.MANAGE),
+    tags=["suppressions"],
+)
+async def remove_suppression(
+    asked: Who, address: Annotated[str, Path(min_length=1, max_length=320, description="The address.")]
+) -> Response:
+    if not is_address(address):
+        raise NotFound("there is no such address on the list")
+    await store.remove(asked.app.database, asked.tenant.id, address)
+    return Response(status_code=204)

@@ -1,0 +1,108 @@
+"""`dlq`: dead letters, which are deliveries that failed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+from uuid import UUID
+
+import typer
+
+from pillarbox.cli import dlq_change, options, output, queue_show
+from pillarbox.cli.command import Given, command
+from pillarbox.cli.dlq_change import tenant_id_of, with_filters
+from pillarbox.model.secret import MASK
+from pillarbox.store import dlq as store
+from pillarbox.store.messages import Filter
+
+if TYPE_CHECKING:
+    from pillarbox.store.dlq import DeadMessage
+
+
+def register(root: typer.Typer) -> None:
+    group = typer.Typer(help="Dead letters: what failed, and sending it again.", no_args_is_help=True)
+    command(group, "list")(with_filters(list_))
+    command(group, "summary")(with_filters(summary))
+    command(group, "show")(show)
+    dlq_change.register(group)
+    root.add_typer(group, name="dlq")
+
+
+async def list_(
+    given: Given,
+    tenant: options.TenantFilter = None,
+    before: Annotated[
+        UUID | None, typer.Option("--before", metavar="ID", help="Older than this message: the next page.")
+    ] = None,
+    limit: options.Limit = 20,
+    **filters: Any,
+) -> None:
+    """List messages of which something failed, newest first, with why and what was said last.
+
+    \b
+    Examples:
+      pillarbox dlq list
+      pillarbox dlq list --tenant shop --reason policy --since 1d
+      pillarbox dlq list --subject invoice --json      (with every attempt)
+    """
+    found: list[DeadMessage] = []
+    async with given.app() as app:
+        tenant_id = await tenant_id_of(app, tenant)
+        while len(found) < limit:
+            page = await store.page(app.database, tenant_id, Filter(before=before, **filters), limit - len(found))
+            found += [replace(one, subject=MASK) if one.secret else one for one in page.messages]
+            before = page.next
+            if before is None:
+                break
+    if given.json:
+        output.print_json(found)
+        return
+    heads = ("id", "accepted", "tenant", "to~", "subject~", "reason", "tries#", "error~")
+    output.table(heads, [_row(one) for one in found], "no dead letter fits")
+    if before is not None:
+        output.note(f"there may be more: add --before {before}")
+
+
+def _row(one: DeadMessage) -> tuple[object, ...]:
+    first = one.deliveries[0]
+    more = f" +{len(one.deliveries) - 1}" if len(one.deliveries) > 1 else ""
+    reasons = dict.fromkeys(each.reason or "" for each in one.deliveries)
+    return (
+        str(one.id),
+        output.age(one.created_at),
+        one.tenant,
+        first.recipient + more,
+        one.subject,
+        ", ".join(reasons),
+        str(max(len(each.attempts) for each in one.deliveries)),
+        first.error,
+    )
+
+
+async def summary(given: Given, tenant: options.TenantFilter = None, **filters: Any) -> None:
+    """Count dead letters by reason and by provider.
+
+    \b
+    Examples:
+      pillarbox dlq summary
+      pillarbox dlq summary --tenant shop --since 1d --json
+    """
+    async with given.app() as app:
+        counts = await store.summary(app.database, await tenant_id_of(app, tenant), Filter(**filters))
+    if given.json:
+        output.print_json(counts)
+        return
+    output.say(f"{counts.total:,}{'' if counts.complete else '+'} deliveries failed")
+    for name, numbers in (("reason", counts.reasons), ("provider", counts.providers)):
+        if numbers:
+            output.table((name, "deliveries#"), [(word, f"{count:,}") for word, count in numbers.items()])
+
+
+async def show(given: Given, id: options.MessageId) -> None:
+    """Tell the whole story of a dead letter: envelope, deliveries, attempts with what was said, events.
+
+    \b
+    Example:
+      pillarbox dlq show 0198c5a27d7e
+    """
+    await queue_show.show(given, id)

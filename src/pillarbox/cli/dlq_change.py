@@ -1,0 +1,165 @@
+"""`dlq reprocess|discard`: sending dead letters again, or giving them up."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+from rich.progress import Progress
+
+from pillarbox.cli import options, output
+from pillarbox.cli.command import Given, command
+from pillarbox.cli.queue_change import COUNTED
+from pillarbox.store import dlq as store
+from pillarbox.store.dlq_change import Change, Wanted, change, nobody_listens
+from pillarbox.store.messages import Filter, find_message
+from pillarbox.store.operations import DISCARD, REPROCESS, Manner, Operation
+from pillarbox.store.tenants import get_tenant
+
+if TYPE_CHECKING:
+    from pillarbox.app import App
+
+# The filters that all of these commands have, by the names that `Filter` gives them.
+FILTERS: dict[str, Any] = {
+    "reason": options.ReasonFilter, "recipient": options.RecipientFilter, "sender": options.SenderFilter,
+    "subject": options.SubjectFilter, "class_name": options.ClassFilter, "kind": options.KindFilter,
+    "tag": options.TagFilter, "provider": options.ProviderFilter, "since": options.Since, "until": options.Until,
+}  # fmt: skip
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Messages' ids, or their beginnings.")]
+All = Annotated[bool, typer.Option("--all", help="Instead of messages: everything that fits the filters.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+Most = Annotated[
+    int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many deliveries; the newest first.")
+]
+Run = Callable[["App", Wanted, Callable[[int], None]], Awaitable[Change]]
+
+
+def register(group: typer.Typer) -> None:
+    command(group, "reprocess")(with_filters(reprocess))
+    command(group, "discard")(with_filters(discard))
+
+
+def with_filters(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command an option for each filter."""
+    return options.with_options(function, "filters", [(name, option, None) for name, option in FILTERS.items()])
+
+
+async def tenant_id_of(app: App, name: str | None) -> int | None:
+    """The tenant that was named; NotFound if there is none. None: all."""
+    return None if name is None else (await get_tenant(app.database, name)).id
+
+
+async def reprocess(
+    given: Given,
+    ids: Ids = None,
+    all: All = False,
+    via: Annotated[
+        str | None, typer.Option("--via", metavar="NAME", help="Through this provider, whatever the routes say.")
+    ] = None,
+    keep_attempts: Annotated[
+        bool, typer.Option("--keep-attempts", help="Count the attempts made; one more is made at least.")
+    ] = False,
+    tenant: options.TenantFilter = None,
+    limit: Most = None,
+    dry_run: DryRun = False,
+    yes: options.Yes = False,
+    **filters: Any,
+) -> int:
+    """Queue dead letters again, with a fresh count of attempts; their history stays.
+
+    What expired or has lost its content is left out: it could not be sent.
+
+    \b
+    Examples:
+      pillarbox dlq reprocess 0198c5a27d7e
+      pillarbox dlq reprocess --all --reason credential --since 2h --via other-relay
+      pillarbox dlq reprocess --all --tenant shop --reason suppressed --dry-run
+    """
+
+    async def run(app: App, wanted: Wanted, told: Callable[[int], None]) -> Change:
+        chosen = None if via is None else await store.provider_id(app.database, via, None)
+        return await change(app.database, REPROCESS, wanted, Manner(chosen, via, keep_attempts), told=told)
+
+    ask = _Ask(ids, all, Filter(**filters), tenant, limit, dry_run, yes)
+    return await _change(given, REPROCESS, ask, run)
+
+
+async def discard(
+    given: Given,
+    ids: Ids = None,
+    all: All = False,
+    tenant: options.TenantFilter = None,
+    limit: Most = None,
+    dry_run: DryRun = False,
+    yes: options.Yes = False,
+    **filters: Any,
+) -> int:
+    """Give dead letters up: they become cancelled, and nobody need look at them again.
+
+    \b
+    Examples:
+      pillarbox dlq discard 0198c5a27d7e
+      pillarbox dlq discard --all --reason invalid_recipient --until 30d
+    """
+
+    async def run(app: App, wanted: Wanted, told: Callable[[int], None]) -> Change:
+        return await change(app.database, DISCARD, wanted, told=told)
+
+    ask = _Ask(ids, all, Filter(**filters), tenant, limit, dry_run, yes)
+    return await _change(given, DISCARD, ask, run)
+
+
+class _Ask(NamedTuple):
+    """What was asked for at the command line."""
+
+    ids: list[str] | None
+    all: bool
+    which: Filter
+    tenant: str | None
+    limit: int | None
+    dry_run: bool
+    yes: bool
+
+
+async def _change(given: Given, operation: Operation, ask: _Ask, run: Run) -> int:
+    if bool(ask.ids) == ask.all:
+        raise typer.BadParameter("give messages' IDs, or --all with filters")
+    async with given.app() as app:
+        ids = [await find_message(app.database, one) for one in ask.ids] if ask.ids else None
+        wanted = Wanted(await tenant_id_of(app, ask.tenant), ids, ask.which, ask.limit)
+        most = COUNTED if ask.limit is None else min(ask.limit, COUNTED)
+        would = await run(app, replace(wanted, limit=most, dry_run=True), nobody_listens)
+        if ask.dry_run or not would.changed:
+            done = would
+        else:
+            if ask.all:
+                more = "+" if would.changed == COUNTED else ""
+                options.confirm(f"{would.changed:,}{more} deliveries will be {operation.word}. Go on?", ask.yes)
+            done = await _with_progress(app, operation, wanted, would.changed, run)
+    _tell(given, operation, done, ask.dry_run)
+    return 1 if ids and not done.changed else 0
+
+
+async def _with_progress(app: App, operation: Operation, wanted: Wanted, total: int, run: Run) -> Change:
+    with Progress(console=output.console(stderr=True), transient=True) as progress:
+        task = progress.add_task(operation.word, total=total)
+        return await run(app, wanted, lambda count: progress.update(task, advance=count))
+
+
+def _tell(given: Given, operation: Operation, done: Change, dry_run: bool) -> None:
+    if given.json:
+        told = {operation.word: done.changed, "dry_run": dry_run}
+        rest = {name: value for name, value in output.plain(done).items() if name != "changed"}
+        output.print_json(told | rest)
+        return
+    output.say(f"{done.changed:,} deliveries {'would be ' if dry_run else ''}{operation.word}")
+    for word, count in done.skipped.items():
+        output.note(f"{count:,} left out: {word}")
+    if done.left:
+        output.note(f"{done.left:,}{'' if done.complete else ' or more'} left: the limit was reached")
+    if done.suppressed:
+        output.note(f"{done.suppressed:,} of them will fail again at once: their recipients are suppressed")
+    if done.unfound:
+        output.note(f"{done.unfound:,} messages have nothing that failed")

@@ -1,0 +1,115 @@
+"""What people and keys do to dead letters: send them again, or give them up; many in bounded batches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
+
+from pillarbox.store import dlq
+from pillarbox.store.dlq import LOOKED_AT, QUERIES, Letter
+from pillarbox.store.messages import Filter
+from pillarbox.store.operations import AS_USUAL, BATCH, PERSON, Manner, Operation, Who, apply
+
+if TYPE_CHECKING:
+    from pillarbox.store.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which dead letters: of these messages, or all that fit; at most so many. `tenant_id` None: of all tenants."""
+
+    tenant_id: int | None
+    ids: Sequence[UUID] | None = None
+    which: Filter = field(default_factory=Filter)
+    limit: int | None = None
+    dry_run: bool = False
+
+
+@dataclass(slots=True)
+class Change:
+    """What came of it, in deliveries.
+
+    `left`: would be changed, too, but for the limit; unless `complete`, there may be more. `suppressed`: those among
+    the changed that will fail again at once, for their recipients are on the suppression list. `unfound`: messages
+    that were named and have nothing failed.
+    """
+
+    changed: int = 0
+    left: int = 0
+    complete: bool = True
+    suppressed: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    unfound: int = 0
+
+
+class Judged(NamedTuple):
+    """A dead letter, what keeps it from being sent again, and whether its recipient is suppressed."""
+
+    letter: Letter
+    blocked: str | None
+    suppressed: bool
+
+
+def nobody_listens(count: int) -> None:
+    pass
+
+
+async def change(
+    database: Database,
+    operation: Operation,
+    wanted: Wanted,
+    manner: Manner = AS_USUAL,
+    who: Who = PERSON,
+    told: Callable[[int], None] = nobody_listens,
+) -> Change:
+    """Reprocess or discard dead letters; `told` hears how many were changed, batch by batch.
+
+    What cannot be sent again is skipped. Beyond the limit, what is left is counted a little further, not to the end.
+    """
+    result = Change()
+    looked = 0
+    async for letters in _chosen(database, wanted, result):
+        if looked and wanted.limit is not None and result.changed >= wanted.limit:
+            result.complete = False
+            break
+        looked += LOOKED_AT
+        judged = await _judged(database, operation, letters)
+        ready = [one for one in judged if one.blocked is None]
+        result.skipped.update(one.blocked for one in judged if one.blocked is not None)
+        room = len(ready) if wanted.limit is None else wanted.limit - result.changed
+        for some in _batches(ready[:room]):
+            keys = [one.letter.key for one in some]
+            changed = keys if wanted.dry_run else await apply(database, operation, keys, who, manner)
+            result.changed += len(changed)
+            result.suppressed += len({one.letter.key for one in some if one.suppressed}.intersection(changed))
+            told(len(changed))
+        result.left += len(ready[room:])
+    return result
+
+
+async def _chosen(database: Database, wanted: Wanted, result: Change) -> AsyncIterator[Sequence[Letter]]:
+    if wanted.ids is None:
+        async for letters in dlq.walk(database, wanted.tenant_id, wanted.which):
+            yield letters
+        return
+    ids = list(dict.fromkeys(wanted.ids))
+    rows = await database.fetch(QUERIES["dead_of"], wanted.tenant_id, ids)
+    result.unfound = len(ids) - len({row["message_id"] for row in rows})
+    yield [Letter(*row) for row in rows]
+
+
+async def _judged(database: Database, operation: Operation, letters: Sequence[Letter]) -> list[Judged]:
+    """What stands in the way; nothing does where it need not be sent."""
+    if not operation.sends_again or not letters:
+        return [Judged(one, None, False) for one in letters]
+    columns = [one.message_id for one in letters], [one.n for one in letters]
+    rows = await database.fetch(QUERIES["judge"], *columns)
+    return [Judged(one, *row) for one, row in zip(letters, rows, strict=True)]
+
+
+def _batches(ready: Sequence[Judged]) -> Iterator[Sequence[Judged]]:
+    for start in range(0, len(ready), BATCH):
+        yield ready[start : start + BATCH]
