@@ -19,7 +19,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from benchmarks import harness, report
 
 NAMES = (
-    "drain", "tenants", "enqueue", "submission", "http", "fairness", "steady", "history", "latency", "memory", "plot",
+    "drain", "tenants", "providers", "failover", "feedback", "enqueue", "submission", "http", "fairness", "steady",
+    "history", "latency", "memory", "plot",
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ text { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif; fill: #333 }
 .title { font-size: 17px; font-weight: 600 } .small { font-size: 12px; fill: #666 }
 .grid { stroke: #e3e3e3 } .axis { stroke: #888 } .line { fill: none; stroke-width: 2.2 }
 .reference { stroke: #555; stroke-width: 1.5; stroke-dasharray: 6 4 }
+.mark { stroke: #999; stroke-dasharray: 2 3 }
 """
 
 
@@ -41,9 +42,16 @@ def line_chart(labels: Labels, series: Mapping[str, Mapping[float, float]], refe
 
 
 def point_chart(
-    labels: Labels, points: Mapping[str, Points], curves: Mapping[str, Points], references: Mapping[str, float]
+    labels: Labels,
+    points: Mapping[str, Points],
+    curves: Mapping[str, Points],
+    references: Mapping[str, float],
+    marks: Mapping[str, float] | None = None,
 ) -> str:
-    """Points and curves over a straight x axis from nought, against a logarithmic y axis; curves may leave below."""
+    """Points and curves over a straight x axis from nought, against a logarithmic y axis; curves may leave below.
+
+    `marks` are moments: lines from top to bottom, with their names.
+    """
     dots = [place for some in points.values() for place in some]
     places = dots + [place for curve in curves.values() for place in curve]
     lowest = min([y for _, y in dots if y > 0] + list(references.values()))
@@ -53,7 +61,8 @@ def point_chart(
     ticks = [step * n for n in range(int(plane.last / step) + 1)]
     parts = [*_frame(labels, plane, ticks), *_dots(points, plane), *_curves(curves, plane, len(points))]
     styles = [_DOT] * len(points) + [_LINE] * len(curves)
-    return _page(labels, [*parts, *_references(references, plane)], styles, [*points, *curves, *references])
+    parts += [*_references(references, plane), *_marks(marks or {}, plane)]
+    return _page(labels, parts, styles, [*points, *curves, *references])
 
 
 def _page(labels: Labels, parts: Sequence[str], styles: Sequence[str], names: Sequence[str]) -> str:
@@ -118,6 +127,16 @@ def _frame(labels: Labels, plane: Plane, ticks: Sequence[float]) -> list[str]:
 def _references(references: Mapping[str, float], plane: Plane) -> list[str]:
     right = WIDTH - RIGHT
     return [f'<path class="reference" d="M{LEFT} {plane.y(y)}H{right}"/>' for y in references.values()]
+
+
+def _marks(marks: Mapping[str, float], plane: Plane) -> list[str]:
+    """Each name a line lower than the one before, so that moments close together stay legible."""
+    parts = []
+    for place, (name, at) in enumerate(marks.items()):
+        x, y = plane.x(at), TOP + 12 + place * 16
+        parts.append(f'<path class="mark" d="M{x} {TOP}V{HEIGHT - BOTTOM}"/>')
+        parts.append(_text(x + 5, y, name, kind="small"))
+    return parts
 
 
 def _lines(series: Mapping[str, Mapping[float, float]], plane: Plane) -> list[str]:

@@ -305,10 +305,18 @@ async def empty(url: str) -> None:
 
 
 async def drain(bench: Bench, url: str, count: int, workers: int = 1, **settings: Any) -> Sample:
+    """Let workers deliver the `count` mails that wait in `url` to a sink."""
+    async with sink() as to:
+        await add_provider(url, to.port)
+        sample = await drain_into(bench, url, to.child, count, workers, **settings)
+        if (arrived := await to.total()) != count:
+            bench.console.print(f"[red]{count} mails were sent, {arrived} arrived")
+    return sample
+
+
+async def drain_into(bench: Bench, url: str, to: Process, count: int, workers: int = 1, **settings: Any) -> Sample:
     """Let workers deliver the `count` mails that wait in `url`, from the moment all of them are ready."""
     async with AsyncExitStack() as stack:
-        to = await stack.enter_async_context(sink())
-        await add_provider(url, to.port)
         watch = await stack.enter_async_context(connected(url))
         gate = watch.transaction()
         await gate.start()
@@ -324,13 +332,11 @@ async def drain(bench: Bench, url: str, count: int, workers: int = 1, **settings
         peak = max(one.peak for one in crew)
         for one in crew:
             await one.stop()
-        if (arrived := await to.total()) != count:
-            bench.console.print(f"[red]{count} mails were sent, {arrived} arrived")
     return Sample(count / (ended - begun).total_seconds(), count, cpu, {"peak": peak})
 
 
-def _spent(bench: Bench, crew: Sequence[Process], to: SinkProcess) -> dict[str, float]:
-    return {"worker": sum(one.cpu for one in crew), "PostgreSQL": bench.postgres_cpu(), "sink": to.child.cpu}
+def _spent(bench: Bench, crew: Sequence[Process], to: Process) -> dict[str, float]:
+    return {"worker": sum(one.cpu for one in crew), "PostgreSQL": bench.postgres_cpu(), "sink": to.cpu}
 
 
 @asynccontextmanager
