@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
+import json
+import re
+from base64 import b64encode, urlsafe_b64encode
+from urllib.parse import quote, quote_plus
+
+# What stands where a secret is not shown.
+MASK = "****"
 
 
 class Secret:
@@ -38,8 +44,12 @@ class Secret:
 
 
 def masked(text: str, secret: Secret, username: str | None = None) -> str:
-    """The text without the secret, should a server repeat it: as it is, or as AUTH LOGIN or PLAIN says it."""
+    """The text without the secret, should a server repeat it: as it is, or as the request that carried it spelt it."""
     word = secret.reveal()
-    for said in (b64encode(f"\0{username}\0{word}".encode()), b64encode(word.encode()), word.encode()):
-        text = text.replace(said.decode(), "****")
-    return text
+    logins = (f"\0{username}\0{word}", f"{username}:{word}", word)  # AUTH PLAIN, Basic, AUTH LOGIN
+    spellings = {b64encode(one.encode()).decode() for one in logins} | {urlsafe_b64encode(word.encode()).decode()}
+    spellings |= {word, quote(word), quote(word, safe=""), quote_plus(word), word.encode().hex()}
+    escaped = json.dumps(word)[1:-1]
+    spellings |= {escaped, escaped.replace("/", "\\/")}
+    longest_first = sorted(spellings, key=len, reverse=True)
+    return re.sub("|".join(map(re.escape, longest_first)), MASK, text, flags=re.IGNORECASE)

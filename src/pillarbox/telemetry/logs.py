@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from enum import Enum
 from functools import lru_cache
@@ -93,7 +94,8 @@ class Cleaner:
             case bytes() | bytearray() | memoryview():
                 return f"<{len(value)} bytes>"
             case BaseException():
-                return self.text(f"{type(value).__name__}: {value}")
+                with _without_rows(value):
+                    return self.text(f"{type(value).__name__}: {value}")
             case dict() | list() | tuple() | set() | frozenset() if depth < DEPTH_LIMIT:
                 return self._many(value, depth + 1)
             case dict() | list() | tuple() | set() | frozenset():
@@ -108,7 +110,34 @@ class Cleaner:
         return [self.value(value, depth) for value in list(values)[:ITEMS_LIMIT]]
 
     def traceback(self, error: BaseException) -> _Clean:
-        return self.text("".join(traceback.format_exception(error)).rstrip(), TRACEBACK_LIMIT)
+        with _without_rows(error):
+            return self.text("".join(traceback.format_exception(error)).rstrip(), TRACEBACK_LIMIT)
+
+
+@contextmanager
+def _without_rows(error: BaseException) -> Iterator[None]:
+    """Hide the rows that PostgreSQL shows in details of errors: bodies of mails, which no rule recognises."""
+    told: list[Any] = [one for one in _chain(error) if getattr(one, "sqlstate", None) and getattr(one, "detail", None)]
+    details = [one.detail for one in told]
+    for one in told:
+        one.detail = None
+    try:
+        yield
+    finally:
+        for one, detail in zip(told, details, strict=True):
+            one.detail = detail
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and all that led to it."""
+    left, seen = [error], set[int]()
+    while left:
+        one = left.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            left += [other for other in (one.__cause__, one.__context__) if other is not None]
+            left += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
 
 
 looks_safe = re.compile(rf"[A-Za-z0-9_.:-]{{0,{SAFE_LENGTH}}}").fullmatch  # no @, %40, space or quote
