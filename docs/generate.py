@@ -142,7 +142,11 @@ def metrics_page() -> str:
         ("`outcome`", "a [verdict](states.md#verdicts)"),
         ("`reason`", "a [reason](states.md#reasons), or `none`"),
         ("`source`", ", ".join(f"`{one}`" for one in metrics.WAKEUPS)),
-        ("`what`", "`messages`, `contents`, `captured`, `keys` (idempotency keys)"),
+        (
+            "`what`",
+            "`messages`, `contents`, `captured`, `keys` (idempotency keys), `tokens` (of feedback), `suppressions`,"
+            " `webhook_calls`",
+        ),
         ("`route`", "a route's template, such as `/api/v1/messages/{message_id}`; `none`"),
         ("`method`", "an HTTP method, or `other`"),
         ("`status`", "`2xx`, `4xx`, `5xx`; `0xx`: nobody was left to answer"),
@@ -150,6 +154,8 @@ def metrics_page() -> str:
         ("`code` of `pillarbox_smtp_messages_total`", "`2xx`, `4xx`, `5xx`"),
         ("`code` of `pillarbox_smtp_refusals_total`", "a [reply code](smtp.md#replies)"),
         ("`kind`", ", ".join(f"`{one}`" for one in metrics.DOORS)),
+        ("`kind` of `pillarbox_feedback_total`", "a [kind](feedback.md#kinds); its `provider` may be `report`"),
+        ("`reason` of `pillarbox_feedback_refused_total`", "see [feedback](feedback.md#answers)"),
         ("`result`", ", ".join(f"`{one}`" for one in metrics.ANSWERS)),
     ]
     return (

@@ -111,6 +111,20 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
     connection.terminate() if connection.is_in_transaction() else await connection.close()
 
 
+@pytest_asyncio.fixture
+async def stoppable() -> AsyncIterator[EmbeddedPostgres]:
+    """A migrated server of the test's own, which it may stop."""
+    directory = Path(tempfile.mkdtemp(prefix="pbx"))  # short, for a Unix socket
+    server = EmbeddedPostgres(directory / "data", server_binaries(), {"fsync": "off"})
+    await asyncio.to_thread(server.start)
+    try:
+        await _migrate(server.url())
+        yield server
+    finally:
+        await asyncio.to_thread(server.stop, "immediate")
+        shutil.rmtree(directory, ignore_errors=True)
+
+
 @pytest.fixture
 def free_port() -> int:
     """A TCP port of 127.0.0.1 that nobody listens on."""

@@ -9,10 +9,12 @@ from typing import Any
 from uuid import UUID
 
 from pillarbox.app import App, open_app, serve, tend, work
+from pillarbox.model.secret import Secret
 from pillarbox.settings import load
 from pillarbox.store import providers
 from pillarbox.store.database import Database
 from pillarbox.testing import SmtpServer
+from pillarbox.testing.twins import Twin
 
 SENDER = "Sender <sender@shop.example>"
 
@@ -20,10 +22,18 @@ SENDER = "Sender <sender@shop.example>"
 async def add_smtp(database: Database, server: SmtpServer, name: str = "relay", **settings: Any) -> int:
     """Add a provider of kind smtp that points at a scripted server."""
     given = {"host": server.host, "port": server.port, "tls": "none"} | settings
-    return await providers.add_provider(database, _no_keys, name, "smtp", given)
+    return await providers.add_provider(database, no_keys, name, "smtp", given)
 
 
-def _no_keys() -> Any:
+async def add_twin(app: App, twin: Twin, name: str) -> int:
+    """Add a provider for a twin."""
+    webhook_secret = Secret(twin.webhook_secret) if twin.webhook_secret else None
+    return await providers.add_provider(
+        app.database, app.keys, name, twin.kind, twin.provider_settings(), Secret(twin.secret), None, webhook_secret
+    )
+
+
+def no_keys() -> Any:
     raise AssertionError("these providers have no secret")
 
 

@@ -11,8 +11,19 @@ from pillarbox.errors import InvalidMail
 if TYPE_CHECKING:
     from pillarbox.client.asynchronous import AsyncClient
     from pillarbox.client.sync import Client
+    from pillarbox.client.webhook import verify_webhook
 
-__all__ = ["AsyncClient", "Attachment", "Client", "InvalidMail", "Mail", "__version__", "enqueue", "enqueue_many"]
+__all__ = [
+    "AsyncClient",
+    "Attachment",
+    "Client",
+    "InvalidMail",
+    "Mail",
+    "__version__",
+    "enqueue",
+    "enqueue_many",
+    "verify_webhook",
+]
 
 __version__: str
 
@@ -27,6 +38,10 @@ def __getattr__(name: str) -> Any:
         from pillarbox.client.asynchronous import AsyncClient
 
         return AsyncClient
+    if name == "verify_webhook":
+        from pillarbox.client.webhook import verify_webhook
+
+        return verify_webhook
     if name == "__version__":
         from importlib.metadata import version
 

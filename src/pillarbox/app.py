@@ -6,56 +6,86 @@ import asyncio
 import gc
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
-
-from asyncpg import PostgresError
+from typing import Any
+from uuid import UUID
 
 from pillarbox.accept.door import Doorkeeper
 from pillarbox.accept.intake import Intake
 from pillarbox.accept.smtp.service import Ready, SmtpService
 from pillarbox.deliver.gauge import Gauge
-from pillarbox.deliver.loops import run_every, wait
 from pillarbox.deliver.mime import compose
 from pillarbox.deliver.reaper import Chores
-from pillarbox.deliver.roster import Roster
+from pillarbox.deliver.roster import Book, Roster
+from pillarbox.deliver.spending import Spending
 from pillarbox.deliver.transports.base import Parcel, Recipient, Report, Transport
 from pillarbox.deliver.transports.capture import CaptureTransport
+from pillarbox.deliver.transports.http import HttpTransport
+from pillarbox.deliver.transports.http_client import HttpClient
+from pillarbox.deliver.transports.http_sending import Api
+from pillarbox.deliver.transports.mailgun import Mailgun
+from pillarbox.deliver.transports.sendgrid import SendGrid
+from pillarbox.deliver.transports.ses import Ses
 from pillarbox.deliver.transports.smtp import SmtpTransport
+from pillarbox.deliver.vitals import CHANNEL as HEALTH_CHANNEL
+from pillarbox.deliver.vitals import Vitals
 from pillarbox.deliver.wakeup import Wakeup, listen
 from pillarbox.deliver.worker import Pace, Worker
-from pillarbox.errors import NotPossible, SchemaMismatch, SecretError, SettingsError, StoreError
+from pillarbox.errors import NotPossible, SecretError, SettingsError
+from pillarbox.loops import run_every
+from pillarbox.model import return_path
 from pillarbox.model.access import Scope
 from pillarbox.model.address import address_of
-from pillarbox.model.delivery import MessageClass
 from pillarbox.model.message import Content, Message
-from pillarbox.model.provider import Provider, SmtpSettings, Tls
+from pillarbox.model.provider import (
+    HTTP_KINDS,
+    MailgunSettings,
+    Provider,
+    SendgridSettings,
+    SesSettings,
+    SmtpSettings,
+    Tls,
+    http_settings,
+)
 from pillarbox.model.redaction import Redactor
-from pillarbox.model.secret import masked
+from pillarbox.model.secret import Secret, masked
 from pillarbox.queue.postgres import PostgresQueue
-from pillarbox.setting_kinds import show_url
 from pillarbox.settings import Settings
-from pillarbox.store import access, providers, tenants
+from pillarbox.store import access, providers, routes, tenants
 from pillarbox.store.database import Database
-from pillarbox.store.embedded import EmbeddedPostgres
+from pillarbox.store.feedback import Found
 from pillarbox.store.migrations import check_schema, migrate
+from pillarbox.store.opening import open_database, patiently
 from pillarbox.store.vault import KeyRing, load_or_create_key_file, read_private_file, write_private_file
+from pillarbox.store.webhooks import Result
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
+from pillarbox.track.feedback.base import Feedback, Heard
+from pillarbox.track.feedback.mailgun import MailgunFeedback
+from pillarbox.track.feedback.sendgrid import SendGridFeedback
+from pillarbox.track.feedback.ses import SesFeedback
+from pillarbox.track.ingest import REPORT, Ingest
+from pillarbox.track.reception import Reception
+from pillarbox.track.reports import parse as parse_report
+from pillarbox.track.webhook_call import WebhookLine
+from pillarbox.track.webhooks import Caller, open_line, try_out
 
-log = logs.get("pillarbox.app")
-T = TypeVar("T")
 # How often a worker looks for new providers and classes: soon enough for a person at the command line.
 REFRESH_INTERVAL = 2.0
 # How often a broken listening connection is opened again.
 LISTEN_INTERVAL = 1.0
 GAUGE_INTERVAL = 1.0
-# Pause between tries to reach a database that is away at the start.
-CONNECT_PAUSE = 1.0
+# How often feedback is looked at that came while its mail was being handed over.
+CATCH_UP_INTERVAL = 1.0
+FEEDBACK: dict[str, Callable[[Provider, float], Feedback]] = {
+    "sendgrid": SendGridFeedback, "ses": SesFeedback, "mailgun": MailgunFeedback,
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -68,6 +98,9 @@ class App:
     metrics: Metrics
     _intake: Intake | None = field(default=None, init=False, repr=False)
     _doorkeeper: Doorkeeper | None = field(default=None, init=False, repr=False)
+    _http: HttpClient | None = field(default=None, init=False, repr=False)
+    _ingest: Ingest | None = field(default=None, init=False, repr=False)
+    _reception: Reception | None = field(default=None, init=False, repr=False)
 
     @property
     def intake(self) -> Intake:
@@ -89,12 +122,45 @@ class App:
             )
         return self._doorkeeper
 
+    @property
+    def ingest(self) -> Ingest:
+        """The one way in for all feedback, of providers and in reports."""
+        if self._ingest is None:
+            self._ingest = Ingest(self.database, self.metrics, self.redactor, self.settings.suppression_expiry)
+        return self._ingest
+
+    @property
+    def reception(self) -> Reception:
+        """Where providers' feedback arrives."""
+        if self._reception is None:
+            load = partial(providers.list_providers, self.database, self.keys)
+            self._reception = Reception(load, self.build_feedback, self.redactor_for, self.ingest, self.metrics)
+        return self._reception
+
+    def build_feedback(self, provider: Provider) -> Feedback:
+        """Whoever understands what a provider of this kind tells."""
+        return FEEDBACK[provider.kind](provider, self.settings.feedback_window)
+
+    async def return_path_key(self) -> bytes:
+        """The key that return paths are signed with."""
+        return return_path.derive_key(await providers.redaction_key(self.database))
+
+    async def hear_report(self, mail: bytes, tenant_id: int | None = None) -> list[tuple[Heard, Found | None]]:
+        """Let a bounce mail or a complaint count, of one tenant or of any; NotAReport if it is none."""
+        heard = await asyncio.to_thread(parse_report, mail, await self.return_path_key(), datetime.now(UTC))
+        found = await self.ingest.take(REPORT._replace(tenant_id=tenant_id), heard)
+        return list(zip(heard, found, strict=True))
+
     async def close(self) -> None:
         """Close what was opened on the way."""
+        if self._reception is not None:
+            await self._reception.close()
         if self._doorkeeper is not None:
             await self._doorkeeper.close()
         if self._intake is not None:
             await self._intake.close()
+        if self._http is not None:
+            await self._http.close()
 
     def keys(self) -> KeyRing:
         """The key ring of PILLARBOX_SECRET_KEYS; in development, of a file beside the embedded database."""
@@ -110,7 +176,26 @@ class App:
             return SmtpTransport(smtp_settings(provider, self.settings.worker_concurrency))
         if provider.kind == "capture":
             return CaptureTransport(self._keep(provider.id))
+        if provider.kind in HTTP_KINDS:
+            return self._http_transport(provider)
         raise NotPossible(f"provider {provider.name!r} is of an unknown kind {provider.kind!r}")
+
+    def _http_transport(self, provider: Provider) -> Transport:
+        try:
+            concurrency = self.settings.worker_concurrency
+            settings = http_settings(provider.kind, provider.settings, provider.secret, concurrency)
+        except SettingsError as error:
+            raise SettingsError(f"provider {provider.name!r}: {error}") from None
+        api: Api
+        match settings:
+            case SendgridSettings():
+                api = SendGrid(settings, provider.id)
+            case SesSettings():
+                api = Ses(settings)
+            case MailgunSettings():
+                api = Mailgun(settings)
+        self._http = self._http or HttpClient()
+        return HttpTransport(self._http, api, settings.connections, settings.timeout)
 
     def _keep(self, provider_id: int) -> Callable[[Parcel], Any]:
         async def keep(parcel: Parcel) -> int:
@@ -122,12 +207,19 @@ class App:
         return keep
 
     def redactor_for(self, provider: Provider) -> Callable[[str], str]:
-        """Redaction of what a provider says; its own secret is masked, should it repeat it."""
-        host, username = provider.settings.get("host"), provider.settings.get("username")
+        """Redaction of what a provider says; its own secrets are masked, should it repeat them."""
+        host, username = provider.settings.get("host"), provider.settings.get("username", "api")
         redact: Callable[[str], str] = self.redactor.hosts(host) if host else self.redactor
-        if (secret := provider.secret) is None:
-            return redact
-        return lambda text: redact(masked(text, secret, username))
+        access_key = provider.settings.get("access_key_id")
+        secrets = (provider.secret, provider.webhook_secret, Secret(str(access_key)) if access_key else None)
+        known = [one for one in secrets if one]
+
+        def masking(text: str) -> str:
+            for secret in known:
+                text = masked(text, secret, username)
+            return redact(text)
+
+        return masking if known else redact
 
     async def try_out(self, provider: Provider, message: Message, content: Content) -> Report:
         """Send one mail through one provider at once, past the queue."""
@@ -135,18 +227,31 @@ class App:
         mail = compose(message, content)
         transport = self.build_transport(provider)
         try:
-            return await transport.send(Parcel(message.id, 0, address_of(message.sender), recipients, mail))
+            sender = address_of(message.sender)
+            return await transport.send(Parcel(message.id, 0, sender, recipients, mail, message=message, parts=content))
         finally:
             await transport.close()
+
+    def webhook_line(self) -> WebhookLine:
+        """What calls to customers are made with; whoever asks closes it."""
+        return open_line(self.settings, self.redactor, version("pillarbox"))
+
+    async def test_webhook(self, endpoint_id: UUID, tenant_id: int) -> Result:
+        """Call a tenant's webhook at once, past the queue."""
+        line = self.webhook_line()
+        try:
+            return await try_out(self.database, self.keys, line, endpoint_id, tenant_id)
+        finally:
+            await line.close()
 
     async def reap(self) -> int:
         """Take back the claims of workers whose lease ran out, once; returns how many."""
         return await Chores(self.database, PostgresQueue(self.database), self.metrics, self.settings).reap()
 
-    async def load_providers(self) -> tuple[list[Provider], dict[str, MessageClass]]:
+    async def load_providers(self) -> Book:
         """What the roster needs to know, secrets opened."""
         found = await providers.list_providers(self.database, self.keys)
-        return found, await providers.list_classes(self.database)
+        return Book(found, await providers.list_classes(self.database), await routes.list_rules(self.database))
 
 
 def smtp_settings(provider: Provider, connections: int) -> SmtpSettings:
@@ -171,83 +276,6 @@ async def open_app(
             yield app
         finally:
             await app.close()
-
-
-@asynccontextmanager
-async def open_database(
-    settings: Settings, *, start: bool = False, patient: asyncio.Event | None = None
-) -> AsyncIterator[Database]:
-    """Connect to the database, whatever its schema.
-
-    `start` starts the embedded one and stops it at the end. With `patient`, wait for one that is away until that event
-    is set, as a service does that starts before its database.
-    """
-    server = None
-    url = settings.database_url
-    if url is None:
-        server = _embedded(settings)
-        if start:
-            await asyncio.to_thread(server.start)
-        elif not server.running():
-            raise StoreError(
-                f"no database: nothing runs in {settings.data_dir}. Start it with `pillarbox up`, or name a database"
-                " with --database-url or PILLARBOX_DATABASE_URL"
-            )
-        url = server.url()
-    try:
-        database = await _connect_patiently(settings, url, patient) if patient else await _connect(settings, url)
-        try:
-            yield database
-        finally:
-            await database.close()
-    finally:
-        if server and start:
-            await asyncio.to_thread(server.stop)
-
-
-async def _connect(settings: Settings, url: str) -> Database:
-    try:
-        return await Database.connect(
-            url, least=settings.pool_min, most=settings.pool_max, statement_cache=settings.statement_cache
-        )
-    except (StoreError, PostgresError) as error:  # away, or it does not let us in
-        reason = str(error).removeprefix("PostgreSQL: ")
-        raise StoreError(f"cannot connect to {show_url(url)}: {reason}") from error
-
-
-async def _connect_patiently(settings: Settings, url: str, stop: asyncio.Event) -> Database:
-    while True:
-        try:
-            return await _connect(settings, url)
-        except StoreError as error:
-            if stop.is_set() or not isinstance(error.__cause__, StoreError):  # it is there, but does not let us in
-                raise
-            place = show_url(url).rpartition("@")[2]
-            log.warning("waiting for the database", database=place, error=str(error.__cause__))
-            await wait(stop, CONNECT_PAUSE)
-
-
-async def patiently(call: Callable[[], Awaitable[T]], stop: asyncio.Event | None) -> T:
-    """Make a call of a start, again while the database is away: it may go just after it came. Without `stop`, once."""
-    while True:
-        try:
-            return await call()
-        except SchemaMismatch:
-            raise
-        except StoreError as error:
-            if stop is None or stop.is_set():
-                raise
-            log.warning("waiting for the database", error=str(error))
-            await wait(stop, CONNECT_PAUSE)
-
-
-def place_of(settings: Settings) -> str:
-    """The URL of the database in use, for people: without its password."""
-    return show_url(settings.database_url or _embedded(settings).url())
-
-
-def _embedded(settings: Settings) -> EmbeddedPostgres:
-    return EmbeddedPostgres(settings.data_dir / "postgres")
 
 
 async def _prepare(database: Database, migrating: bool) -> None:
@@ -317,15 +345,27 @@ async def work(app: App, stop: asyncio.Event) -> None:
     wakeup = Wakeup()
     database = await app.database.for_queue()
     queue = PostgresQueue(database)
-    roster = Roster(app.load_providers, app.build_transport, app.redactor_for)
+    roster = Roster(
+        app.load_providers,
+        app.build_transport,
+        app.redactor_for,
+        allow=Spending(app.database).ask,
+        return_path=await _return_paths(app),
+    )
     worker = build_worker(app, queue, roster, wakeup)
+    vitals = Vitals(worker.name, app.database, roster, app.metrics)
+    vitals.recovered = wakeup.hint
     gauge = Gauge(worker, roster, app.database, app.metrics, app.settings.utilisation_alert)
     background = [
         run_every("roster", REFRESH_INTERVAL, roster.refresh, stop),
         run_every("gauge", GAUGE_INTERVAL, gauge.read, stop),
+        vitals.run(stop),
     ]
+    heard = {HEALTH_CHANNEL: vitals.hint}
     if app.settings.notify:
-        background.append(run_every("listen", LISTEN_INTERVAL, partial(listen, app.database, wakeup, stop), stop))
+        background.append(
+            run_every("listen", LISTEN_INTERVAL, partial(listen, app.database, wakeup, stop, heard), stop)
+        )
     async with asyncio.TaskGroup() as group:
         for loop in background:
             group.create_task(loop)
@@ -334,6 +374,15 @@ async def work(app: App, stop: asyncio.Event) -> None:
         stop.set()
     await roster.close()
     await database.close()
+
+
+async def _return_paths(app: App) -> Callable[[Message], str] | None:
+    """How envelope senders are made, if bounces are to come to a domain of ours."""
+    domain = app.settings.return_path_domain
+    if domain is None:
+        return None
+    key = await app.return_path_key()
+    return lambda message: return_path.make(message.id, domain, key)
 
 
 async def serve_smtp(app: App, stop: asyncio.Event, ready: Ready | None = None) -> None:
@@ -349,8 +398,15 @@ def _collect_rarely() -> None:
 
 
 async def tend(app: App, stop: asyncio.Event) -> None:
-    """Do the chores until `stop`: any number of processes may, whether they deliver or not."""
-    await Chores(app.database, PostgresQueue(app.database), app.metrics, app.settings).run(stop)
+    """Do the chores until `stop`, and call customers: any number of processes may, whether they deliver or not."""
+    chores = Chores(app.database, PostgresQueue(app.database), app.metrics, app.settings)
+    late = run_every("feedback", CATCH_UP_INTERVAL, app.ingest.catch_up, stop)
+    await asyncio.gather(chores.run(stop), notify(app, stop), late)
+
+
+async def notify(app: App, stop: asyncio.Event) -> None:
+    """Make calls to customers' webhooks until `stop`."""
+    await Caller(app.database, app.keys, app.settings, app.metrics, app.webhook_line()).run(stop)
 
 
 async def _stop_worker(worker: Worker, stop: asyncio.Event) -> None:

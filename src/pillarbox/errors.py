@@ -11,9 +11,12 @@ PillarboxError
 ├── Refused                  whoever asks may not do this
 │   ├── Unauthorized         no key or password, or a wrong one
 │   ├── NotAllowed           the key, login or tenant does not allow it
-│   └── Throttled            too many failures or requests; says when to come back
+│   ├── Throttled            too many failures or requests; says when to come back
+│   └── Forged               feedback that is not proven to come from its provider
 ├── NotFound                 nothing with that name or id
 ├── NotPossible              the thing exists but its state forbids what was asked
+├── InvalidWebhook           a webhook call was not signed with the secret, or not lately
+├── RefusedAddress           calls to customers may not go there
 ├── NoAnswer                 a server cannot be reached, or did not answer as it should
 └── NotStarted               a transport gave a parcel back before sending any of it
 """
@@ -89,12 +92,28 @@ class Throttled(Refused):
         self.retry_after = retry_after
 
 
+class Forged(Refused):
+    """Feedback that is not proven to come from its provider, or comes late. `reason` is one word, for the metrics."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class NotFound(PillarboxError):
     """Nothing with that name or id."""
 
 
 class NotPossible(PillarboxError):
     """The thing exists, but its state forbids what was asked."""
+
+
+class InvalidWebhook(PillarboxError):
+    """A webhook call was not signed with the secret, or not lately: pass it over."""
+
+
+class RefusedAddress(PillarboxError):
+    """Calls to customers may not go to this address; the text says why."""
 
 
 class NoAnswer(PillarboxError):

@@ -177,12 +177,18 @@ class Settings:
     retention_finished: float | None = setting("90d", duration("1s", or_off=True),
         "Age at which finished mails and their story are deleted.",
         "a quarter of history")
+    retention_webhooks: float | None = setting("30d", duration("1s", or_off=True),
+        "Age at which webhook calls are deleted from their log; those of a deleted mail go with it.",
+        "replaying is for outages of days")
     retention_interval: float = setting("10m", duration("10ms"),
         "How often retention runs.",
         "small steps keep tables and vacuum calm")
     retention_batch: int = setting("1000", integer(1, 100_000),
         "Most rows per retention statement.",
         "a statement stays well under a second")
+    suppression_expiry: float | None = setting("off", duration("1s", or_off=True),
+        "After how long addresses that bounces and complaints put on a suppression list are taken off; off: never.",
+        "who complained does not change their mind, and a mailbox that is gone seldom comes back")
     development: str = setting("auto", one_of("auto", "on", "off"),
         "Whether clients on this machine may hand mail over without a key, as the tenant `default`.",
         "auto: with the embedded PostgreSQL, which nobody has in production")
@@ -256,6 +262,27 @@ class Settings:
     smtp_bytes_in_flight: int = setting("256MiB", size(2**20),
         "Most bytes of mails that SMTP holds in memory at once, all together.",
         "twenty-five of the largest or tens of thousands of usual ones; beyond it, clients are told to try again")
+    webhook_allow_private: bool = setting("false", boolean(),
+        "Whether webhooks may go to http:// and to private addresses, such as this machine. For development.",
+        "a customer could make this server call others behind your firewall")
+    webhook_timeout: float = setting("15s", duration("100ms"),
+        "How long a webhook call may take.",
+        "Standard Webhooks suggests 15 to 30 seconds; a receiver that works longer should answer first")
+    webhook_disable_after: float = setting("3d", duration("1s"),
+        "How long a webhook may do nothing but fail before it is disabled.",
+        "as long as calls are repeated; a long weekend is no reason")
+    webhook_concurrency: int = setting("50", integer(1, 1000),
+        "Most webhook calls made at once by one process; a fifth of them to one webhook.",
+        "hundreds of calls per second to usual receivers, and a slow one cannot take every place")
+    feedback_max_body: int = setting("4MiB", size(2**10),
+        "Largest body of a request with feedback from a provider, and of a report.",
+        "SendGrid gathers some thousand events in one; most requests have a few kilobytes")
+    feedback_window: float = setting("1d", duration("1m"),
+        "How old the time stamp of feedback from a provider may be.",
+        "providers repeat for hours what was not taken; what comes twice changes nothing")
+    return_path_domain: str | None = setting(None, text("a domain such as bounces.example.com", r"[A-Za-z0-9.-]+"),
+        "Domain of the envelope senders of mails that leave by SMTP: each names its message, signed.",
+        "bounces go to the sender until a domain is set up for them", unset="the sender's own address")
     smtp_host: str | None = setting(None, HOST,
         "The SMTP server of the default provider.",
         "only you know your relay", short="SMTP_HOST")

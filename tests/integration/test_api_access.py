@@ -12,12 +12,6 @@ from tests.integration.api_helpers import EVERY, MAIL, Api, Client, api_of, new_
 
 
 @pytest.fixture
-async def api(database_url: str) -> AsyncIterator[Api]:
-    async with api_of(database_url) as api:
-        yield api
-
-
-@pytest.fixture
 async def development(database_url: str) -> AsyncIterator[Api]:
     async with api_of(database_url, development="on") as api:
         yield api

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from pillarbox.store import messages
-from tests.integration.api_helpers import MAIL, Answer, Api, api_of
-
-
-@pytest.fixture
-async def api(database_url: str) -> AsyncIterator[Api]:
-    async with api_of(database_url) as api:
-        yield api
+from tests.integration.api_helpers import MAIL, Answer, Api
 
 
 async def batch(api: Api, body: Any, key: str | None = None) -> Answer:

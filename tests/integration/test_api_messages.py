@@ -18,13 +18,7 @@ from pillarbox.model.delivery import State
 from pillarbox.store import pages, providers
 from pillarbox.testing import SmtpServer
 from tests.harness import add_smtp, settled, working
-from tests.integration.api_helpers import MAIL, Api, Client, api_of
-
-
-@pytest.fixture
-async def api(database_url: str) -> AsyncIterator[Api]:
-    async with api_of(database_url) as api:
-        yield api
+from tests.integration.api_helpers import MAIL, Api, Client
 
 
 async def put(api: Api, message_id: str, n: int = 0, **columns: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,13 +12,7 @@ import pytest
 from pillarbox.model.access import Scope
 from pillarbox.store import messages
 from tests.harness import deliveries
-from tests.integration.api_helpers import MAIL, Api, api_of
-
-
-@pytest.fixture
-async def api(database_url: str) -> AsyncIterator[Api]:
-    async with api_of(database_url) as api:
-        yield api
+from tests.integration.api_helpers import MAIL, Api
 
 
 async def count(api: Api) -> int:

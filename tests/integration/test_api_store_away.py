@@ -3,48 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
-import pytest
 
 from pillarbox.model.access import Scope
-from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres
-from pillarbox.store.migrations import migrate
-from tests.conftest import server_binaries
 from tests.harness import eventually, opened
 from tests.integration.api_helpers import MAIL, Api, api_of, new_key, serving
-
-
-@pytest.fixture
-async def server() -> AsyncIterator[EmbeddedPostgres]:
-    """A server of the test's own, which it may stop."""
-    directory = Path(tempfile.mkdtemp(prefix="pbx"))  # short, for a Unix socket
-    server = EmbeddedPostgres(directory / "data", server_binaries(), {"fsync": "off"})
-    await asyncio.to_thread(server.start)
-    try:
-        database = await Database.connect(server.url())
-        async with database.connection() as connection:
-            await migrate(connection)
-        await database.close()
-        yield server
-    finally:
-        await asyncio.to_thread(server.stop, "immediate")
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 async def stored(api: Api) -> int:
     return int(await api.database.fetchval("SELECT count(*) FROM pillarbox.messages"))
 
 
-async def test_a_database_that_is_away(server: EmbeddedPostgres) -> None:
-    async with api_of(server.url()) as api:
-        await asyncio.to_thread(server.stop, "immediate")
+async def test_a_database_that_is_away(stoppable: EmbeddedPostgres) -> None:
+    async with api_of(stoppable.url()) as api:
+        await asyncio.to_thread(stoppable.stop, "immediate")
         batch = {"messages": [MAIL, MAIL]}
         answers = [
             await api.shop.send(headers_={"Idempotency-Key": "k"}), await api.shop.post("/messages/batch", batch),
@@ -53,7 +28,7 @@ async def test_a_database_that_is_away(server: EmbeddedPostgres) -> None:
         for answer in answers:
             assert (answer.status, answer.json["type"]) == (503, "/problems/store-away")
             assert int(answer.headers["retry-after"]) > 0
-        await asyncio.to_thread(server.start)
+        await asyncio.to_thread(stoppable.start)
         assert await stored(api) == 0
 
         async def again() -> bool:
@@ -63,9 +38,9 @@ async def test_a_database_that_is_away(server: EmbeddedPostgres) -> None:
         assert await stored(api) == 1
 
 
-async def test_a_database_that_goes_away_in_the_middle(server: EmbeddedPostgres) -> None:
+async def test_a_database_that_goes_away_in_the_middle(stoppable: EmbeddedPostgres) -> None:
     """What was answered 202 is there, whole; what was answered otherwise may be, once."""
-    async with api_of(server.url()) as api:
+    async with api_of(stoppable.url()) as api:
         sent: list[tuple[str, int]] = []
 
         async def send(number: int) -> None:
@@ -75,9 +50,9 @@ async def test_a_database_that_goes_away_in_the_middle(server: EmbeddedPostgres)
 
         first = [asyncio.create_task(send(number)) for number in range(100)]
         await eventually(lambda: _some(sent))
-        await asyncio.to_thread(server.stop, "immediate")
+        await asyncio.to_thread(stoppable.stop, "immediate")
         await asyncio.gather(*first, *(send(number) for number in range(100, 110)))
-        await asyncio.to_thread(server.start)
+        await asyncio.to_thread(stoppable.start)
         rows = await api.database.fetch(
             "SELECT subject, (SELECT count(*) FROM pillarbox.deliveries WHERE message_id = id) AS deliveries,"
             " EXISTS (SELECT FROM pillarbox.contents WHERE message_id = id) AS whole FROM pillarbox.messages"
@@ -92,11 +67,11 @@ async def _some(sent: list[Any]) -> bool:
     return bool(sent)
 
 
-async def test_while_the_database_is_away_keys_are_not_throttled(server: EmbeddedPostgres) -> None:
-    async with opened(server.url(), http="127.0.0.1:0") as app:
+async def test_while_the_database_is_away_keys_are_not_throttled(stoppable: EmbeddedPostgres) -> None:
+    async with opened(stoppable.url(), http="127.0.0.1:0") as app:
         key = await new_key(app.database, None, Scope.ADMIN)
         async with serving(app) as url, aiohttp.ClientSession() as session:
-            await asyncio.to_thread(server.stop, "immediate")
+            await asyncio.to_thread(stoppable.stop, "immediate")
             for _ in range(30):
                 headers = {"Authorization": f"Bearer {key}"}
                 async with session.get(f"{url}/api/v1/admin/tenants", headers=headers) as answer:

@@ -15,11 +15,6 @@ from pillarbox.store.vault import generate_key
 from tests.integration.cli_helpers import Cli
 
 
-@pytest.fixture
-def cli(database_url: str) -> Cli:
-    return Cli(database_url)
-
-
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     if hasattr(command, "commands"):
         for name, sub in command.commands.items():

@@ -10,11 +10,6 @@ from pillarbox.store.access import digest
 from tests.integration.cli_helpers import Cli
 
 
-@pytest.fixture
-def cli(database_url: str) -> Cli:
-    return Cli(database_url)
-
-
 def shop(cli: Cli) -> Any:
     return cli.json("tenant", "show", "shop")
 

@@ -17,11 +17,6 @@ from tests.harness import add_smtp, enqueue, settled, working
 from tests.integration.cli_helpers import Cli
 
 
-@pytest.fixture
-def cli(database_url: str) -> Cli:
-    return Cli(database_url)
-
-
 def put(cli: Cli, message_id: str, state: str, n: int = 0, **columns: object) -> None:
     """Set a delivery's state by hand."""
     given = {"state": state, "settled_at": "now"} | columns

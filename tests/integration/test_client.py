@@ -60,12 +60,6 @@ class Both:
         return await asyncio.to_thread(lambda: list(self.client.list(**filters)))  # type: ignore[arg-type]
 
 
-@pytest.fixture
-async def api(database_url: str) -> AsyncIterator[Api]:
-    async with api_of(database_url) as api:
-        yield api
-
-
 @pytest.fixture(params=[Client, AsyncClient], ids=["sync", "async"])
 def kind(request: pytest.FixtureRequest) -> type[Client] | type[AsyncClient]:
     return request.param  # type: ignore[no-any-return]

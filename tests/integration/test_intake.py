@@ -232,7 +232,7 @@ async def test_large_mails_go_in_bounded_batches(intake: Intake, database: Datab
 
 async def test_workers_are_woken_at_the_commit(intake: Intake, database: Database) -> None:
     heard = asyncio.Event()
-    async with database.listening("pillarbox_wake", heard.set):
+    async with database.listening({"pillarbox_wake": heard.set}):
         await intake.accept(principal(), mail(send_at=LATER))
         await intake.accept(principal(), mail())
         await asyncio.wait_for(heard.wait(), 5)

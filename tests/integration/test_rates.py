@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from pillarbox.store import providers, tenants
 from pillarbox.store.database import Database
 from pillarbox.store.waiting import waiting
 from pillarbox.testing import SmtpServer
 from tests.harness import add_smtp, enqueue, settled, working
 from tests.integration.cli_helpers import Cli
-
-
-@pytest.fixture
-def cli(database_url: str) -> Cli:
-    return Cli(database_url)
 
 
 async def most_in(database: Database, seconds: float) -> int:

@@ -232,6 +232,10 @@ async def test_no_large_table_is_read_whole(database: Database, query: str) -> N
         "conversations SELECT id, 1, ''",
         "events (message_id, kind) SELECT id, 'test'",
         "captured (provider_id, message_id, sender, recipients, content) SELECT 1, id, '', '{}', ''",
+        "feedback (provider_id, event_id, message_id, n, kind, at, hard, data, waiting)"
+        " SELECT 1, id::text, id, 0, 'delivered', now(), false, '{}', false",
+        "webhook_calls (id, endpoint_id, message_id, kind, at, payload, state, next_at)"
+        " SELECT id, id, id, 'message.sent', now(), '{}', 'delivered', now()",
     ):
         await database.execute(f"INSERT INTO pillarbox.{filled} FROM pillarbox.messages")
     await database.execute("ANALYZE")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -16,14 +15,7 @@ from pillarbox.store.database import Database
 from pillarbox.testing import SmtpServer
 from pillarbox.testing.smtp import Extensions, Faults
 from tests.harness import add_smtp, attempts, deliveries, enqueue, eventually, settled, working
-from tests.integration.api_helpers import Api, api_of
-
-
-@pytest.fixture
-async def api(database_url: str) -> AsyncIterator[Api]:
-    async with api_of(database_url) as api:
-        yield api
-
+from tests.integration.api_helpers import Api
 
 # --- states
 

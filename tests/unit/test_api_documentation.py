@@ -7,13 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from pillarbox.accept.suppressions import COLUMNS
 from pillarbox.api.bodies import SMALL
+from pillarbox.api.dlq_models import MOST_AT_ONCE, DeadLetterQuery, DeadLetterSummary, Reprocess, Reprocessed
+from pillarbox.api.dlq_models import MOST_ON_PAGE as MOST_DEAD
 from pillarbox.api.listing import MOST_ON_PAGE, SYNONYMS, MessageQuery
 from pillarbox.api.new_message import MOST_IN_BATCH, NewAttachment, NewMessage
 from pillarbox.api.problem_types import TYPES
 from pillarbox.api.protocol import MOST_HEAD
+from pillarbox.api.suppression_files import MOST_LINES, MOST_OCTETS
+from pillarbox.api.suppressions import SuppressionQuery
 from pillarbox.api.v1 import description
+from pillarbox.model.suppression import Cause
 from pillarbox.settings import SPECS
+from pillarbox.store import dlq
 from pillarbox.store.pages import LOOKED_AT
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
@@ -52,6 +59,24 @@ def test_every_field_of_a_mail_is_documented() -> None:
 def test_every_filter_is_documented() -> None:
     fields = {one.alias or name for name, one in MessageQuery.model_fields.items()}
     assert fields | SYNONYMS.keys() <= words(section("Listing"))
+
+
+def test_everything_about_dead_letters_is_documented() -> None:
+    asked = {**DeadLetterQuery.model_fields, **Reprocess.model_fields}
+    told = {**Reprocessed.model_fields, **DeadLetterSummary.model_fields}
+    said = section("Dead letters")
+    assert {one.alias or name for name, one in asked.items()} | told.keys() - {"dry_run"} <= words(said)
+    assert f"1 to {MOST_DEAD}" in said
+    assert f"1 to {MOST_AT_ONCE}" in said
+    assert f"{dlq.LOOKED_AT:,}" in said
+    assert f"{dlq.COUNTED:,}" in said
+
+
+def test_everything_about_suppressions_is_documented() -> None:
+    said = section("Suppressions")
+    assert {*SuppressionQuery.model_fields, *Cause, ",".join(COLUMNS)} <= words(said)
+    assert f"{MOST_LINES:,}" in said
+    assert f"{MOST_OCTETS // 2**20} MiB" in said
 
 
 @pytest.mark.parametrize("name", TYPES)

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from pillarbox.accept.mail import Mail
 from pillarbox.api.access_models import RETENTIONS, TenantSettings, TenantShown
 from pillarbox.api.fields import Base64, Moment, Strings
-from pillarbox.api.listing import _read_cursor, cursor_of
+from pillarbox.api.listing import cursor_of, read_cursor
 from pillarbox.api.new_message import NewMessage
 from pillarbox.api.problems import LONGEST_FIELD, Problem, path_of, problem_of
 from pillarbox.api.substitutions import Template
@@ -69,7 +69,7 @@ def test_one_string_is_a_list_of_one() -> None:
 @given(st.uuids())
 def test_cursors(message_id: UUID) -> None:
     cursor = cursor_of(message_id)
-    assert _read_cursor(cursor) == message_id
+    assert read_cursor(cursor) == message_id
     assert len(cursor) == 22
 
 

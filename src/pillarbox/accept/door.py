@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-from pillarbox.accept.batching import Batcher
+from pillarbox.batching import Batcher
 from pillarbox.errors import PillarboxError, StoreError, Throttled, Unauthorized
 from pillarbox.model.access import Principal
 from pillarbox.model.throttle import Failures

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
-from pillarbox.accept.batching import AGAIN, Again, Answers, Batcher
 from pillarbox.accept.entry import Item, item_for
+from pillarbox.batching import AGAIN, Again, Answers, Batcher
 from pillarbox.errors import IdempotencyConflict, InvalidMail, PillarboxError, StoreError, UnknownName
 from pillarbox.store import intake as store
 from pillarbox.store.intake import Key, Known, NotStored

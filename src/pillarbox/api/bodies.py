@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # Bodies that describe something small (a time, a tenant) need no more; reading them costs nobody much.
 SMALL = 64 * 1024
+# A thousand addresses of the longest kind, each with a note.
+LONG = 1024 * 1024
 
 
 class Bodies:
@@ -80,6 +82,16 @@ class Body:
 
 def check_json(headers: Headers) -> None:
     """Refuse a body that does not say that it is JSON."""
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = _media_type(headers)
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise Problem("unsupported-media-type", "the body must be application/json")
+
+
+def check_media_type(headers: Headers, wanted: str) -> None:
+    """Refuse a body that does not say that it is of this kind."""
+    if _media_type(headers) != wanted:
+        raise Problem("unsupported-media-type", f"the body must be {wanted}")
+
+
+def _media_type(headers: Headers) -> str:
+    return headers.get("content-type", "").partition(";")[0].strip().lower()

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 log = logs.get("pillarbox.http")
 # Answered however busy we are: who is not ready soon gets no more requests, who is not alive is ended.
 PROBES = frozenset({"/healthz", "/readyz"})
+# Paths whose requests prove by a signature who made them: providers call us by whatever name they were given.
+SIGNED = "/webhooks/"
 ALWAYS_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -80,7 +82,8 @@ class Guard:
             await send(message)
 
         answer: ASGIApp = self._app
-        if scope["type"] == "http" and (problem := self._refusal(Headers(scope=scope))):
+        is_open = scope["type"] != "http" or scope["path"].startswith(SIGNED)
+        if not is_open and (problem := self._refusal(Headers(scope=scope))):
             answer = problem.response()
         await answer(scope, receive, guarded)
 

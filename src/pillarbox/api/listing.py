@@ -41,15 +41,24 @@ def cursor_of(message_id: UUID) -> str:
     return urlsafe_b64encode(message_id.bytes).decode().rstrip("=")
 
 
-def _read_cursor(cursor: str) -> UUID:
+def read_cursor(cursor: str) -> UUID:
+    """The id that a checked cursor stands for."""
     return UUID(bytes=urlsafe_b64decode(cursor + "=="))
 
 
-def _checked_cursor(cursor: str | None) -> str | None:
+def checked_cursor(cursor: str | None) -> str | None:
+    """A cursor, if it is one that we gave."""
     try:
-        return cursor and cursor_of(_read_cursor(cursor))
+        return cursor and cursor_of(read_cursor(cursor))
     except ValueError:
         raise ValueError("is not a cursor: give `next_cursor` of the page before") from None
+
+
+Cursor = Annotated[
+    str | None,
+    AfterValidator(checked_cursor),
+    Field(max_length=22, description="`next_cursor` of the page before."),
+]
 
 
 class MessageQuery(BaseModel):
@@ -71,11 +80,7 @@ class MessageQuery(BaseModel):
     since: Annotated[Moment | None, Field(description="Accepted then or later.")] = None
     until: Annotated[Moment | None, Field(description="Accepted before then.")] = None
     limit: Annotated[int, Field(ge=1, le=MOST_ON_PAGE)] = 50
-    cursor: Annotated[
-        str | None,
-        AfterValidator(_checked_cursor),
-        Field(max_length=22, description="`next_cursor` of the page before."),
-    ] = None
+    cursor: Cursor = None
 
     def to_filter(self, before: UUID | None) -> Filter:
         states = [str(SYNONYMS.get(word, word)) for word in self.state or ()]
@@ -98,15 +103,22 @@ class MessageQuery(BaseModel):
     tags=["messages"],
 )
 async def list_messages(asked: Who, request: Request, query: Annotated[MessageQuery, Query()]) -> Response:
-    before = _read_cursor(query.cursor) if query.cursor else None
+    before = read_cursor(query.cursor) if query.cursor else None
     found = await page(asked.app.database, asked.tenant.id, query.to_filter(before), query.limit)
     cursor = cursor_of(found.next) if found.next else None
-    link = _link(request, cursor) if cursor else None
-    body = MessagePage(messages=[summary(one) for one in found.messages], next_cursor=cursor, next=link)
-    return json_response(body, headers={"Link": f'<{link}>; rel="next"'} if link else None)
+    there = link(request, "/messages", cursor)
+    body = MessagePage(messages=[summary(one) for one in found.messages], next_cursor=cursor, next=there)
+    return page_response(body, there)
 
 
-def _link(request: Request, cursor: str) -> str:
-    """The same question for the next page."""
+def link(request: Request, path: str, cursor: str | None) -> str | None:
+    """The same question for the next page, if there is one."""
+    if cursor is None:
+        return None
     asked: list[tuple[str, Any]] = [one for one in request.query_params.multi_items() if one[0] != "cursor"]
-    return f"{request.scope['root_path']}/messages?{urlencode([*asked, ('cursor', cursor)])}"
+    return f"{request.scope['root_path']}{path}?{urlencode([*asked, ('cursor', cursor)])}"
+
+
+def page_response(body: BaseModel, there: str | None) -> Response:
+    """A page, which says where the next one is also as RFC 8288 does."""
+    return json_response(body, headers={"Link": f'<{there}>; rel="next"'} if there else None)

@@ -18,8 +18,8 @@ TYPES: dict[str, Type] = {
     "invalid-request": Type(
         422,
         "The request has a wrong, missing or unknown field",
-        "`errors` lists the faults, each with its `field` and a `code`: `missing`, `unknown_field`, `bad_type` or"
-        " `bad_value`.",
+        "`errors` lists the faults, each with its `field` and a `code`: `missing`, `unknown_field`, `bad_type`,"
+        " `bad_value`, `unknown_provider`, or of an address one of those of `enqueue`.",
     ),
     "invalid-mail": Type(
         422,
@@ -27,7 +27,7 @@ TYPES: dict[str, Type] = {
         "`code` and `field` say which; the codes are those of `enqueue`. Nothing was stored.",
     ),
     "invalid-setting": Type(
-        422, "A setting of a tenant, key or login is wrong", "`code` and `field` say which. Nothing was changed."
+        422, "A setting of a tenant, key, login or route is wrong", "`code` and `field` say which. Nothing was changed."
     ),
     "idempotency-conflict": Type(
         409,
@@ -45,6 +45,12 @@ TYPES: dict[str, Type] = {
         "`code` says why: `scope` (the key lacks it), `no_tenant` (an administrator's key has no mails),"
         " `sender_domain`, `recipient_domain`, `wider` (a key makes no key that may do more than itself), or `secret`"
         " (the content of this class is never shown).",
+    ),
+    "forged": Type(
+        403,
+        "The feedback is not proven to come from its provider",
+        "`code` says why: `no_key` (the provider has nothing to verify it with), `unsigned`, `signature`, `stale`,"
+        " `replayed`, `topic` or `certificate`. Nothing was changed.",
     ),
     "foreign-origin": Type(
         403, "Another web page may not ask", "Requests of browsers are answered only for pages of this very server."
@@ -67,7 +73,11 @@ TYPES: dict[str, Type] = {
     "too-large": Type(
         413, "The body is too large", "The limit is `http_max_body`. Send a link instead of a large file."
     ),
-    "unsupported-media-type": Type(415, "The body is not JSON", "Send `Content-Type: application/json`."),
+    "unsupported-media-type": Type(
+        415,
+        "The body is of another kind",
+        "Send `Content-Type: application/json`; for an import, `text/csv`; for a report, `message/rfc822`.",
+    ),
     "wrong-host": Type(
         421, "This host name is not served here", "Use the address it listens on, or add the name to `http_hosts`."
     ),

@@ -20,6 +20,7 @@ from pillarbox.errors import (
     NotPossible,
     PillarboxError,
     Refused,
+    SecretError,
     StoreError,
     Throttled,
     Unauthorized,
@@ -40,7 +41,7 @@ LONGEST_FIELD = 100
 
 _BY_STATUS = {400: "malformed", 404: "not-found", 405: "method-not-allowed"}
 # What an operation raises on purpose; anything else is a fault of ours, and logged as one.
-EXPECTED = (InvalidMail, Refused, NotFound, NotPossible, StoreError)
+EXPECTED = (InvalidMail, Refused, NotFound, NotPossible, SecretError, StoreError)
 # Names that a mail's fields have in this API, where they differ.
 _FIELDS = {"sender": "from"}
 _CODES = {"missing": "missing", "extra_forbidden": "unknown_field"}
@@ -103,6 +104,8 @@ def _of_ours(error: PillarboxError) -> Problem:
             return Problem("not-found", "there is nothing with this id or name")
         case NotPossible():
             return Problem("not-possible", str(error))
+        case SecretError():  # which key is whose is no business of a tenant's
+            return Problem("not-possible", "this installation has no key to keep secrets with: ask who runs it")
         case StoreError():
             return Problem("store-away", "the database does not answer", headers={"Retry-After": str(STORE_RETRY)})
     return Problem("internal", "the request could not be handled; the log says why")

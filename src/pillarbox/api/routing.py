@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from starlette.responses import Response
 
-from pillarbox.api.bodies import SMALL, check_json
+from pillarbox.api.bodies import LONG, SMALL, check_json
 from pillarbox.api.door import STATE, Asked, let_in
 from pillarbox.api.problems import EXPECTED, Problem, invalid, problem_of
 from pillarbox.model.access import Scope
@@ -30,6 +30,8 @@ KEY_HEADER = "idempotency-key"
 class Operation(APIRoute):
     """An operation that needs scopes. FastAPI reads its parameters; its body, if it has one, is small."""
 
+    most_octets = SMALL
+
     @property
     def scopes(self) -> list[Scope]:
         """What a key needs for this; written where generated clients see it, too."""
@@ -47,10 +49,16 @@ class Operation(APIRoute):
             if not has_body:
                 return await handle(request)
             check_json(request.headers)
-            with bodies.hold(SMALL) as body:
+            with bodies.hold(self.most_octets) as body:
                 return await handle(Given(request, await body.read(request.headers, request.receive)))
 
         return run
+
+
+class Larger(Operation):
+    """An operation whose body lists many things."""
+
+    most_octets = LONG
 
 
 class Given(Request):

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.convertors import IntegerConvertor, register_url_convertor
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
 from pillarbox.api import page
 from pillarbox.api.door import check_operator, is_here
+from pillarbox.api.feedback import FeedbackDoor
 from pillarbox.api.guard import Front, Guard, is_loopback
 from pillarbox.api.problem_types import TYPES
 from pillarbox.api.problems import problem_of
@@ -41,6 +44,15 @@ READY_TIMEOUT = 2.0
 # Requests under way when we stop; none of ours takes longer.
 GOODBYE_TIMEOUT = 5
 CAPTURED_SHOWN = 50
+
+
+class Digits(IntegerConvertor):
+    """A number of bounded length: Python refuses to read very long ones, which must not look like a fault of ours."""
+
+    regex = "[0-9]{1,18}"
+
+
+register_url_convertor("digits", Digits())
 
 
 async def serve_http(app: App, stop: asyncio.Event, ready: Callable[[str], None] | None = None) -> None:
@@ -102,11 +114,12 @@ def build(app: App, host: str) -> Starlette:
         Route("/readyz", site.readyz),
         Route("/metrics", site.metrics),
         Route("/captured", site.captured),
-        Route("/captured/{number:int}", site.captured_mail),
+        Route("/captured/{number:digits}", site.captured_mail),
         Route("/problems", site.problems),
         Route("/problems/{name}", site.problems),
+        Route("/webhooks/{provider_kind}/{provider_id:digits}", FeedbackDoor(app), methods=["POST"]),
     ]
-    handlers = {StoreError: _store_away, NotFound: _not_found, Refused: _refused}
+    handlers = {StoreError: _store_away, NotFound: _not_found, Refused: _refused, HTTPException: _refused}
     guard = Middleware(Guard, host=host, hosts=app.settings.http_hosts if app else ())
     return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
 

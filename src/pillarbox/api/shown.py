@@ -12,12 +12,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from pillarbox.model.delivery import Role, State, delivery_id
 from pillarbox.model.outcome import Verdict
 from pillarbox.model.retry import POLICIES
+from pillarbox.model.secret import MASK
 from pillarbox.store.messages import WAITING, AttemptFacts, DeliveryFacts, Envelope, Story, policy_of, remaining
 from pillarbox.store.pages import Leg, Summary
 
-MASK = "****"
 # What events may tell a tenant. Numbers of claims and workers would tell how much the others send.
-TOLD = frozenset({"who", "name", "as", "reason", "send_at", "message"})
+TOLD = frozenset({
+    "who", "name", "as", "reason", "send_at", "message", "via", "provider", "from", "to", "code", "hard", "text",
+})  # fmt: skip
 
 
 class Shown(BaseModel):
@@ -60,8 +62,8 @@ class MessagePage(Shown):
     next: Annotated[str | None, Field(description="The address of the next page; null at the end.")]
 
 
-class Attempt(Shown):
-    """One try at a delivery. Texts are redacted."""
+class AttemptSummary(Shown):
+    """One try at a delivery, in short. Texts are redacted."""
 
     number: Annotated[int, Field(description="1 for the first of those still known.")]
     started_at: datetime
@@ -71,6 +73,11 @@ class Attempt(Shown):
     reason: str | None
     code: Annotated[int | None, Field(description="The status code of the provider's answer.")]
     reply: Annotated[str | None, Field(description="The provider's words, redacted.")]
+
+
+class Attempt(AttemptSummary):
+    """One try at a delivery. Texts are redacted."""
+
     provider_message_id: str | None
     conversation: Annotated[str | None, Field(description="What was said, redacted; not of those plainly accepted.")]
 

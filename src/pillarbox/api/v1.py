@@ -14,7 +14,22 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from pillarbox.api import admin, batch, described, listing, messages, own_access, page, resend
+from pillarbox.api import (
+    admin,
+    batch,
+    described,
+    dlq,
+    listing,
+    messages,
+    own_access,
+    page,
+    reports,
+    resend,
+    routes,
+    suppression_files,
+    suppressions,
+    webhooks,
+)
 from pillarbox.api.bodies import Bodies
 from pillarbox.api.problems import EXPECTED, Problem, invalid, problem_of
 
@@ -34,13 +49,20 @@ problems as in RFC 9457, with a stable `type`. A field that does not exist is an
 """
 TAGS = [
     {"name": "messages", "description": "Mails, and what becomes of them."},
+    {"name": "dead letters", "description": "What failed, and sending it again."},
+    {"name": "suppressions", "description": "Addresses that mails are not sent to."},
+    {"name": "routes", "description": "Which provider a mail leaves through, and why."},
     {"name": "keys", "description": "The tenant's own keys and SMTP logins."},
+    {"name": "webhooks", "description": "Where the tenant is told what becomes of its mails."},
     {"name": "admin", "description": "The installation: tenants, all keys and logins."},
 ]
 KEY = {"type": "http", "scheme": "bearer", "bearerFormat": "pbx_…", "description": "An API key."}
 # The one most asked for comes first: routes are tried in order.
 ROUTERS = (
     messages.submissions, batch.routes, listing.routes, messages.routes, resend.routes, own_access.routes, admin.routes,
+    routes.routes,
+    dlq.routes, suppressions.larger, suppression_files.routes, suppressions.routes,
+    webhooks.routes, reports.routes,
 )  # fmt: skip
 OPERATIONS = [route for router in ROUTERS for route in router.routes]
 

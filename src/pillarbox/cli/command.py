@@ -15,10 +15,11 @@ from typing import Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
-from pillarbox.app import App, open_app, place_of
+from pillarbox.app import App, open_app
 from pillarbox.cli import output
 from pillarbox.errors import PillarboxError, SettingsError, StoreError
 from pillarbox.settings import SPECS, Settings, load
+from pillarbox.store.opening import place_of
 
 P = ParamSpec("P")
 Work = Coroutine[Any, Any, int | None]

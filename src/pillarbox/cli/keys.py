@@ -6,7 +6,7 @@ import typer
 
 from pillarbox.cli import output
 from pillarbox.cli.command import Given, command
-from pillarbox.store import providers
+from pillarbox.store import providers, webhooks
 from pillarbox.store.vault import generate_key
 
 
@@ -29,7 +29,7 @@ async def generate(given: Given) -> None:
 
 
 async def rotate(given: Given) -> None:
-    """Seal every provider's secret with the newest key.
+    """Seal every secret of providers and webhooks with the newest key.
 
     \b
     To change keys:
@@ -39,7 +39,9 @@ async def rotate(given: Given) -> None:
     """
     async with given.app() as app:
         ring = app.keys()
-        resealed, total = await providers.rotate_secrets(app.database, ring)
+        of_providers = await providers.rotate_secrets(app.database, ring)
+        of_webhooks = await webhooks.rotate_secrets(app.database, ring)
+        resealed, total = (sum(both) for both in zip(of_providers, of_webhooks, strict=True))
     if given.json:
         output.print_json({"resealed": resealed, "secrets": total, "key": ring.key_ids[0]})
     else:

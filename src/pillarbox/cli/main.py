@@ -10,16 +10,21 @@ import typer
 from pillarbox.cli import (
     captured,
     config,
+    dlq,
     key,
     keys,
     message_class,
     provider,
     queue,
+    report,
+    route,
     run,
     send,
     setup,
     smtp_login,
+    suppression,
     tenant,
+    webhook,
 )
 
 root = typer.Typer(
@@ -37,7 +42,10 @@ root = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (run, setup, send, queue, provider, captured, tenant, message_class, key, smtp_login, keys, config):
+for module in (
+    run, setup, send, queue, dlq, suppression, report, provider, route, captured,
+    tenant, message_class, key, smtp_login, keys, config, webhook,
+):  # fmt: skip  # fmt: skip
     module.register(root)
 
 

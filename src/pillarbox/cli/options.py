@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 import typer
@@ -73,6 +74,7 @@ KindFilter = Annotated[str | None, _filter("--kind", "KIND", "Mails of this kind
 TagFilter = Annotated[str | None, _filter("--tag", "TAG", "Mails with this tag.")]
 SenderFilter = Annotated[str | None, _filter("--sender", "TEXT", "Senders that contain this.")]
 RecipientFilter = Annotated[str | None, _filter("--recipient", "TEXT", "Recipients that contain this.")]
+SubjectFilter = Annotated[str | None, _filter("--subject", "TEXT", "Subjects that contain this.")]
 ProviderFilter = Annotated[str | None, _filter("--provider", "NAME", "Deliveries last tried through this provider.")]
 ReasonFilter = Annotated[str | None, _filter("--reason", "WORD", "Deliveries with this reason.")]
 Since = Annotated[
@@ -82,6 +84,15 @@ Until = Annotated[datetime | None, _filter("--until", "TIME", "Older than this: 
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, metavar="N", help="At most this many.")]
 MessageId = Annotated[str, typer.Argument(metavar="ID", help="The message's id, or its beginning.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def with_options(function: Callable[..., Any], place: str, more: Iterable[tuple[str, Any, Any]]) -> Callable[..., Any]:
+    """Give a command more options (name, annotation, default); it gets them as its keyword arguments `place`."""
+    own = [one for one in inspect.signature(function, eval_str=True).parameters.values() if one.name != place]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    added = [inspect.Parameter(name, kind, default=default, annotation=option) for name, option, default in more]
+    function.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
+    return function
 
 
 def confirm(question: str, yes: bool) -> None:

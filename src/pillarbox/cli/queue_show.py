@@ -17,6 +17,7 @@ from pillarbox.deliver.mime import compose
 from pillarbox.errors import NotFound
 from pillarbox.model.delivery import State
 from pillarbox.model.message import Content
+from pillarbox.model.secret import MASK
 from pillarbox.store import messages
 from pillarbox.store.messages import WAITING, policy_of, remaining
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pillarbox.app import App
     from pillarbox.store.messages import AttemptFacts, DeliveryFacts, Envelope, Story
 
-MASK = "**** (masked: the class of this mail is secret)"
+HIDDEN = f"{MASK} (masked: the class of this mail is secret)"
 # Lines of the text shown beside the story; --raw shows it whole.
 PREVIEW = 12
 
@@ -51,6 +52,8 @@ async def show(
     async with given.app() as app:
         message_id = await messages.find_message(app.database, id)
         story = await messages.story(app.database, message_id)
+        if story.message.secret:
+            story = replace(story, message=replace(story.message, subject=MASK))
         content = await _content(app, message_id, story.message)
     if raw:
         if content is None:
@@ -69,8 +72,8 @@ async def _content(app: App, message_id: UUID, envelope: Envelope) -> Content | 
         return content
     if content.raw is not None:
         head = content.raw.replace(b"\r\n", b"\n").partition(b"\n\n")[0]
-        return Content(raw=head + b"\n\n" + MASK.encode() + b"\n")
-    return replace(content, text=content.text and MASK, html=content.html and MASK, attachments=())
+        return Content(raw=head + b"\n\n" + HIDDEN.encode() + b"\n")
+    return replace(content, text=content.text and HIDDEN, html=content.html and HIDDEN, attachments=())
 
 
 def as_json(story: Story) -> dict[str, Any]:

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from pillarbox.app import open_database
 from pillarbox.cli import output
 from pillarbox.cli.command import Given, command
 from pillarbox.store import catalog
 from pillarbox.store.migrations import migrate as apply
+from pillarbox.store.opening import open_database
 
 
 def register(root: typer.Typer) -> None:

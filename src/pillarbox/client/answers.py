@@ -75,8 +75,8 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """One try at a delivery. Texts are redacted."""
+class AttemptSummary:
+    """One try at a delivery, in short. Texts are redacted."""
 
     number: int
     started_at: datetime
@@ -86,6 +86,12 @@ class Attempt:
     reason: str | None
     code: int | None
     reply: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt(AttemptSummary):
+    """One try at a delivery. Texts are redacted."""
+
     provider_message_id: str | None
     conversation: str | None
 

@@ -19,6 +19,8 @@ from pillarbox.client import calls
 from pillarbox.client.answers import Changes, Message, MessageSummary, Sent
 from pillarbox.client.batches import Batches, Results
 from pillarbox.client.calls import DEFAULT_URL, RETRIES, TIMEOUT, Answer, Call, Filters, Request
+from pillarbox.client.lists_async import AsyncDeadLetterCalls, AsyncSuppressionCalls
+from pillarbox.client.webhooks_async import AsyncWebhookCalls
 from pillarbox.errors import NoAnswer, PillarboxError
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class AsyncClient:
+class AsyncClient(AsyncDeadLetterCalls, AsyncSuppressionCalls, AsyncWebhookCalls):
     """As `pillarbox.Client`, with methods that are awaited. Use it as `async with`, or close it."""
 
     def __init__(
@@ -104,14 +106,9 @@ class AsyncClient:
         return await self._run(calls.resend(message_id, idempotency_key))
 
     async def _walk(self, filters: Sequence[tuple[str, str]]) -> AsyncIterator[MessageSummary]:
-        cursor = None
-        while True:
-            page = await self._run(calls.page(filters, cursor))
+        async for page in self._pages(lambda cursor: calls.page(filters, cursor)):
             for message in page.messages:
                 yield message
-            if page.next_cursor is None:
-                return
-            cursor = page.next_cursor
 
     async def _run(self, call: Call[Result]) -> Result:
         tried = 0

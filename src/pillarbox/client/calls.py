@@ -15,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 from pillarbox.accept.checks import check, to_json
 from pillarbox.accept.mail import Mail, listed
 from pillarbox.accept.statements import attachment_fields
-from pillarbox.client.answers import Changes, Message, Page, Sent, read
+from pillarbox.client.answers import Changes, Message, Page, Sent, Shown, read
 from pillarbox.client.problems import error_of, retry_after
 from pillarbox.errors import InvalidMail, NoAnswer
 
@@ -114,6 +114,15 @@ class Call(Generic[Result]):
         return outcome.status < 300 and not self.is_finished(outcome)
 
 
+def reading(kind: type[Shown]) -> Callable[[Answer], Shown]:
+    """Reads an answer as a value of this kind."""
+    return lambda answer: read(kind, json.loads(answer.body))
+
+
+def nothing(answer: Answer) -> None:
+    """For answers that say all by their status."""
+
+
 def address(base_url: str) -> str:
     """Where the API is; ValueError if that cannot be an address."""
     parts = urlsplit(base_url)
@@ -144,7 +153,7 @@ def resend(message_id: uuid.UUID | str, idempotency_key: str | None) -> Call[Sen
 
 
 def get(message_id: uuid.UUID | str) -> Call[Message]:
-    return Call(Request("GET", _path(message_id)), lambda answer: read(Message, json.loads(answer.body)))
+    return Call(Request("GET", _path(message_id)), reading(Message))
 
 
 def raw(message_id: uuid.UUID | str) -> Call[bytes]:
@@ -153,12 +162,12 @@ def raw(message_id: uuid.UUID | str) -> Call[bytes]:
 
 def cancel(message_id: uuid.UUID | str) -> Call[Changes]:
     # Done twice, the second says that there is nothing to cancel.
-    return Call(Request("POST", _path(message_id, "/cancel"), repeatable=False), _changes)
+    return Call(Request("POST", _path(message_id, "/cancel"), repeatable=False), reading(Changes))
 
 
 def reschedule(message_id: uuid.UUID | str, send_at: datetime) -> Call[Changes]:
-    body = to_json({"send_at": _time(send_at, "send_at")}).encode()
-    return Call(Request("POST", _path(message_id, "/reschedule"), body, JSON), _changes)
+    body = to_json({"send_at": time_text(send_at, "send_at")}).encode()
+    return Call(Request("POST", _path(message_id, "/reschedule"), body, JSON), reading(Changes))
 
 
 def checked_filters(filters: Filters) -> list[tuple[str, str]]:
@@ -176,7 +185,7 @@ def page(filters: Sequence[tuple[str, str]], cursor: str | None) -> Call[Page]:
     """One page of a listing; without a cursor, the first."""
     query = urlencode([*filters, *([("cursor", cursor)] if cursor else [])])
     path = f"/messages?{query}" if query else "/messages"
-    return Call(Request("GET", path), lambda answer: read(Page, json.loads(answer.body)))
+    return Call(Request("GET", path), reading(Page))
 
 
 def mail_json(mail: Mail) -> str:
@@ -190,8 +199,8 @@ def mail_json(mail: Mail) -> str:
         "raw": None if mail.raw is None else b64encode(mail.raw).decode("ascii"), "headers": dict(mail.headers or {}),
         "attachments": [attachment_fields(one) for one in mail.attachments or ()], "class": mail.class_,
         "kind": mail.kind, "tags": list(listed(mail.tags)), "priority": mail.priority,
-        "send_at": mail.send_at and _time(mail.send_at, "send_at"),
-        "expires_at": mail.expires_at and _time(mail.expires_at, "expires_at"), "max_attempts": mail.max_attempts,
+        "send_at": mail.send_at and time_text(mail.send_at, "send_at"),
+        "expires_at": mail.expires_at and time_text(mail.expires_at, "expires_at"), "max_attempts": mail.max_attempts,
     }  # fmt: skip
     given: dict[str, Any] = {name: value for name, value in fields.items() if value is not None and value != []}
     return to_json(given if mail.metadata is None else given | {"metadata": dict(mail.metadata)})
@@ -212,20 +221,19 @@ def _path(message_id: uuid.UUID | str, rest: str = "") -> str:
     return f"/messages/{uuid.UUID(str(message_id))}{rest}"
 
 
-def _time(value: datetime, field: str) -> str:
+def time_text(value: datetime, field: str) -> str:
+    """A time as the API takes it; InvalidMail if it has no zone."""
     if not isinstance(value, datetime) or value.utcoffset() is None:
-        raise InvalidMail("naive_time", field, "must be a time with a zone", "write datetime.now(UTC) + timedelta(…)")
+        raise InvalidMail(
+            "naive_time", field, "must be a time with time zone", "write datetime.now(UTC) + timedelta(…)"
+        )
     return value.isoformat()
 
 
 def _parameter(value: Any, name: str) -> str:
-    return _time(value, name) if name in ("since", "until") else str(value)
+    return time_text(value, name) if name in ("since", "until") else str(value)
 
 
 def _sent(answer: Answer) -> Sent:
     found = read(Sent, json.loads(answer.body))
     return Sent(found.id, found.deliveries, answer.headers.get("Idempotency-Replayed") == "true")
-
-
-def _changes(answer: Answer) -> Changes:
-    return read(Changes, json.loads(answer.body))

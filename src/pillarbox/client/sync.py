@@ -18,6 +18,8 @@ from pillarbox.client import calls
 from pillarbox.client.answers import Changes, Message, MessageSummary, Sent
 from pillarbox.client.batches import Batches, Results
 from pillarbox.client.calls import DEFAULT_URL, RETRIES, TIMEOUT, Answer, Call, Filters, Request
+from pillarbox.client.lists_sync import DeadLetterCalls, SuppressionCalls
+from pillarbox.client.webhooks_sync import WebhookCalls
 from pillarbox.errors import NoAnswer, PillarboxError
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ Result = TypeVar("Result")
 CONNECTIONS = 10
 
 
-class Client:
+class Client(DeadLetterCalls, SuppressionCalls, WebhookCalls):
     """Hands mails over by the HTTP API, and tells what became of them. Threads can share one.
 
     What is lost on the way is repeated with the same idempotency key, `retries` times at most; `timeout` is for
@@ -107,13 +109,8 @@ class Client:
         return self._run(calls.resend(message_id, idempotency_key))
 
     def _walk(self, filters: Sequence[tuple[str, str]]) -> Iterator[MessageSummary]:
-        cursor = None
-        while True:
-            page = self._run(calls.page(filters, cursor))
+        for page in self._pages(lambda cursor: calls.page(filters, cursor)):
             yield from page.messages
-            if page.next_cursor is None:
-                return
-            cursor = page.next_cursor
 
     def _run(self, call: Call[Result]) -> Result:
         tried = 0

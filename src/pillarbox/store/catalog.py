@@ -41,9 +41,9 @@ class Captured:
     subject: str
 
 
-async def sealed_providers(database: Database) -> set[int]:
-    """The ids of providers that have a secret."""
-    return {row["id"] for row in await database.fetch(QUERIES["sealed_providers"])}
+async def sealed_providers(database: Database) -> set[tuple[int, str]]:
+    """Which secrets providers have: their ids, with `secret` or `webhook_secret`."""
+    return {(row["id"], row["name"]) for row in await database.fetch(QUERIES["sealed_providers"])}
 
 
 async def list_classes(database: Database) -> list[ClassFacts]:

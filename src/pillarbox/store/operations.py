@@ -1,4 +1,4 @@
-"""What people and keys do to deliveries: retry, cancel, release, reschedule; each change told as an event."""
+"""What people and keys do to deliveries: retry, discard, cancel, release, reschedule; each change told as an event."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from uuid import UUID
 from pillarbox.errors import NotFound, NotPossible
 from pillarbox.model.delivery import State
 from pillarbox.model.outcome import Reason
+from pillarbox.model.retry import POLICIES
 from pillarbox.store import messages
 from pillarbox.store.messages import QUERIES, Filter
 
@@ -48,6 +49,9 @@ class Operation:
 
 
 RETRY = Operation("retried", (State.FAILED,), State.QUEUED, "retried")
+# As RETRY, with more to choose; and giving dead letters up.
+REPROCESS = Operation("reprocessed", (State.FAILED,), State.QUEUED, "reprocessed")
+DISCARD = Operation("discarded", (State.FAILED,), State.CANCELLED, "discarded", reason=Reason.CANCELLED)
 CANCEL = Operation(
     "cancelled",
     (State.PENDING, State.QUEUED, State.HELD),
@@ -63,12 +67,42 @@ RELEASES = {
 }
 
 
-async def apply(database: Database, operation: Operation, keys: Keys, who: Who = PERSON) -> Keys:
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How deliveries are sent again: through a provider of a person's choice, and with which count of attempts.
+
+    `keep_attempts`: those made before still count, but one more is always left.
+    """
+
+    provider_id: int | None = None
+    provider: str | None = None
+    keep_attempts: bool = False
+
+    @property
+    def limits(self) -> Mapping[str, int]:
+        """How many attempts the policies allow; another provider may follow any of them, so the strictest counts."""
+        least = min(one.max_attempts for one in POLICIES.values())
+        return {name: one.max_attempts if self.provider_id is None else least for name, one in POLICIES.items()}
+
+    def told(self) -> dict[str, str]:
+        """What the event tells of it."""
+        return {"via": self.provider} if self.provider else {}
+
+
+AS_USUAL = Manner()
+
+
+async def apply(
+    database: Database, operation: Operation, keys: Keys, who: Who = PERSON, manner: Manner = AS_USUAL
+) -> Keys:
     """Carry an operation out on deliveries; returns those that were in a state to take it."""
     columns = [message_id for message_id, _ in keys], [n for _, n in keys]
-    takes, event, data = list(operation.takes), operation.event, operation.data(who)
+    takes, event, data = list(operation.takes), operation.event, operation.data({**who, **manner.told()})
     if operation.sends_again:
-        rows = await database.fetch(QUERIES["requeue"], *columns, takes, event, data)
+        limits = list(manner.limits), list(manner.limits.values())
+        rows = await database.fetch(
+            QUERIES["requeue"], *columns, takes, event, data, manner.provider_id, manner.keep_attempts, *limits
+        )
         await database.execute(QUERIES["wake"])
     else:
         rows = await database.fetch(QUERIES["finish"], *columns, takes, operation.to, operation.reason, event, data)

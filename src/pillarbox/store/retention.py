@@ -13,8 +13,10 @@ from uuid import UUID
 
 from pillarbox.store import sql
 from pillarbox.store.database import Database
+from pillarbox.store.feedback import forget_tokens
 
 QUERIES = sql.load("retention")
+WEBHOOKS = sql.load("webhooks")
 # An idempotency key is kept for a day at least: a client may repeat a request that long. Also in the queries.
 SHORTEST_KEY = timedelta(days=1)
 
@@ -33,7 +35,19 @@ async def purge(database: Database, content: float | None, finished: float | Non
         dropped += await _walk(database, "contents", "purge_contents", age, bodies, batch)
     while bodies is not None and (count := await database.execute(QUERIES["purge_captured"], bodies, batch)):
         dropped["captured"] += count
+    while count := await forget_tokens(database, batch):
+        dropped["tokens"] += count
+    while count := await database.execute(QUERIES["purge_suppressions"], batch):
+        dropped["suppressions"] += count
     await database.execute(QUERIES["forget_walks"])
+    return dropped
+
+
+async def purge_webhook_calls(database: Database, age: float | None, batch: int) -> int:
+    """Drop webhook calls older than `age` seconds that nobody will make any more; None keeps them."""
+    dropped = 0
+    while age is not None and (count := await database.execute(WEBHOOKS["purge_calls"], _interval(age), batch)):
+        dropped += count
     return dropped
 
 

@@ -74,6 +74,10 @@ class KeyRing:
         """Whether it was sealed with the newest key; rotation seals again what was not."""
         return _read_key_id(sealed) == self._current
 
+    def reseal(self, sealed: bytes, context: str) -> bytes:
+        """The same secret, sealed with the newest key."""
+        return self.seal(self.open(sealed, context).reveal(), context)
+
 
 def generate_key() -> str:
     """A new key, as PILLARBOX_SECRET_KEYS takes it."""

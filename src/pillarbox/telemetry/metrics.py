@@ -47,8 +47,12 @@ WAITING = (
 )  # what a worker has still to do; scheduled mails are no backlog
 WAKEUPS = ("notify", "poll", "trailing", "due", "settled")
 SOURCES = ("http", "smtp")
+CALLS = ("delivered", "retry", "failed")  # how calls to webhooks end
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 DOORS, ANSWERS = ("key", "login"), ("accepted", "refused", "throttled")  # of those who show who they are
+
+
+CIRCUITS = ("closed", "open", "half_open")
 
 
 class Described(NamedTuple):
@@ -79,6 +83,10 @@ _TABLE = (
         ("provider", "state"),
         "Connections to a provider: open, and busy of them.",
     ),
+    ("provider_circuit", "gauge", ("provider", "state"), "1 for the state a provider's circuit breaker is in."),
+    ("provider_pace", "gauge", _PROVIDER, "Mails a provider gets at the same time: fewer once it asked for less."),
+    ("provider_budget_used", "gauge", _PROVIDER, "Share of the month's budget that is used up: 0 to 1."),
+    ("failovers_total", "counter", ("from", "to", "reason"), "Mails that went to the next provider of their route."),
     ("store_pool_connections", "gauge", _STATE, "Connections to PostgreSQL: open, and busy of them."),
     ("tenant_waiting", "gauge", ("tenant",), "Deliveries that wait, of the tenants with most; the rest are `other`."),
     (
@@ -92,6 +100,9 @@ _TABLE = (
     ("worker_in_flight", "gauge", (), "Mails claimed and not yet settled by this worker."),
     ("wakeups_total", "counter", ("source",), "Why an idle worker looked: notify, poll, trailing, due, settled."),
     ("retention_deleted_total", "counter", ("what",), "Rows that retention dropped."),
+    ("webhook_calls_total", "counter", ("result",), "Calls to customers' webhooks, by how they ended."),
+    ("webhook_waiting", "gauge", (), "Calls that wait for webhooks that are enabled."),
+    ("webhook_disabled_total", "counter", ("reason",), "Webhooks disabled because they failed or were gone."),
     ("authentications_total", "counter", ("kind", "result"), "Keys and logins shown at the doors, and the answer."),
     ("http_requests_total", "counter", ("route", "method", "status"), "Requests answered, by class of status."),
     ("http_request_seconds", "histogram", ("route",), "Time from a request's head to the end of its answer."),
@@ -105,6 +116,9 @@ _TABLE = (
     ("smtp_refusals_total", "counter", ("listener", "code"), "Commands refused and sessions ended, by reply code."),
     ("smtp_login_failures_total", "counter", _LISTENER, "Logins over SMTP that were not right."),
     ("smtp_accept_seconds", "histogram", _LISTENER, "Time from the end of a mail to its being committed."),
+    ("feedback_total", "counter", ("provider", "kind"), "What providers, and reports, told for the first time."),
+    ("feedback_refused_total", "counter", ("provider", "reason"), "Requests with feedback that were not believed."),
+    ("feedback_unmatched_total", "counter", (), "Feedback about no message of ours."),
 )
 METRICS: dict[str, Described] = {row[0]: Described(*row) for row in _TABLE}
 
@@ -152,6 +166,10 @@ class Metrics:
         self.reaped = self._counter("reaped_total")
         self.stale_settlements = self._counter("stale_settlements_total")
         self.pool_connections = self._gauge("pool_connections")
+        self.provider_circuit = self._gauge("provider_circuit")
+        self.pace = self._gauge("provider_pace")
+        self.budget_used = self._gauge("provider_budget_used")
+        self.failovers = self._counter("failovers_total")
         self.store_pool_connections = self._gauge("store_pool_connections")
         self.tenant_waiting = self._gauge("tenant_waiting")
         self.tenant_settled = self._counter("tenant_settled_total")
@@ -162,6 +180,9 @@ class Metrics:
         self.in_flight = self._gauge("worker_in_flight")
         self.wakeups = self._counter("wakeups_total")
         self.retention_deleted = self._counter("retention_deleted_total")
+        self.webhook_calls = self._counter("webhook_calls_total")
+        self.webhook_waiting = self._gauge("webhook_waiting")
+        self.webhook_disabled = self._counter("webhook_disabled_total")
         self.authentications = self._counter("authentications_total")
         self.http_requests = self._counter("http_requests_total")
         self.http_request_seconds = self._histogram("http_request_seconds", REQUEST_BUCKETS)
@@ -176,9 +197,14 @@ class Metrics:
         self.smtp_refusals = self._counter("smtp_refusals_total")
         self.smtp_login_failures = self._counter("smtp_login_failures_total")
         self.smtp_accept_seconds = self._histogram("smtp_accept_seconds", COMMIT_BUCKETS)
+        self.feedback = self._counter("feedback_total")
+        self.feedback_refused = self._counter("feedback_refused_total")
+        self.feedback_unmatched = self._counter("feedback_unmatched_total")
         self._settled: dict[tuple[str, str, str | None], tuple[_Inc, _Observe]] = {}
         for source in WAKEUPS:  # a rate needs the zero before the first
             self.wakeups.labels(source)
+        for result in CALLS:
+            self.webhook_calls.labels(result)
         for kind, result in product(DOORS, ANSWERS):
             self.authentications.labels(kind, result)
         for source in SOURCES:
@@ -273,6 +299,11 @@ class Metrics:
         """A reading of one provider's connections."""
         self.pool_connections.labels(provider, "open").set(open_now)
         self.pool_connections.labels(provider, "busy").set(busy)
+
+    def circuit(self, provider: str, state: str) -> None:
+        """The state of a provider's breaker."""
+        for one in CIRCUITS:
+            self.provider_circuit.labels(provider, one).set(one == state)
 
     def store_pool(self, open_now: int, busy: int) -> None:
         """A reading of the connections to PostgreSQL."""

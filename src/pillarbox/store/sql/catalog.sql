@@ -1,6 +1,7 @@
 -- name: sealed_providers
--- Providers that have a secret.
-SELECT id FROM pillarbox.providers WHERE secret IS NOT NULL
+-- Which secrets each provider has.
+SELECT id, 'secret' AS name FROM pillarbox.providers WHERE secret IS NOT NULL
+UNION ALL SELECT id, 'webhook_secret' FROM pillarbox.providers WHERE webhook_secret IS NOT NULL
 
 -- name: grants
 -- The statements that let a role ($1) enqueue, and nothing else; no row when there is no such role.

@@ -2,7 +2,8 @@
 -- Messages newest first, with ids in [$1, $2): at most $3. A message fits when its own columns fit $4 tenant, $5 class,
 -- $6 kind, $7 tag and $8 part of the sender, and one of its deliveries fits all of $9 states, $10 part of the recipient,
 -- $11 provider and $12 reason; null means any. Walks the primary key: narrow the ids to bound the work.
-SELECT m.id, m.created_at, t.name AS tenant, m.class, m.kind, m.lane, m.sender, m.subject, m.tags, d.recipients, d.states,
+SELECT m.id, m.created_at, t.name AS tenant, m.class, m.kind, m.lane, m.sender,
+  CASE WHEN m.class IN (SELECT name FROM pillarbox.classes WHERE secret) THEN '****' ELSE m.subject END AS subject, m.tags, d.recipients, d.states,
   d.attempts, d.next_attempt_at, d.reasons, d.providers
 FROM pillarbox.messages m
 JOIN pillarbox.tenants t ON t.id = m.tenant_id
@@ -32,7 +33,8 @@ WITH found AS (
   UNION SELECT message_id FROM pillarbox.deliveries WHERE state = 'processing' AND 'processing' = ANY ($9::text[])
   UNION SELECT message_id FROM pillarbox.deliveries WHERE state IN ('failed', 'held') AND state::text = ANY ($9::text[])
 )
-SELECT m.id, m.created_at, t.name AS tenant, m.class, m.kind, m.lane, m.sender, m.subject, m.tags, d.recipients, d.states,
+SELECT m.id, m.created_at, t.name AS tenant, m.class, m.kind, m.lane, m.sender,
+  CASE WHEN m.class IN (SELECT name FROM pillarbox.classes WHERE secret) THEN '****' ELSE m.subject END AS subject, m.tags, d.recipients, d.states,
   d.attempts, d.next_attempt_at, d.reasons, d.providers
 FROM (SELECT message_id FROM found WHERE message_id >= $1 AND message_id < $2 ORDER BY message_id DESC) f
 JOIN pillarbox.messages m ON m.id = f.message_id
@@ -154,11 +156,18 @@ LIMIT $2
 
 -- name: requeue
 -- Queue deliveries that are in $3 states, with all their attempts before them again, and tell it as event $4 with $5 as
--- its data. Who asked for it decides: attempts made before do not count any more.
+-- its data. Who asked for it decides: attempts made before do not count any more. With $7 they do, but one is left at least:
+-- $9 are how many the policies $8 allow. They leave through provider $6; null: as the routes say.
 WITH changed AS (
   UPDATE pillarbox.deliveries d
-  SET state = 'queued', attempts = 0, next_attempt_at = now(), settled_at = NULL, claimed_at = NULL, reason = NULL, retry = NULL
+  SET state = 'queued', next_attempt_at = now(), settled_at = NULL, claimed_at = NULL, reason = NULL, via = $6::int4,
+    attempts = CASE WHEN $7::bool THEN least(d.attempts, coalesce(
+      m.max_attempts, (SELECT p.most FROM unnest($8::text[], $9::int2[]) AS p(name, most) WHERE p.name = coalesce(d.retry, k.retry)),
+      (SELECT min(most) FROM unnest($9::int2[]) AS most)) - 1) ELSE 0 END,
+    retry = CASE WHEN $7 THEN d.retry END
   FROM (SELECT DISTINCT * FROM unnest($1::uuid[], $2::int2[]) AS r(message_id, n)) r
+  LEFT JOIN LATERAL (SELECT max_attempts, class FROM pillarbox.messages WHERE id = r.message_id LIMIT 1) m ON true
+  LEFT JOIN pillarbox.classes k ON k.name = m.class
   WHERE d.message_id = r.message_id AND d.n = r.n AND d.state::text = ANY ($3::text[])
   RETURNING d.message_id, d.n
 ), told AS (
@@ -167,17 +176,25 @@ WITH changed AS (
 SELECT message_id, n FROM changed
 
 -- name: finish
--- End deliveries that are in $3 states as $4, for reason $5 (null: none), and tell it as event $6 with $7 as its data.
+-- End deliveries that are in $3 states as $4, for reason $5 (null: none), and tell it as event $6 with $7 as its data; and
+-- tell customers with webhooks.
 WITH changed AS (
   UPDATE pillarbox.deliveries d
   SET state = $4::text::pillarbox.state, reason = $5::text, settled_at = now()
   FROM (SELECT DISTINCT * FROM unnest($1::uuid[], $2::int2[]) AS r(message_id, n)) r
   WHERE d.message_id = r.message_id AND d.n = r.n AND d.state::text = ANY ($3::text[])
-  RETURNING d.message_id, d.n
+  RETURNING d.message_id, d.n, d.tenant_id, d.attempts
 ), told AS (
   INSERT INTO pillarbox.events (message_id, n, kind, data) SELECT message_id, n, $6::text, $7::jsonb FROM changed
+), customers AS (
+  SELECT pillarbox._tell_customers(
+    array_agg(c.message_id), array_agg(c.n), array_agg('message.' || $4::text), array_agg(now()),
+    array_agg(jsonb_build_object('state', $4::text, 'reason', $5::text, 'attempt', c.attempts)))
+  FROM changed c
+  WHERE EXISTS (SELECT FROM pillarbox.webhook_endpoints e WHERE e.enabled AND e.tenant_id = c.tenant_id)
+  HAVING count(*) > 0
 )
-SELECT message_id, n FROM changed
+SELECT message_id, n FROM changed WHERE (SELECT count(*) FROM customers) >= 0  -- so that they are told
 
 -- name: reschedule
 -- Let deliveries $2 of message $1 that were not tried yet wait until $3, or go at once if that has passed; tell it as an event

@@ -54,6 +54,10 @@ WITH scanned AS MATERIALIZED (
   DELETE FROM pillarbox.conversations WHERE message_id = ANY (ARRAY(SELECT id FROM old))
 ), events AS (
   DELETE FROM pillarbox.events WHERE message_id = ANY (ARRAY(SELECT id FROM old))
+), feedback AS (
+  DELETE FROM pillarbox.feedback WHERE message_id = ANY (ARRAY(SELECT id FROM old))
+), webhook_calls AS (
+  DELETE FROM pillarbox.webhook_calls WHERE message_id = ANY (ARRAY(SELECT id FROM old)) AND state <> 'waiting'
 ), keys AS (
   DELETE FROM pillarbox.idempotency_keys
   WHERE message_id = ANY (ARRAY(SELECT id FROM old WHERE created_at < now() - interval '1 day')) RETURNING 1
@@ -111,3 +115,8 @@ SELECT (SELECT message_id FROM scanned ORDER BY message_id DESC LIMIT 1) AS last
 -- Delete up to $2 captured mails older than $1.
 DELETE FROM pillarbox.captured WHERE id IN (
   SELECT id FROM pillarbox.captured WHERE at < now() - $1::interval ORDER BY id LIMIT $2)
+
+-- name: purge_suppressions
+-- Delete up to $1 addresses from suppression lists that have expired.
+DELETE FROM pillarbox.suppressions WHERE (tenant_id, address) IN (
+  SELECT tenant_id, address FROM pillarbox.suppressions WHERE expires_at <= now() LIMIT $1)

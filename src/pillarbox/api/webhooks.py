@@ -1,0 +1,222 @@
+"""`/webhooks`: where a tenant is told what becomes of its mails, and how the calls went."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import Path, Query
+from starlette.responses import Response
+
+from pillarbox.api.described import BODY, needs, problems
+from pillarbox.api.listing import cursor_of, read_cursor
+from pillarbox.api.problems import Problem
+from pillarbox.api.routing import Who, json_response, router
+from pillarbox.api.webhook_models import (
+    CallPage,
+    CallQuery,
+    NewWebhook,
+    Replay,
+    Replayed,
+    TestShown,
+    WebhookChange,
+    WebhookList,
+    WebhookMade,
+    WebhookShown,
+    call_shown,
+    webhook_shown,
+)
+from pillarbox.app import App
+from pillarbox.errors import RefusedAddress
+from pillarbox.model.access import Scope
+from pillarbox.model.webhook import CallState
+from pillarbox.store import webhook_log, webhooks
+from pillarbox.track.address_guard import check_url
+
+routes = router()
+MANAGE = needs(Scope.MANAGE)
+WebhookId = Annotated[UUID, Path(description="The webhook's id.")]
+
+
+@routes.get(
+    "/webhooks",
+    operation_id="list_webhooks",
+    summary="List your webhooks",
+    response_model=WebhookList,
+    responses=problems(),
+    openapi_extra=MANAGE,
+    tags=["webhooks"],
+)
+async def list_webhooks(asked: Who) -> Response:
+    found = await webhooks.list_endpoints(asked.app.database, asked.tenant.id)
+    return json_response(WebhookList(webhooks=[webhook_shown(one) for one in found]))
+
+
+@routes.post(
+    "/webhooks",
+    operation_id="add_webhook",
+    summary="Add a webhook",
+    description="Its secret is shown this once: calls are signed with it, as Standard Webhooks says.",
+    status_code=201,
+    response_model=WebhookMade,
+    responses=problems("invalid-setting", "not-possible", *BODY),
+    openapi_extra=MANAGE,
+    tags=["webhooks"],
+)
+async def add_webhook(asked: Who, new: NewWebhook) -> Response:
+    url = _checked(asked.app, new.url)
+    made, secret = await webhooks.add_endpoint(
+        asked.app.database, asked.app.keys, asked.tenant.id, url, [str(one) for one in new.kinds]
+    )
+    return json_response(WebhookMade(**webhook_shown(made).model_dump(), secret=secret.reveal()), 201)
+
+
+def _checked(app: App, url: str) -> str:
+    try:
+        return check_url(url, allow_private=app.settings.webhook_allow_private)
+    except RefusedAddress as error:
+        raise Problem("invalid-setting", str(error), code="bad_url", field="url") from None
+
+
+@routes.get(
+    "/webhooks/{webhook_id}",
+    operation_id="get_webhook",
+    summary="Show a webhook",
+    response_model=WebhookShown,
+    responses=problems("not-found"),
+    openapi_extra=MANAGE,
+    tags=["webhooks"],
+)
+async def get_webhook(asked: Who, webhook_id: WebhookId) -> Response:
+    return await _shown(asked, webhook_id)
+
+
+async def _shown(asked: Who, webhook_id: UUID) -> Response:
+    found = await webhooks.get_endpoint(asked.app.database, webhook_id, asked.tenant.id)
+    return json_response(webhook_shown(found))
+
+
+@routes.patch(
+    "/webhooks/{webhook_id}",
+    operation_id="change_webhook",
+    summary="Change a webhook",
+    description="Changes what is given, and nothing else. While it is disabled nothing new is kept for it.",
+    response_model=WebhookShown,
+    responses=problems("not-found", "invalid-setting", *BODY),
+    openapi_extra=MANAGE,
+    tags=["webhooks"],
+)
+async def change_webhook(asked: Who, webhook_id: WebhookId, change: WebhookChange) -> Response:
+    database, tenant_id = asked.app.database, asked.tenant.id
+    now = await webhooks.get_endpoint(database, webhook_id, tenant_id)
+    url = now.url if change.url is None else _checked(asked.app, change.url)
+    kinds = now.kinds if change.kinds is None else [str(one) for one in change.kinds]
+    await webhooks.change_endpoint(database, webhook_id, tenant_id, url, kinds)
+    if change.enabled is not None and change.enabled != now.enabled:
+        switch = webhooks.enable_endpoint if change.enabled else webhooks.disable_endpoint
+        await switch(database, webhook_id, tenant_id)
+    return await _shown(asked, webhook_id)
+
+
+@routes.delete(
+    "/webhooks/{webhook_id}",
+    operation_id="remove_webhook",
+    summary="Remove a webhook",
+    description="With its secret, its log and the calls that wait.",
+    status_code=204,
+    responses=problems("not-found"),
+    openapi_extra=MANAGE,
+    tags=["webhooks"],
+)
+async def remove_webhook(asked: Who, webhook_id: WebhookId) -> Response:
+    await webhooks.remove_endpoint(asked.app.database, webhook_id, asked.tenant.id)
+    return Response(status_code=204)
+
+
+@routes.post(
+    "/webhooks/{webhook_id}/enable",
+    operation_id="enable_webhook",
+    summary="Enable a webhook again",
+    description="Calls that waited when it was disabled are made at once.",
+    response_model=WebhookShown,
+    responses=problems("not-found"),
+    openapi_extra=MANAGE,
+    tags=["webhooks"],
+)
+async def enable_webhook(asked: Who, webhook_id: WebhookId) -> Response:
+    await webhooks.enable_endpoint(asked.app.database, webhook_id, asked.tenant.id)
+    return await _shown(asked, webhook_id)
+
+
+@routes.post(
+    "/webhooks/{webhook_id}/rotate",
+    operation_id="rotate_webhook",
+    summary="Make a new secret",
+    description="It is shown this once. For a day calls are signed with the old one, too.",
+    response_model=WebhookMade,
+    responses=problems("not-found", "not-possible"),
+    openapi_extra=MANAGE,
+    tags=["webhooks"],
+)
+async def rotate_webhook(asked: Who, webhook_id: WebhookId) -> Response:
+    database, tenant_id = asked.app.database, asked.tenant.id
+    secret = await webhooks.rotate_endpoint(database, asked.app.keys, webhook_id, tenant_id)
+    found = await webhooks.get_endpoint(database, webhook_id, tenant_id)
+    return json_response(WebhookMade(**webhook_shown(found).model_dump(), secret=secret.reveal()))
+
+
+@routes.post(
+    "/webhooks/{webhook_id}/test",
+    operation_id="test_webhook",
+    summary="Try a webhook out",
+    description="Makes one call of the type `webhook.test` at once, even while it is disabled, and says how it went.",
+    response_model=TestShown,
+    responses=problems("not-found"),
+    openapi_extra=MANAGE,
+    tags=["webhooks"],
+)
+async def test_webhook(asked: Who, webhook_id: WebhookId) -> Response:
+    result = await asked.app.test_webhook(webhook_id, asked.tenant.id)
+    delivered = result.state is CallState.DELIVERED
+    return json_response(
+        TestShown(delivered=delivered, status=result.status, error=result.error, seconds=round(result.took, 3))
+    )
+
+
+@routes.get(
+    "/webhooks/{webhook_id}/calls",
+    operation_id="list_webhook_calls",
+    summary="List the calls made to a webhook",
+    description="Newest first, with how the last try of each ended.",
+    response_model=CallPage,
+    responses=problems("not-found", "invalid-request"),
+    openapi_extra=MANAGE,
+    tags=["webhooks"],
+)
+async def list_calls(asked: Who, webhook_id: WebhookId, query: Annotated[CallQuery, Query()]) -> Response:
+    database, tenant_id = asked.app.database, asked.tenant.id
+    await webhooks.get_endpoint(database, webhook_id, tenant_id)
+    before = read_cursor(query.cursor) if query.cursor else None
+    states = [str(one) for one in query.state or ()]
+    found = await webhook_log.list_calls(database, webhook_id, tenant_id, states, before, query.limit + 1)
+    cursor = cursor_of(found[query.limit - 1].id) if len(found) > query.limit else None
+    return json_response(CallPage(calls=[call_shown(one) for one in found[: query.limit]], next_cursor=cursor))
+
+
+@routes.post(
+    "/webhooks/{webhook_id}/replay",
+    operation_id="replay_webhook",
+    summary="Make calls again",
+    description="Under their old ids, the oldest first. Calls that are being made now, and tests, are left alone.",
+    response_model=Replayed,
+    responses=problems("not-found", *BODY),
+    openapi_extra=MANAGE,
+    tags=["webhooks"],
+)
+async def replay(asked: Who, webhook_id: WebhookId, which: Replay) -> Response:
+    done = await webhook_log.replay(
+        asked.app.database, webhook_id, asked.tenant.id, calls=which.calls,
+        states=[str(one) for one in which.state or (CallState.FAILED,)], since=which.since, until=which.until,
+        after=read_cursor(which.cursor) if which.cursor else None,
+    )  # fmt: skip
+    return json_response(Replayed(replayed=done.count, next_cursor=cursor_of(done.last) if done.last else None))

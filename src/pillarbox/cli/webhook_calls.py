@@ -1,0 +1,129 @@
+"""`webhook calls|replay`: the log of calls, and making them again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import Progress
+
+from pillarbox.cli import options, output
+from pillarbox.cli.access_options import Of
+from pillarbox.cli.command import Given, command
+from pillarbox.model.webhook import CallState
+from pillarbox.store import tenants, webhook_log, webhooks
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from pillarbox.store.database import Database
+    from pillarbox.store.webhook_log import Call
+    from pillarbox.store.webhooks import Endpoint
+
+WebhookId = Annotated[str, typer.Argument(metavar="ID", help="The webhook's id, or its beginning.")]
+States = Annotated[
+    list[CallState] | None,
+    typer.Option("--state", metavar="STATE", help="waiting, delivered or failed; may be repeated."),
+]
+CallIds = Annotated[
+    list[str] | None,
+    typer.Option("--call", metavar="CALL", help="This call, by its whole id; may be repeated."),
+]
+
+
+def register(group: typer.Typer) -> None:
+    command(group, "calls")(calls)
+    command(group, "replay")(replay)
+
+
+async def find(database: Database, word: str, tenant: str | None) -> Endpoint:
+    """The webhook with this id, or whose id begins so."""
+    owner = await tenants.get_tenant(database, tenant) if tenant else None
+    return await webhooks.find_endpoint(database, word, owner.id if owner else None)
+
+
+async def calls(
+    given: Given, webhook: WebhookId, tenant: Of = None, state: States = None, limit: options.Limit = 50
+) -> None:
+    """List the calls to a webhook, newest first, and how the last try of each ended.
+
+    \b
+    Examples:
+      pillarbox webhook calls 0198c5a2-7d7e
+      pillarbox webhook calls 0198c5a2-7d7e --state failed --limit 500 --json
+    """
+    async with given.app() as app:
+        found = await find(app.database, webhook, tenant)
+        states = [str(one) for one in state or ()]
+        made = await webhook_log.list_calls(app.database, found.id, found.tenant_id, states, limit=limit)
+    if given.json:
+        output.print_json([_public(one) for one in made])
+        return
+    rows = [
+        (str(one.id), output.age(one.at), one.kind, one.state, str(one.attempts), str(one.status or ""),
+         output.when(one.next_at), one.error or "")
+        for one in made
+    ]  # fmt: skip
+    heads = ("call", "told of", "kind", "state", "tries#", "status", "next", "error~")
+    output.table(heads, rows, "no calls yet")
+
+
+async def replay(
+    given: Given,
+    webhook: WebhookId,
+    tenant: Of = None,
+    call: CallIds = None,
+    state: States = None,
+    since: options.Since = None,
+    until: options.Until = None,
+    yes: options.Yes = False,
+) -> None:
+    """Make calls again, under their old ids: those that failed, unless told otherwise.
+
+    \b
+    Examples:
+      pillarbox webhook replay 0198c5a2-7d7e
+      pillarbox webhook replay 0198c5a2-7d7e --state failed --state delivered --since 6h
+      pillarbox webhook replay 0198c5a2-7d7e --call 0198c5a2-9b1c-7cc1-8f8e-54a1b2c3d4e5
+    """
+    if call and (state or since or until):
+        raise typer.BadParameter("give --call, or --state, --since and --until, not both")
+    ids = [options.uuid(one) for one in call] if call else None
+    async with given.app() as app:
+        found = await find(app.database, webhook, tenant)
+        wanted = [str(one) for one in state or (CallState.FAILED,)]
+        if ids is None:
+            options.confirm(f"Make calls that are {' or '.join(wanted)} again?", yes)
+        count = await _replay(app.database, found, ids, wanted, since, until)
+    output.print_json({"replayed": count}) if given.json else output.say(f"{count} calls will be made again")
+
+
+async def _replay(
+    database: Database,
+    found: Endpoint,
+    ids: list[UUID] | None,
+    states: list[str],
+    since: datetime | None,
+    until: datetime | None,
+) -> int:
+    if ids is not None:
+        return (await webhook_log.replay(database, found.id, found.tenant_id, calls=ids)).count
+    until = until or datetime.now(UTC)  # what is made while this runs is left alone
+    done, last = 0, None
+    with Progress(console=output.console(stderr=True), transient=True) as progress:
+        task = progress.add_task("replayed", total=None)
+        while True:
+            some = await webhook_log.replay(
+                database, found.id, found.tenant_id, states=states, since=since, until=until, after=last
+            )
+            done, last = done + some.count, some.last
+            progress.update(task, advance=some.count)
+            if last is None:
+                return done
+
+
+def _public(one: Call) -> dict[str, Any]:
+    """A call as it may be shown."""
+    shown: dict[str, Any] = output.plain(one)
+    return shown | {"data": output.plain(shown.pop("payload"))}

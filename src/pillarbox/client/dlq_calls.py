@@ -1,0 +1,163 @@
+"""Dead letters in the API: what is asked, and how answers are read. Pure, as `calls`."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypedDict
+from urllib.parse import urlencode
+
+from pillarbox.client.answers import AttemptSummary
+from pillarbox.client.calls import JSON, Call, Request, checked_filters, reading
+
+PAGE = 100
+# What the API changes in one call.
+MOST = 1000
+
+
+class DeadLetterFilters(TypedDict, total=False):
+    """Which dead letters: all that fit. `recipient`, `sender` and `subject` match a part, whatever the case."""
+
+    reason: str
+    recipient: str
+    sender: str
+    subject: str
+    tag: str
+    kind: str
+    class_: str
+    provider: str
+    since: datetime
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DeadDelivery:
+    """One recipient that did not get the message."""
+
+    id: str
+    recipient: str
+    role: str
+    reason: str | None
+    error: str | None
+    failed_at: datetime | None
+    provider: str | None
+    attempts_made: int
+    attempts: Sequence[AttemptSummary]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A message of which something failed; `blocked` is why it cannot be sent again."""
+
+    id: uuid.UUID
+    created_at: datetime
+    sender: str
+    subject: str
+    class_: str
+    kind: str | None
+    priority: str
+    tags: Sequence[str]
+    size: int
+    expires_at: datetime | None
+    blocked: str | None
+    deliveries: Sequence[DeadDelivery]
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterPage:
+    messages: Sequence[DeadLetter]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterSummary:
+    """How many deliveries failed. Not `complete`: there are more, which were not counted."""
+
+    total: int
+    by_reason: Mapping[str, int]
+    by_provider: Mapping[str, int]
+    complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reprocessed:
+    """What came of reprocessing, in deliveries; `suppressed` of them will fail again at once."""
+
+    dry_run: bool
+    requeued: int
+    left: int
+    complete: bool
+    suppressed: int
+    skipped: Mapping[str, int]
+    nothing_failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """What came of discarding, in deliveries."""
+
+    dry_run: bool
+    discarded: int
+    left: int
+    complete: bool
+    nothing_failed: int
+
+
+MessageIds = Sequence[uuid.UUID | str]
+
+
+def page(filters: DeadLetterFilters, cursor: str | None) -> Call[DeadLetterPage]:
+    """One page; without a cursor, the first."""
+    more = [("limit", str(PAGE)), *([("cursor", cursor)] if cursor else [])]
+    path = f"/dlq?{urlencode([*_parameters(filters), *more])}"
+    return Call(Request("GET", path), reading(DeadLetterPage))
+
+
+def summary(filters: DeadLetterFilters) -> Call[DeadLetterSummary]:
+    path = f"/dlq/summary?{urlencode(_parameters(filters))}".rstrip("?")
+    return Call(Request("GET", path), reading(DeadLetterSummary))
+
+
+def reprocess(
+    message_ids: MessageIds | None,
+    filters: DeadLetterFilters,
+    reset_retry_count: bool,
+    via: str | None,
+    limit: int,
+    dry_run: bool,
+) -> Call[Reprocessed]:
+    body = _which(message_ids, filters) | {"limit": limit, "dry_run": dry_run, "reset_retry_count": reset_retry_count}
+    if via is not None:
+        body["provider"] = via
+    # Done twice, what failed again in between would be sent once more.
+    request = Request("POST", "/dlq/reprocess", json.dumps(body).encode(), JSON, repeatable=dry_run)
+    return Call(request, reading(Reprocessed))
+
+
+def discard(message_ids: MessageIds | None, filters: DeadLetterFilters, limit: int, dry_run: bool) -> Call[Discarded]:
+    body = _which(message_ids, filters) | {"limit": limit, "dry_run": dry_run}
+    # Done twice, what failed in between would be discarded, too.
+    request = Request("POST", "/dlq/discard", json.dumps(body).encode(), JSON, repeatable=dry_run)
+    return Call(request, reading(Discarded))
+
+
+def _which(message_ids: MessageIds | None, filters: DeadLetterFilters) -> dict[str, Any]:
+    """The letters of these messages, or all that fit; ValueError for both, or neither."""
+    given = dict(_parameters(filters))
+    if (message_ids is None) == (not given):
+        raise ValueError("give message_ids, or filters")
+    if message_ids is None:
+        return {"filter": given}
+    return {"message_ids": [str(uuid.UUID(str(one))) for one in message_ids]}
+
+
+def _parameters(filters: DeadLetterFilters) -> list[tuple[str, str]]:
+    for name in filters:
+        if name not in DeadLetterFilters.__annotations__:
+            raise TypeError(f"there is no filter {name!r}")
+    reason = [("reason", str(filters["reason"]))] if filters.get("reason") is not None else []
+    rest: Any = {name: value for name, value in filters.items() if name != "reason"}
+    return reason + checked_filters(rest)

@@ -1,0 +1,94 @@
+"""Dead letters and suppression lists in `pillarbox.AsyncClient`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+from typing import Unpack
+
+from pillarbox.client import dlq_calls, suppression_calls
+from pillarbox.client.asking import AsyncAsking
+from pillarbox.client.dlq_calls import (
+    MOST,
+    DeadLetter,
+    DeadLetterFilters,
+    DeadLetterSummary,
+    Discarded,
+    MessageIds,
+    Reprocessed,
+)
+from pillarbox.client.suppression_calls import Suppressed, Suppression
+
+
+class AsyncDeadLetterCalls(AsyncAsking):
+    """What failed, and sending it again."""
+
+    async def dead_letters(self, **filters: Unpack[DeadLetterFilters]) -> AsyncIterator[DeadLetter]:
+        """Messages of which something failed and that fit, newest first; fetched page by page as you go on."""
+        async for page in self._pages(lambda cursor: dlq_calls.page(filters, cursor)):
+            for one in page.messages:
+                yield one
+
+    async def dead_letter_summary(self, **filters: Unpack[DeadLetterFilters]) -> DeadLetterSummary:
+        """How many deliveries failed, by reason and by provider."""
+        return await self._run(dlq_calls.summary(filters))
+
+    async def reprocess(
+        self,
+        message_ids: MessageIds | None = None,
+        *,
+        reset_retry_count: bool = True,
+        via: str | None = None,
+        limit: int = MOST,
+        dry_run: bool = False,
+        **filters: Unpack[DeadLetterFilters],
+    ) -> Reprocessed:
+        """Queue what failed again: of these messages, or all that fits the filters; through the provider `via`."""
+        call = dlq_calls.reprocess(message_ids, filters, reset_retry_count, via, limit, dry_run)
+        return await self._run(call)
+
+    async def discard(
+        self,
+        message_ids: MessageIds | None = None,
+        *,
+        limit: int = MOST,
+        dry_run: bool = False,
+        **filters: Unpack[DeadLetterFilters],
+    ) -> Discarded:
+        """Give up what failed: of these messages, or all that fits the filters."""
+        return await self._run(dlq_calls.discard(message_ids, filters, limit, dry_run))
+
+
+class AsyncSuppressionCalls(AsyncAsking):
+    """Addresses that mails are not sent to."""
+
+    async def suppressions(
+        self, *, address: str | None = None, prefix: str | None = None, reason: str | None = None
+    ) -> AsyncIterator[Suppression]:
+        """Suppressed addresses that fit, in their order; fetched page by page as you go on."""
+        async for page in self._pages(lambda cursor: suppression_calls.page(address, prefix, reason, cursor)):
+            for one in page.suppressions:
+                yield one
+
+    async def suppress(
+        self,
+        addresses: str | Sequence[str],
+        *,
+        reason: str = "manual",
+        note: str | None = None,
+        expires_at: datetime | None = None,
+    ) -> Suppressed:
+        """Put up to 1,000 addresses on the list, all or none."""
+        return await self._run(suppression_calls.add(addresses, reason, note, expires_at))
+
+    async def unsuppress(self, address: str) -> None:
+        """Take an address off the list; NotFound if it is not on it."""
+        return await self._run(suppression_calls.remove(address))
+
+    async def import_suppressions(self, content: bytes | str, *, partial: bool = False) -> Suppressed:
+        """Add a list as CSV, all or none; with `partial`, lines with a fault are passed over, and told."""
+        return await self._run(suppression_calls.import_(content, partial))
+
+    async def export_suppressions(self, *, reason: str | None = None) -> bytes:
+        """The whole list as CSV."""
+        return await self._run(suppression_calls.export(reason))

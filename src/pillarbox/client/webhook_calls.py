@@ -1,0 +1,153 @@
+"""Webhooks in the API: what is asked, and how answers are read. Pure, as `calls`."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from pillarbox.accept.mail import listed
+from pillarbox.client.answers import read
+from pillarbox.client.calls import JSON, Call, Request, nothing, reading
+
+PAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Where the tenant is told; `secret` only where it was made just now."""
+
+    id: uuid.UUID
+    url: str
+    kinds: Sequence[str]
+    enabled: bool
+    disabled_at: datetime | None
+    disabled_reason: str | None
+    failing_since: datetime | None
+    waiting: int
+    old_secret_until: datetime | None
+    created_at: datetime
+    secret: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Webhook({str(self.id)!r}, {self.url!r}, enabled={self.enabled})"
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookCall:
+    """A call, and how its last try ended."""
+
+    id: uuid.UUID
+    type: str
+    timestamp: datetime
+    message_id: uuid.UUID | None
+    delivery_id: str | None
+    state: str
+    attempts: int
+    replays: int
+    next_attempt_at: datetime | None
+    last_attempt_at: datetime | None
+    status: int | None
+    error: str | None
+    seconds: float | None
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CallPage:
+    """Some calls of the log, and where the next begin."""
+
+    calls: Sequence[WebhookCall]
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookTest:
+    """How a test call went."""
+
+    delivered: bool
+    status: int | None
+    error: str | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """How many calls are made again, and where to go on if there may be more."""
+
+    replayed: int
+    next_cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    webhooks: Sequence[Webhook]
+
+
+def add(url: str, kinds: str | Sequence[str]) -> Call[Webhook]:
+    # Done twice there would be two.
+    body = {"url": url, "kinds": list(listed(kinds))}
+    return Call(Request("POST", "/webhooks", json.dumps(body).encode(), JSON, repeatable=False), reading(Webhook))
+
+
+def list_all() -> Call[Sequence[Webhook]]:
+    return Call(Request("GET", "/webhooks"), lambda answer: read(_List, json.loads(answer.body)).webhooks)
+
+
+def get(webhook_id: uuid.UUID | str) -> Call[Webhook]:
+    return Call(Request("GET", _path(webhook_id)), reading(Webhook))
+
+
+def change(
+    webhook_id: uuid.UUID | str, url: str | None, kinds: str | Sequence[str] | None, enabled: bool | None
+) -> Call[Webhook]:
+    given = {"url": url, "kinds": None if kinds is None else list(listed(kinds)), "enabled": enabled}
+    body = {name: value for name, value in given.items() if value is not None}
+    return Call(Request("PATCH", _path(webhook_id), json.dumps(body).encode(), JSON), reading(Webhook))
+
+
+def remove(webhook_id: uuid.UUID | str) -> Call[None]:
+    return Call(Request("DELETE", _path(webhook_id), repeatable=False), nothing)
+
+
+def rotate(webhook_id: uuid.UUID | str) -> Call[Webhook]:
+    # Done twice the first secret would be the old one, and lost.
+    return Call(Request("POST", _path(webhook_id, "/rotate"), repeatable=False), reading(Webhook))
+
+
+def test(webhook_id: uuid.UUID | str) -> Call[WebhookTest]:
+    return Call(Request("POST", _path(webhook_id, "/test")), reading(WebhookTest))
+
+
+def page(webhook_id: uuid.UUID | str, state: str | Sequence[str], cursor: str | None) -> Call[CallPage]:
+    wanted = [("limit", str(PAGE)), *(("state", one) for one in listed(state))]
+    query = urlencode([*wanted, *([("cursor", cursor)] if cursor else [])])
+    path = f"{_path(webhook_id, '/calls')}?{query}"
+    return Call(Request("GET", path), reading(CallPage))
+
+
+def replay(
+    webhook_id: uuid.UUID | str,
+    calls: Sequence[uuid.UUID | str] | None,
+    state: str | Sequence[str],
+    since: datetime | None,
+    until: datetime | None,
+    cursor: str | None,
+) -> Call[Replayed]:
+    """Make calls again; without `calls`, those that failed or are in `state`."""
+    body: dict[str, Any] = {"calls": [str(one) for one in calls]} if calls is not None else {}
+    if calls is None:
+        body["state"] = list(listed(state)) or ["failed"]
+        times = {"since": since, "until": until}
+        body |= {name: at.isoformat() for name, at in times.items() if at is not None}
+        body |= {"cursor": cursor} if cursor else {}
+    request = Request("POST", _path(webhook_id, "/replay"), json.dumps(body).encode(), JSON)
+    return Call(request, reading(Replayed))
+
+
+def _path(webhook_id: uuid.UUID | str, rest: str = "") -> str:
+    return f"/webhooks/{uuid.UUID(str(webhook_id))}{rest}"

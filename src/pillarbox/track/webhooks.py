@@ -1,0 +1,173 @@
+"""Calls customers: takes what is due, a few at a time from each, and writes down how each call went.
+
+Any number of processes may do this at once. Calls are made at least once: one whose caller died, or lost the store for
+longer than its lease, is made again under the same id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from uuid import UUID
+
+from pillarbox.errors import StoreError
+from pillarbox.loops import run_every, wait_for_any
+from pillarbox.model.webhook import CallState
+from pillarbox.settings import Settings
+from pillarbox.store import webhooks
+from pillarbox.store.database import Database
+from pillarbox.store.hearing import hear
+from pillarbox.store.webhooks import Claimed, Keys, Result
+from pillarbox.telemetry import logs
+from pillarbox.telemetry.metrics import Metrics
+from pillarbox.track.webhook_call import WebhookLine, lease_of
+
+log = logs.get("pillarbox.webhooks")
+# How often to look without being told: a call is no mail, a second or two later is as good.
+POLL = 2.0
+# Overdue calls that a claim did not return are held back by earlier ones, or by how many may be made at once.
+SOONEST = 0.1
+# Pause after the store was away, and between tries to write a result.
+STORE_PAUSE = 0.5
+# How often a broken listening connection is opened again.
+LISTEN_PAUSE = 1.0
+# How often the number of waiting calls is read.
+MEASURE = 5.0
+
+
+def open_line(settings: Settings, redact: Callable[[str], str], version: str) -> WebhookLine:
+    """What calls are made with."""
+    return WebhookLine(
+        settings.webhook_timeout, settings.webhook_concurrency, redact, version, settings.webhook_allow_private
+    )
+
+
+class Caller:
+    """Makes the calls of this process."""
+
+    def __init__(self, database: Database, keys: Keys, settings: Settings, metrics: Metrics, line: WebhookLine) -> None:
+        self._database = database
+        self._keys = keys
+        self._settings = settings
+        self._metrics = metrics
+        self._line = line
+        self._most = settings.webhook_concurrency
+        # So that one customer's slow server cannot take every place.
+        self._per_endpoint = max(1, self._most // 5)
+        self._in_hand: Counter[UUID] = Counter()
+        self._tasks: dict[asyncio.Task[None], Claimed] = {}
+        self._look = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Make calls until `stop`; then wait for those in hand, and give back what does not end."""
+        loops = [run_every("webhooks", MEASURE, self._measure, stop)]
+        if self._settings.notify:
+            told = {webhooks.CHANNEL: self._look.set}
+            loops.append(run_every("webhook hints", LISTEN_PAUSE, partial(hear, self._database, told, stop), stop))
+        background = [asyncio.create_task(one) for one in loops]
+        try:
+            while not stop.is_set():
+                pause = await self._round()
+                await wait_for_any(stop, self._look, seconds=pause)
+                self._look.clear()
+        finally:
+            await self._drain()
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+            await self._line.close()
+
+    async def run_once(self) -> int:
+        """Begin what is due, as far as there is room; returns how many."""
+        room = self._most - len(self._tasks)
+        if room <= 0:
+            return 0
+        lease = lease_of(self._settings.webhook_timeout)
+        found = await webhooks.claim(self._database, self._keys, lease, room, self._per_endpoint, dict(self._in_hand))
+        for call in found:
+            self._in_hand[call.endpoint_id] += 1
+            task = asyncio.create_task(self._make(call))
+            self._tasks[task] = call
+            task.add_done_callback(self._done(call))
+        return len(found)
+
+    async def _round(self) -> float:
+        """Begin what is due; returns how long to wait before looking again."""
+        try:
+            if await self.run_once():
+                return SOONEST
+            due = await webhooks.due_in(self._database)
+        except StoreError as error:
+            log.warning("the store is away; will try again", error=str(error))
+            return STORE_PAUSE
+        except Exception as error:
+            log.error("looking for webhook calls failed; will try again", error=repr(error), exc=error)
+            return POLL
+        return POLL if due is None else min(POLL, max(due, SOONEST))
+
+    def _done(self, call: Claimed) -> Callable[[asyncio.Task[None]], None]:
+        def done(task: asyncio.Task[None]) -> None:
+            self._tasks.pop(task, None)
+            self._in_hand[call.endpoint_id] -= 1
+            if not self._in_hand[call.endpoint_id]:
+                del self._in_hand[call.endpoint_id]
+            self._look.set()
+            if not task.cancelled() and (error := task.exception()):
+                log.error("a webhook call failed here", call=call.id, exc=error)
+
+        return done
+
+    async def _make(self, call: Claimed) -> None:
+        result = await self._line.call(call)
+        settled = await self._settle(call, result)
+        word = {CallState.DELIVERED: "delivered", CallState.WAITING: "retry", CallState.FAILED: "failed"}[result.state]
+        self._metrics.webhook_calls.labels(word).inc()
+        write = log.debug if result.state is CallState.DELIVERED else log.info
+        write(
+            "webhook call made" if settled.held else "webhook call made, but its claim was lost",
+            call=call.id, endpoint=call.endpoint_id, kind=call.kind, result=word, status=result.status,
+            error=result.error, seconds=round(result.took, 3), attempt=call.attempts + 1,
+        )  # fmt: skip
+        if settled.disabled:
+            self._metrics.webhook_disabled.labels(settled.disabled).inc()
+            log.warning(
+                "a webhook was disabled; what waits is kept until it is enabled again",
+                endpoint=call.endpoint_id, tenant=settled.tenant_id, reason=settled.disabled,
+            )  # fmt: skip
+
+    async def _settle(self, call: Claimed, result: Result) -> webhooks.Settled:
+        """Insist until it is written; after the lease another makes the call again, and this changes nothing."""
+        while True:
+            try:
+                return await webhooks.settle(self._database, call, result, self._settings.webhook_disable_after)
+            except StoreError as error:
+                log.warning("cannot write a webhook call while the store is away", call=call.id, error=str(error))
+                await asyncio.sleep(STORE_PAUSE)
+
+    async def _drain(self) -> None:
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._settings.worker_drain_timeout)
+        left = dict(self._tasks)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        for call in left.values():
+            with contextlib.suppress(StoreError):  # then their leases end by themselves
+                await webhooks.release(self._database, call)
+
+    async def _measure(self) -> None:
+        self._metrics.webhook_waiting.set(await webhooks.count_waiting(self._database))
+
+
+async def try_out(database: Database, keys: Keys, line: WebhookLine, endpoint_id: UUID, tenant_id: int) -> Result:
+    """Make a test call at once, and once; returns how it went."""
+    call = await webhooks.add_test(database, keys, endpoint_id, tenant_id)
+    result = await line.call(call)
+    ended = Result(
+        CallState.DELIVERED if result.error is None else CallState.FAILED, result.status, result.error, result.took
+    )
+    await webhooks.settle_test(database, call, ended)
+    return ended
