@@ -382,3 +382,22 @@ async def test_a_slow_provider_does_not_take_the_places_of_another(database: Dat
                 await settled(database, message_id, "sent")
     assert len(second.mails) >= 3
     assert len(first.mails) + len(second.mails) == 203
+
+
+async def test_a_server_that_is_slow_to_greet_is_not_taken_for_hung_for_ever(
+    database: Database, database_url: str, quick_breakers: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some servers let everybody wait before they greet. The first probe tells how long, and mails get that time."""
+    monkeypatch.setattr(health, "SLOW", 0.2)
+
+    async def tarpit(session: object, argument: object) -> None:
+        await asyncio.sleep(0.5)
+
+    async with SmtpServer(Faults(connect=tarpit)) as server:
+        number = await add_smtp(database, server, connections=1)
+        async with working(database_url):
+            ids = [await enqueue(database) for _ in range(5)]
+            await eventually(lambda: _is(database, number, "open"))
+            for message_id in ids:
+                await settled(database, message_id, "sent")
+            await eventually(lambda: _is(database, number, "closed"))

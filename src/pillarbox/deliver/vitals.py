@@ -169,9 +169,11 @@ class Vitals:
         """Ask a provider whose breaker is open whether it is back; one process does."""
         if not await store.take_probe(self._database, line.provider.id, CHECK_TIMEOUT + READ_INTERVAL):
             return
+        asked = asyncio.get_running_loop().time()
         ok, said = await self._ask(line)
         now = asyncio.get_running_loop().time()
-        half_open = line.health.probed(now)
+        # A server that takes long to greet would look hung for ever, did nobody learn how long it takes.
+        half_open = line.health.learned(now - asked).probed(now)
         if ok:
             line.adopt(half_open)
             self.recovered()

@@ -71,6 +71,10 @@ class Health:
         opened = min(self.opened + 1, MOST_OPENED)
         return Health(Circuit.OPEN, now, 0, 0, opened, now + wait, reason, self.usual)
 
+    def learned(self, took: float) -> Health:
+        """A check took so long: mails may, too."""
+        return replace(self, usual=max(self.usual, took))
+
     def probed(self, now: float) -> Health:
         """An open one whose wait is over lets a little through, to see."""
         if self.circuit is not Circuit.OPEN or now < self.retry_at:
