@@ -194,6 +194,7 @@ async def test_administrators_ask_for_any_tenant(api: Api) -> None:
         ({"to": "x.example", "size": -1}, "invalid-request"),
         ({"to": "two words"}, "invalid-setting"),
         ({"to": "x.example", "from": "@"}, "invalid-setting"),
+        ({"to": "x.example", "class": "none"}, "invalid-setting"),
     ],
 )
 async def test_wrong_questions(api: Api, body: dict[str, Any], kind: str) -> None:

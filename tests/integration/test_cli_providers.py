@@ -151,7 +151,7 @@ def test_what_feedback_is_checked_with_can_be_given_later(cli: Cli) -> None:
     }
     assert cli.json("provider", "show", "sg")["settings"] == {"webhook_key": key}
     assert cli.json("provider", "feedback", "sg")["changed"] is False
-    assert "unknown settings" in plain(cli("provider", "feedback", "sg", "--topic", "x", code=2).err)
+    assert "--topic is for ses" in plain(cli("provider", "feedback", "sg", "--topic", "x", code=2).err)
     assert "no webhook signing key" in plain(
         cli("provider", "feedback", "sg", "--webhook-secret-env", "SIGNING_KEY", code=2).err
     )

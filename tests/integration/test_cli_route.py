@@ -53,6 +53,16 @@ def test_a_route_is_added_with_conditions(cli: Cli) -> None:
     assert "shop" in listed
 
 
+def test_a_route_that_is_never_asked_is_told_of(cli: Cli) -> None:
+    cli("route", "add", "own", "--tenant", "shop", "--provider", "a")
+    shadowed = ("--tenant", "shop", "--tag", "x", "--provider", "b")
+    assert "route move late --tenant shop --before own" in cli("route", "add", "late", *shadowed).err
+    assert not cli("route", "add", "early", *shadowed, "--before", "own").err
+    assert not cli("route", "add", "all", "--tag", "x", "--provider", "b").err
+    cli("route", "disable", "own", "--tenant", "shop")
+    assert not cli("route", "add", "later", *shadowed).err
+
+
 def test_weights(cli: Cli) -> None:
     cli("route", "add", "split", "--provider", "a", "--provider", "b", "--weight", "a=70", "--weight", "b=30")
     assert "a 70, b 30" in cli("route", "show", "split").out
@@ -269,6 +279,7 @@ def test_a_message_is_explained(cli: Cli) -> None:
         (("--to", "*.x.example"), 1, "not an address or a domain"),
         (("--to", "x.example", "--from", "two words"), 1, "not an address or a domain"),
         (("--to", "x.example", "--lane", "fast"), 2, "urgent"),
+        (("--to", "x.example", "--class", "none"), 1, "there is no class 'none'"),
     ],
 )
 def test_a_wrong_question(cli: Cli, arguments: tuple[str, ...], code: int, word: str) -> None:

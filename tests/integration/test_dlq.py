@@ -391,6 +391,7 @@ async def test_listing_at_the_command_line(database: Database, database_url: str
     more = await asyncio.to_thread(cli.json, "dlq", "list", "--tenant", "shop", "--before", str(ids[2]))
     assert [one["id"] for one in more] == [str(ids[1])]
     assert await asyncio.to_thread(cli.json, "dlq", "list", "--reason", "timeout") == []
+    assert "no reason" in (await asyncio.to_thread(cli, "dlq", "list", "--reason", "timeuot", code=2)).err
     assert (await asyncio.to_thread(cli.json, "dlq", "summary"))["reasons"] == {"policy": 3}
     assert "3 deliveries failed" in (await asyncio.to_thread(cli, "dlq", "summary")).out
     assert (await asyncio.to_thread(cli.json, "dlq", "show", str(ids[2])))["message"]["id"] == str(ids[2])

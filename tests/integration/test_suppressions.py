@@ -310,6 +310,7 @@ def test_the_command(cli: Cli) -> None:
     assert "1 removed" in cli("suppression", "remove", "ADA@x.example", "--tenant", "shop").out
     assert "not on the list" in cli("suppression", "remove", "ada@x.example", "--tenant", "shop", code=1).err
     assert "there is no tenant" in cli("suppression", "list", "--tenant", "nonesuch", code=1).err
+    assert "'wrong' is not a legal" in cli("suppression", "add", "a@x.example", "wrong", code=1).err
     assert "not a legal e-mail address" in cli("suppression", "add", "nobody", code=1).err
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox.model.access import Order
-from pillarbox.model.fairness import FLOORS, LARGE_QUANTUM, Key, Lane, Portion, Turns
+from pillarbox.model.fairness import FLOORS, LARGE_QUANTUM, Key, Lane, Portion, Rounds, Turns
 
 ROOMS = st.integers(1, 120)
 KEYS = st.builds(Key, st.integers(1, 40), st.integers(0, 2))
@@ -215,3 +215,32 @@ def test_the_order_within_a_priority_is_the_least_served_first(lanes: list[Lane]
     portions = [portion for portion in Turns().divide(lanes, room) if portion.lane.key.priority == 1]
     order = [had[portion.lane.key] for portion in portions]
     assert order == sorted(order)
+
+
+# -- what waits for one provider
+
+
+@given(st.lists(st.one_of(st.none(), st.tuples(st.integers(1, 4), st.integers(0, 2)))))
+def test_rounds_lose_nothing_and_keep_the_order_of_each_lane(steps: list[tuple[int, int] | None]) -> None:
+    rounds, given_in, taken = Rounds[tuple[Key, int]](), dict[Key, list[int]](), dict[Key, list[int]]()
+    for number, step in enumerate(steps):
+        if step is not None:
+            key = Key(*step)
+            rounds.add(key, (key, number))
+            given_in.setdefault(key, []).append(number)
+        elif len(rounds):
+            key, one = rounds.take()
+            taken.setdefault(key, []).append(one)
+    while len(rounds):
+        key, one = rounds.take()
+        taken.setdefault(key, []).append(one)
+    assert taken == given_in
+
+
+def test_lanes_take_turns_and_one_that_was_empty_comes_first() -> None:
+    rounds = Rounds[str]()
+    for number in range(3):
+        rounds.add(Key(1, 1), f"crowd {number}")
+    rounds.add(Key(2, 1), "single")
+    rounds.add(Key(3, 2), "bulk")
+    assert [rounds.take() for _ in range(5)] == ["single", "crowd 0", "bulk", "crowd 1", "crowd 2"]

@@ -321,13 +321,21 @@ def test_a_survey_gets_a_small_share_of_the_time(lanes: Lanes, clock: Clock) -> 
     assert not lanes.stale()
     clock.now += SURVEY_INTERVAL
     assert lanes.stale()
-    rows = [mine(A)]
+    rows = [mine(Key(tenant, 1)) for tenant in range(4000)]
     asked_at = clock.now
-    clock.now += 0.3  # it took long
+    clock.now += 0.1  # it took long
     lanes.surveyed(rows, lanes.wanted(rows), asked_at)
-    clock.now += 0.3 / SURVEY_SHARE - 0.001
+    clock.now += 0.1 / SURVEY_SHARE - 0.001
     assert not lanes.stale()
     clock.now += 0.001
+    assert lanes.stale()
+
+
+def test_a_short_survey_that_waited_for_others_comes_again_soon(lanes: Lanes, clock: Clock) -> None:
+    rows, asked_at = [mine(A)], clock.now
+    clock.now += 0.1
+    lanes.surveyed(rows, lanes.wanted(rows), asked_at)
+    clock.now += SURVEY_INTERVAL
     assert lanes.stale()
 
 

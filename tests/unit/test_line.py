@@ -7,13 +7,15 @@ from uuid import uuid4
 
 import pytest
 
-from pillarbox.deliver.line import SHORT_PAUSE, Line
+from pillarbox.deliver.line import AHEAD, SHORT_PAUSE, Line
 from pillarbox.deliver.transports.base import Limits, Parcel, Recipient, Report
 from pillarbox.errors import NotStarted
+from pillarbox.model.fairness import Key
 from pillarbox.model.outcome import Outcome, Reason, accepted, deferred, rejected, unknown
 from pillarbox.model.provider import Provider
 from pillarbox.route.health import FAILURES_TO_OPEN, SUCCESSES_TO_CLOSE, Circuit, Health
 
+LANE = Key(1, 1)
 RELAY = Provider(1, "relay", "smtp", {}, None)
 
 
@@ -68,7 +70,7 @@ async def settle_down() -> None:
 
 
 async def send(line: Line, count: int) -> list[asyncio.Task[Report]]:
-    tasks = [asyncio.create_task(line.send(parcel())) for _ in range(count)]
+    tasks = [asyncio.create_task(line.send(parcel(), LANE)) for _ in range(count)]
     await settle_down()
     return tasks
 
@@ -79,10 +81,11 @@ async def answer_all(desk: Desk, outcome: Outcome) -> None:
         await settle_down()
 
 
-async def test_while_all_is_well_the_transport_decides_for_itself(desk: Desk) -> None:
+async def test_the_transport_has_one_parcel_more_than_connections_each(desk: Desk) -> None:
     line = open_line(desk)
     tasks = await send(line, 50)
-    assert len(desk.out) == 50
+    assert len(desk.out) == desk.connections * AHEAD
+    assert line.held == 50
     await answer_all(desk, accepted(250))
     assert all(task.done() for task in tasks)
     assert line.held == 0
@@ -101,7 +104,7 @@ async def test_failures_in_a_row_open_and_give_back_what_waits(desk: Desk) -> No
     assert turned == [Circuit.OPEN]
     assert desk.recalled == 1
     with pytest.raises(NotStarted):
-        await line.send(parcel())
+        await line.send(parcel(), LANE)
 
 
 @pytest.mark.parametrize(
@@ -203,6 +206,21 @@ async def test_what_hangs_counts_before_it_times_out(desk: Desk) -> None:
     assert line.health.circuit is Circuit.OPEN
 
 
+async def test_what_waits_behind_a_hung_connection_counts_too() -> None:
+    desk = Desk(connections=1)
+    line = open_line(desk)
+    tasks = await send(line, 5)
+    for number in line._out:
+        line._out[number] -= line.health.slow_after
+    for _ in range(FAILURES_TO_OPEN):
+        line.watch()
+    assert line.health.circuit is Circuit.OPEN
+    await settle_down()
+    assert sum(task.done() for task in tasks) == 5 - AHEAD
+    await answer_all(desk, accepted(250))
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def test_a_provider_that_still_answers_is_not_hung(desk: Desk) -> None:
     line = open_line(desk)
     await send(line, 5)
@@ -254,7 +272,7 @@ async def test_what_waits_is_given_back_when_its_provider_is_replaced(desk: Desk
     with pytest.raises(NotStarted):
         await asyncio.wait_for(task, 1)
     with pytest.raises(NotStarted):
-        await asyncio.wait_for(line.send(parcel()), 1)
+        await asyncio.wait_for(line.send(parcel(), LANE), 1)
 
 
 async def test_a_line_that_was_replaced_tells_nothing_of_its_successor(desk: Desk) -> None:
@@ -267,3 +285,19 @@ async def test_a_line_that_was_replaced_tells_nothing_of_its_successor(desk: Des
     desk.answer(deferred(Reason.CREDENTIAL, 535))
     await task
     assert turned == []
+
+
+async def test_another_lanes_mail_does_not_wait_behind_all_that_wait(desk: Desk) -> None:
+    line = open_line(desk)
+    crowd = await send(line, 50)
+    single = asyncio.create_task(line.send(parcel(), Key(2, 1)))
+    await settle_down()
+    desk.answer(accepted(250))
+    await settle_down()
+    for _ in range(desk.connections * AHEAD):
+        desk.answer(accepted(250))
+        await settle_down()
+    assert single.done()
+    assert sum(task.done() for task in crowd) == desk.connections * AHEAD
+    await answer_all(desk, accepted(250))
+    assert all(task.done() for task in crowd)

@@ -85,6 +85,7 @@ async def _explain(database: Database, mail: MailToExplain, tenant: Tenant, only
     if mail.message_id is not None:
         return await asking.explain_message(database, mail.message_id, only_of)
     with settings_told():
+        await asking.check_class(database, mail.class_)
         facts = asking.facts_of(
             tenant, mail.from_, mail.to or "", lane=mail.lane, class_name=mail.class_, kind=mail.kind, tags=mail.tags,
             size=mail.size,

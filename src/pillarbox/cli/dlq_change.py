@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-from rich.progress import Progress
 
 from pillarbox.cli import options, output
 from pillarbox.cli.command import Given, command
@@ -143,7 +142,7 @@ async def _change(given: Given, operation: Operation, ask: _Ask, run: Run) -> in
 
 
 async def _with_progress(app: App, operation: Operation, wanted: Wanted, total: int, run: Run) -> Change:
-    with Progress(console=output.console(stderr=True), transient=True) as progress:
+    with output.progress() as progress:
         task = progress.add_task(operation.word, total=total)
         return await run(app, wanted, lambda count: progress.update(task, advance=count))
 

@@ -12,6 +12,7 @@ from uuid import UUID
 import typer
 
 from pillarbox.model.delivery import State
+from pillarbox.model.outcome import Reason
 from pillarbox.setting_kinds import duration
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
@@ -63,6 +64,13 @@ def uuid(value: str) -> UUID:
         raise typer.BadParameter(f"{value!r} is not a whole message id") from None
 
 
+def reason(value: str) -> str:
+    """A word that says why."""
+    if value not in set(Reason):
+        raise typer.BadParameter(f"{value!r} is no reason: it is one of {', '.join(Reason)}")
+    return value
+
+
 def _filter(flag: str, metavar: str, help: str, parser: Callable[[str], object] | None = None) -> object:
     return typer.Option(flag, metavar=metavar, help=help, parser=parser, rich_help_panel="Filters", show_default=False)
 
@@ -76,7 +84,7 @@ SenderFilter = Annotated[str | None, _filter("--sender", "TEXT", "Senders that c
 RecipientFilter = Annotated[str | None, _filter("--recipient", "TEXT", "Recipients that contain this.")]
 SubjectFilter = Annotated[str | None, _filter("--subject", "TEXT", "Subjects that contain this.")]
 ProviderFilter = Annotated[str | None, _filter("--provider", "NAME", "Deliveries last tried through this provider.")]
-ReasonFilter = Annotated[str | None, _filter("--reason", "WORD", "Deliveries with this reason.")]
+ReasonFilter = Annotated[str | None, _filter("--reason", "WORD", "Deliveries with this reason.", reason)]
 Since = Annotated[
     datetime | None, _filter("--since", "TIME", "Not older than this: a time, or an age such as 2h.", past)
 ]

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
@@ -71,6 +72,12 @@ def note(text: str) -> None:
 def error(text: str) -> None:
     line = Text.assemble(("error: ", "bold red"), clean_lines(text))
     console(stderr=True).print(line, soft_wrap=True)
+
+
+def progress() -> Progress:
+    """A bar on stderr while something lasts; nothing at all where that is no terminal."""
+    shown = console(stderr=True)
+    return Progress(console=shown, transient=True, disable=not shown.is_terminal)
 
 
 def write_bytes(content: bytes) -> None:

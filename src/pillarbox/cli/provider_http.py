@@ -14,7 +14,7 @@ from pillarbox.cli.secret_input import is_given, read_secret
 from pillarbox.errors import SettingsError
 from pillarbox.model.provider import HTTP_KINDS, MAILGUN_HOSTS, feedback_path, http_settings
 from pillarbox.model.secret import Secret
-from pillarbox.store import providers
+from pillarbox.store import catalog, providers
 
 SecretStdin = Annotated[bool, typer.Option("--secret-stdin", help="Read it from stdin, a line.")]
 SecretEnv = Annotated[str | None, typer.Option("--secret-env", metavar="VAR", help="Read it from this variable.")]
@@ -156,19 +156,26 @@ async def feedback(
         provider = await providers.get_provider(app.database, name)
         if provider.kind not in HTTP_KINDS:
             raise typer.BadParameter(f"{name} is of kind {provider.kind}, which gives no feedback by HTTP")
-        _checked(provider.kind, dict(provider.settings) | changed)
+        for setting, kind, flag in (("webhook_key", "sendgrid", "--webhook-key"), ("topics", "ses", "--topic")):
+            if setting in changed and provider.kind != kind:
+                raise typer.BadParameter(f"{flag} is for {kind}, and {name} is of kind {provider.kind}")
+        settings = _checked(provider.kind, dict(provider.settings) | changed)
         if provider.kind != "mailgun" and (webhook_secret_stdin or webhook_secret_env):
             raise typer.BadParameter(f"{provider.kind} has no webhook signing key")
         secret = _webhook_secret(webhook_secret_stdin, webhook_secret_env)
         if changed or secret:
             await providers.set_feedback(app.database, app.keys, provider, changed, secret)
+        sealed = (provider.id, "webhook_secret") in await catalog.sealed_providers(app.database)
     path = feedback_path(provider.kind, provider.id)
+    believed = bool(settings.get("webhook_key") or settings.get("topics") or sealed)
     if given.json:
         output.print_json({"name": name, "webhook": path, "changed": bool(changed or secret)})
     else:
         output.say(
             f"{'changed' if changed or secret else 'unchanged'}; its feedback goes to {path} of your public address"
         )
+        if not believed:
+            output.note("none is believed yet: give what it is signed with, see `pillarbox provider feedback --help`")
 
 
 def _checked(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:

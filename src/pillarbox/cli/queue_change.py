@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import Progress
 
 from pillarbox.cli import options, output
 from pillarbox.cli.command import Given, command
@@ -174,7 +173,7 @@ async def _change_all(app: App, operation: Operation, which: Filter, yes: bool) 
     more = "+" if total == COUNTED else ""
     options.confirm(f"{total:,}{more} deliveries will be {operation.word}. Go on?", yes)
     done = 0
-    with Progress(console=output.console(stderr=True), transient=True) as progress:
+    with output.progress() as progress:
         task = progress.add_task(operation.word, total=total)
         async for count in operations.change_all(app.database, operation, which):
             done += count

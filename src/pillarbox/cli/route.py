@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +20,7 @@ from pillarbox.cli.route_options import (
     with_conditions,
 )
 from pillarbox.model.route_settings import CONDITIONS
+from pillarbox.model.routing import Match
 from pillarbox.store import routes, tenants
 
 if TYPE_CHECKING:
@@ -72,8 +74,8 @@ async def add(
     """Add a route: mails that meet all its conditions leave through its providers.
 
     It stands last, or where it is put. Of several values of one condition, one must fit. A tenant's own routes
-    come before those for all tenants; the first that fits decides. With weights the first provider is drawn by
-    them, and the others stand by.
+    come before those for all tenants; the first that fits decides, so one without conditions belongs last. With
+    weights the first provider is drawn by them, and the others stand by.
 
     \b
     Examples:
@@ -87,7 +89,9 @@ async def add(
         made = await routes.add_route(
             app.database, name, tenant, provider, weights=weights, before=before, place=place, **changes
         )
+        earlier = await routes.list_routes(app.database, tenant)
     _tell(given, made, f"added route {name}")
+    _warn_of_shadow(made, earlier)
 
 
 async def change(
@@ -236,6 +240,17 @@ def _tell(given: Given, route: Route, done: str | None) -> None:
         ("for", route.tenant or "all tenants"), ("place", str(route.rule.place)),
         ("enabled", "yes" if route.rule.enabled else "no"), *conditions, ("providers", providers_of(route)),
     ])  # fmt: skip
+
+
+def _warn_of_shadow(made: Route, known: Sequence[Route]) -> None:
+    """Say so if a route before it takes every mail: the new one would never be asked."""
+    for one in known:
+        before = one.tenant == made.tenant and one.rule.place < made.rule.place
+        if before and one.rule.enabled and one.rule.match == Match():
+            output.note(f"{one.rule.name} stands before it and takes every mail: put it first with "
+                        f"`pillarbox route move {made.rule.name}{f' --tenant {made.tenant}' if made.tenant else ''} "
+                        f"--before {one.rule.name}`")  # fmt: skip
+            return
 
 
 async def warn_of_removal(app: App, provider: str) -> None:

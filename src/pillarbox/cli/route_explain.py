@@ -65,6 +65,7 @@ async def explain(
             found = await asked.explain_message(app.database, await messages.find_message(app.database, id))
         else:
             owner = await tenants.get_tenant(app.database, tenant)
+            await asked.check_class(app.database, class_)
             facts = asked.facts_of(
                 owner, sender, to or "", lane=lane, class_name=class_, kind=kind, tags=tag or (), size=size
             )

@@ -6,17 +6,17 @@ import json
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import Progress
 
 from pillarbox.accept.suppressions import COLUMNS, Fault, checked, read, row, written
 from pillarbox.cli import options, output
 from pillarbox.cli.access_options import Expires, Owner
 from pillarbox.cli.command import Given, command
-from pillarbox.errors import NotFound, NotPossible
+from pillarbox.errors import InvalidMail, NotFound, NotPossible
 from pillarbox.model.suppression import Cause, Entry
 from pillarbox.store import suppressions as store
 from pillarbox.store.tenants import get_tenant
@@ -69,7 +69,7 @@ async def list_(
         return
     rows = [(one.address, one.reason, output.when(one.created_at), output.when(one.expires_at), one.note)
             for one in found]  # fmt: skip
-    output.table(("address", "reason", "since", "expires", "note~"), rows, "no address is suppressed")
+    output.table(("address", "reason", "since", "expires", "note~"), rows, "no address fits")
     if len(found) == limit:
         output.note(f"there may be more: add --after {found[-1].address}")
 
@@ -107,10 +107,20 @@ async def add(
       pillarbox suppression add ada@mail.example --tenant shop --note "asked by phone"
       pillarbox suppression add a@mail.example b@mail.example --reason unsubscribed --expires 365d
     """
-    entries = [checked(address, reason, note, expires) for address in addresses]
+    entries = [_entry(address, reason, note, expires) for address in addresses]
     async with given.app() as app:
         added = await store.add(app.database, (await get_tenant(app.database, tenant)).id, entries)
     _tell(given, added)
+
+
+def _entry(address: str, reason: Cause, note: str | None, expires: datetime | None) -> Entry:
+    """An entry; what is wrong with one of several addresses says which."""
+    try:
+        return checked(address, reason, note, expires)
+    except InvalidMail as error:
+        if error.field != "address":
+            raise
+        raise InvalidMail(error.code, error.field, f"{address!r} is {error.message}", error.hint) from None
 
 
 def _tell(given: Given, added: Added, refused: int | None = None) -> None:
@@ -167,7 +177,7 @@ async def import_(
 async def _store(app: App, tenant_id: int, entries: list[Entry]) -> Added:
     """Add all in one transaction, and show how far it is."""
     result = store.Added()
-    with Progress(console=output.console(stderr=True), transient=True) as progress:
+    with output.progress() as progress:
         task = progress.add_task("imported", total=len(entries))
         async with app.database.transaction() as connection:
             async for some in store.add_to(connection, tenant_id, entries):

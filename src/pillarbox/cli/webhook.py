@@ -201,7 +201,9 @@ async def try_out(given: Given, webhook: WebhookId, tenant: Of = None) -> int:
 def _health(one: Endpoint) -> str:
     if not one.enabled:
         return f"disabled ({one.disabled_reason})"
-    return f"failing for {output.age(one.failing_since)}" if one.failing_since else "enabled"
+    if one.failing_since is None:
+        return "enabled"
+    return f"failing {'for' if output.is_terminal() else 'since'} {output.age(one.failing_since)}"
 
 
 def public(one: Endpoint) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import Progress
 
 from pillarbox.cli import options, output
 from pillarbox.cli.access_options import Of
@@ -94,7 +93,7 @@ async def replay(
         found = await find(app.database, webhook, tenant)
         wanted = [str(one) for one in state or (CallState.FAILED,)]
         if ids is None:
-            options.confirm(f"Make calls that are {' or '.join(wanted)} again?", yes)
+            options.confirm(f"Make the calls again that are {' or '.join(wanted)}?", yes)
         count = await _replay(app.database, found, ids, wanted, since, until)
     output.print_json({"replayed": count}) if given.json else output.say(f"{count} calls will be made again")
 
@@ -111,7 +110,7 @@ async def _replay(
         return (await webhook_log.replay(database, found.id, found.tenant_id, calls=ids)).count
     until = until or datetime.now(UTC)  # what is made while this runs is left alone
     done, last = 0, None
-    with Progress(console=output.console(stderr=True), transient=True) as progress:
+    with output.progress() as progress:
         task = progress.add_task("replayed", total=None)
         while True:
             some = await webhook_log.replay(

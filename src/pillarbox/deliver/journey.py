@@ -265,7 +265,7 @@ class Journey:
 
     async def send(self, line: Line, positions: Sequence[int]) -> Sequence[int]:
         """Send to these recipients through one provider; returns those that another should have at once."""
-        self.roster.feed(Key(self.claimed.tenant_id, self.claimed.lane), line)
+        self.roster.feed(self.lane, line)
         most = line.transport.limits.max_recipients or len(positions)
         if len(positions) <= most:
             await self.send_some(line, positions)
@@ -316,7 +316,7 @@ class Journey:
         """Hand the parcel to the provider's transport; cancelling leaves its end unknown, if it began."""
         started = asyncio.get_running_loop().time()
         try:
-            return await line.send(parcel)
+            return await line.send(parcel, self.lane)
         except NotStarted:
             raise
         except asyncio.CancelledError:
@@ -330,6 +330,10 @@ class Journey:
             text = type(error).__name__
         outcomes = [unknown(Reason.LOST, text)] * len(parcel.recipients)
         return Report(outcomes, started, asyncio.get_running_loop().time())
+
+    @property
+    def lane(self) -> Key:
+        return Key(self.claimed.tenant_id, self.claimed.lane)
 
     # -- how it ended
 

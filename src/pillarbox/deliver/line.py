@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from pillarbox.deliver.transports.base import Parcel, Report, Transport
 from pillarbox.errors import NotStarted
+from pillarbox.model.fairness import Key, Rounds
 from pillarbox.model.outcome import TROUBLE, Reason
 from pillarbox.model.provider import Provider
 from pillarbox.model.retry import RetryPolicy, policy_for
@@ -19,6 +19,9 @@ from pillarbox.route.pace import Pace
 
 # A pause that a provider asks for is waited for right here if it is this short. For longer ones mails make room.
 SHORT_PAUSE = 5.0
+# Parcels that the transport has for each connection: one on its way and one to chain behind it. The others wait here,
+# where lanes take turns.
+AHEAD = 2
 # While all goes well, every so many answers are told to the health: it only keeps an average then.
 SAMPLE = 16
 # An open breaker whose wait is over is probed by one process within this time.
@@ -47,7 +50,7 @@ class Line:
         self.turned: Callable[[Line], None] = lambda line: None  # told when the breaker or a pause begins
         self._allow = allow
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[asyncio.Future[int]] = deque()
+        self._waiting: Rounds[asyncio.Future[int]] = Rounds()
         self._out: dict[int, float] = {}  # parcels with the transport, oldest first: since when
         self._slow: set[int] = set()  # those of them that count as failures already
         self._numbers = itertools.count()
@@ -103,10 +106,12 @@ class Line:
 
     # -- sending
 
-    async def send(self, parcel: Parcel) -> Report:
-        """Send, once there is room. NotStarted when the provider failed meanwhile, or the transport gave it back."""
+    async def send(self, parcel: Parcel, lane: Key) -> Report:
+        """Send, once there is room: lanes take turns. NotStarted when the provider failed meanwhile, or the transport
+        gave it back.
+        """
         if self._waiting or len(self._out) >= self._most():
-            number = await self._wait()
+            number = await self._wait(lane)
         else:
             number = self._begin()
         try:
@@ -127,21 +132,21 @@ class Line:
         if self._waiting:
             self._let_in()
 
-    def _most(self) -> float:
-        """How many parcels the transport may have now; where nothing is amiss it decides for itself."""
+    def _most(self) -> int:
+        """How many parcels the transport may have now."""
         if self.health.circuit is not Circuit.CLOSED:
             return 1 if self.health.circuit is Circuit.HALF_OPEN else 0
         pace = self.pace
         if pace.held_until and self._loop.time() < pace.held_until:
             return 0
-        return int(pace.limit) if pace.limit < pace.most else float("inf")
+        return int(pace.limit) if pace.limit < pace.most else pace.most * AHEAD
 
-    async def _wait(self) -> int:
+    async def _wait(self, lane: Key) -> int:
         """Wait for room; the number under which the parcel is out."""
         if self._closed or self.health.circuit is Circuit.OPEN:
             raise NotStarted("the provider is not used now")
         future: asyncio.Future[int] = self._loop.create_future()
-        self._waiting.append(future)
+        self._waiting.add(lane, future)
         self._let_in()
         try:
             return await future
@@ -153,7 +158,7 @@ class Line:
     def _let_in(self) -> None:
         """Let waiting parcels begin while there is room; if there is a pause, again after it."""
         while self._waiting and len(self._out) < self._most():
-            future = self._waiting.popleft()
+            future = self._waiting.take()
             if not future.done():
                 future.set_result(self._begin())
         if self._waiting and self._timer is None and self._loop.time() < self.pace.held_until:
@@ -209,6 +214,9 @@ class Line:
         for number in late:
             self._slow.add(number)
             self.failed(Reason.TIMEOUT)
+        # Where few may be out at a time, those that wait behind them count as well.
+        if self._waiting and not late and len(self._slow) == len(self._out) > 0:
+            self.failed(Reason.TIMEOUT)
 
     def adopt(self, health: Health, *, told: bool = True) -> None:
         """Take on a state of health; `told`: others are to know if the breaker turned."""
@@ -233,7 +241,7 @@ class Line:
 
     def _give_back(self) -> None:
         while self._waiting:
-            future = self._waiting.popleft()
+            future = self._waiting.take()
             if not future.done():
                 future.set_exception(NotStarted("the provider is not used now"))
 

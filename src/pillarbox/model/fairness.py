@@ -7,10 +7,11 @@ mail wait for each other no longer than a turn takes.
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from pillarbox.model.access import Order
 
@@ -21,6 +22,8 @@ FLOORS = {0: 0.0, 1: 0.2, 2: 0.05}
 # A statement then touches fewer lanes: in single runs mails of a thousand tenants left half as fast again.
 QUANTUM, LARGE_QUANTUM = 4, 10
 _SERVED = attrgetter("served")
+BULK = 2
+T = TypeVar("T")
 
 
 class Key(NamedTuple):
@@ -114,3 +117,36 @@ def _portion(lane: Lane, most: int) -> Portion:
         return Portion(lane, most, most if lane.due else 0)
     # Neither new mails nor retries starve the other; a single place goes to each in turn.
     return Portion(lane, most, most // 2 if most > 1 else lane.served % 2)
+
+
+class Rounds(Generic[T]):
+    """What waits for one provider: each lane in its order, the lanes in turn. One that was empty comes first, so that
+    another tenant's single mail does not wait behind a whole window; but bulk waits for its turn.
+    """
+
+    def __init__(self) -> None:
+        self._lanes: OrderedDict[Key, deque[T]] = OrderedDict()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, key: Key, one: T) -> None:
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = deque()
+            if key.priority != BULK:
+                self._lanes.move_to_end(key, last=False)
+        lane.append(one)
+        self._count += 1
+
+    def take(self) -> T:
+        """The next; there must be one."""
+        key, lane = next(iter(self._lanes.items()))
+        one = lane.popleft()
+        if lane:
+            self._lanes.move_to_end(key)
+        else:
+            del self._lanes[key]
+        self._count -= 1
+        return one

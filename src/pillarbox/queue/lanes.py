@@ -17,8 +17,9 @@ SURVEY_INTERVAL = 0.05
 HINTED_INTERVAL = 0.01
 # Enqueuers say so at most once in ten milliseconds: after a hint, look once more for what came just behind it.
 TRAILING = 0.012
-# A survey of very many lanes takes its time: it gets this share of it at most.
+# A survey of very many lanes takes its time: it gets this share of it at most. A short one may have waited for others.
 SURVEY_SHARE = 0.1
+LANE_COST = 30e-6  # seconds for each lane seen, at most
 # A worker keeps this many lanes more than its share, lest lanes move to and fro with every mail.
 SLACK = 1
 FIRST = Key(0, -1)  # before all lanes
@@ -114,7 +115,7 @@ class Lanes:
         self._turns.leave(lane for key, lane in before.items() if key not in known)
         waits = [now + wait for row in rows if (wait := self._wait(row)) is not None]
         self._sooner = min([*waits, *(until for until in self._held.values() if until > now)], default=None)
-        pause = (now - asked) / SURVEY_SHARE
+        pause = min(now - asked, (1 + len(rows)) * LANE_COST) / SURVEY_SHARE
         self._hinted = False
         if asked >= self._trailing:
             self._trailing = float("inf")

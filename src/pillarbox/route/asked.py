@@ -8,14 +8,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
-from pillarbox.errors import InvalidMail
+from pillarbox.errors import InvalidMail, UnknownName
 from pillarbox.model.access import Tenant, domain_of, domain_pattern
 from pillarbox.model.routing import Facts
 from pillarbox.route.explain import Explanation, Standing, explain
 from pillarbox.route.health import Circuit
 from pillarbox.route.reserves import Rate, Usage, used_up
 from pillarbox.route.router import Router, chance_of
-from pillarbox.store import health, messages, providers, routes, tenants
+from pillarbox.store import catalog, health, messages, providers, routes, tenants
 from pillarbox.store.health import HealthRow, ProviderUse
 
 if TYPE_CHECKING:
@@ -106,6 +106,12 @@ async def explain_message(database: Database, message_id: UUID, tenant_id: int |
         )
         for (domain, via), numbers in alike.items()
     ]  # fmt: skip
+
+
+async def check_class(database: Database, name: str | None) -> None:
+    """UnknownName if a class is named that does not exist: no mail could be of it."""
+    if name is not None and all(one.name != name for one in await catalog.list_classes(database)):
+        raise UnknownName("unknown_class", "class", f"there is no class {name[:100]!r}", "see: pillarbox class list")
 
 
 def facts_of(
