@@ -4,7 +4,8 @@ BIN := .venv/bin
 # The tests whose outcome could depend on PostgreSQL's version.
 ON_OTHERS := tests/contract/test_queue.py tests/workers tests/migration tests/acceptance/test_nothing_is_lost.py \
   $(addprefix tests/integration/,test_enqueue.py test_enqueue_corpus.py test_enqueue_role.py test_enqueue_wake.py \
-  test_query_plans.py test_retention.py test_worker.py test_cli_queue.py test_check_tenant.py test_access_store.py)
+  test_query_plans.py test_retention.py test_worker.py test_cli_queue.py test_check_tenant.py test_access_store.py \
+  test_spending.py test_feedback_door.py test_dlq.py test_suppressions.py test_routes.py test_webhook_plans.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help install up test check bench lock clean
@@ -28,8 +29,8 @@ test: install ## Run all tests (PYTEST="-k name" for some); those of the databas
 	@tests/packages
 	@for bin in /usr/lib/postgresql/*/bin; do \
 	  if [ -x $$bin/initdb ]; then echo "with $$($$bin/postgres --version)"; \
-	    TEST_POSTGRES_BIN=$$bin $(BIN)/python -m pytest -q -n 3 --dist worksteal $(ON_OTHERS) $(PYTEST) || exit 1; fi; done
-	$(BIN)/python -m pytest -n 3 --dist worksteal --cov --cov-report=term --cov-fail-under=85 $(PYTEST)
+	    TEST_POSTGRES_BIN=$$bin $(BIN)/python -m pytest -q -n 4 --dist worksteal $(ON_OTHERS) $(PYTEST) || exit 1; fi; done
+	$(BIN)/python -m pytest -n 4 --dist worksteal --cov --cov-report=term --cov-fail-under=85 $(PYTEST)
 
 check: install ## Lint, format check, types, import contracts
 	$(BIN)/ruff check .
