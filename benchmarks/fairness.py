@@ -24,8 +24,9 @@ ABOUT = """One tenant has a great many mails waiting, in the normal or in the bu
 tenant enqueues a normal mail now and then, and a third an urgent one, each in a transaction of its own at
 random moments. One worker with default settings. Waiting counts from the return of the enqueue call until
 the sink has the whole mail. `sent before it`: mails of the great many that the sink got meanwhile; a batch
-is what a worker holds at most. `plain FIFO` is computed, not measured: the mails that still waited at that
-moment, at the rate at which they left.
+is what a worker holds at most. `delayed by`: mails of the great many that leave in the time by which it waits
+longer than on an idle system, at the same percentile. `plain FIFO` is computed, not measured: the mails that
+still waited at that moment, at the rate at which they left.
 
 ![Waiting times beside a tenant with a great many mails](fairness.svg)
 
@@ -126,9 +127,12 @@ def _cells(waits: Sequence[Wait], beside: bool) -> list[str]:
 def _findings(what: str, waits: Sequence[Wait], idle: Sequence[float]) -> list[Finding]:
     took, fifo = [wait.took for wait in waits], [wait.fifo for wait in waits]
     before = percentile([float(wait.before) for wait in waits], 0.99)
+    rate = sum(wait.before for wait in waits) / sum(took)  # per millisecond
+    delay = (percentile(took, 0.99) - percentile(idle, 0.99)) * rate
     return [
         Finding(f"{what}, p50", percentile(took, 0.5), "ms", percentile(fifo, 0.5), "plain FIFO, computed"),
         Finding(f"{what}, p95", percentile(took, 0.95), "ms", percentile(idle, 0.95), "idle"),
+        within(f"{what}: delayed by, p99", max(delay, 0.0), "mails", BATCH),
         within(f"{what}: sent before it, p99", before, "mails", BATCH),
     ]
 
