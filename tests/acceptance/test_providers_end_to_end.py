@@ -11,9 +11,9 @@ from tests.acceptance.fleet import TWINS, Fleet, fleet, smtp_door
 from tests.harness import attempts, deliveries, enqueue, eventually
 from tests.integration.submission_helpers import connected
 
-from pillarbox.deliver import line
 from pillarbox.deliver.transports import mailgun, sendgrid
 from pillarbox.deliver.transports.base import Limits
+from pillarbox.model import retry
 from pillarbox.model.retry import ESP, RetryPolicy
 from pillarbox.route import health
 from pillarbox.store.database import Database
@@ -96,7 +96,7 @@ async def _reprocessed(one: Fleet, message_id: str) -> None:
 async def test_a_pause_that_a_provider_asks_for_is_kept(
     database: Database, database_url: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line, "ESP", RetryPolicy("esp", 6, lambda made: 0.01))
+    monkeypatch.setattr(retry, "ESP", RetryPolicy("esp", 6, lambda made: 0.01))
     async with fleet(database, database_url, kind) as one:
         one[kind].dials = Dials(status=429, retry_after=1, times=1)
         message_id = await enqueue(database)

@@ -301,3 +301,32 @@ async def test_another_lanes_mail_does_not_wait_behind_all_that_wait(desk: Desk)
     assert sum(task.done() for task in crowd) == desk.connections * AHEAD
     await answer_all(desk, accepted(250))
     assert all(task.done() for task in crowd)
+
+
+async def test_nobody_overtakes_who_was_let_in_and_has_not_run_yet() -> None:
+    """Order of a lane: two places get free at once, one parcel waits, and the next comes in the same moment."""
+    order: list[int] = []
+
+    class Noting(Desk):
+        async def send(self, parcel: Parcel) -> Report:
+            order.append(parcel.attempt)
+            return await super().send(parcel)
+
+    desk = Noting(connections=1)
+    line = open_line(desk)
+
+    def begin(number: int) -> asyncio.Task[Report]:
+        one = Parcel(uuid4(), number, "a@x.test", [Recipient(0, "b@x.test")], b"hi")
+        return asyncio.create_task(line.send(one, LANE))
+
+    tasks = [begin(number) for number in range(3)]
+    await settle_down()
+    for number in range(3, 60):
+        while desk.out:
+            desk.answer(accepted(250))
+        tasks.append(begin(number))
+        for _ in range(number % 4):
+            await asyncio.sleep(0)
+    await answer_all(desk, accepted(250))
+    await asyncio.gather(*tasks)
+    assert order == sorted(order) == list(range(60))

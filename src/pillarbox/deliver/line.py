@@ -51,6 +51,7 @@ class Line:
         self._allow = allow
         self._loop = asyncio.get_running_loop()
         self._waiting: Rounds[asyncio.Future[int]] = Rounds()
+        self._entering = 0  # parcels let in whose turn to run has not come yet
         self._out: dict[int, float] = {}  # parcels with the transport, oldest first: since when
         self._slow: set[int] = set()  # those of them that count as failures already
         self._numbers = itertools.count()
@@ -110,7 +111,7 @@ class Line:
         """Send, once there is room: lanes take turns. NotStarted when the provider failed meanwhile, or the transport
         gave it back.
         """
-        if self._waiting or len(self._out) >= self._most():
+        if self._waiting or self._entering or len(self._out) >= self._most():
             number = await self._wait(lane)
         else:
             number = self._begin()
@@ -146,14 +147,21 @@ class Line:
         if self._closed or self.health.circuit is Circuit.OPEN:
             raise NotStarted("the provider is not used now")
         future: asyncio.Future[int] = self._loop.create_future()
+        alone = not (self._waiting or self._entering)
         self._waiting.add(lane, future)
-        self._let_in()
+        if alone:  # else whoever came before would be overtaken: a future that is done is not waited for
+            self._let_in()
         try:
-            return await future
+            number = await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled() and future.exception() is None:  # let in, and gone since
+                self._entering -= 1
                 self._end(future.result())
             raise
+        self._entering -= 1
+        if self._waiting and not self._entering:
+            self._loop.call_soon(self._let_in)  # those that came while this one was on its way in
+        return number
 
     def _let_in(self) -> None:
         """Let waiting parcels begin while there is room; if there is a pause, again after it."""
@@ -161,6 +169,7 @@ class Line:
             future = self._waiting.take()
             if not future.done():
                 future.set_result(self._begin())
+                self._entering += 1
         if self._waiting and self._timer is None and self._loop.time() < self.pace.held_until:
             self._timer = self._loop.call_at(self.pace.held_until, self._pause_ended)
 
