@@ -388,10 +388,10 @@ async def test_a_server_that_is_slow_to_greet_is_not_taken_for_hung_for_ever(
     database: Database, database_url: str, quick_breakers: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some servers let everybody wait before they greet. The first probe tells how long, and mails get that time."""
-    monkeypatch.setattr(health, "SLOW", 0.2)
+    monkeypatch.setattr(health, "SLOW", 0.1)
 
     async def tarpit(session: object, argument: object) -> None:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(2.0)
 
     async with SmtpServer(Faults(connect=tarpit)) as server:
         number = await add_smtp(database, server, connections=1)
