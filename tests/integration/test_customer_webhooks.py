@@ -183,6 +183,7 @@ async def test_the_calls_of_a_message_come_in_order(app: App, receiver: WebhookR
     async with notifying(app):
         await tell(app.database, first, "message.sent")
         await receiver.wait_for(lambda: len(receiver.calls) == 1)
+        await eventually(lambda: _tried_once(app.database))
         await tell(app.database, first, "message.delivered", "message.opened")
         await tell(app.database, second, "message.sent")
         await receiver.wait_for(lambda: len(receiver.calls) == 2)
@@ -194,6 +195,10 @@ async def test_the_calls_of_a_message_come_in_order(app: App, receiver: WebhookR
         await receiver.wait_for(lambda: len(receiver.calls) == 5)
     of_first = [call.type for call in receiver.calls if call.data["message_id"] == str(first)]
     assert of_first == ["message.sent", "message.sent", "message.delivered", "message.opened"]
+
+
+async def _tried_once(database: Database) -> bool:
+    return [row["attempts"] for row in await calls(database)] == [1]
 
 
 async def test_two_callers_keep_the_order_too(database_url: str, receiver: WebhookReceiver) -> None:
