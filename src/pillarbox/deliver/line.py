@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 from pillarbox.deliver.transports.base import Parcel, Report, Transport
 from pillarbox.errors import NotStarted
@@ -256,7 +255,7 @@ class Line:
 
     def reset(self, provider: Provider) -> None:
         """Limits changed; everything else is as it was."""
-        self.provider = replace(provider)
+        self.provider = provider
         self._denied_at = None
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pillarbox.deliver.line import Line
 from pillarbox.deliver.roster import Roster
 from pillarbox.errors import PillarboxError, StoreError
-from pillarbox.loops import run_every
+from pillarbox.loops import run_every, wait
 from pillarbox.model.outcome import Reason
 from pillarbox.route.health import Circuit, Health
 from pillarbox.store import vitals as store
@@ -79,7 +79,7 @@ class Vitals:
                 pass
             except StoreError as error:
                 log.warning("cannot share a provider's health while the store is away", error=str(error))
-                await asyncio.sleep(READ_INTERVAL)
+                await wait(stop, READ_INTERVAL)
 
     def hint(self) -> None:
         """Another process says that a provider's health changed."""
