@@ -20,7 +20,8 @@ import typer
 from pillarbox.api.problem_types import TYPES
 from pillarbox.cli.main import root
 from pillarbox.setting_kinds import URL, show_duration
-from pillarbox.settings import CONFIG_ENV, CONFIG_FILE, PREFIX, SPECS
+from pillarbox.setting_sources import CONFIG_ENV, CONFIG_FILE, PREFIX
+from pillarbox.settings import SPECS
 from pillarbox.telemetry import metrics
 
 DIRECTORY = Path(__file__).parent / "reference"

@@ -15,6 +15,13 @@ PillarboxError
 │   └── Forged               feedback that is not proven to come from its provider
 ├── NotFound                 nothing with that name or id
 ├── NotPossible              the thing exists but its state forbids what was asked
+├── InvalidToken             a link or code does not count; says why
+│   ├── ForgedToken          it was not signed with a key of ours for this, or is cut off
+│   ├── ExpiredToken         it was good, and came too late
+│   ├── UsedToken            it was used before
+│   ├── SupersededToken      a newer one took its place
+│   └── WrongCode            the code is wrong, or was wrong too often
+├── RenderError              a template cannot be rendered; says which, where, and what is missing
 ├── InvalidWebhook           a webhook call was not signed with the secret, or not lately
 ├── RefusedAddress           calls to customers may not go there
 ├── NoAnswer                 a server cannot be reached, or did not answer as it should
@@ -106,6 +113,67 @@ class NotFound(PillarboxError):
 
 class NotPossible(PillarboxError):
     """The thing exists, but its state forbids what was asked."""
+
+
+class InvalidToken(PillarboxError):
+    """A link or code does not count. `reason` is one word, stable."""
+
+    reason = "unknown"
+
+
+class ForgedToken(InvalidToken):
+    """It was not signed with a key of ours for this, was altered, or is cut off."""
+
+    reason = "forged"
+
+
+class ExpiredToken(InvalidToken):
+    """It was good, and came too late."""
+
+    reason = "expired"
+
+
+class UsedToken(InvalidToken):
+    """It was used before: each counts once."""
+
+    reason = "used"
+
+
+class SupersededToken(InvalidToken):
+    """A newer one took its place."""
+
+    reason = "superseded"
+
+
+class WrongCode(InvalidToken):
+    """The code is wrong, or was wrong too often (`void`)."""
+
+    reason = "wrong_code"
+
+    def __init__(self, message: str, *, void: bool = False) -> None:
+        super().__init__(message)
+        self.void = void
+
+
+class RenderError(PillarboxError):
+    """A template cannot be rendered. `template` is its name; `line` of `part` is where; `variable` what is missing."""
+
+    def __init__(
+        self,
+        template: str,
+        message: str,
+        *,
+        part: str | None = None,
+        line: int | None = None,
+        variable: str | None = None,
+    ) -> None:
+        where = f"{template}, {part}" + (f", line {line}" if line else "") if part else template
+        super().__init__(f"{where}: {message}")
+        self.template = template
+        self.message = message
+        self.part = part
+        self.line = line
+        self.variable = variable
 
 
 class InvalidWebhook(PillarboxError):

@@ -10,10 +10,13 @@ import binascii
 import math
 import os
 import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
 
 from pillarbox.model.secret import Secret
 
@@ -122,6 +125,15 @@ def duration(low: str = "0s", *, or_off: bool = False) -> Kind:
     return Kind(f"{words}; at least {low}", read, show_duration)
 
 
+def milliseconds() -> Kind:
+    def read(raw: object) -> float:
+        seconds = _number_and_unit(raw, _UNITS, "ms")
+        _within(seconds, 0, _YEAR)
+        return seconds
+
+    return Kind("a duration such as 5s, or plain milliseconds", read, show_duration)
+
+
 def show_duration(seconds: float | None) -> str:
     """The shortest exact form: 5s, 500ms, 30d; `off` for none."""
     if seconds is None:
@@ -178,6 +190,40 @@ def _read_keys(raw: object) -> tuple[Secret, ...]:
     return tuple(_read_key(part) for part in parts)
 
 
+class RetiringKey(NamedTuple):
+    """A key, and the day from which it counts no more."""
+
+    key: Secret
+    until: date | None
+
+
+def _read_retiring_keys(raw: object) -> tuple[RetiringKey, ...]:
+    parts = raw.split(",") if isinstance(raw, str) else raw
+    if not isinstance(parts, list | tuple) or not parts:
+        raise ValueError
+    found = [_string(part).partition("@") for part in parts]
+    return tuple(RetiringKey(_read_key(key), date.fromisoformat(day) if day else None) for key, _, day in found)
+
+
+def _read_paths(raw: object) -> tuple[Path, ...]:
+    parts = raw.split(os.pathsep) if isinstance(raw, str) else raw
+    if not isinstance(parts, list | tuple) or not parts:
+        raise ValueError
+    return tuple(Path(os.path.expanduser(_string(part))) for part in parts)
+
+
+def _read_database(raw: object) -> str:
+    """A URL, or what libpq calls a connection string (`dbname=mail host=/tmp`), as a URL."""
+    value = _string(raw)
+    if re.fullmatch(r"postgres(ql)?://.+", value):
+        return value
+    pairs = [word.partition("=") for word in shlex.split(value)]
+    if not pairs or not all(name.isidentifier() and value for name, _, value in pairs):
+        raise ValueError
+    known = {name: value for name, _, value in pairs}
+    return f"postgresql:///{quote(known.pop('dbname', ''), safe='')}?{urlencode(known)}".rstrip("?")
+
+
 def show_url(url: str) -> str:
     """A database URL without its password."""
     url = re.sub(r"(://[^:/?#]*):.*@", r"\1:****@", url)
@@ -213,11 +259,20 @@ def _hidden(value: object) -> str:
 _KEY = "32 bytes as 64 hex digits or base64"
 KEY = Kind(_KEY, _read_key, _hidden)
 KEYS = Kind(f"keys separated by commas, newest first, each {_KEY}", _read_keys, _hidden, empty=())
-URL = Kind("a URL such as postgresql://user@host:5432/name", text("", r"postgres(ql)?://.+").read, show_url)
+RETIRING_KEYS = Kind(
+    f"keys separated by commas, newest first, each {_KEY}; one that retires ends with @ and the day, as @2030-01-31",
+    _read_retiring_keys, _hidden, empty=(),
+)  # fmt: skip
+URL = Kind("a URL such as postgresql://user@host:5432/name", _read_database, show_url)
+WEB = text("a URL such as https://mail.example.com", r"https?://[^\s?#]+")
+LOCALE = text("a language tag such as en or de-AT", r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 LISTEN = Kind("host:port, such as 127.0.0.1:8025 or [::1]:8025", _read_listen)
 LISTEN_OR_OFF = Kind("host:port, such as 127.0.0.1:1025 or [::1]:1025, or off", _read_listen_or_off)
 HOST = text("a host name or address, without a port", r"[^\s/@:\[\]]+|[0-9a-fA-F.]*(:[0-9a-fA-F.]*){2,}")
 HOSTS = Kind("host names separated by commas, without ports, or *", _read_hosts, ", ".join, empty=())
 ADDRESS = text("one e-mail address such as noreply@example.com", r"[^\s@<>,]+@[^\s@<>,]+")
+MAILBOX = text("a sender such as Hub <no-reply@hub.example>", r"[^<>]*<[^\s@<>,]+@[^\s@<>,]+>|[^\s@<>,]+@[^\s@<>,]+")
+NAME = text("a name of small letters, digits and _", r"[a-z_][a-z0-9_]{0,62}")
 PORT = integer(1, 65535)
+PATHS = Kind(f"paths separated by {os.pathsep}", _read_paths, lambda value: os.pathsep.join(map(str, value)), empty=())
 PATH = Kind("a path", lambda raw: Path(os.path.expanduser(_string(raw))))

@@ -9,11 +9,8 @@ first that is given wins, then the default. Some have a short name in the enviro
 from __future__ import annotations
 
 import os
-import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,33 +24,27 @@ from pillarbox.setting_kinds import (
     KEYS,
     LISTEN,
     LISTEN_OR_OFF,
+    LOCALE,
+    MAILBOX,
+    NAME,
     PATH,
+    PATHS,
     PORT,
+    RETIRING_KEYS,
     URL,
+    WEB,
     Kind,
+    RetiringKey,
     boolean,
     duration,
     fraction,
     integer,
+    milliseconds,
     one_of,
     size,
     text,
 )
-
-PREFIX = "PILLARBOX_"
-CONFIG_ENV = PREFIX + "CONFIG"
-CONFIG_FILE = "pillarbox.toml"
-
-
-class Spec(NamedTuple):
-    """What is declared about one setting."""
-
-    kind: Kind
-    default: str
-    help: str
-    why: str
-    short: str | None
-    secret: bool
+from pillarbox.setting_sources import PREFIX, Sources, Spec
 
 
 class Row(NamedTuple):
@@ -94,7 +85,8 @@ class Settings:
 
     database_url: str | None = setting(None, URL,
         "The PostgreSQL database.",
-        "a first run needs no server", unset="embedded PostgreSQL in data_dir", secret=True)
+        "a first run needs no server",
+        short="MAILROOM_DATABASE_URL", unset="embedded PostgreSQL in data_dir", secret=True)
     data_dir: Path = setting(".pillarbox", PATH,
         "Where the embedded PostgreSQL and the development key live.",
         "beside the project, easy to see and to delete")
@@ -283,6 +275,57 @@ class Settings:
     return_path_domain: str | None = setting(None, text("a domain such as bounces.example.com", r"[A-Za-z0-9.-]+"),
         "Domain of the envelope senders of mails that leave by SMTP: each names its message, signed.",
         "bounces go to the sender until a domain is set up for them", unset="the sender's own address")
+    lifecycle_schema: str = setting("lifecycle", NAME,
+        "The schema of accounts and tokens.",
+        "apart from your own tables and from Pillarbox's")
+    lifecycle_tenant: str = setting("default", text("the name of a tenant"),
+        "The tenant whose mails the mails of accounts are.",
+        "most installations have one product")
+    lifecycle_sender: str | None = setting(None, MAILBOX,
+        "Sender of the mails of accounts.",
+        "a portal may have its own", unset="the portal's, else the tenant's default sender")
+    lifecycle_url: str | None = setting(None, WEB,
+        "Where the links in mails of accounts lead: the address of this server, or of a page of yours.",
+        "only you know under which name people reach you", unset="the address of http")
+    lifecycle_keys: tuple[RetiringKey, ...] = setting(None, RETIRING_KEYS,
+        "Keys that sign links; the first signs, all verify until their day.",
+        "production sets its own; a day in the future lets links of the old key work until then",
+        short="MAILROOM_SECRET_KEY", unset="made by `up` in data_dir", secret=True)
+    lifecycle_locale: str = setting("en", LOCALE,
+        "The language of mails to accounts that name none.",
+        "every template that comes with Pillarbox has it")
+    lifecycle_batch_limit: int | None = setting(None, integer(1, 10_000),
+        "Most tokens that are collected at once.",
+        "the rate at which tokens arrive says how many are worth waiting for",
+        short="MAILROOM_BATCH_LIMIT", unset="follows the rate; 10 with --stdout")
+    lifecycle_batch_timeout: float | None = setting(None, milliseconds(),
+        "How long a collector waits for a batch to fill.",
+        "nobody should wait for others who may never come",
+        short="MAILROOM_BATCH_TIMEOUT", unset="follows the rate; 5000 with --stdout")
+    lifecycle_channel: str = setting("token_insert", NAME,
+        "The channel on which an inserted token is told.",
+        "the original's name", short="MAILROOM_CHANNEL_NAME")
+    lifecycle_queue: str = setting("mailroom", NAME,
+        "The row of `jobs` that shows how far collecting got.",
+        "the original's name", short="MAILROOM_QUEUE_NAME")
+    lifecycle_healthcheck: float = setting("270s", milliseconds(),
+        "How long a collector's connection may be silent before it is tried.",
+        "firewalls forget silent connections after five minutes", short="MAILROOM_HEALTHCHECK_INTERVAL")
+    template_dirs: tuple[Path, ...] = setting(None, PATHS,
+        "Folders with templates of your own; a template of the same name comes before ours.",
+        "none until you have some", unset="those that come with Pillarbox alone")
+    code_lifetime: float = setting("10m", duration("10s"),
+        "How long a sign-in code can be used.",
+        "long enough for a mail that comes late, short enough for a screen left open")
+    code_tries: int = setting("5", integer(1, 20),
+        "How often a sign-in code, or the code of a link, may be wrong before it is void.",
+        "five of a million: guessing is hopeless, mistyping forgiven")
+    code_pause: float = setting("1m", duration("0s"),
+        "For how long asking again for a sign-in code mails nothing new.",
+        "nobody's mailbox is filled by somebody else")
+    admin_session: float = setting("12h", duration("1m"),
+        "How long an administrator stays signed in.",
+        "a working day")
     smtp_host: str | None = setting(None, HOST,
         "The SMTP server of the default provider.",
         "only you know your relay", short="SMTP_HOST")
@@ -347,8 +390,6 @@ def split_address(listen: str) -> tuple[str, int]:
 
 SPECS: dict[str, Spec] = {f.name: f.metadata["spec"] for f in fields(Settings) if "spec" in f.metadata}
 DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(Settings) if f.name in SPECS}
-ENV_NAMES: dict[str, str] = {PREFIX + name.upper(): name for name in SPECS}
-SHORT_NAMES: dict[str, str] = {spec.short: name for name, spec in SPECS.items() if spec.short}
 
 
 def _row(settings: Settings, name: str, spec: Spec) -> Row:
@@ -362,14 +403,6 @@ def _row(settings: Settings, name: str, spec: Spec) -> Row:
     )
 
 
-class _Given(NamedTuple):
-    """A value as given: by what name, and from where."""
-
-    label: str
-    source: str
-    raw: Any
-
-
 def load(
     env: Mapping[str, str] | None = None,
     file: Path | None = None,
@@ -377,99 +410,15 @@ def load(
 ) -> Settings:
     """Read all settings, or raise one SettingsError that names everything wrong."""
     env = os.environ if env is None else env
-    problems: list[str] = []
-    given: dict[str, _Given] = {}
-    given.update(_from_file(env, file, problems))
-    given.update(_from_env(env, problems))
-    given.update(_from_flags(overrides, problems))
-    values = dict(_read(given, problems))
-    problems += _contradictions(values)
+    sources = Sources(SPECS)
+    sources.file(env, file)
+    sources.environment(env)
+    sources.flags(overrides or {})
+    values = dict(sources.read())
+    problems = [*sources.problems, *_contradictions(values)]
     if problems:
         raise SettingsError("\n".join(problems))
-    return Settings(**values, sources={name: one.source for name, one in given.items()})
-
-
-def _from_file(
-    env: Mapping[str, str], file: Path | None, problems: list[str]
-) -> Iterator[tuple[str, _Given]]:
-    named = file or (Path(env[CONFIG_ENV]) if env.get(CONFIG_ENV) else None)
-    path = named or Path(CONFIG_FILE)
-    if named is None and not path.exists():
-        return
-    for key, raw in _parse_file(path, problems).items():
-        if key in SPECS:
-            yield key, _Given(f"{key} in {path}", str(path), raw)
-        else:
-            problems.append(_unknown(f"{key} in {path}", key, SPECS) + _flat(raw))
-
-
-def _parse_file(path: Path, problems: list[str]) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        problems.append(f"{path} cannot be read: {error.strerror}")
-    except ValueError as error:  # TOML or UTF-8; neither quotes a value
-        reason = "it is not UTF-8" if isinstance(error, UnicodeError) else error
-        problems.append(f"{path} is not valid TOML: {reason}")
-    return {}
-
-
-def _flat(raw: object) -> str:
-    return ". Settings stand at the top level, not in a [table]" if isinstance(raw, dict) else ""
-
-
-def _from_env(env: Mapping[str, str], problems: list[str]) -> Iterator[tuple[str, _Given]]:
-    for key, name in SHORT_NAMES.items():
-        if env.get(key) and not _injected(key, env[key]):  # shared names: empty means not set
-            yield name, _Given(key, f"env {key}", env[key])
-    for key, raw in env.items():
-        if not key.startswith(PREFIX) or key == CONFIG_ENV or _injected(key, raw):
-            continue
-        if key in ENV_NAMES:
-            yield ENV_NAMES[key], _Given(key, f"env {key}", raw)
-        else:
-            problems.append(_unknown(key, key, [*ENV_NAMES, CONFIG_ENV]))
-
-
-def _injected(key: str, raw: str) -> bool:
-    """Whether Kubernetes made this variable for a Service called pillarbox, pillarbox-… or smtp."""
-    if re.search(r"_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_(TCP|UDP|SCTP)(_|$)", key):
-        return True
-    return key.endswith("_PORT") and re.match(r"(tcp|udp|sctp)://", raw) is not None
-
-
-def _from_flags(overrides: Mapping[str, Any] | None, problems: list[str]) -> Iterator[tuple[str, _Given]]:
-    for name, raw in (overrides or {}).items():
-        if name not in SPECS:
-            problems.append(_unknown(name, name, SPECS))
-        elif raw is not None:  # None: the flag was not given
-            yield name, _Given("--" + name.replace("_", "-"), "flag", raw)
-
-
-def _unknown(label: str, name: str, known: Mapping[str, Any] | list[str]) -> str:
-    return f"{label} is not a setting{_suggest(name, known)}"
-
-
-def _suggest(word: str, known: Mapping[str, Any] | list[str] | tuple[str, ...]) -> str:
-    close = get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
-def _read(given: Mapping[str, _Given], problems: list[str]) -> Iterator[tuple[str, Any]]:
-    for name, one in given.items():
-        try:
-            yield name, SPECS[name].kind.read(one.raw)
-        except (ValueError, TypeError):
-            problems.append(_wrong(SPECS[name], one))
-
-
-def _wrong(spec: Spec, one: _Given) -> str:
-    """Says what is wrong; a secret's value is never part of it."""
-    if one.raw == "":
-        return f"{one.label} is empty: remove it, or give {spec.kind.allowed}"
-    value = "has a wrong value" if spec.secret else f"is {str(one.raw)[:60]!r}"
-    hint = _suggest(str(one.raw), spec.kind.choices) + _flat(one.raw)
-    return f"{one.label} {value}: must be {spec.kind.allowed}{hint}"
+    return Settings(**values, sources={name: one.source for name, one in sources.given.items()})
 
 
 def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:

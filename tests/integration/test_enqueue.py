@@ -391,3 +391,12 @@ async def test_an_address_given_twice_is_delivered_to_once(connection: asyncpg.C
     await enqueue(connection, mail(to=["a@x.example", "A <a@x.example>"], cc="a@x.example", bcc="b@x.example"))
     rows = await connection.fetch("SELECT n, role, recipient FROM pillarbox.deliveries ORDER BY n")
     assert [tuple(row) for row in rows] == [(0, b"t", "a@x.example"), (1, b"b", "b@x.example")]
+
+
+async def test_new_ids_are_in_order_within_a_millisecond(connection: asyncpg.Connection) -> None:
+    made = await connection.fetch("SELECT pillarbox._new_id() AS id, pg_sleep(0.00001) FROM generate_series(1, 500)")
+    ids = [row["id"] for row in made]
+    assert sorted(ids) == ids
+    assert {(one.version, one.variant) for one in ids} == {(7, uuid.RFC_4122)}
+    now = await connection.fetchval("SELECT extract(epoch FROM clock_timestamp())::float8")
+    assert abs((ids[0].int >> 80) / 1000 - now) < 5

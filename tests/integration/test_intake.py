@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
+from uuid import RFC_4122
 
 import asyncpg
 import pytest
@@ -122,16 +123,18 @@ async def test_a_wrong_clock_of_ours_is_corrected(
     assert abs((receipt.id.int >> 80) / 1000 - await store.clock(database)) < 5
 
 
-def test_new_ids_differ_and_use_all_their_random_bits() -> None:
+def test_new_ids_are_in_order_and_use_all_their_random_bits() -> None:
     ids = store.new_ids(1000, 1_700_000_000.123)
     assert len(set(ids)) == 1000
+    assert sorted(ids) == ids
+    assert ids[-1] < store.new_ids(1, 1_700_000_000.1235)[0]
     assert {one.int >> 80 for one in ids} == {1_700_000_000_123}
-    assert {one.version for one in ids} == {7}
+    assert {(one.version, one.variant) for one in ids} == {(7, RFC_4122)}
     together, ever = 2**128 - 1, 0
     for one in ids:
         together, ever = together & one.int, ever | one.int
-    assert together & ~(1_700_000_000_123 << 80) == 0x7000_8000_0000_0000_0000
-    assert ever & (2**80 - 1) == 0x7FFF_BFFF_FFFF_FFFF_FFFF
+    assert together & (2**64 - 1) == 0x8000_0000_0000_0000
+    assert ever & (2**64 - 1) == 0xBFFF_FFFF_FFFF_FFFF
 
 
 @pytest.mark.parametrize(

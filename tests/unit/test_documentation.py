@@ -24,7 +24,8 @@ from pillarbox.model.delivery import State
 from pillarbox.model.outcome import Reason, Verdict
 from pillarbox.model.provider import SmtpSettings, Tls
 from pillarbox.model.retry import POLICIES
-from pillarbox.settings import PREFIX, SPECS
+from pillarbox.setting_sources import PREFIX
+from pillarbox.settings import SPECS
 from pillarbox.telemetry import metrics
 from pillarbox.testing import Extensions, Faults
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,11 @@ from hypothesis import strategies as st
 from pillarbox.errors import SettingsError
 from pillarbox.model.secret import Secret
 from pillarbox.setting_kinds import duration, key_bytes, show_duration, show_size, size
-from pillarbox.settings import ENV_NAMES, SHORT_NAMES, SPECS, Settings, load
+from pillarbox.setting_sources import PREFIX
+from pillarbox.settings import SPECS, Settings, load
 
+ENV_NAMES = {PREFIX + name.upper(): name for name in SPECS}
+SHORT_NAMES = {spec.short: name for name, spec in SPECS.items() if spec.short}
 HEX = "ab" * 32
 B64 = base64.b64encode(bytes(range(32))).decode()
 
@@ -64,7 +68,11 @@ def test_file_is_found_by_argument_then_by_variable(tmp_path: Path) -> None:
 @pytest.mark.parametrize("short", sorted(SHORT_NAMES))
 def test_short_names_work_and_prefixed_ones_win(short: str) -> None:
     name = SHORT_NAMES[short]
-    values = {"worker_enabled": ("no", "yes"), "smtp_from_address": ("a@b.example", "c@d.example")}
+    values = {
+        "worker_enabled": ("no", "yes"), "smtp_from_address": ("a@b.example", "c@d.example"),
+        "database_url": ("dbname=a", "postgresql:///b"), "lifecycle_keys": (HEX, f"{B64}@2030-01-31"),
+        "lifecycle_channel": ("a", "b"), "lifecycle_queue": ("a", "b"),
+    }  # fmt: skip
     low, high = values.get(name, ("11", "22"))
     only_short, both = load({short: low}), load({short: low, f"PILLARBOX_{name.upper()}": high})
     assert getattr(only_short, name) == SPECS[name].kind.read(low)
@@ -254,3 +262,36 @@ def test_any_text_is_either_read_or_refused_clearly(env: dict[str, str]) -> None
     except SettingsError as caught:
         error = str(caught)
     assert all(any(name in line for name in [*env, "pool_min"]) for line in error.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("given_as", "url"),
+    [
+        ("dbname=mailroom", "postgresql:///mailroom"),
+        ("dbname='my mail' host=/tmp port=5433", "postgresql:///my%20mail?host=%2Ftmp&port=5433"),
+        ("host=db user=app password=s3cret", "postgresql:///?host=db&user=app&password=s3cret"),
+    ],
+)
+def test_connection_strings_of_libpq(given_as: str, url: str) -> None:
+    settings = load({"MAILROOM_DATABASE_URL": given_as})
+    assert settings.database_url == url
+    assert "s3cret" not in str(settings.describe())
+
+
+@pytest.mark.parametrize("wrong", ["mailroom", "dbname=", "dbname='x", "=x", "a b=c"])
+def test_what_is_no_connection_string(wrong: str) -> None:
+    assert "MAILROOM_DATABASE_URL" in problems({"MAILROOM_DATABASE_URL": wrong})
+
+
+def test_the_collectors_own_names_and_units() -> None:
+    settings = load({"MAILROOM_BATCH_TIMEOUT": "5000", "MAILROOM_HEALTHCHECK_INTERVAL": "1500"})
+    assert (settings.lifecycle_batch_timeout, settings.lifecycle_healthcheck) == (5.0, 1.5)
+    assert load({"PILLARBOX_LIFECYCLE_BATCH_TIMEOUT": "2s"}).lifecycle_batch_timeout == 2.0
+
+
+def test_keys_that_retire() -> None:
+    first, second = load({"MAILROOM_SECRET_KEY": f"{HEX}, {B64}@2030-01-31"}).lifecycle_keys
+    assert (first.until, second.until) == (None, date(2030, 1, 31))
+    wrong = problems({"PILLARBOX_LIFECYCLE_KEYS": f"{HEX}@soon"})
+    assert "the day" in wrong
+    assert HEX not in wrong

@@ -18,7 +18,7 @@ from pillarbox.store.database import Database
 QUERIES = sql.load("intake")
 # SQLSTATE classes that say that the values themselves cannot be stored: data exception, program limit exceeded.
 _BAD_VALUES = ("22", "54")
-_RANDOM_BITS = 0x0FFF_3FFF_FFFF_FFFF_FFFF
+_RANDOM_BITS = 0x3FFF_FFFF_FFFF_FFFF
 _VERSION_7 = 0x7000_8000_0000_0000_0000
 
 
@@ -117,13 +117,17 @@ async def known_keys(database: Database, keys: Iterable[Key]) -> dict[Key, Known
 
 
 def new_ids(count: int, seconds: float) -> list[UUID]:
-    """New ids (UUID version 7, as the database's `_new_id`) for this time in seconds since 1970."""
-    random = os.urandom(10 * count)
-    head = int(seconds * 1000) << 80 | _VERSION_7
+    """New ids (UUID version 7, as the database's `_new_id`), in order, from this time in seconds since 1970 on."""
+    random = os.urandom(8 * count)
+    first = int(seconds * 1000 * 4096)  # the 12 bits after the version are parts of a millisecond
     return [
-        FastUUID((head | int.from_bytes(random[at : at + 10]) & _RANDOM_BITS).to_bytes(16))
-        for at in range(0, 10 * count, 10)
+        FastUUID(_id_of(first + place, int.from_bytes(random[8 * place : 8 * place + 8])).to_bytes(16))
+        for place in range(count)
     ]
+
+
+def _id_of(tick: int, random: int) -> int:
+    return (tick >> 12) << 80 | (tick & 0xFFF) << 64 | _VERSION_7 | random & _RANDOM_BITS
 
 
 def array(values: Iterable[str]) -> str:
