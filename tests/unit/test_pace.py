@@ -20,17 +20,20 @@ def test_never_below_one_nor_above_most(most: int, steps: list[tuple[float, bool
         now += later
         pace.went_well() if well else pace.slow_down(now, asked)
         assert 1.0 <= pace.limit <= most
-        assert pace.room(0, pace.held_until + now)  # somebody may always go, once the pause is over
-        assert not pace.room(most, pace.held_until + now)
+        assert pace.places(pace.held_until + now) >= 1  # somebody may always go, once the pause is over
+        assert pace.places(pace.held_until + now) <= most
 
 
-@given(MOST, st.integers(0, 500))
-def test_room_is_what_the_limit_leaves(most: int, in_flight: int) -> None:
-    assert Pace(most).room(in_flight, 1.0) == (in_flight < most)
+@given(MOST, st.integers(1, 5))
+def test_some_wait_behind_those_that_are_sent_until_it_is_asked_to_slow_down(most: int, ahead: int) -> None:
+    pace = Pace(most)
+    assert pace.places(1.0, ahead) == most * ahead
+    pace.slow_down(1.0, 0.0)
+    assert pace.places(2.0, ahead) == max(1, most // 2) * (ahead if most == 1 else 1)
 
 
 def test_a_limit_of_nothing_is_one() -> None:
-    assert Pace(0).room(0, 1.0)
+    assert Pace(0).places(1.0) == 1
 
 
 @given(st.integers(2, 500))
@@ -65,8 +68,8 @@ def test_retry_after_is_honoured_up_to_an_hour(most: int, now: float, asked: flo
     pace.slow_down(now, asked)
     until = now + min(asked, LONGEST_ASKED)
     assert pace.held_until == max(until, 0.0)
-    assert pace.room(0, until)
-    assert until == now or not pace.room(0, now)
+    assert pace.places(until) >= 1
+    assert until == now or pace.places(now) == 0
 
 
 @given(st.lists(st.floats(0, 5000), min_size=1, max_size=20))

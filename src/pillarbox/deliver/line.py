@@ -136,10 +136,7 @@ class Line:
         """How many parcels the transport may have now."""
         if self.health.circuit is not Circuit.CLOSED:
             return 1 if self.health.circuit is Circuit.HALF_OPEN else 0
-        pace = self.pace
-        if pace.held_until and self._loop.time() < pace.held_until:
-            return 0
-        return int(pace.limit) if pace.limit < pace.most else pace.most * AHEAD
+        return self.pace.places(self._loop.time(), AHEAD)
 
     async def _wait(self, lane: Key) -> int:
         """Wait for room; the number under which the parcel is out."""

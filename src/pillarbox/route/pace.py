@@ -44,6 +44,8 @@ class Pace:
             self._hold = min(self._hold * 2, LONGEST_HOLD)
         return True
 
-    def room(self, in_flight: int, now: float) -> bool:
-        """Whether one more parcel may be handed over now."""
-        return now >= self.held_until and in_flight < int(self.limit)
+    def places(self, now: float, ahead: int = 1) -> int:
+        """How many parcels may be out: none during a pause, `ahead` times the most while nothing asks for less."""
+        if now < self.held_until:
+            return 0
+        return int(self.limit) if self.limit < self.most else self.most * ahead
