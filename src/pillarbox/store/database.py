@@ -140,3 +140,7 @@ class Database:
             yield connection
         finally:
             connection.terminate()
+
+
+# Who carries a statement out: the pool, by itself; or a connection, within its transaction.
+Db = Database | asyncpg.Connection

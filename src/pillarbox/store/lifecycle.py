@@ -1,0 +1,283 @@
+"""Accounts and tokens of one lifecycle schema: what the collector takes and settles, and what a link or code does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import asyncpg
+
+from pillarbox.errors import ExpiredToken, InvalidToken, NotFound, SupersededToken, UsedToken, WrongCode
+from pillarbox.store import messages, sql
+from pillarbox.store.database import Db
+from pillarbox.store.lifecycle_schema import quoted
+
+URGENT, BULK = 0, 2
+# Set-aside tokens on one page of a list.
+LISTED = 100
+# Released in one statement: others wait for its locks no longer than a moment.
+RELEASED = 1000
+# Older tokens that a new one looks at: each of them did the same, so that only mails of the last few can still wait.
+OLDER = 50
+
+_REFUSALS: dict[str, Callable[[str], InvalidToken]] = {
+    "PB404": InvalidToken,
+    "PB410": UsedToken,
+    "PB411": ExpiredToken,
+    "PB412": SupersededToken,
+    "PB413": lambda message: WrongCode(message, void=True),
+}
+
+
+class Due(NamedTuple):
+    """A token that was taken, with its account and what its action says.
+
+    `verdict` None: to be mailed; `expired`, `consumed`, `superseded`, `gone`: settle it so; `account`: hold it, for its
+    account is not eligible now. Of one that is `gone` only `token`, `lane` and `verdict` mean anything.
+    """
+
+    token: int
+    account: int
+    action: str
+    number: int
+    path: str | None  # None: a notice without a link
+    with_code: bool  # the code is part of what is signed
+    secret: bytes
+    code: str | None
+    expires_at: int
+    created_at: int
+    email: str
+    login: str
+    name: str | None
+    portal: str
+    locale: str | None
+    template: str
+    lane: int  # 0 urgent, 1 normal, 2 bulk
+    account_data: dict[str, Any]
+    token_data: dict[str, Any]
+    verdict: str | None
+
+
+class Waiting(NamedTuple):
+    """How many tokens could be taken now, and how many of them are urgent; both counted up to a limit only."""
+
+    ready: int
+    urgent: int
+
+
+class SetAside(NamedTuple):
+    """A token that could not be rendered or stored; `problem` says why, without anything personal."""
+
+    token: int
+    account: int | None  # None: it was deleted meanwhile
+    action: str | None
+    portal: str | None
+    template: str | None
+    tries: int
+    problem: str | None
+    created_at: int | None
+    expires_at: int | None
+    again_in: float  # seconds until it is tried again
+
+
+class TokenState(NamedTuple):
+    """What using a token would come to: `good`, `used`, `expired`, `superseded` or `void` (too many wrong codes)."""
+
+    state: str
+    token: int
+    account: int
+    action: str
+    with_code: bool
+    expires_at: int
+    wrong_codes: int
+    login: str
+    name: str | None
+    portal: str
+    locale: str | None
+    email: str
+    status: str
+
+
+class Account(NamedTuple):
+    id: int
+    email: str
+    login: str
+    name: str | None
+    status: str  # provisioned, active or suspended
+    portal: str
+    locale: str | None
+    data: dict[str, Any]
+
+
+class Action(NamedTuple):
+    """What is known of an action; `path` None: its mails have no link."""
+
+    name: str
+    number: int
+    path: str | None
+    with_code: bool
+    lane: str
+    template: str
+    activates: bool
+    lifetime_seconds: int
+
+
+class Tokens:
+    """The tokens and accounts in one schema."""
+
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+        place = quoted(schema)
+        self._queries = {name: text.replace("{schema}", place) for name, text in sql.load("lifecycle").items()}
+
+    async def count(self, db: Db, most: int) -> Waiting:
+        """How many could be taken now, counted up to `most`: cheap, however many there are."""
+        row = await db.fetchrow(self._queries["count"], most)
+        assert row is not None
+        return Waiting(*row)
+
+    async def take(self, connection: asyncpg.Connection, limit: int, *, urgent_only: bool = False) -> list[Due]:
+        """Take up to `limit` tokens until the end of the caller's transaction; others pass them over.
+
+        Urgent ones first, then by id. Each must be settled or held in the same transaction, or it comes again.
+        """
+        rows = await connection.fetch(self._queries["take"], limit, URGENT if urgent_only else BULK)
+        return [_due(row) for row in rows]
+
+    async def settle(
+        self, connection: asyncpg.Connection, outcomes: Sequence[tuple[int, str, UUID | None]], queue: str = "mailroom"
+    ) -> None:
+        """End tokens that were taken: (token, outcome, its mail). The row `queue` of `jobs` shows the progress.
+
+        Outcomes: `mailed`, `written`, `expired`, `consumed`, `superseded`, `gone`.
+        """
+        if outcomes:
+            await connection.fetch(self._queries["settle"], *zip(*outcomes, strict=True), queue)
+
+    async def hold(self, connection: asyncpg.Connection, held: Sequence[tuple[int, str, str | None, float]]) -> None:
+        """Put taken tokens by: (token, `account` or `rendering`, problem, seconds).
+
+        `rendering`: set aside, and tried again after the seconds. `account`: until its account's status changes or the
+        token expires, and now and then it is looked at again; problem and seconds mean nothing then.
+        """
+        if held:
+            await connection.fetch(self._queries["hold"], *zip(*held, strict=True))
+
+    async def release_due(self, db: Db) -> int:
+        """Let tokens be taken again whose time of being held has passed; returns how many, at most RELEASED."""
+        return int(await db.fetchval(self._queries["release_due"], RELEASED))
+
+    async def supersede(self, connection: asyncpg.Connection, tokens: Sequence[int]) -> int:
+        """Cancel what is still to be sent for older tokens of the same account and action; returns how many deliveries.
+
+        Call it in the transaction that took `tokens`, before settling. It waits for collectors that have older ones in
+        hand; should two wait for each other, PostgreSQL ends one transaction (DeadlockDetectedError): try again.
+        """
+        if not tokens:
+            return 0
+        await connection.fetch(self._queries["await_older"], tokens, OLDER)
+        rows = await connection.fetch(self._queries["supersede"], tokens, OLDER)
+        if rows:
+            mails = list({row["message_id"] for row in rows})
+            await connection.fetch(messages.QUERIES["drop_secret_contents"], mails)
+        return len(rows)
+
+    async def set_aside(self, db: Db, limit: int = LISTED, after: int = 0) -> list[SetAside]:
+        """Tokens that could not be rendered or stored, oldest first; continue after the last one with `after`."""
+        return [SetAside(*row) for row in await db.fetch(self._queries["set_aside"], limit, after)]
+
+    async def count_set_aside(self, db: Db, most: int) -> int:
+        """How many are set aside, counted up to `most`."""
+        return int(await db.fetchval(self._queries["count_set_aside"], most))
+
+    async def retry_set_aside(self, db: Db, tokens: Sequence[int] | None = None) -> int:
+        """Let set-aside tokens (None: all) be taken again at once, and tell the collectors; returns how many."""
+        return int(await db.fetchval(self._queries["retry_set_aside"], tokens))
+
+    async def consume(
+        self, db: Db, secret: bytes, action: str, code: str | None = None, tries_allowed: int = 5
+    ) -> TokenState:
+        """Use a token; returns it as it is then. A wrong code is counted; after so many the token is void.
+
+        UsedToken, ExpiredToken, SupersededToken, WrongCode (`void` after the last try); InvalidToken: no such token.
+        Give a Database: a wrong code counts when its statement commits.
+        """
+        with _refusals():
+            account = await db.fetchval(self._queries["consume"], secret, action, code, tries_allowed)
+        state = await self.look(db, secret, action, tries_allowed)
+        if state is None:  # its account was deleted in between
+            raise InvalidToken("there is no such token")
+        if account is None:
+            raise WrongCode("the code is wrong", void=state.state == "void")
+        return state
+
+    async def look(self, db: Db, secret: bytes, action: str, tries_allowed: int = 5) -> TokenState | None:
+        """What using a token would come to; changes nothing. None: there is no such token."""
+        row = await db.fetchrow(self._queries["look"], secret, action, tries_allowed)
+        return TokenState(*row) if row else None
+
+    async def find_account(self, db: Db, email: str) -> Account | None:
+        """The account with this address, whatever its capitals; of several, the one that is written the same."""
+        return _account(await db.fetchrow(self._queries["find_account"], email))
+
+    async def account(self, db: Db, number: int) -> Account | None:
+        return _account(await db.fetchrow(self._queries["account"], number))
+
+    async def actions(self, db: Db) -> list[Action]:
+        """Every action, by number."""
+        return [Action(*row) for row in await db.fetch(self._queries["actions"])]
+
+    async def issue(self, db: Db, account: int, action: str, data: dict[str, Any] | None = None) -> int:
+        """A new token of an account, which lives as long as its action says; returns its id. Else NotFound."""
+        try:
+            text = json.dumps(data) if data is not None else None
+            return int(await db.fetchval(self._queries["issue"], account, action, text))
+        except asyncpg.InvalidTextRepresentationError:
+            raise NotFound(f"there is no action {action!r}") from None
+        except asyncpg.PostgresError as error:
+            if error.sqlstate != "PB404":
+                raise
+            raise NotFound(error.message) from None
+
+    async def grant(self, connection: asyncpg.Connection, role: str) -> list[str]:
+        """Let a role keep accounts, issue tokens and use them; returns the statements carried out."""
+        statements = [row["statement"] for row in await connection.fetch(self._queries["grants"], role)]
+        for statement in statements:
+            await connection.fetch(statement)
+        return statements
+
+
+def _due(row: asyncpg.Record) -> Due:
+    values = list(row)
+    values[17:19] = _object(values[17]), _object(values[18])
+    return Due(*values)
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    try:
+        return dict(json.loads(text)) if text else {}
+    except (ValueError, RecursionError):  # PostgreSQL has longer numbers and deeper lists than Python reads
+        return {}  # a template that asks for them sets its token aside; nobody else is held up
+
+
+def _account(row: asyncpg.Record | None) -> Account | None:
+    if row is None:
+        return None
+    return Account(**{**row, "data": _object(row["data"])})
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Turn what the database says of a token into errors of ours."""
+    try:
+        yield
+    except asyncpg.InvalidTextRepresentationError:
+        raise InvalidToken("there is no such action") from None
+    except asyncpg.PostgresError as error:
+        refusal = _REFUSALS.get(error.sqlstate or "")
+        if refusal is None:
+            raise
+        raise refusal(error.message) from None

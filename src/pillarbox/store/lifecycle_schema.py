@@ -1,0 +1,71 @@
+"""The schema of accounts and tokens: installed on request, under a name of the user's choice."""
+
+from __future__ import annotations
+
+import re
+
+import asyncpg
+
+from pillarbox.errors import SettingsError
+from pillarbox.store.database import Db
+from pillarbox.store.migrations import Migration, Series, read_all
+
+# Names that need no look at PostgreSQL's rules: what `lifecycle_schema` may be.
+_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
+# Pillarbox's own, and PostgreSQL's.
+_TAKEN = re.compile(r"pillarbox|information_schema|pg_.*")
+# Asks the catalog: whoever never installed it may have a schema of this name that we may not even look into.
+_INSTALLED = """
+SELECT EXISTS (
+  SELECT FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid JOIN pg_attribute a ON a.attrelid = c.oid
+  WHERE n.nspname = $1 AND c.relname = 'migrations' AND a.attname = 'checksum' AND has_schema_privilege(n.oid, 'USAGE'))
+"""
+
+
+def quoted(schema: str) -> str:
+    """The schema's name as SQL wants it; SettingsError if it cannot be one for accounts and tokens."""
+    if not _NAME.fullmatch(schema):
+        raise SettingsError(f"lifecycle_schema: {schema!r} is no name of small letters, digits and _")
+    if _TAKEN.fullmatch(schema):
+        raise SettingsError(f"lifecycle_schema: {schema!r} belongs to others: choose another name, such as lifecycle")
+    return f'"{schema}"'
+
+
+def available() -> list[Migration]:
+    """Every migration of a lifecycle schema that this program knows, in order."""
+    return read_all("pillarbox.store.lifecycle_migrations")
+
+
+def series(schema: str) -> Series:
+    """The migrations of the lifecycle schema of this name."""
+    command = "pillarbox migrate --with lifecycle"
+    if schema != "lifecycle":
+        command += f" --lifecycle-schema {schema}"
+    return Series(quoted(schema), f"schema of accounts and tokens ({schema})", command, available)
+
+
+async def install(connection: asyncpg.Connection, schema: str) -> list[Migration]:
+    """Make the schema, or bring it up to date; returns what was applied. Safe to run concurrently."""
+    return await series(schema).migrate(connection)
+
+
+async def upgrade_if_installed(connection: asyncpg.Connection, schema: str) -> list[Migration]:
+    """Bring the schema up to date, if it was installed; returns what was applied."""
+    return await install(connection, schema) if await is_installed(connection, schema) else []
+
+
+async def check(connection: asyncpg.Connection, schema: str) -> None:
+    """Raise SchemaMismatch unless the schema is the one this program needs."""
+    await series(schema).check(connection)
+
+
+async def check_if_installed(connection: asyncpg.Connection, schema: str) -> None:
+    """Raise SchemaMismatch if the schema was installed, and is not the one this program needs."""
+    if await is_installed(connection, schema):
+        await check(connection, schema)
+
+
+async def is_installed(db: Db, schema: str) -> bool:
+    """Whether the schema was ever installed; its version may be another. One of that name that is others' is not."""
+    quoted(schema)
+    return bool(await db.fetchval(_INSTALLED, schema))

@@ -1,0 +1,182 @@
+-- name: count
+-- How many tokens could be taken now, and how many of them are urgent; both counted up to $1. (Ordered, so that the index is
+-- walked: the table may be full of rows that are gone.)
+SELECT (SELECT count(*) FROM (SELECT FROM {schema}.waiting WHERE held IS NULL ORDER BY lane, token LIMIT $1::int) w)::int AS ready,
+  (SELECT count(*) FROM (
+    SELECT FROM {schema}.waiting WHERE held IS NULL AND lane = 0 ORDER BY lane, token LIMIT $1::int) w)::int AS urgent
+
+-- name: take
+-- Take up to $1 tokens in lanes up to $2 (0: urgent ones only) until the end of the transaction, with all that a mail needs
+-- and a verdict: null when it is to be mailed. What others have in hand is passed over.
+-- (LIMIT 1: rows are found by their keys, whatever the statistics say of the tables.)
+WITH taken AS MATERIALIZED (
+  SELECT token, lane FROM {schema}.waiting WHERE held IS NULL AND lane <= $2::int2
+  ORDER BY lane, token LIMIT $1::int FOR UPDATE SKIP LOCKED
+)
+SELECT w.token, t.account, t.action::text AS action, c.number, c.path, c.with_code, t.secret, t.code, t.expires_at, t.created_at,
+  a.email, a.login, a.name, a.portal, a.locale, c.template, w.lane, a.data AS account_data, t.data AS token_data,
+  CASE
+    WHEN a.id IS NULL OR c.name IS NULL THEN 'gone'
+    WHEN t.consumed_at IS NOT NULL THEN 'consumed'
+    WHEN t.expires_at <= extract(epoch FROM now()) THEN 'expired'
+    WHEN EXISTS (SELECT FROM {schema}.tokens n WHERE n.account = t.account AND n.action = t.action AND n.id > t.id) THEN 'superseded'
+    WHEN a.status <> ALL (c.eligible) THEN 'account'
+  END AS verdict
+FROM taken w
+LEFT JOIN LATERAL (SELECT * FROM {schema}.tokens WHERE id = w.token LIMIT 1) t ON true
+LEFT JOIN LATERAL (SELECT * FROM {schema}.accounts WHERE id = t.account LIMIT 1) a ON true
+LEFT JOIN {schema}.actions c ON c.name = t.action::text
+ORDER BY w.lane, w.token
+
+-- name: settle
+-- End tokens $1 with outcomes $2 and messages $3. The row $4 of jobs shows how far collecting got, unless another collector
+-- is just about to say so.
+WITH settled AS (
+  DELETE FROM {schema}.waiting WHERE token = ANY ($1::bigint[])
+), told AS (
+  INSERT INTO {schema}.collected (token, outcome, message_id)
+  SELECT * FROM unnest($1::bigint[], $2::text[], $3::uuid[])
+  ON CONFLICT (token) DO UPDATE SET at = now(), outcome = EXCLUDED.outcome, message_id = EXCLUDED.message_id
+)
+UPDATE {schema}.jobs SET last_seq = (SELECT max(token) FROM unnest($1::bigint[]) AS token)
+WHERE job_type IN (SELECT job_type FROM {schema}.jobs WHERE job_type::text = $4 FOR UPDATE SKIP LOCKED)
+  AND coalesce(last_seq, 0) < (SELECT max(token) FROM unnest($1::bigint[]) AS token)
+
+-- name: hold
+-- Put tokens $1 by, as $2 (account, rendering), for problem $3: `rendering` for $4 seconds; `account` until they expire, but
+-- for a minute, or as long as they are old, at most: a status that was about to change when they came released nobody.
+UPDATE {schema}.waiting w SET held = g.held, problem = left(g.problem, 1000),
+  tries = w.tries + CASE g.held WHEN 'rendering' THEN 1 ELSE 0 END,
+  held_until = CASE g.held WHEN 'rendering' THEN now() + g.seconds * interval '1 second'
+    ELSE coalesce((
+      SELECT least(to_timestamp(t.expires_at), now() + greatest(interval '1 minute', now() - to_timestamp(t.created_at)))
+      FROM {schema}.tokens t WHERE t.id = w.token), now()) END
+FROM unnest($1::bigint[], $2::text[], $3::text[], $4::float8[]) AS g(token, held, problem, seconds)
+WHERE w.token = g.token
+
+-- name: release_due
+-- Let up to $1 tokens be taken again whose time of being held has passed.
+WITH due AS (
+  SELECT token FROM {schema}.waiting WHERE held IS NOT NULL AND held_until <= now()
+  ORDER BY held_until LIMIT $1::int FOR UPDATE SKIP LOCKED
+), released AS (
+  UPDATE {schema}.waiting SET held = NULL, held_until = NULL WHERE token = ANY (ARRAY(SELECT token FROM due)) RETURNING token
+)
+SELECT count(*)::int FROM released
+
+-- name: await_older
+-- Wait for collectors that have older tokens of the accounts and actions of tokens $1 in hand, so that their mails are seen.
+SELECT w.token FROM {schema}.waiting w
+WHERE w.token = ANY (ARRAY(
+  SELECT o.id FROM unnest($1::bigint[]) AS given(id)
+  JOIN LATERAL (SELECT account, action FROM {schema}.tokens WHERE id = given.id LIMIT 1) t ON true
+  JOIN LATERAL (SELECT id FROM {schema}.tokens WHERE account = t.account AND action = t.action AND id < given.id
+                ORDER BY id DESC LIMIT $2::int) o ON true
+))
+ORDER BY w.token FOR UPDATE
+
+-- name: supersede
+-- Cancel what is still to be sent of mails of older tokens ($2 of them for each) of the accounts and actions of tokens $1; tell
+-- it as events, and customers with webhooks. Answers with the messages, one row for each delivery.
+WITH older AS MATERIALIZED (
+  SELECT given.id AS newer, o.id FROM unnest($1::bigint[]) AS given(id)
+  JOIN LATERAL (SELECT account, action FROM {schema}.tokens WHERE id = given.id LIMIT 1) t ON true
+  JOIN LATERAL (SELECT id FROM {schema}.tokens WHERE account = t.account AND action = t.action AND id < given.id
+                ORDER BY id DESC LIMIT $2::int) o ON true
+), mails AS MATERIALIZED (
+  SELECT c.message_id, max(older.newer) AS newer
+  FROM older JOIN LATERAL (SELECT message_id FROM {schema}.collected WHERE token = older.id LIMIT 1) c ON c.message_id IS NOT NULL
+  GROUP BY c.message_id
+), changed AS (
+  UPDATE pillarbox.deliveries d SET state = 'cancelled', reason = 'cancelled', settled_at = now()
+  WHERE d.message_id = ANY (ARRAY(SELECT message_id FROM mails)) AND d.state::text IN ('pending', 'queued', 'held')
+  RETURNING d.message_id, d.n, d.tenant_id, d.attempts
+), told AS (
+  INSERT INTO pillarbox.events (message_id, n, kind, data)
+  SELECT c.message_id, c.n, 'cancelled', jsonb_build_object('who', 'lifecycle', 'superseded_by', m.newer)
+  FROM changed c JOIN mails m ON m.message_id = c.message_id
+), customers AS (
+  SELECT pillarbox._tell_customers(
+    array_agg(c.message_id), array_agg(c.n), array_agg('message.cancelled'::text), array_agg(now()),
+    array_agg(jsonb_build_object('state', 'cancelled', 'reason', 'cancelled', 'attempt', c.attempts)))
+  FROM changed c
+  WHERE EXISTS (SELECT FROM pillarbox.webhook_endpoints e WHERE e.enabled AND e.tenant_id = c.tenant_id)
+  HAVING count(*) > 0
+)
+SELECT message_id FROM changed WHERE (SELECT count(*) FROM customers) >= 0  -- so that they are told
+
+-- name: set_aside
+-- Up to $1 tokens that were set aside, with ids after $2, oldest first.
+SELECT w.token, t.account, t.action::text AS action, a.portal, c.template, w.tries, w.problem, t.created_at, t.expires_at,
+  greatest(0, extract(epoch FROM w.held_until - now()))::float8 AS again_in
+FROM {schema}.waiting w
+LEFT JOIN {schema}.tokens t ON t.id = w.token
+LEFT JOIN {schema}.accounts a ON a.id = t.account
+LEFT JOIN {schema}.actions c ON c.name = t.action::text
+WHERE w.held = 'rendering' AND w.token > $2::bigint
+ORDER BY w.token LIMIT $1::int
+
+-- name: count_set_aside
+-- How many tokens are set aside, counted up to $1.
+SELECT count(*)::int FROM (SELECT FROM {schema}.waiting WHERE held = 'rendering' ORDER BY token LIMIT $1::int) w
+
+-- name: retry_set_aside
+-- Let set-aside tokens $1 (null: all) be taken again at once, and tell the collectors.
+WITH released AS (
+  UPDATE {schema}.waiting SET held = NULL, held_until = NULL
+  WHERE held = 'rendering' AND ($1::bigint[] IS NULL OR token = ANY ($1)) RETURNING token
+)
+SELECT (SELECT count(*) FROM released)::int AS count, pg_notify('token_insert', '')
+
+-- name: consume
+-- Use the token with secret $1 of action $2, with code $3, which may be wrong $4 times. Null: it was.
+SELECT {schema}.consume_token($1::bytea, $2::text::{schema}.token_action, $3::text, $4::int)
+
+-- name: look
+-- What using the token with secret $1 of action $2 would come to, if its code may be wrong $3 times.
+SELECT
+  CASE
+    WHEN t.consumed_at IS NOT NULL THEN 'used'
+    WHEN t.expires_at <= extract(epoch FROM clock_timestamp()) THEN 'expired'
+    WHEN EXISTS (SELECT FROM {schema}.tokens n WHERE n.account = t.account AND n.action = t.action AND n.id > t.id) THEN 'superseded'
+    WHEN t.wrong_codes >= $3::int THEN 'void'
+    ELSE 'good'
+  END AS state,
+  t.id AS token, t.account, t.action::text AS action, c.with_code, t.expires_at, t.wrong_codes, a.login, a.name, a.portal,
+  a.locale, a.email, a.status::text AS status
+FROM {schema}.tokens t
+JOIN {schema}.accounts a ON a.id = t.account
+JOIN {schema}.actions c ON c.name = t.action::text
+WHERE t.secret = $1::bytea AND t.action::text = $2::text
+
+-- name: find_account
+-- The account with address $1, whatever its capitals (of ASCII); of several, the one that is written the same comes first.
+SELECT id, email, login, name, status::text AS status, portal, locale, data FROM {schema}.accounts
+WHERE lower(email COLLATE "C") = lower($1::text COLLATE "C") ORDER BY email = $1::text DESC, id LIMIT 1
+
+-- name: account
+-- The account with id $1.
+SELECT id, email, login, name, status::text AS status, portal, locale, data FROM {schema}.accounts WHERE id = $1::bigint
+
+-- name: actions
+-- Every action.
+SELECT name, number, path, with_code, lane, template, activates, lifetime_seconds FROM {schema}.actions ORDER BY number
+
+-- name: issue
+-- A new token of account $1 for action $2, with data $3.
+SELECT {schema}.issue_token($1::bigint, $2::text::{schema}.token_action, $3::text::jsonb)
+
+-- name: grants
+-- The statements that let a role ($1) keep accounts, issue tokens and use them, without seeing a secret or a code; no row when
+-- there is no such role.
+SELECT format(statement, r.rolname) AS statement
+FROM pg_roles r, (VALUES
+  (1, 'GRANT USAGE ON SCHEMA {schema} TO %I'),
+  (2, 'GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.accounts TO %I'),
+  (3, 'GRANT SELECT (id, action, account, expires_at, consumed_at, created_at, data, wrong_codes), '
+      'INSERT (action, account, expires_at, data), UPDATE (expires_at, consumed_at), DELETE ON {schema}.tokens TO %I'),
+  (4, 'GRANT SELECT ON {schema}.actions, {schema}.jobs, {schema}.account_log, {schema}.token_log TO %I'),
+  (5, 'GRANT USAGE, SELECT ON SEQUENCE {schema}.accounts_id_seq, {schema}.tokens_id_seq TO %I'),
+  (6, 'GRANT EXECUTE ON FUNCTION {schema}.issue_token, {schema}.consume_token TO %I')
+) AS s(place, statement)
+WHERE r.rolname = $1 ORDER BY place
