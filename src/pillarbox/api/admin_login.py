@@ -1,0 +1,107 @@
+"""`/admin/login`, `/admin/verify`, `/admin/logout`: how an administrator comes to have a session, and ends it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import Enum
+from typing import Annotated
+
+from fastapi import Request
+from pydantic import BaseModel, Field, StringConstraints, model_validator
+from starlette.responses import Response
+
+from pillarbox.api.described import BODY, PUBLIC, needs, problems
+from pillarbox.api.door import bearer_of
+from pillarbox.api.fields import Strictly
+from pillarbox.api.problems import Problem
+from pillarbox.api.routing import Anybody, Public, Who, json_response, router
+from pillarbox.api.sign_in import Begun, Code, Email, Token, begun, codes_told
+from pillarbox.errors import NotPossible, Unauthorized
+from pillarbox.lifecycle.passwords import LONGEST
+from pillarbox.model.access import Scope
+
+routes = router()
+public = router(Public)
+TAGS: list[str | Enum] = ["sign-in of administrators"]
+
+
+class Login(Strictly):
+    """Who comes."""
+
+    email: Email
+    password: Annotated[str, StringConstraints(min_length=1, max_length=LONGEST)] = Field(repr=False)
+
+
+class Proof(Strictly):
+    """The challenge, and the code from the mail or a recovery code."""
+
+    challenge: Token
+    code: Code | None = None
+    recovery_code: Annotated[str, StringConstraints(min_length=1, max_length=64)] | None = Field(None, repr=False)
+
+    @model_validator(mode="after")
+    def _one(self) -> Proof:
+        if (self.code is None) == (self.recovery_code is None):
+            raise ValueError("give `code` or `recovery_code`")
+        return self
+
+
+class SessionBegun(BaseModel):
+    """A session, shown this once. It is used as a key is: `Authorization: Bearer pbs_…`."""
+
+    session: str
+    expires_at: datetime
+
+
+@public.post(
+    "/admin/login",
+    operation_id="admin_login",
+    summary="Begin to sign in as an administrator",
+    description="Mails a code to the administrator whose address and password these are. An unknown address, a wrong"
+    " password and somebody disabled are answered alike, after the same time.",
+    status_code=202,
+    response_model=Begun,
+    responses=problems("wrong-password", *BODY),
+    openapi_extra=PUBLIC,
+    tags=TAGS,
+)
+async def login(asked: Anybody, given: Login) -> Response:
+    try:
+        challenge = await asked.app.lifecycle.administrators.login(given.email, given.password, asked.peer)
+    except Unauthorized:
+        raise Problem("wrong-password", "the address or the password is wrong") from None
+    return json_response(begun(challenge), 202)
+
+
+@public.post(
+    "/admin/verify",
+    operation_id="admin_verify",
+    summary="Sign in as an administrator",
+    description="Takes the code from the mail, or one of the administrator's recovery codes, and begins a session.",
+    response_model=SessionBegun,
+    responses=problems("code", *BODY),
+    openapi_extra=PUBLIC,
+    tags=TAGS,
+)
+async def verify(asked: Anybody, given: Proof) -> Response:
+    with codes_told():
+        session = await asked.app.lifecycle.administrators.verify(given.challenge, given.code, given.recovery_code)
+    shown = SessionBegun(session=session.secret.reveal(), expires_at=session.expires_at)
+    return json_response(shown, 200, {"Cache-Control": "no-store"})
+
+
+@routes.post(
+    "/admin/logout",
+    operation_id="admin_logout",
+    summary="End the session",
+    description="It is refused from now on. A key has no session: revoke it.",
+    status_code=204,
+    responses=problems("not-possible"),
+    openapi_extra=needs(Scope.ADMIN),
+    tags=TAGS,
+)
+async def logout(asked: Who, request: Request) -> Response:
+    if asked.principal.kind != "session":
+        raise NotPossible("only a session can be ended so; a key is revoked")
+    await asked.app.lifecycle.administrators.logout(bearer_of(request))
+    return Response(status_code=204)

@@ -1,0 +1,123 @@
+"""`/sign-in`: codes for people with accounts, asked for and verified by the application that they sign in to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+from pydantic import BaseModel, Field, StringConstraints, model_validator
+from starlette.responses import Response
+
+from pillarbox.api.described import BODY, needs, problems
+from pillarbox.api.fields import Strictly
+from pillarbox.api.problems import Problem
+from pillarbox.api.routing import Who, json_response, router
+from pillarbox.errors import InvalidToken, NotAllowed, WrongCode
+from pillarbox.lifecycle.codes import Challenge
+from pillarbox.model.access import Scope
+
+routes = router()
+SEND = needs(Scope.SEND)
+Token = Annotated[str, StringConstraints(min_length=1, max_length=100)]
+# Whether it is one is not for us to judge: who has another is told nothing else than who has this.
+Email = Annotated[str, StringConstraints(pattern=r"^[^\s\x00-\x1f\x7f]+@[^\s\x00-\x1f\x7f]+$", max_length=320)]
+# Six digits, as people may write them: 123 456.
+Code = Annotated[str, StringConstraints(pattern=r"^[0-9](?:[ -]?[0-9]){5}$", max_length=11)]
+
+
+class SignIn(Strictly):
+    """Whose mailbox the code is to go to."""
+
+    email: Email
+
+
+class Begun(BaseModel):
+    """A challenge, to be given back with the code."""
+
+    challenge: str
+    expires_in: int = Field(description="For how many seconds the code can be used.")
+
+
+class Verify(Strictly):
+    """The code, and what it was asked for with: a challenge, or the id of a token that the application inserted."""
+
+    challenge: Token | None = None
+    token: Annotated[int, Field(ge=1, lt=2**63)] | None = None
+    code: Code
+
+    @model_validator(mode="after")
+    def _one(self) -> Verify:
+        if (self.challenge is None) == (self.token is None):
+            raise ValueError("give `challenge` or `token`")
+        return self
+
+
+class AccountShown(BaseModel):
+    id: int
+    email: str
+    login: str
+    status: str
+
+
+class Verified(BaseModel):
+    """Who has proven that they read the mail."""
+
+    account: AccountShown
+
+
+def begun(challenge: Challenge) -> Begun:
+    return Begun(challenge=challenge.token, expires_in=int(challenge.seconds))
+
+
+@contextmanager
+def codes_told() -> Iterator[None]:
+    """Say of a code only what anybody may know: that it does not count, and whether to ask for another."""
+    try:
+        yield
+    except InvalidToken as error:
+        void = error.void if isinstance(error, WrongCode) else True
+        detail = "the code is void: ask for a new one" if void else "the code is wrong"
+        raise Problem("code", detail, void=void) from None
+
+
+@routes.post(
+    "/sign-in",
+    operation_id="begin_sign_in",
+    summary="Mail a sign-in code",
+    description="Mails a code of six digits to the account with this address, if there is one that is active. Whether"
+    " there is shows neither in the answer nor in how long it takes. Asked again within `code_pause`, the answer is the"
+    " same and nothing is mailed.",
+    status_code=202,
+    response_model=Begun,
+    responses=problems("not-possible", *BODY),
+    openapi_extra=SEND,
+    tags=["sign-in"],
+)
+async def begin(asked: Who, given: SignIn) -> Response:
+    _check_tenant(asked)
+    return json_response(begun(await asked.app.lifecycle.sign_in.begin(given.email)), 202)
+
+
+@routes.post(
+    "/sign-in/verify",
+    operation_id="verify_sign_in",
+    summary="Verify a sign-in code",
+    description="Tells whose code it is. It counts once, for `code_lifetime`, and at most `code_tries` tries.",
+    response_model=Verified,
+    responses=problems("code", "not-possible", *BODY),
+    openapi_extra=SEND,
+    tags=["sign-in"],
+)
+async def verify(asked: Who, given: Verify) -> Response:
+    _check_tenant(asked)
+    with codes_told():
+        account = await asked.app.lifecycle.sign_in.verify(given.challenge, given.token, given.code)
+    shown = AccountShown(id=account.id, email=account.email, login=account.login, status=account.status)
+    return json_response(Verified(account=shown))
+
+
+def _check_tenant(asked: Who) -> None:
+    """Accounts belong to one tenant; to the others it is as if there were none."""
+    if asked.tenant.name != asked.app.settings.lifecycle_tenant:
+        raise NotAllowed("no_accounts", "key", "the accounts belong to another tenant", "use a key of that tenant")

@@ -1,0 +1,103 @@
+"""Passwords: which may be chosen, and how they are kept and compared."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from pillarbox.errors import NotPossible
+from pillarbox.lifecycle import passwords
+from pillarbox.lifecycle.passwords import AT_ONCE, LONGEST, SHORTEST, WORST, Passwords, check
+
+GOOD = "seven green chairs"
+
+
+@pytest.mark.parametrize("password", [GOOD, "x7$Kq!m2Wz9p", "пароль для почты", "ein Satz mit Ümläuten", "a1b2c" * 51])
+def test_good_ones_are_taken(password: str) -> None:
+    check(password, "ada@example.com", "Ada")
+
+
+@pytest.mark.parametrize(
+    ("password", "why"),
+    [
+        ("", "12 characters at least"),
+        ("x7$Kq!m2Wz9", "12 characters at least"),
+        ("e\u0301" * 10 + "ab", "among the first"),  # twelve characters, however they are composed
+        ("a1b2c3" * 50, "256 characters at most"),
+        ("Password1234", "among the first"),
+        ("correct horse battery staple", "among the first"),
+        ("aaaaaaaaaaaaaaaa", "among the first"),
+        ("abababababab", "among the first"),
+        ("Ada@Example.com", "is the address or the name"),
+        ("Ada Lovelace", "is the address or the name"),
+        ("seven green\x00chairs", "control characters"),
+        ("seven green\udc80chairs", "control characters"),
+        ("seven green\nchairs", "control characters"),
+    ],
+)
+def test_bad_ones_are_refused(password: str, why: str) -> None:
+    with pytest.raises(NotPossible, match=why):
+        check(password, "ada@example.com", "ada lovelace")
+
+
+def test_the_list_holds_only_what_is_long_enough_to_get_that_far() -> None:
+    assert all(SHORTEST <= len(one) <= LONGEST and one == one.lower() for one in WORST)
+
+
+async def test_what_is_kept_is_argon2id_with_a_salt() -> None:
+    ours = Passwords()
+    kept = await ours.hash(GOOD)
+    assert kept.reveal().startswith("$argon2id$v=19$m=65536,t=3,p=4$")
+    assert GOOD not in kept.reveal()
+    assert "argon2" not in repr(kept)
+    assert (await ours.hash(GOOD)) != kept
+    assert await ours.is_right(kept.reveal(), GOOD)
+    assert not await ours.is_right(kept.reveal(), GOOD + ".")
+
+
+async def test_where_nothing_was_kept_nothing_is_right() -> None:
+    ours = Passwords()
+    assert not await ours.is_right(None, GOOD)
+    assert ours._nobodys is not None
+    assert ours._nobodys.split("$")[:4] == (await ours.hash(GOOD)).reveal().split("$")[:4]  # takes as long
+    assert not await ours.is_right("not a hash", GOOD)
+
+
+async def test_composed_characters_are_the_same() -> None:
+    ours = Passwords()
+    kept = await ours.hash("caf\u00e9 au lait noir")
+    assert await ours.is_right(kept.reveal(), "cafe\u0301 au lait noir")
+
+
+async def test_few_are_compared_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = Passwords()
+    lock, running, most = threading.Lock(), 0, 0
+    real = ours._fits
+
+    def counted(kept: str, password: str) -> bool:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        try:
+            return real(kept, password)
+        finally:
+            with lock:
+                running -= 1
+
+    monkeypatch.setattr(ours, "_fits", counted)
+    await asyncio.gather(*(ours.is_right(None, GOOD) for _ in range(6)))
+    assert 1 <= most <= AT_ONCE == passwords.AT_ONCE
+
+
+async def test_whoever_waits_too_long_is_not_compared() -> None:
+    ours = Passwords()
+
+    def no() -> None:
+        raise NotPossible("too late")
+
+    with pytest.raises(NotPossible, match="too late"):
+        await ours.is_right(None, GOOD, no)
+    assert ours._nobodys is None
