@@ -1,0 +1,168 @@
+"""The pages behind links in mails of accounts: a card with the portal's name and colours, a form, and nothing to run.
+
+Pure: from values to HTML. Everything shown is escaped; colours are colours, or ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from html import escape
+from importlib import resources
+from typing import NamedTuple
+
+from pillarbox.api.account_words import LANGUAGES, Asking, Words
+from pillarbox.api.page import policy
+from pillarbox.lifecycle.portals import COLOURS, WEB, is_colour
+
+STYLE = resources.files(__package__).joinpath("account.css").read_text("utf-8")
+# Where a portal has none, or what it has is no colour.
+ACCENT, ACCENT_TEXT = COLOURS["accent"], COLOURS["accent_text"]
+# Letters of a name that are shown: more would push the button off a phone.
+LONGEST_NAME = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a portal looks; without a name, a neutral page."""
+
+    name: str = ""
+    initials: str = ""
+    accent: str = ACCENT
+    accent_text: str = ACCENT_TEXT
+    links: Sequence[tuple[str, str]] = ()  # words, address
+
+
+NEUTRAL = Look()
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a page asks: for which action, of whom, by which form."""
+
+    action: str
+    path: str
+    person: str
+    with_code: bool
+    hidden: Mapping[str, str] = field(repr=False)
+    wrong: bool = False  # the code that was given before
+
+
+class Page(NamedTuple):
+    """A page, and the policy under which a browser shows it."""
+
+    html: str
+    policy: str
+
+
+def ask(question: Question, look: Look, language: str) -> Page:
+    """The page that a link opens: looking at it changes nothing, its button does."""
+    words = LANGUAGES[language]
+    asking = _asking(words, question.action)
+    body = (
+        f"<h1>{escape(asking.title)}</h1>"
+        f"<p>{escape(words.hello.format(name=question.person[:LONGEST_NAME]))}</p><p>{_said(asking.text, look)}</p>"
+        f"{_wrong(words) if question.wrong else ''}{_form(question, asking, words)}"
+        f"<footer><p>{escape(words.ignore)}</p></footer>"
+    )
+    return _page(asking.title, body, look, language)
+
+
+def done(action: str, look: Look, language: str) -> Page:
+    """What follows when the link counted."""
+    words = LANGUAGES[language]
+    asking = _asking(words, action)
+    body = (
+        f'<p class="mark" aria-hidden="true">✓</p><h1>{escape(asking.done)}</h1><p>{_said(asking.after, look)}</p>'
+        f"{_onward(look)}<footer><p>{escape(words.close)}</p></footer>"
+    )
+    return _page(asking.done, body, look, language)
+
+
+def ended(reason: str, look: Look, language: str) -> Page:
+    """Why a link does not count."""
+    ending = LANGUAGES[language].endings[reason]
+    body = f'<p class="mark off" aria-hidden="true">!</p><h1>{escape(ending.title)}</h1><p>{escape(ending.text)}</p>'
+    return _page(ending.title, body, look, language)
+
+
+def _asking(words: Words, action: str) -> Asking:
+    return words.asking.get(action) or words.asking[""]
+
+
+def _said(text: str, look: Look) -> str:
+    return escape(text.format(portal=look.name))
+
+
+def _wrong(words: Words) -> str:
+    return f'<p class="bad" role="alert" id="wrong">{escape(words.wrong_code)}</p>'
+
+
+def _form(question: Question, asking: Asking, words: Words) -> str:
+    """Posts to where the page is, by a relative address: a proxy may have put a folder in front."""
+    hidden = "".join(
+        f'<input type="hidden" name="{escape(name)}" value="{escape(value)}">'
+        for name, value in question.hidden.items()
+    )
+    target = escape(question.path.rpartition("/")[2])
+    code = _code(words, question.wrong) if question.with_code else ""
+    return f'<form method="post" action="{target}">{hidden}{code}<button>{escape(asking.button)}</button></form>'
+
+
+def _code(words: Words, wrong: bool) -> str:
+    """A field for five digits; spaces may stand between them, as people copy them."""
+    told = 'aria-describedby="wrong hint" aria-invalid="true"' if wrong else 'aria-describedby="hint"'
+    return (
+        f'<label for="code">{escape(words.code)}</label>'
+        f'<input id="code" name="code" required autofocus autocomplete="one-time-code" inputmode="numeric"'
+        rf' maxlength="20" pattern="\s*([0-9]\s*){{5}}" title="{escape(words.code_hint)}" {told}>'
+        f'<p class="hint" id="hint">{escape(words.code_hint)}</p>'
+    )
+
+
+def _page(title: str, body: str, look: Look, language: str) -> Page:
+    colours = _colours(look.accent, look.accent_text)
+    shown = f"{title} · {look.name}" if look.name else title
+    html = (
+        f'<!doctype html><html lang="{escape(language)}"><head><meta charset="utf-8"><title>{escape(shown)}</title>'
+        '<meta name="viewport" content="width=device-width,initial-scale=1"><meta name="robots" content="noindex">'
+        f"<style>{colours}</style><style>{STYLE}</style></head>"
+        f"<body><main>{_header(look)}{body}</main>{_links(look)}</body></html>"
+    )
+    return Page(html, _policy(colours))
+
+
+def _header(look: Look) -> str:
+    if not look.name:
+        return ""
+    initials = look.initials or look.name[:1]
+    return f'<header><b aria-hidden="true">{escape(initials)}</b><span>{escape(look.name)}</span></header>'
+
+
+def _onward(look: Look) -> str:
+    """Where to go from here: the first of the portal's links."""
+    return f'<p class="onward">{_anchor(*look.links[0], "button")}</p>' if look.links else ""
+
+
+def _links(look: Look) -> str:
+    shown = "".join(_anchor(words, to) for words, to in look.links)
+    return f"<nav>{shown}</nav>" if shown else ""
+
+
+def _anchor(words: str, to: str, kind: str = "") -> str:
+    """A link to the web or to a mailbox; no other address is shown, for it might run something."""
+    if not to.startswith(WEB):
+        return ""
+    look = f' class="{kind}"' if kind else ""
+    return f'<a{look} href="{escape(to)}" rel="noreferrer">{escape(words)}</a>'
+
+
+def _colours(accent: str, accent_text: str) -> str:
+    one, other = (accent, accent_text) if is_colour(accent) and is_colour(accent_text) else (ACCENT, ACCENT_TEXT)
+    return f":root{{--accent:{one};--accent-text:{other}}}"
+
+
+@lru_cache(maxsize=256)
+def _policy(colours: str) -> str:
+    return policy(colours, STYLE, forms="'self'")

@@ -1,0 +1,162 @@
+"""One visit to a page behind a link: what was brought, and the answer as a page or as JSON, in a language."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+from starlette.responses import HTMLResponse, JSONResponse, Response
+
+from pillarbox.api import account_pages as pages
+from pillarbox.api.account_pages import NEUTRAL, Look, Page, Question
+from pillarbox.api.account_words import language_for
+from pillarbox.api.bodies import check_json, media_type
+from pillarbox.api.fields import Strictly
+from pillarbox.api.problems import Problem
+from pillarbox.api.routing import parsed
+from pillarbox.errors import InvalidToken, WrongCode
+from pillarbox.lifecycle.codes import tidy
+from pillarbox.lifecycle.links import Given
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from pillarbox.store.lifecycle import Action, TokenState
+
+FORM = "application/x-www-form-urlencoded"
+# Fields of a form or a query that are looked at: mail programs add some of their own to links.
+MOST_FIELDS = 50
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",  # the address of a page is the link
+    "X-Robots-Tag": "noindex, nofollow",
+    "X-Content-Type-Options": "nosniff",
+}
+# What pages say of problems that are not about the link itself.
+_SAID = {"throttled": "throttled", "store-away": "away", "overloaded": "away"}
+Looks = Callable[[str, str], Look]  # of a portal, in a language
+
+
+class Brought(Strictly):
+    """What a program posts."""
+
+    token: str
+    expires: str | None = None
+    code: str | None = None
+
+
+class Visit:
+    """A request for the page of an action; once the account is known, its portal's look and its language are used."""
+
+    def __init__(self, request: Request, action: Action, locale: str, looks: Looks) -> None:
+        self.request = request
+        self.action = action
+        self.given = Given()
+        self._default = locale
+        self._looks = looks
+        self._known: TokenState | None = None
+
+    def read_query(self) -> None:
+        """Take what stands in the link."""
+        query = self.request.scope["query_string"]
+        self.given = _given(_fields(query))
+
+    def read_body(self, body: bytes) -> None:
+        """Take what was posted, by a form or by a program."""
+        if media_type(self.request.headers) == FORM:
+            self.given = _given(_fields(body))
+        else:
+            check_json(self.request.headers)
+            brought: Brought = parsed(Brought, body)
+            self.given = _given(brought.model_dump(exclude_none=True))
+
+    def meet(self, known: TokenState) -> None:
+        """From now on it is known whose link it is."""
+        self._known = known
+
+    def asking(self, state: TokenState) -> Response:
+        if self._wants_json:
+            account = {"id": state.account, "login": state.login}
+            more = {"with_code": state.with_code, "expires_at": state.expires_at}
+            return self._json({"account": account, "action": state.action, **more})
+        return self._page(self._question(state))
+
+    def done(self, used: TokenState) -> Response:
+        if self._wants_json:
+            account = {"id": used.account, "login": used.login, "status": used.status}
+            return self._json({"account": account, "action": used.action})
+        return self._page(pages.done(used.action, self._look, self._language))
+
+    def ended(self, error: InvalidToken) -> Response:
+        """Say why the link does not count; after a wrong code, ask again."""
+        reason = "void" if isinstance(error, WrongCode) and error.void else error.reason
+        problem = Problem("link", str(error), reason=reason)
+        if self._wants_json:
+            return self._with_headers(problem.response())
+        if reason == "wrong_code" and self._known is not None:
+            return self._page(self._question(self._known, wrong=True), problem.type.status)
+        return self._page(pages.ended(reason, self._look, self._language), problem.type.status)
+
+    def problem(self, problem: Problem) -> Response:
+        """Say what is wrong with the request, or with us."""
+        if self._wants_json:
+            return self._with_headers(problem.response())
+        ending = _SAID.get(problem.name, "malformed")
+        page = pages.ended(ending, self._look, self._language)
+        return self._page(page, problem.type.status, problem.headers)
+
+    @property
+    def _wants_json(self) -> bool:
+        """Whether a program asks: it says so, or it posts JSON and does not say otherwise."""
+        accepted = self.request.headers.get("accept", "")
+        if "text/html" in accepted:
+            return False
+        return "json" in accepted or "json" in media_type(self.request.headers)
+
+    @property
+    def _language(self) -> str:
+        asked = self.request.headers.get("accept-language")
+        return language_for(self._known.locale if self._known else None, asked, self._default)
+
+    @property
+    def _look(self) -> Look:
+        return self._looks(self._known.portal, self._language) if self._known else NEUTRAL
+
+    def _question(self, known: TokenState, wrong: bool = False) -> Page:
+        assert self.action.path is not None
+        hidden = {"token": self.given.token, "expires": self.given.expires}
+        question = Question(
+            action=known.action,
+            path=self.action.path,
+            person=known.name or known.login,
+            with_code=self.action.with_code,
+            hidden={name: value for name, value in hidden.items() if value is not None},
+            wrong=wrong,
+        )
+        return pages.ask(question, self._look, self._language)
+
+    def _page(self, page: Page, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+        policy = {"Content-Security-Policy": page.policy, "Content-Language": self._language}
+        return HTMLResponse(page.html, status, HEADERS | policy | (headers or {}))
+
+    def _json(self, content: dict[str, Any]) -> Response:
+        return JSONResponse(content, headers=HEADERS)
+
+    def _with_headers(self, response: Response) -> Response:
+        response.headers.update(HEADERS)
+        return response
+
+
+def _fields(text: bytes) -> dict[str, str]:
+    """The fields of a form or a query; of several with one name, the first."""
+    try:
+        pairs = parse_qsl(text.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+    except ValueError:
+        raise Problem("malformed", f"there may be {MOST_FIELDS} fields") from None
+    return dict(reversed(pairs))
+
+
+def _given(fields: dict[str, str]) -> Given:
+    code = fields.get("code")
+    return Given(fields.get("token", ""), fields.get("expires"), None if code is None else tidy(code))

@@ -1,0 +1,213 @@
+"""What the pages behind links say, in each language. Plain text: who shows it escapes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Asking(NamedTuple):
+    """What a page asks for an action, and what it says afterwards. `{portal}` stands for the portal's name."""
+
+    title: str
+    text: str
+    button: str
+    done: str
+    after: str
+
+
+class Ending(NamedTuple):
+    """Why a link does not count, and what to do."""
+
+    title: str
+    text: str
+
+
+class Words(NamedTuple):
+    """Everything that pages say in one language."""
+
+    asking: Mapping[str, Asking]  # by action; `""` for actions of users' own
+    endings: Mapping[str, Ending]  # by reason
+    hello: str
+    code: str
+    code_hint: str
+    wrong_code: str
+    ignore: str
+    close: str
+
+
+ENGLISH = Words(
+    asking={
+        "activation": Asking(
+            "Activate your account",
+            "One click and your account at {portal} is ready to use.",
+            "Activate account",
+            "Your account is active",
+            "Welcome to {portal}. You can sign in now.",
+        ),
+        "password_recovery": Asking(
+            "Reset your password",
+            "Enter the code from our mail to confirm that it is you.",
+            "Confirm",
+            "Thank you, it is you",
+            "Go back to {portal} to choose a new password.",
+        ),
+        "email_verification": Asking(
+            "Confirm your e-mail address",
+            "Please confirm that this address is yours.",
+            "Confirm address",
+            "Your address is confirmed",
+            "Thank you. Nothing more is needed.",
+        ),
+        "invite": Asking(
+            "You are invited",
+            "You were invited to {portal}. Accept, and your account is ready to use.",
+            "Accept invitation",
+            "Welcome aboard",
+            "Your account at {portal} is active. You can sign in now.",
+        ),
+        "": Asking(
+            "Please confirm",
+            "Please confirm what you asked {portal} for.",
+            "Confirm",
+            "Confirmed",
+            "Thank you. Nothing more is needed.",
+        ),
+    },
+    endings={
+        "forged": Ending(
+            "This link is not valid",
+            "It may be cut off. Open it from the mail once more, or copy the whole address from there.",
+        ),
+        "expired": Ending("This link has expired", "Links work for a limited time only. Please ask for a new one."),
+        "used": Ending(
+            "This link was used before",
+            "Each link works once. If that was you, all is done. If not, please ask for a new one.",
+        ),
+        "superseded": Ending(
+            "There is a newer link", "We have sent you another mail since. Please use the link in the latest one."
+        ),
+        "wrong_code": Ending("The code is wrong", "Please open the link from the mail once more."),
+        "void": Ending(
+            "Too many wrong codes", "To protect your account this link works no more. Please ask for a new one."
+        ),
+        "suspended": Ending("Your account is suspended", "This is not possible now. Support can help."),
+        "throttled": Ending("Too many tries", "Please wait a minute, and open the link again."),
+        "malformed": Ending("That did not arrive whole", "Please open the link from the mail once more."),
+        "away": Ending(
+            "We cannot check this now", "Nothing is lost. Please open the link again in a minute; it still works."
+        ),
+    },
+    hello="Hello {name},",
+    code="Code",
+    code_hint="Five digits, in the mail that brought you here",
+    wrong_code="That is not the code in our latest mail. Please look again.",
+    ignore="Not you? Then close this page: nothing happens.",
+    close="You can close this page.",
+)
+
+# Without any form of address: some portals say du, others Sie.
+GERMAN = Words(
+    asking={
+        "activation": Asking(
+            "Konto aktivieren",
+            "Ein Klick, und das Konto bei {portal} ist bereit.",
+            "Konto aktivieren",
+            "Das Konto ist aktiv",
+            "Willkommen bei {portal}. Die Anmeldung ist ab sofort möglich.",
+        ),
+        "password_recovery": Asking(
+            "Passwort zurücksetzen",
+            "Bitte den Code aus unserer E-Mail eingeben. So ist sicher, dass niemand anderes hier ist.",
+            "Bestätigen",
+            "Danke, der Code stimmt",
+            "Weiter geht es bei {portal}: dort ein neues Passwort wählen.",
+        ),
+        "email_verification": Asking(
+            "E-Mail-Adresse bestätigen",
+            "Ein Klick bestätigt, dass diese Adresse stimmt.",
+            "Adresse bestätigen",
+            "Die Adresse ist bestätigt",
+            "Vielen Dank. Mehr ist nicht zu tun.",
+        ),
+        "invite": Asking(
+            "Eine Einladung",
+            "Hier wartet eine Einladung zu {portal}. Nach dem Annehmen ist das Konto bereit.",
+            "Einladung annehmen",
+            "Herzlich willkommen",
+            "Das Konto bei {portal} ist aktiv. Die Anmeldung ist ab sofort möglich.",
+        ),
+        "": Asking(
+            "Bitte bestätigen",
+            "Bitte bestätigen, was bei {portal} angefragt wurde.",
+            "Bestätigen",
+            "Bestätigt",
+            "Vielen Dank. Mehr ist nicht zu tun.",
+        ),
+    },
+    endings={
+        "forged": Ending(
+            "Dieser Link ist nicht gültig",
+            "Vielleicht ist er abgeschnitten. Bitte noch einmal aus der E-Mail öffnen"
+            " oder dort die ganze Adresse kopieren.",
+        ),
+        "expired": Ending(
+            "Dieser Link ist abgelaufen", "Links gelten nur für begrenzte Zeit. Bitte einen neuen anfordern."
+        ),
+        "used": Ending(
+            "Dieser Link wurde schon benutzt",
+            "Jeder Link gilt einmal. Geschah es hier, ist alles erledigt. Wenn nicht, bitte einen neuen anfordern.",
+        ),
+        "superseded": Ending(
+            "Es gibt einen neueren Link",
+            "Seitdem haben wir eine weitere E-Mail geschickt. Bitte den Link aus der neuesten nehmen.",
+        ),
+        "wrong_code": Ending("Der Code stimmt nicht", "Bitte den Link noch einmal aus der E-Mail öffnen."),
+        "void": Ending(
+            "Zu viele falsche Codes", "Zum Schutz des Kontos gilt dieser Link nicht mehr. Bitte einen neuen anfordern."
+        ),
+        "suspended": Ending("Das Konto ist gesperrt", "Das geht gerade nicht. Der Support kann helfen."),
+        "throttled": Ending("Zu viele Versuche", "Bitte eine Minute warten und den Link noch einmal öffnen."),
+        "malformed": Ending("Das kam nicht vollständig an", "Bitte den Link noch einmal aus der E-Mail öffnen."),
+        "away": Ending(
+            "Das lässt sich gerade nicht prüfen",
+            "Nichts ist verloren. Bitte den Link in einer Minute noch einmal öffnen; er gilt weiterhin.",
+        ),
+    },
+    hello="Hallo {name},",
+    code="Code",
+    code_hint="Fünf Ziffern, zu finden in der E-Mail mit dem Link",
+    wrong_code="Das ist nicht der Code aus unserer neuesten E-Mail. Bitte noch einmal nachsehen.",
+    ignore="Nicht selbst angefordert? Dann diese Seite einfach schließen: Es geschieht nichts.",
+    close="Diese Seite kann geschlossen werden.",
+)
+
+LANGUAGES: Mapping[str, Words] = {"en": ENGLISH, "de": GERMAN}
+DEFAULT = "en"
+# Ranges of a header that are looked at: people understand fewer languages.
+MOST_RANGES = 20
+
+
+def language_for(*wanted: str | None) -> str:
+    """The first of these that there is a language for; each a locale, or the header Accept-Language."""
+    for one in wanted:
+        for locale in _ranges(one or ""):
+            language = locale.replace("_", "-").partition("-")[0].lower()
+            if language in LANGUAGES:
+                return language
+    return DEFAULT
+
+
+def _ranges(header: str) -> list[str]:
+    """The languages of a header Accept-Language, the most wanted first; none that is not wanted."""
+    parts = [part.partition(";") for part in header.split(",")[:MOST_RANGES]]
+    weighed = [(_weight(more), name.strip()) for name, _, more in parts]
+    return [name for weight, name in sorted(weighed, key=lambda one: -one[0]) if weight > 0]
+
+
+def _weight(parameter: str) -> float:
+    name, _, value = parameter.strip().partition("=")
+    try:
+        return float(value) if name.strip() == "q" else 1.0
+    except ValueError:
+        return 0.0

@@ -1,0 +1,200 @@
+"""The pages behind links in mails of accounts, `/activate` and the rest: public, for a link is its own proof.
+
+GET shows, and changes nothing, however often a scanner opens the link; POST uses it. People get pages, programs JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from pillarbox.accept.door import PEER_FACTOR, network_of
+from pillarbox.api.account_pages import Look
+from pillarbox.api.account_visit import Visit
+from pillarbox.api.bodies import Bodies
+from pillarbox.api.door import peer_of
+from pillarbox.api.problems import EXPECTED, STORE_RETRY, Problem, problem_of
+from pillarbox.errors import ForgedToken, InvalidToken, RenderError, SecretError, StoreError, Throttled, WrongCode
+from pillarbox.lifecycle.keys import key_ring
+from pillarbox.lifecycle.links import Links, check, check_account
+from pillarbox.model.throttle import Failures
+from pillarbox.store import lifecycle_schema
+from pillarbox.store.lifecycle import Tokens
+from pillarbox.telemetry import logs
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from pillarbox.app import App
+    from pillarbox.store.lifecycle import Action, TokenState
+
+log = logs.get("pillarbox.http")
+ALLOWED = "GET, HEAD, POST, OPTIONS"
+# A token, its expiry and a code are some 150 octets; browsers add little.
+MOST_OCTETS = 8 * 1024
+# Seconds after which a new action has its page: sooner than a person opens its first mail.
+REFRESH = 2.0
+LATER = {"Retry-After": str(STORE_RETRY)}
+
+
+class Place(NamedTuple):
+    """What answered, for the metrics."""
+
+    path: str
+
+
+class Actions:
+    """The actions that have a path, as the database has them now or had them a moment ago."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._tokens = Tokens(app.settings.lifecycle_schema)
+        self._known: dict[str, Action] | None = None
+        self._due = 0.0
+        self._reading = asyncio.Lock()
+
+    async def at(self, path: str) -> Action | None:
+        """The action of a path; None where there is none, or no lifecycle schema at all."""
+        if time.monotonic() >= self._due:
+            async with self._reading:
+                await self._refresh()
+        assert self._known is not None
+        return self._known.get(path)
+
+    async def _refresh(self) -> None:
+        """Look again, unless somebody just did; while the database is away, what was known counts."""
+        if time.monotonic() < self._due:
+            return
+        try:
+            self._known = await self._read()
+        except StoreError:
+            if self._known is None:
+                raise
+        self._due = time.monotonic() + REFRESH
+
+    async def _read(self) -> dict[str, Action]:
+        database = self._app.database
+        if not await lifecycle_schema.is_installed(database, self._tokens.schema):
+            return {}
+        return {one.path: one for one in await self._tokens.actions(database) if one.path is not None}
+
+
+class AccountDoor:
+    """Answers for the paths of actions; everything else is `otherwise`'s."""
+
+    def __init__(self, app: App, otherwise: ASGIApp) -> None:
+        self._app = app
+        self._otherwise = otherwise
+
+    @cached_property
+    def _actions(self) -> Actions:
+        return Actions(self._app)
+
+    @cached_property
+    def _links(self) -> Links:
+        app = self._app
+        return Links(app.database, Tokens(app.settings.lifecycle_schema), key_ring(app.settings))
+
+    @cached_property
+    def _failures(self) -> Failures:
+        """Counted apart from those of keys: whoever guesses links keeps no program of the same address out."""
+        return Failures(self._app.settings.auth_failures_per_minute * PEER_FACTOR)
+
+    @cached_property
+    def _bodies(self) -> Bodies:
+        return Bodies(self._app.settings.http_concurrency * MOST_OCTETS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        action = await self._actions.at(scope["path"]) if scope["type"] == "http" else None
+        if action is None:
+            await self._otherwise(scope, receive, send)
+            return
+        scope["route"] = Place(scope["path"])
+        visit = Visit(Request(scope, receive), action, self._app.settings.lifecycle_locale, self._looks)
+        response = await self._answer(visit)
+        await response(scope, receive, send)
+
+    async def _answer(self, visit: Visit) -> Response:
+        try:
+            return await self._visited(visit)
+        except InvalidToken as error:
+            return visit.ended(error) if self._counted(visit, error) else visit.problem(self._throttled(visit))
+        except SecretError as error:
+            log.error("links cannot be verified", error=str(error))
+            return visit.problem(Problem("overloaded", "links cannot be verified now", headers=LATER))
+        except (Problem, *EXPECTED) as error:
+            return visit.problem(problem_of(error))
+
+    async def _visited(self, visit: Visit) -> Response:
+        match visit.request.method:
+            case "GET" | "HEAD":
+                return await self._show(visit)
+            case "POST":
+                return await self._use(visit)
+            case "OPTIONS":
+                return Response(status_code=204, headers={"Allow": ALLOWED})
+        raise Problem("method-not-allowed", "the path has other methods", headers={"Allow": ALLOWED})
+
+    async def _show(self, visit: Visit) -> Response:
+        """Say what the link is for. Changes nothing: programs that look for danger open every link of a mail."""
+        visit.read_query()
+        state = await self._look(visit, self._prove(visit))
+        check(state)
+        return visit.asking(state)
+
+    async def _use(self, visit: Visit) -> Response:
+        with self._bodies.hold(MOST_OCTETS) as body:
+            visit.read_body(await body.read(visit.request.headers, visit.request.receive))
+        secret = self._prove(visit)
+        check_account((await self._look(visit, secret)).status)
+        used = await self._links.use(visit.action, visit.given, secret)
+        self._app.doorkeeper.admit("link")
+        visit.meet(used)
+        return visit.done(used)
+
+    def _prove(self, visit: Visit) -> bytes:
+        """The secret of a link that is not forged; one that only the database can judge waits when too many failed."""
+        proof = self._links.prove(visit.action, visit.given)
+        if not proof.is_signed and self._wait(visit):
+            raise self._throttled(visit)
+        return proof.secret
+
+    async def _look(self, visit: Visit, secret: bytes) -> TokenState:
+        """Whose link it is: from here on, answers have their portal's look and their language."""
+        state = await self._links.look(visit.action, secret)
+        visit.meet(state)
+        return state
+
+    def _counted(self, visit: Visit, error: InvalidToken) -> bool:
+        """Count a failure that may be a guess; false if it is one too many.
+
+        What is signed by us is always answered: strangers behind the same address lock nobody out.
+        """
+        if isinstance(error, ForgedToken) and self._wait(visit):
+            self._app.metrics.authentications.labels("link", "throttled").inc()
+            return False
+        if isinstance(error, ForgedToken | WrongCode):
+            self._failures.add(network_of(peer_of(visit.request)), time.monotonic())
+            self._app.metrics.authentications.labels("link", "refused").inc()
+        return True
+
+    def _wait(self, visit: Visit) -> float:
+        return self._failures.wait(network_of(peer_of(visit.request)), time.monotonic())
+
+    def _throttled(self, visit: Visit) -> Problem:
+        return problem_of(Throttled("too many failures from your address", self._wait(visit)))
+
+    def _looks(self, portal: str, language: str) -> Look:
+        """How a portal looks; plain, with a line in the log, where its portal.toml is wrong."""
+        try:
+            found = self._app.lifecycle.templates.portal(portal)
+        except RenderError as error:
+            log.warning("a portal has no looks", portal=portal, error=str(error))
+            return Look(portal)
+        links = found.seen_in(language, self._app.settings.lifecycle_locale)["links"]
+        return Look(found.name, found.initials, found.colours["accent"], found.colours["accent_text"], links)
