@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 # The tests whose outcome could depend on PostgreSQL's version.
 ON_OTHERS := tests/contract/test_queue.py tests/workers tests/migration tests/acceptance/test_nothing_is_lost.py \
+  tests/acceptance/test_walkthrough.py tests/integration/test_lifecycle_schema.py tests/integration/test_lifecycle_store.py \
   $(addprefix tests/integration/,test_enqueue.py test_enqueue_corpus.py test_enqueue_role.py test_enqueue_wake.py \
   test_query_plans.py test_retention.py test_worker.py test_cli_queue.py test_check_tenant.py test_access_store.py \
   test_spending.py test_feedback_door.py test_dlq.py test_suppressions.py test_routes.py test_webhook_plans.py)
@@ -30,7 +31,7 @@ test: install ## Run all tests (PYTEST="-k name" for some); those of the databas
 	@for bin in /usr/lib/postgresql/*/bin; do \
 	  if [ -x $$bin/initdb ]; then echo "with $$($$bin/postgres --version)"; \
 	    TEST_POSTGRES_BIN=$$bin $(BIN)/python -m pytest -q -n 4 --dist worksteal $(ON_OTHERS) $(PYTEST) || exit 1; fi; done
-	$(BIN)/python -m pytest -n 4 --dist worksteal --cov --cov-report=term --cov-fail-under=85 $(PYTEST)
+	$(BIN)/python -m pytest -n 5 --dist worksteal --cov --cov-report=term --cov-fail-under=85 $(PYTEST)
 
 check: install ## Lint, format check, types, import contracts
 	$(BIN)/ruff check .

@@ -20,7 +20,7 @@ from benchmarks import harness, report
 
 NAMES = (
     "drain", "tenants", "providers", "failover", "feedback", "enqueue", "submission", "http", "fairness", "steady",
-    "history", "latency", "memory", "plot",
+    "history", "collector", "latency", "memory", "plot",
 )  # fmt: skip
 
 

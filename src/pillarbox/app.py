@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -38,9 +37,10 @@ from pillarbox.deliver.vitals import Vitals
 from pillarbox.deliver.wakeup import Wakeup, listen
 from pillarbox.deliver.worker import Pace, Worker
 from pillarbox.errors import NotPossible, SecretError, SettingsError
+from pillarbox.lifecycle.assembly import Lifecycle
+from pillarbox.lifecycle.collector import Collector, wait_until_installed
 from pillarbox.loops import run_every
 from pillarbox.model import return_path
-from pillarbox.model.access import Scope
 from pillarbox.model.address import address_of
 from pillarbox.model.message import Content, Message
 from pillarbox.model.provider import (
@@ -57,12 +57,12 @@ from pillarbox.model.redaction import Redactor
 from pillarbox.model.secret import Secret, masked
 from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.settings import Settings
-from pillarbox.store import access, providers, routes, tenants
+from pillarbox.store import lifecycle_schema, providers, routes
 from pillarbox.store.database import Database
 from pillarbox.store.feedback import Found
 from pillarbox.store.migrations import check_schema, migrate
 from pillarbox.store.opening import open_database, patiently
-from pillarbox.store.vault import KeyRing, load_or_create_key_file, read_private_file, write_private_file
+from pillarbox.store.vault import KeyRing, load_or_create_key_file
 from pillarbox.store.webhooks import Result
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
@@ -100,6 +100,7 @@ class App:
     _doorkeeper: Doorkeeper | None = field(default=None, init=False, repr=False)
     _http: HttpClient | None = field(default=None, init=False, repr=False)
     _ingest: Ingest | None = field(default=None, init=False, repr=False)
+    _lifecycle: Lifecycle | None = field(default=None, init=False, repr=False)
     _reception: Reception | None = field(default=None, init=False, repr=False)
 
     @property
@@ -121,6 +122,13 @@ class App:
                 development=settings.is_development,
             )
         return self._doorkeeper
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """What accounts and administrators need."""
+        if self._lifecycle is None:
+            self._lifecycle = Lifecycle(self.database, self.settings, self.metrics, self.doorkeeper)
+        return self._lifecycle
 
     @property
     def ingest(self) -> Ingest:
@@ -270,7 +278,7 @@ async def open_app(
 ) -> AsyncIterator[App]:
     """Connect to the database and put together what every command needs; see `open_database`."""
     async with open_database(settings, start=start, patient=patient) as database:
-        await patiently(partial(_prepare, database, migrating), patient)
+        await patiently(partial(_prepare, settings, database, migrating), patient)
         app = await patiently(partial(_assemble, settings, database), patient)
         try:
             yield app
@@ -278,12 +286,16 @@ async def open_app(
             await app.close()
 
 
-async def _prepare(database: Database, migrating: bool) -> None:
+async def _prepare(settings: Settings, database: Database, migrating: bool) -> None:
     async with database.connection() as connection:
-        if migrating:
-            await migrate(connection)
-        else:
+        if not migrating:
             await check_schema(connection)
+            await lifecycle_schema.check_if_installed(connection, settings.lifecycle_schema)
+            return
+        await migrate(connection)
+        is_ours = settings.database_url is None  # and ready for everything
+        prepare = lifecycle_schema.install if is_ours else lifecycle_schema.upgrade_if_installed
+        await prepare(connection, settings.lifecycle_schema)
 
 
 async def _assemble(settings: Settings, database: Database) -> App:
@@ -292,38 +304,6 @@ async def _assemble(settings: Settings, database: Database) -> App:
     redactor = Redactor(key)
     logs.configure(settings.log_format, settings.log_level, redactor)
     return App(settings, database, redactor, Metrics())
-
-
-async def ensure_provider(app: App, *, development: bool) -> None:
-    """Add a first provider where there is none: SMTP_HOST's, or in development one that captures."""
-    settings = app.settings
-    if settings.smtp_from_address:
-        await tenants.set_default_sender(app.database, _mailbox(settings.smtp_from_name, settings.smtp_from_address))
-    if await providers.list_providers(app.database, None):
-        return
-    if settings.smtp_host:
-        given = {"host": settings.smtp_host, "port": settings.smtp_port, "tls": Tls.OPPORTUNISTIC}
-        await providers.add_provider(app.database, app.keys, "default", "smtp", given)
-    elif development:
-        await providers.add_provider(app.database, app.keys, "capture", "capture", {})
-
-
-async def ensure_development_key(app: App) -> Path | None:
-    """With the embedded database, the file with a key of the tenant `default`; made where it is not there."""
-    if app.settings.database_url is not None or not app.settings.is_development:
-        return None
-    path = app.settings.data_dir / "development.key"
-    token = read_private_file(path)
-    if token is None or (await access.find_keys(app.database, [token]))[0] is None:
-        for old in await access.list_keys(app.database, "default", name="development"):
-            await access.revoke_key(app.database, old.id)
-        made = await access.add_key(app.database, "default", "development", [Scope.SEND, Scope.READ, Scope.MANAGE])
-        write_private_file(path, made[1].reveal())
-    return path
-
-
-def _mailbox(name: str | None, address: str) -> str:
-    return f"{name} <{address}>" if name else address
 
 
 def build_worker(app: App, queue: PostgresQueue, roster: Roster, wakeup: Wakeup) -> Worker:
@@ -402,6 +382,18 @@ async def tend(app: App, stop: asyncio.Event) -> None:
     chores = Chores(app.database, PostgresQueue(app.database), app.metrics, app.settings)
     late = run_every("feedback", CATCH_UP_INTERVAL, app.ingest.catch_up, stop)
     await asyncio.gather(chores.run(stop), notify(app, stop), late)
+
+
+async def collect(app: App, stop: asyncio.Event) -> None:
+    """Turn tokens of accounts into mails until `stop`, as soon as there are accounts."""
+    if await wait_until_installed(app.database, app.settings, stop):
+        await (await patiently(partial(build_collector, app), stop)).run(stop)
+
+
+async def build_collector(app: App, *, stdout: bool = False) -> Collector:
+    """What mails tokens, or writes them to standard output."""
+    _collect_rarely()
+    return await app.lifecycle.collector(stdout=stdout)
 
 
 async def notify(app: App, stop: asyncio.Event) -> None:

@@ -20,7 +20,8 @@ PillarboxError
 │   ├── ExpiredToken         it was good, and came too late
 │   ├── UsedToken            it was used before
 │   ├── SupersededToken      a newer one took its place
-│   └── WrongCode            the code is wrong, or was wrong too often
+│   ├── WrongCode            the code is wrong, or was wrong too often
+│   └── SuspendedAccount     it is good, but not while its account is suspended
 ├── RenderError              a template cannot be rendered; says which, where, and what is missing
 ├── InvalidWebhook           a webhook call was not signed with the secret, or not lately
 ├── RefusedAddress           calls to customers may not go there
@@ -153,6 +154,12 @@ class WrongCode(InvalidToken):
     def __init__(self, message: str, *, void: bool = False) -> None:
         super().__init__(message)
         self.void = void
+
+
+class SuspendedAccount(InvalidToken):
+    """It is good, but counts only while its account is not suspended."""
+
+    reason = "suspended"
 
 
 class RenderError(PillarboxError):

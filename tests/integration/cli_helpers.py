@@ -61,14 +61,14 @@ class Cli:
 
 
 @contextmanager
-def process(*arguments: str, env: dict[str, str] | None = None) -> Iterator[Process]:
+def process(*arguments: str, env: dict[str, str] | None = None, stdout: int | None = None) -> Iterator[Process]:
     """The command as a process of its own; killed at the end if it still runs."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("PILLARBOX_")}
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PILLARBOX_", "MAILROOM_"))}
     with tempfile.TemporaryFile("w+") as printed:
         popen = subprocess.Popen(
             [sys.executable, "-m", "pillarbox", *arguments],
             stdin=subprocess.DEVNULL,
-            stdout=printed,
+            stdout=printed if stdout is None else stdout,
             stderr=printed,
             env=clean | (env or {}),
             start_new_session=True,

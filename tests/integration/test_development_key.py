@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pillarbox.app import App, ensure_development_key, open_app
+from pillarbox.app import App, open_app
+from pillarbox.cli.first_run import ensure_development_key
 from pillarbox.errors import SecretError
 from pillarbox.settings import load
 from pillarbox.store import access

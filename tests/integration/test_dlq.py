@@ -192,6 +192,7 @@ async def test_counts(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     await dead(api, api.other)
     assert (await api.shop.get("/dlq/summary")).json == {
         "total": 3, "by_reason": {"policy": 2, "timeout": 1}, "by_provider": {"relay": 2}, "complete": True,
+        "tokens": 0,
     }  # fmt: skip
     assert (await api.shop.get("/dlq/summary?reason=timeout")).json["total"] == 1
     monkeypatch.setattr(dlq, "LOOKED_AT", 1)

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from pillarbox.app import ensure_provider
+from pillarbox.cli.first_run import ensure_provider
 from pillarbox.deliver.gauge import Gauge
 from pillarbox.deliver.roster import Roster
 from pillarbox.deliver.wakeup import Wakeup

@@ -149,13 +149,14 @@ def test_every_setting_of_a_tenant_is_documented(name: str) -> None:
 # --- SQL
 
 
-def migrations() -> str:
-    folder = resources.files("pillarbox.store.migrations")
+def migrations(package: str = "pillarbox.store.migrations") -> str:
+    folder = resources.files(package)
     files = sorted(file.name for file in folder.iterdir() if file.name.endswith(".sql"))
     return "\n".join(folder.joinpath(file).read_text("utf-8") for file in files)
 
 
 SQL = migrations()
+LIFECYCLE = migrations("pillarbox.store.lifecycle_migrations").replace("{schema}", "pillarbox")
 
 
 def arguments(function: str) -> list[str]:
@@ -210,9 +211,10 @@ def test_every_column_of_the_view_is_documented() -> None:
 def tables() -> dict[str, set[str]]:
     """The columns of every table."""
     found = {}
-    for name, body in re.findall(r"^CREATE TABLE pillarbox\.(\w+) \((.*?)^\)", SQL, re.MULTILINE | re.DOTALL):
+    pattern = r"^CREATE TABLE pillarbox\.(\w+) \((.*?)^\)"
+    for name, body in re.findall(pattern, SQL + LIFECYCLE, re.MULTILINE | re.DOTALL):
         words = re.findall(r"^  (\"?\w+\"?) ", body, re.MULTILINE)
-        found[name] = {word.strip('"') for word in words} - {"PRIMARY", "CONSTRAINT", "UNIQUE", "CHECK"}
+        found[name] = {word.strip('"') for word in words} - {"PRIMARY", "CONSTRAINT", "UNIQUE", "CHECK", "FOREIGN"}
     return found
 
 

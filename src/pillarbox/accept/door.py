@@ -1,4 +1,4 @@
-"""Who asks: keys, logins, and the keyless door of development.
+"""Who asks: keys, logins, administrators' sessions, and the keyless door of development.
 
 Nothing is cached: every look-up asks the database, many callers with one statement, so that what is revoked is refused
 at once. Whoever fails too often waits without the database being asked. What was right before is asked about even so:
@@ -20,7 +20,7 @@ from pillarbox.batching import Batcher
 from pillarbox.errors import PillarboxError, StoreError, Throttled, Unauthorized
 from pillarbox.model.access import Principal
 from pillarbox.model.throttle import Failures
-from pillarbox.store import access
+from pillarbox.store import access, admins
 from pillarbox.store.database import Database
 from pillarbox.telemetry.metrics import Metrics
 
@@ -30,6 +30,8 @@ PEER_FACTOR = 10
 REMEMBERED = 10_000
 # How exactly last use is known. More would be a write per request.
 NOTE_INTERVAL = 60.0
+# What was not valid; all other kinds are called what they are.
+_WORDS = {"login": "user name or password", "password": "address or password"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class _Try:
     """One try to get in."""
 
     peer: str  # an address, or the network of one
-    name: str  # whose secret it claims to be: a key's prefix, a user name
+    name: str  # whose secret it claims to be: a key's prefix, a user name, an address
     digest: bytes  # of the secret
     given: Any  # as the store wants it
 
@@ -65,6 +67,7 @@ class Doorkeeper:
         self._notes: set[asyncio.Task[None]] = set()
         self._keys = Batcher(partial(self._look_up, "key", access.find_keys))
         self._logins = Batcher(partial(self._look_up, "login", access.find_logins))
+        self._sessions = Batcher(partial(self._look_up, "session", admins.find_sessions))
         self._tenants: Batcher[None, Principal] = Batcher(self._default_tenant)
         self._used_keys = Batcher(partial(self._note, access.note_keys))
         self._used_logins = Batcher(partial(self._note, access.note_logins))
@@ -78,6 +81,24 @@ class Doorkeeper:
         """Whose login this is; raises Unauthorized, Throttled or StoreError."""
         name = username if access.is_login(username, password) else None
         return await self._enter("login", self._logins, peer, name, password, (username, password))
+
+    async def by_session(self, token: str, peer: str) -> Principal:
+        """Which administrator's session this is; raises Unauthorized, Throttled or StoreError."""
+        name = access.digest(token).hex() if admins.is_session(token) else None
+        return await self._enter("session", self._sessions, peer, name, token, token)
+
+    def throttle(self, kind: str, peer: str, name: str) -> None:
+        """Raise Throttled if there were too many failures from there; for doors that look up for themselves."""
+        if refusal := self._refusal(kind, _Try(network_of(peer), name, b"", None)):
+            raise refusal
+
+    def refuse(self, kind: str, peer: str, name: str) -> Unauthorized:
+        """Count a failure; returns what to raise."""
+        return self._fail(kind, _Try(network_of(peer), name, b"", None))
+
+    def admit(self, kind: str) -> None:
+        """Count somebody who was right."""
+        self._metrics.authentications.labels(kind, "accepted").inc()
 
     async def development(self) -> Principal:
         """Whoever comes without a key, on loopback; Unauthorized where this is no installation for development."""
@@ -116,7 +137,7 @@ class Doorkeeper:
         if found is None:
             self._right.pop(one.digest, None)
             return self._fail(kind, one)
-        self._metrics.authentications.labels(kind, "accepted").inc()
+        self.admit(kind)
         _keep_newest(self._right, one.digest, None)
         self._use(found)
         return found
@@ -126,7 +147,7 @@ class Doorkeeper:
         self._by_name.add((kind, one.peer, one.name), now)
         self._by_peer.add(one.peer, now)
         self._metrics.authentications.labels(kind, "refused").inc()
-        return Unauthorized(f"the {'key' if kind == 'key' else 'user name or password'} is not valid")
+        return Unauthorized(f"the {_WORDS.get(kind, kind)} is not valid")
 
     def _refusal(self, kind: str, one: _Try) -> Throttled | None:
         """An error if there were too many failures from there; what was right before is let through."""
@@ -141,7 +162,9 @@ class Doorkeeper:
         return [await access.development_principal(self._database)] * len(asked)
 
     def _use(self, principal: Principal) -> None:
-        """Have the use of a key or login noted, beside the request."""
+        """Have the use of a key or login noted, beside the request; when a session began is known anyway."""
+        if principal.kind == "session":
+            return
         assert principal.id is not None
         key, now = (principal.kind, principal.id), self._clock()
         if now - self._noted.get(key, -NOTE_INTERVAL) < NOTE_INTERVAL:

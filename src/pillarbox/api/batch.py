@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Annotated, Any
 
@@ -20,7 +20,9 @@ from pillarbox.api.new_message import Accepted, BatchRecipient, NewBatch, NewMes
 from pillarbox.api.problems import Problem, invalid, problem_of
 from pillarbox.api.routing import Submission, Who, router
 from pillarbox.api.substitutions import Template
-from pillarbox.errors import InvalidMail, PillarboxError, StoreError
+from pillarbox.api.templated import mail_of
+from pillarbox.app import App
+from pillarbox.errors import InvalidMail, PillarboxError, RenderError, StoreError
 from pillarbox.model.access import Scope
 
 # Octets of all mails that one message becomes: attachments are given once and stored for every recipient.
@@ -54,18 +56,19 @@ class BatchResult(BaseModel):
     operation_id="send_batch",
     summary="Send up to 100 mails",
     description="Takes `messages`; or one `message` with `{{name}}` in its subject, text or html, and `recipients` with"
-    " the values for each, which are escaped in html. Each mail is accepted or refused by itself: 200 says that every"
-    " one has a result. An idempotency key counts for each mail by its place.",
+    " the values for each, which are escaped in html; with a `template` they are added to its `data`. Each mail is"
+    " accepted or refused by itself: 200 says that every one has a result."
+    " An idempotency key counts for each mail by its place.",
     response_model=BatchResult,
     response_description="A result for each mail",
-    responses=problems("invalid-mail", *BODY),
+    responses=problems("invalid-mail", "template", *BODY),
     openapi_extra=needs(Scope.SEND),
     tags=["messages"],
 )
 async def send_batch(asked: Who, batch: NewBatch, idempotency_key: IdempotencyKey = None) -> Response:
     key = checked_key(idempotency_key)
     results: list[Result] = []
-    for some in _slices(_mails(batch, key)):
+    for some in _slices(_mails(asked.app, batch, key)):
         results += await _accept(asked, some)
     if all(isinstance(one, StoreError) for one in results):
         raise StoreError("the database is away: no mail of the batch has a result")
@@ -75,33 +78,51 @@ async def send_batch(asked: Who, batch: NewBatch, idempotency_key: IdempotencyKe
     return Response(json.dumps(body), 200, None, "application/json")
 
 
-def _mails(batch: NewBatch, key: str | None) -> Iterator[Prepared]:
+def _mails(app: App, batch: NewBatch, key: str | None) -> Iterator[Prepared]:
     """The mails of a batch, one by one; a problem in the place of one that is none."""
     if batch.messages is not None and batch.message is None and batch.recipients is None:
-        return _given(batch.messages, key)
+        return _given(app, batch.messages, key)
     if batch.messages is None and batch.message is not None and batch.recipients is not None:
-        return _filled(batch.message, batch.recipients, key)
+        return _filled(app, batch.message, batch.recipients, key)
     detail = "give either messages, or message and recipients"
     raise Problem("invalid-request", detail, code="bad_value", field="messages")
 
 
-def _given(messages: Sequence[NewMessage | Unreadable], key: str | None) -> Iterator[Prepared]:
+def _given(app: App, messages: Sequence[NewMessage | Unreadable], key: str | None) -> Iterator[Prepared]:
     for place, one in enumerate(messages):
         if isinstance(one, Unreadable):
             yield invalid(one.error, "messages", place)
         else:
-            yield one.to_mail(item_key(key, place))
+            yield _prepared(app, one, item_key(key, place))
 
 
-def _filled(message: NewMessage, recipients: Sequence[BatchRecipient], key: str | None) -> Iterator[Prepared]:
+def _prepared(app: App, message: NewMessage, key: str | None, more: Mapping[str, Any] | None = None) -> Prepared:
+    try:
+        return mail_of(app, message, key, more)
+    except (InvalidMail, RenderError) as error:
+        return error
+
+
+def _filled(app: App, message: NewMessage, recipients: Sequence[BatchRecipient], key: str | None) -> Iterator[Prepared]:
     if message.to:
         raise Problem(
             "invalid-request", "give addresses as recipients, not in the message", code="bad_value", field="message.to"
         )
-    mail = message.to_mail()
+    mail = message.to_mail() if message.template else mail_of(app, message, None)
     if _weight(mail) * len(recipients) > MOST_OCTETS:
         raise InvalidMail("too_big", "message", "all mails together may have 256 MiB", "send a link instead")
+    if message.template is not None:
+        return _rendered(app, message, recipients, key)
     return _fill(Template(mail), recipients, key)
+
+
+def _rendered(
+    app: App, message: NewMessage, recipients: Sequence[BatchRecipient], key: str | None
+) -> Iterator[Prepared]:
+    """A template for each recipient, with their own values beside those of all."""
+    for place, one in enumerate(recipients):
+        own = message.model_copy(update={"to": one.to})
+        yield _prepared(app, own, item_key(key, place), one.substitutions)
 
 
 def _fill(template: Template, recipients: Sequence[BatchRecipient], key: str | None) -> Iterator[Prepared]:

@@ -82,16 +82,16 @@ class Body:
 
 def check_json(headers: Headers) -> None:
     """Refuse a body that does not say that it is JSON."""
-    kind = _media_type(headers)
+    kind = media_type(headers)
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise Problem("unsupported-media-type", "the body must be application/json")
 
 
 def check_media_type(headers: Headers, wanted: str) -> None:
     """Refuse a body that does not say that it is of this kind."""
-    if _media_type(headers) != wanted:
+    if media_type(headers) != wanted:
         raise Problem("unsupported-media-type", f"the body must be {wanted}")
 
 
-def _media_type(headers: Headers) -> str:
+def media_type(headers: Headers) -> str:
     return headers.get("content-type", "").partition(";")[0].strip().lower()

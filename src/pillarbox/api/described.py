@@ -62,6 +62,10 @@ def needs(*scopes: Scope) -> dict[str, Any]:
     return {"security": [{"key": [scope.value for scope in scopes]}]}
 
 
+# That an operation needs no key.
+PUBLIC: dict[str, Any] = {"security": []}
+
+
 def problems(*names: str) -> Responses:
     """The answers of an operation that are problems: these, and what any can answer."""
     by_status: dict[int, list[str]] = defaultdict(list)

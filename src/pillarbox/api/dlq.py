@@ -24,6 +24,7 @@ from pillarbox.api.listing import cursor_of, link, page_response, read_cursor
 from pillarbox.api.problems import Problem
 from pillarbox.api.routing import Who, json_response, router
 from pillarbox.errors import NotFound
+from pillarbox.lifecycle import set_aside
 from pillarbox.model.access import Scope
 from pillarbox.store import dlq as store
 from pillarbox.store.dlq_change import Wanted, change
@@ -65,12 +66,14 @@ async def list_dead_letters(asked: Who, request: Request, query: Annotated[DeadL
 )
 async def summarize_dead_letters(asked: Who, query: Annotated[DeadLetterFilter, Query()]) -> Response:
     counts = await store.summary(asked.app.database, asked.tenant.id, query.to_filter())
+    tokens = await set_aside.count(asked.app.database, asked.app.settings, asked.tenant.name)
     return json_response(
         DeadLetterSummary(
             total=counts.total,
             by_reason=dict(counts.reasons),
             by_provider=dict(counts.providers),
             complete=counts.complete,
+            tokens=tokens,
         )
     )
 

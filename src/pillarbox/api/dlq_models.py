@@ -102,6 +102,9 @@ class DeadLetterSummary(Shown):
     by_reason: Annotated[dict[str, int], Field(description="Most first.")]
     by_provider: Annotated[dict[str, int], Field(description="By the provider tried last; most first.")]
     complete: Annotated[bool, Field(description="False: there are more, which were not counted.")]
+    tokens: Annotated[
+        int, Field(description="Tokens of accounts that could not be made mails; not filtered, counted up to 10,000.")
+    ]
 
 
 class DeadLettersWanted(Strictly):

@@ -1,4 +1,4 @@
-"""Who asks: a key, or in development anybody on this machine."""
+"""Who asks: a key, an administrator's session, or in development anybody on this machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pillarbox.api.guard import ALWAYS_LOCAL, host_of_origin, is_loopback, name_of
 from pillarbox.errors import Unauthorized
 from pillarbox.model.access import Principal, Scope, Tenant, require, require_admin
+from pillarbox.store.admins import SESSION_PREFIX
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
 # What proxies add: behind one, whoever asks only seems to be on this machine.
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 STATE = "pillarbox.asked"
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """Whoever asks something that needs no key; what they may do is proven by what they send."""
+
+    app: App
+    peer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +62,25 @@ async def let_in(request: HTTPConnection, app: App, scopes: Sequence[Scope]) -> 
 
 
 async def _recognise(request: HTTPConnection, app: App) -> Principal:
-    given = request.headers.getlist("authorization")
-    peer = request.client.host if request.client else ""
-    if not given and is_here(request):
+    if "authorization" not in request.headers and is_here(request):
         return await app.doorkeeper.development()
+    token = bearer_of(request)
+    enter = app.doorkeeper.by_session if token.startswith(SESSION_PREFIX) else app.doorkeeper.by_key
+    return await enter(token, peer_of(request))
+
+
+def bearer_of(request: HTTPConnection) -> str:
+    """The key or session that was given; Unauthorized if there is none, or more than one."""
+    given = request.headers.getlist("authorization")
     scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
     if scheme.lower() != "bearer":
         raise Unauthorized("no key was given")
-    return await app.doorkeeper.by_key(token.strip(), peer)
+    return token.strip()
+
+
+def peer_of(request: HTTPConnection) -> str:
+    """Where whoever asks comes from."""
+    return request.client.host if request.client else ""
 
 
 def is_here(request: HTTPConnection) -> bool:

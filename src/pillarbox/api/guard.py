@@ -27,6 +27,7 @@ log = logs.get("pillarbox.http")
 PROBES = frozenset({"/healthz", "/readyz"})
 # Paths whose requests prove by a signature who made them: providers call us by whatever name they were given.
 SIGNED = "/webhooks/"
+API = "/api/"
 ALWAYS_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -57,6 +58,14 @@ def host_of_origin(origin: str) -> str:
         return ""
 
 
+def _may_be_form(scope: Scope) -> bool:
+    """Whether a form of a page of ours may be posted: a browser names no origin, for these pages forbid referrers.
+
+    Only the pages behind links take forms, and a link is its own proof; the API takes none.
+    """
+    return bool(scope["method"] == "POST" and not scope["path"].startswith(API))
+
+
 class Guard:
     """Refuses foreign Host and Origin headers (web pages that reach for us); sets what all answers carry."""
 
@@ -78,20 +87,24 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *self.HEADERS]
+                given = list(message.get("headers", ()))
+                names = {name for name, _ in given}
+                message["headers"] = given + [one for one in self.HEADERS if one[0] not in names]
             await send(message)
 
         answer: ASGIApp = self._app
         is_open = scope["type"] != "http" or scope["path"].startswith(SIGNED)
-        if not is_open and (problem := self._refusal(Headers(scope=scope))):
+        if not is_open and (problem := self._refusal(Headers(scope=scope), _may_be_form(scope))):
             answer = problem.response()
         await answer(scope, receive, guarded)
 
-    def _refusal(self, headers: Headers) -> Problem | None:
+    def _refusal(self, headers: Headers, may_be_form: bool) -> Problem | None:
         host = headers.get("host", "")
         if not self.knows(host):
             return Problem("wrong-host", "this host name is not served here")
         origin = headers.get("origin")
+        if may_be_form and origin == "null":
+            return None
         if origin is not None and not (self._is_ours(name := host_of_origin(origin)) or name == name_of(host)):
             return Problem("foreign-origin", "pages of other servers may not ask")
         return None

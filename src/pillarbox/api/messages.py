@@ -20,6 +20,7 @@ from pillarbox.api.new_message import Accepted, NewMessage
 from pillarbox.api.problems import Problem
 from pillarbox.api.routing import Submission, Who, json_response, router
 from pillarbox.api.shown import Changed, Changes
+from pillarbox.api.templated import mail_of
 from pillarbox.deliver.mime import compose
 from pillarbox.errors import InvalidMail
 from pillarbox.model.access import Scope
@@ -52,12 +53,12 @@ MessageId = Annotated[UUID, Path(description="The message's id.")]
     status_code=202,
     response_model=Accepted,
     response_description="Accepted, and committed",
-    responses=problems("invalid-mail", "idempotency-conflict", *BODY),
+    responses=problems("invalid-mail", "template", "idempotency-conflict", *BODY),
     openapi_extra=needs(Scope.SEND),
     tags=["messages"],
 )
 async def send_message(asked: Who, message: NewMessage, idempotency_key: IdempotencyKey = None) -> Response:
-    mail = message.to_mail(checked_key(idempotency_key))
+    mail = mail_of(asked.app, message, checked_key(idempotency_key))
     return accepted(await asked.app.intake.accept(asked.principal, mail))
 
 

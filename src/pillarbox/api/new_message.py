@@ -17,9 +17,12 @@ from pydantic import (
 
 from pillarbox.accept.mail import Attachment, Mail
 from pillarbox.api.fields import Base64, Moment, Strictly, Strings, Whole
+from pillarbox.lifecycle.portals import LANGUAGE
 
 # As many as a mail has recipients at most: one call for a newsletter's page of addresses.
 MOST_IN_BATCH = 100
+# Characters of the name of a template, or of a language.
+LONGEST_NAME = 100
 # Values of a substitution, each; the texts they are put into have limits of their own.
 MOST_SUBSTITUTIONS = 100
 
@@ -39,7 +42,7 @@ class NewAttachment(Strictly):
 
 
 class NewMessage(Strictly):
-    """A mail: `to`, `cc` or `bcc`, and `text`, `html`, `attachments` or `raw`. The rules are those of `enqueue`."""
+    """A mail: `to`, `cc` or `bcc`, and `text`, `html`, `attachments`, `raw` or `template`. `enqueue` has its rules."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -65,6 +68,22 @@ class NewMessage(Strictly):
     cc: Annotated[Strings, Field(description=_MAILBOXES)] = ()
     bcc: Annotated[Strings, Field(description=f"{_MAILBOXES} They do not show in the mail.")] = ()
     reply_to: Annotated[Strings, Field(description=_MAILBOXES)] = ()
+    template: Annotated[
+        str | None,
+        Field(
+            max_length=LONGEST_NAME,
+            description="The template that makes `subject`, `text` and `html`, such as `hub/welcome`.",
+        ),
+    ] = None
+    locale: Annotated[
+        str | None,
+        Field(
+            pattern=f"^{LANGUAGE}$",
+            max_length=LONGEST_NAME,
+            description="The language of the template, such as `de-AT`; the nearest that there is will be taken.",
+        ),
+    ] = None
+    data: Annotated[dict[str, Any] | None, Field(description="What stands for the variables of the template.")] = None
     subject: str | None = None
     text: Annotated[str | None, Field(description="The plain body.")] = None
     html: Annotated[str | None, Field(description="The HTML body.")] = None

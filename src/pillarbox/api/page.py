@@ -18,8 +18,16 @@ if TYPE_CHECKING:
 # Seconds between refreshes: the numbers are a few indexed counts, yet nobody reads faster than this.
 REFRESH = 5
 STYLE = resources.files(__package__).joinpath("status.css").read_text("utf-8")
-_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-POLICY = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+
+def policy(*styles: str, forms: str = "'none'") -> str:
+    """Allows a page these style sheets, and to post forms where `forms` says; nothing else."""
+    hashes = (base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in styles)
+    allowed = " ".join(f"'sha256-{one}'" for one in hashes)
+    return f"default-src 'none'; style-src {allowed}; base-uri 'none'; form-action {forms}; frame-ancestors 'none'"
+
+
+POLICY = policy(STYLE)
 
 
 def status(numbers: Statistics, mails: Sequence[Captured] | None) -> str:
@@ -48,12 +56,16 @@ def away() -> str:
 def operations(description: Mapping[str, Any], place: str) -> str:
     """The operations of the API, from what OpenAPI says about them."""
     rows = [
-        (method.upper(), place + path, one["summary"], ", ".join(one["security"][0]["key"]))
+        (method.upper(), place + path, one["summary"], _scopes(one))
         for path, methods in description["paths"].items()
         for method, one in methods.items()
     ]
     text = f'<p>For programs: <a href="{place}/openapi.json">openapi.json</a>. <a href="/problems">Problems</a>.</p>'
     return _page("Pillarbox: API", "<h2>API</h2>" + _table(("", "path", "", "scopes"), rows) + text)
+
+
+def _scopes(operation: Mapping[str, Any]) -> str:
+    return ", ".join(scope for need in operation["security"] for scope in need["key"]) or "none"
 
 
 def problems(names: Iterable[str]) -> str:

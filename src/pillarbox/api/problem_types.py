@@ -26,6 +26,12 @@ TYPES: dict[str, Type] = {
         "The mail breaks a rule",
         "`code` and `field` say which; the codes are those of `enqueue`. Nothing was stored.",
     ),
+    "template": Type(
+        422,
+        "The template cannot be rendered",
+        "`template` names it, `part` (`subject`, `text` or `html`) and `line` say where, `variable` what `data` lacks."
+        " Without a `part` there is no such template, or not in this language. Nothing was stored.",
+    ),
     "invalid-setting": Type(
         422, "A setting of a tenant, key, login or route is wrong", "`code` and `field` say which. Nothing was changed."
     ),
@@ -39,18 +45,37 @@ TYPES: dict[str, Type] = {
         "A valid API key is needed",
         "Send `Authorization: Bearer pbx_…`. A key that is wrong, expired or revoked is answered alike.",
     ),
+    "wrong-password": Type(
+        401,
+        "The address or the password is wrong",
+        "An unknown address, a wrong password and somebody who was disabled are answered alike. `pillarbox admin list`"
+        " says who there is.",
+    ),
+    "code": Type(
+        422,
+        "The code does not count",
+        "With `void` true it was used, has expired, was wrong too often, or a newer one took its place: ask for a new"
+        " one. Otherwise it is wrong, and may be tried again.",
+    ),
     "not-allowed": Type(
         403,
         "The key may not do this",
         "`code` says why: `scope` (the key lacks it), `no_tenant` (an administrator's key has no mails),"
-        " `sender_domain`, `recipient_domain`, `wider` (a key makes no key that may do more than itself), or `secret`"
-        " (the content of this class is never shown).",
+        " `sender_domain`, `recipient_domain`, `wider` (a key makes no key that may do more than itself), `secret`"
+        " (the content of this class is never shown), or `no_accounts` (accounts belong to another tenant).",
     ),
     "forged": Type(
         403,
         "The feedback is not proven to come from its provider",
         "`code` says why: `no_key` (the provider has nothing to verify it with), `unsigned`, `signature`, `stale`,"
         " `replayed`, `topic` or `certificate`. Nothing was changed.",
+    ),
+    "link": Type(
+        422,
+        "The link does not count",
+        "`reason` says why: `forged` (altered, cut off, for something else, or not ours), `expired`, `used`,"
+        " `superseded` (there is a newer one), `wrong_code`, `void` (too many wrong codes), or `suspended` (the account"
+        " is). Nothing was changed, but a wrong code is counted.",
     ),
     "foreign-origin": Type(
         403, "Another web page may not ask", "Requests of browsers are answered only for pages of this very server."
@@ -81,7 +106,7 @@ TYPES: dict[str, Type] = {
     "wrong-host": Type(
         421, "This host name is not served here", "Use the address it listens on, or add the name to `http_hosts`."
     ),
-    "throttled": Type(429, "Too many wrong keys came from there", "Wait as `Retry-After` says."),
+    "throttled": Type(429, "Too many wrong keys or passwords came from there", "Wait as `Retry-After` says."),
     "head-too-large": Type(431, "The head of the request is too large", "Send fewer and shorter header fields."),
     "internal": Type(500, "Something went wrong here", "It is a fault of Pillarbox, and in its log. Please report it."),
     "overloaded": Type(503, "Too much is asked at once", "Nothing was stored. Come back as `Retry-After` says."),

@@ -20,6 +20,7 @@ from pillarbox.errors import (
     NotPossible,
     PillarboxError,
     Refused,
+    RenderError,
     SecretError,
     StoreError,
     Throttled,
@@ -41,7 +42,7 @@ LONGEST_FIELD = 100
 
 _BY_STATUS = {400: "malformed", 404: "not-found", 405: "method-not-allowed"}
 # What an operation raises on purpose; anything else is a fault of ours, and logged as one.
-EXPECTED = (InvalidMail, Refused, NotFound, NotPossible, SecretError, StoreError)
+EXPECTED = (InvalidMail, RenderError, Refused, NotFound, NotPossible, SecretError, StoreError)
 # Names that a mail's fields have in this API, where they differ.
 _FIELDS = {"sender": "from"}
 _CODES = {"missing": "missing", "extra_forbidden": "unknown_field"}
@@ -93,6 +94,8 @@ def _of_ours(error: PillarboxError) -> Problem:
         case InvalidMail():
             name = "idempotency-conflict" if isinstance(error, IdempotencyConflict) else "invalid-mail"
             return _of_field(name, error)
+        case RenderError():
+            return _of_template(error)
         case NotAllowed():
             return _of_field("not-allowed", error)
         case Unauthorized():
@@ -114,6 +117,14 @@ def _of_ours(error: PillarboxError) -> Problem:
 def _of_field(name: str, error: InvalidMail | NotAllowed) -> Problem:
     field = _FIELDS.get(error.field, error.field)
     return Problem(name, error.message, code=error.code, field=field, hint=error.hint)
+
+
+def _of_template(error: RenderError) -> Problem:
+    field = "template" if error.variable is None else f"data.{error.variable}"
+    return Problem(
+        "template", error.message, code="missing" if error.variable else "bad_value", field=field[:LONGEST_FIELD],
+        template=error.template, part=error.part, line=error.line, variable=error.variable,
+    )  # fmt: skip
 
 
 def _of_http(error: HTTPException) -> Problem:

@@ -12,7 +12,8 @@ from pydantic_core import from_json
 from starlette.responses import Response
 
 from pillarbox.api.bodies import LONG, SMALL, check_json
-from pillarbox.api.door import STATE, Asked, let_in
+from pillarbox.api.described import PUBLIC
+from pillarbox.api.door import STATE, Asked, Stranger, let_in, peer_of
 from pillarbox.api.problems import EXPECTED, Problem, invalid, problem_of
 from pillarbox.model.access import Scope
 
@@ -41,11 +42,10 @@ class Operation(APIRoute):
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()
         has_body = self.body_field is not None
-        scopes = self.scopes
 
         async def run(request: Request) -> Response:
             app, bodies = context_of(request)
-            request.scope[STATE] = await let_in(request, app, scopes)
+            request.scope[STATE] = await self._admit(request, app)
             if not has_body:
                 return await handle(request)
             check_json(request.headers)
@@ -53,6 +53,24 @@ class Operation(APIRoute):
                 return await handle(Given(request, await body.read(request.headers, request.receive)))
 
         return run
+
+    async def _admit(self, request: Request, app: App) -> Asked | Stranger:
+        return await let_in(request, app, self.scopes)
+
+
+class Public(Operation):
+    """An operation that needs no key: it is how one comes to have a session. It says so to generated clients, too."""
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        assert self.openapi_extra == PUBLIC, "whoever needs no key must be told so"
+
+    @property
+    def scopes(self) -> list[Scope]:
+        return []
+
+    async def _admit(self, request: Request, app: App) -> Asked | Stranger:
+        return Stranger(app, peer_of(request))
 
 
 class Larger(Operation):
@@ -127,8 +145,15 @@ async def asked_by(request: Request) -> Asked:
     return asked
 
 
+async def stranger(request: Request) -> Stranger:
+    asked: Stranger = request.scope[STATE]
+    return asked
+
+
 # Who asks, as an operation gets it.
 Who = Annotated[Asked, Depends(asked_by)]
+# Whoever asks, as a public operation gets it.
+Anybody = Annotated[Stranger, Depends(stranger)]
 
 
 def router(kind: type[APIRoute] = Operation) -> APIRouter:

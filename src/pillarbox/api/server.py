@@ -18,6 +18,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
 from pillarbox.api import page
+from pillarbox.api.accounts import AccountDoor
 from pillarbox.api.door import check_operator, is_here
 from pillarbox.api.feedback import FeedbackDoor
 from pillarbox.api.guard import Front, Guard, is_loopback
@@ -34,6 +35,8 @@ from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from starlette.requests import Request
 
     from pillarbox.app import App
@@ -58,19 +61,28 @@ register_url_convertor("digits", Digits())
 async def serve_http(app: App, stop: asyncio.Event, ready: Callable[[str], None] | None = None) -> None:
     """Answer HTTP until `stop`; `ready` gets the URL once somebody can connect."""
     host, _ = app.settings.http_address
+    app.lifecycle.templates  # noqa: B018 -- read now: a wrong folder stops us here, not the first mail
     with listen(*app.settings.http_address, "http") as listener:
         port = listener.getsockname()[1]
-        server = _Server(_config(app, host))
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        url = _url(host, port)
-        log.info("listening", port=port)
-        if ready:
-            ready(url)
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        server.should_exit = True
-        await serving
+
+        def told() -> None:
+            log.info("listening", port=port)
+            if ready:
+                ready(_url(host, port))
+
+        await serve_until(stop, _config(app, host), listener, told)
+
+
+async def serve_until(stop: asyncio.Event, config: uvicorn.Config, listener: socket, ready: Callable[[], None]) -> None:
+    """Let uvicorn answer on a socket until `stop`; `ready` is called once it does."""
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    ready()
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    server.should_exit = True
+    await serving
 
 
 def _config(app: App, host: str) -> uvicorn.Config:
@@ -121,7 +133,9 @@ def build(app: App, host: str) -> Starlette:
     ]
     handlers = {StoreError: _store_away, NotFound: _not_found, Refused: _refused, HTTPException: _refused}
     guard = Middleware(Guard, host=host, hosts=app.settings.http_hosts if app else ())
-    return Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
+    served = Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
+    served.router.default = AccountDoor(app, served.router.default)  # what no route above answers
+    return served
 
 
 class Site:

@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 
 from pillarbox.api import (
     admin,
+    admin_login,
     batch,
     described,
     dlq,
@@ -26,6 +27,7 @@ from pillarbox.api import (
     reports,
     resend,
     routes,
+    sign_in,
     suppression_files,
     suppressions,
     webhooks,
@@ -55,14 +57,19 @@ TAGS = [
     {"name": "keys", "description": "The tenant's own keys and SMTP logins."},
     {"name": "webhooks", "description": "Where the tenant is told what becomes of its mails."},
     {"name": "admin", "description": "The installation: tenants, all keys and logins."},
+    {"name": "sign-in", "description": "Codes by mail, for the people with accounts."},
+    {"name": "sign-in of administrators", "description": "Sessions, for administrators without a key."},
 ]
-KEY = {"type": "http", "scheme": "bearer", "bearerFormat": "pbx_…", "description": "An API key."}
+KEY = {
+    "type": "http", "scheme": "bearer", "bearerFormat": "pbx_… or pbs_…",
+    "description": "An API key, or where the scope is `admin` an administrator's session.",
+}  # fmt: skip
 # The one most asked for comes first: routes are tried in order.
 ROUTERS = (
     messages.submissions, batch.routes, listing.routes, messages.routes, resend.routes, own_access.routes, admin.routes,
     routes.routes,
     dlq.routes, suppressions.larger, suppression_files.routes, suppressions.routes,
-    webhooks.routes, reports.routes,
+    webhooks.routes, reports.routes, sign_in.routes, admin_login.public, admin_login.routes,
 )  # fmt: skip
 OPERATIONS = [route for router in ROUTERS for route in router.routes]
 

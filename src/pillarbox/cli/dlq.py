@@ -1,4 +1,4 @@
-"""`dlq`: dead letters, which are deliveries that failed."""
+"""`dlq`: dead letters, which are deliveries that failed, and tokens that could not be made mails."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from uuid import UUID
 
 import typer
 
-from pillarbox.cli import dlq_change, options, output, queue_show
+from pillarbox.cli import dlq_change, dlq_tokens, options, output, queue_show
 from pillarbox.cli.command import Given, command
 from pillarbox.cli.dlq_change import tenant_id_of, with_filters
+from pillarbox.lifecycle import set_aside
 from pillarbox.model.secret import MASK
 from pillarbox.store import dlq as store
 from pillarbox.store.messages import Filter
@@ -25,6 +26,7 @@ def register(root: typer.Typer) -> None:
     command(group, "summary")(with_filters(summary))
     command(group, "show")(show)
     dlq_change.register(group)
+    dlq_tokens.register(group)
     root.add_typer(group, name="dlq")
 
 
@@ -54,13 +56,18 @@ async def list_(
             before = page.next
             if before is None:
                 break
-    if given.json:
-        output.print_json(found)
-        return
+        if given.json:
+            output.print_json(found)
+            return
+        chosen = any(filters.values())  # no filter fits a token
+        tokens = [] if chosen else await set_aside.listed(app.database, app.settings, tenant, limit)
     heads = ("id", "accepted", "tenant", "to~", "subject~", "reason", "tries#", "error~")
     output.table(heads, [_row(one) for one in found], "no dead letter fits")
     if before is not None:
         output.note(f"there may be more: add --before {before}")
+    if tokens:
+        output.say("tokens of accounts that could not be made mails (see `pillarbox dlq tokens`):")
+        dlq_tokens.show(tokens)
 
 
 def _row(one: DeadMessage) -> tuple[object, ...]:
@@ -89,13 +96,16 @@ async def summary(given: Given, tenant: options.TenantFilter = None, **filters: 
     """
     async with given.app() as app:
         counts = await store.summary(app.database, await tenant_id_of(app, tenant), Filter(**filters))
+        tokens = await set_aside.count(app.database, app.settings, tenant)
     if given.json:
-        output.print_json(counts)
+        output.print_json({**output.plain(counts), "tokens": tokens})
         return
     output.say(f"{counts.total:,}{'' if counts.complete else '+'} deliveries failed")
     for name, numbers in (("reason", counts.reasons), ("provider", counts.providers)):
         if numbers:
             output.table((name, "deliveries#"), [(word, f"{count:,}") for word, count in numbers.items()])
+    if tokens:
+        output.say(f"{tokens:,} tokens of accounts could not be made mails: see `pillarbox dlq tokens`")
 
 
 async def show(given: Given, id: options.MessageId) -> None:

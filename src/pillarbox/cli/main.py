@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from pillarbox.cli import (
+    admin,
     captured,
+    collect,
     config,
     dlq,
     key,
@@ -23,6 +25,7 @@ from pillarbox.cli import (
     setup,
     smtp_login,
     suppression,
+    template,
     tenant,
     webhook,
 )
@@ -43,8 +46,8 @@ root = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for module in (
-    run, setup, send, queue, dlq, suppression, report, provider, route, captured,
-    tenant, message_class, key, smtp_login, keys, config, webhook,
+    run, setup, send, collect, queue, dlq, suppression, report, provider, route, captured,
+    tenant, message_class, admin, key, smtp_login, keys, config, webhook, template,
 ):  # fmt: skip  # fmt: skip
     module.register(root)
 

@@ -17,8 +17,7 @@ from pillarbox.api.server import serve_http
 from pillarbox.app import (
     App,
     Role,
-    ensure_development_key,
-    ensure_provider,
+    collect,
     open_app,
     serve_smtp,
     tend,
@@ -29,8 +28,10 @@ from pillarbox.cli import output
 from pillarbox.cli.banner import banner, told
 from pillarbox.cli.command import CONCURRENCY, HTTP, INTERRUPTED, Given, command, setting
 from pillarbox.cli.demo import demonstration
+from pillarbox.cli.first_run import ensure_development_key, ensure_provider
 from pillarbox.cli.signals import foreground, stopping
 from pillarbox.errors import NotPossible, SettingsError, StoreError
+from pillarbox.lifecycle.keys import has_keys
 from pillarbox.settings import Settings
 from pillarbox.store import providers
 from pillarbox.store.opening import patiently
@@ -41,7 +42,7 @@ SMTP = tuple(
 )
 # The usual port of programs that catch mail in development.
 DEVELOPMENT_SMTP = "127.0.0.1:1025"
-ROLES = ("api", "smtp", "worker")
+ROLES = ("api", "smtp", "worker", "collector")
 
 
 def register(root: typer.Typer) -> None:
@@ -107,7 +108,8 @@ async def _run_all(app: App, stop: asyncio.Event, demo: bool) -> None:
         found = await providers.list_providers(app.database)
         roles = ["api", *(["smtp"] if settings.smtp_addresses else [])]
         doors = _doors(roles, partial(banner, app, found, key, shown))
-        more = [*([work] if settings.worker_enabled else []), *([shown.run] if shown else [])]
+        more = [*([work] if settings.worker_enabled else []), *([collect] if has_keys(settings) else [])]
+        more += [shown.run] if shown else []
         await run_together(app, stop, *doors, tend, *more)
 
 
@@ -117,7 +119,7 @@ Roles = Annotated[
         "--roles",
         metavar="ROLES",
         show_default=False,
-        help="Some of api, smtp and worker, separated by commas; all that are configured unless given.",
+        help="Some of api, smtp, worker and collector, separated by commas; all that are configured unless given.",
     ),
 ]
 
@@ -125,8 +127,9 @@ Roles = Annotated[
 async def serve(given: Given, roles: Roles = None) -> int:
     """Run a process of a production installation until Ctrl-C, on a database that was prepared with `migrate`.
 
-    Roles are `api` (HTTP), `smtp` (where smtp_submission, smtp_tls or smtp say) and `worker` (delivering, and the
-    chores of the database). Any number of processes may have any of them.
+    Roles are `api` (HTTP), `smtp` (where smtp_submission, smtp_tls or smtp say), `worker` (delivering, and the
+    chores of the database) and `collector` (mails of accounts, where lifecycle_keys are set and the schema is
+    installed). Any number of processes may have any of them.
 
     \b
     Examples:
@@ -138,14 +141,15 @@ async def serve(given: Given, roles: Roles = None) -> int:
 
     def all_roles(app: App) -> list[Role]:
         doors = _doors(chosen, partial(told, app, chosen))
-        return [*doors, *([work, tend] if "worker" in chosen else [])]
+        return [*doors, *([work, tend] if "worker" in chosen else []), *([collect] if "collector" in chosen else [])]
 
-    return await _stay(given.settings, all_roles)
+    return await stay(given.settings, all_roles)
 
 
 def _chosen(settings: Settings, roles: str | None) -> list[str]:
     """The roles of a process: those asked for, or all that the settings allow."""
-    able = {"api": True, "smtp": bool(settings.smtp_addresses), "worker": settings.worker_enabled}
+    able = {"api": True, "smtp": bool(settings.smtp_addresses), "worker": settings.worker_enabled,
+            "collector": has_keys(settings)}  # fmt: skip
     if roles is None:
         return [role for role in ROLES if able[role]]
     words = {word.strip() for word in roles.split(",")}
@@ -189,10 +193,10 @@ async def worker(given: Given) -> int:
     def roles(app: App) -> list[Role]:  # a worker needs no port unless asked for
         return [work, tend, *([serve_http] if given.settings.sources.get("http") == "flag" else [])]
 
-    return await _stay(given.settings, roles)
+    return await stay(given.settings, roles)
 
 
-async def _stay(settings: Settings, roles: Callable[[App], list[Role]]) -> int:
+async def stay(settings: Settings, roles: Callable[[App], list[Role]]) -> int:
     """Run roles on an existing database, which may come later, until a signal."""
     logs.catch_uncaught()
     stop = asyncio.Event()

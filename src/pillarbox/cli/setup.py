@@ -7,32 +7,55 @@ from typing import Annotated
 import typer
 
 from pillarbox.cli import output
-from pillarbox.cli.command import Given, command
-from pillarbox.store import catalog
+from pillarbox.cli.command import Given, command, setting
+from pillarbox.store import catalog, lifecycle_schema
+from pillarbox.store.lifecycle import Tokens
 from pillarbox.store.migrations import migrate as apply
 from pillarbox.store.opening import open_database
 
+LIFECYCLE_SCHEMA = setting("lifecycle_schema", "--lifecycle-schema", "NAME")
+# What can be installed beside the queue.
+PARTS = ("lifecycle",)
+
 
 def register(root: typer.Typer) -> None:
-    command(root, "migrate")(migrate)
-    command(root, "grant")(grant)
+    command(root, "migrate", LIFECYCLE_SCHEMA)(migrate)
+    command(root, "grant", LIFECYCLE_SCHEMA)(grant)
 
 
-async def migrate(given: Given) -> None:
+Parts = Annotated[
+    list[str] | None,
+    typer.Option("--with", metavar="PART", show_default=False, help="Install this, too: lifecycle."),
+]
+
+
+async def migrate(given: Given, parts: Parts = None) -> None:
     """Bring the database's schema up to date. Safe to run at any time, and by several at once.
+
+    With `--with lifecycle` it also makes the schema of accounts and tokens, from which activation, recovery and
+    the other mails of an account's life leave. Once that is there, it is brought up to date without being named.
 
     \b
     Examples:
       pillarbox migrate --database-url postgresql://mail@db.example/mail
+      pillarbox migrate --with lifecycle
+      pillarbox migrate --with lifecycle --lifecycle-schema people
       pillarbox migrate --json
     """
+    schema = given.settings.lifecycle_schema
+    for part in parts or []:
+        if part not in PARTS:
+            raise typer.BadParameter(f"{part!r}: give one of {', '.join(PARTS)}", param_hint="--with")
+    lifecycle = lifecycle_schema.install if parts else lifecycle_schema.upgrade_if_installed
+    lifecycle_schema.quoted(schema)  # a name that cannot be leaves nothing half done
     async with open_database(given.settings) as database, database.connection() as connection:
-        applied = await apply(connection)
+        applied = [("pillarbox", one) for one in await apply(connection)]
+        applied += [(schema, one) for one in await lifecycle(connection, schema)]
     if given.json:
-        output.print_json([{"version": one.version, "name": one.name} for one in applied])
+        output.print_json([{"schema": place, "version": one.version, "name": one.name} for place, one in applied])
         return
-    for one in applied:
-        output.say(f"applied {one.version:04d} {one.name}")
+    for place, one in applied:
+        output.say(f"applied {one.version:04d} {one.name}" + (f" in {place}" if place != "pillarbox" else ""))
     if not applied:
         output.say("the schema is up to date")
 
@@ -43,12 +66,19 @@ async def grant(
 ) -> None:
     """Let an application's role enqueue mails, and nothing else: it can read no message and no provider.
 
+    Where the schema of accounts and tokens is installed, the role may also keep accounts, issue tokens and use
+    them; it sees no token's secret and no code.
+
     \b
     Example:
       pillarbox grant --app shop
     """
+    schema = given.settings.lifecycle_schema
     async with given.app() as opened:
         statements = await catalog.grant(opened.database, app)
+        async with opened.database.transaction() as connection:
+            if await lifecycle_schema.is_installed(connection, schema):
+                statements += await Tokens(schema).grant(connection, app)
     if given.json:
         output.print_json(statements)
         return

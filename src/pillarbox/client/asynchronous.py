@@ -18,7 +18,7 @@ from pillarbox.accept.mail import Mail
 from pillarbox.client import calls
 from pillarbox.client.answers import Changes, Message, MessageSummary, Sent
 from pillarbox.client.batches import Batches, Results
-from pillarbox.client.calls import DEFAULT_URL, RETRIES, TIMEOUT, Answer, Call, Filters, Request
+from pillarbox.client.calls import DEFAULT_URL, RETRIES, TIMEOUT, Answer, Call, Filters, Request, Words
 from pillarbox.client.lists_async import AsyncDeadLetterCalls, AsyncSuppressionCalls
 from pillarbox.client.webhooks_async import AsyncWebhookCalls
 from pillarbox.errors import NoAnswer, PillarboxError
@@ -64,9 +64,9 @@ class AsyncClient(AsyncDeadLetterCalls, AsyncSuppressionCalls, AsyncWebhookCalls
         if self._opened is not None:
             await self._opened.close()
 
-    async def send(self, mail: Mail) -> Sent:
-        """Hand a mail over; returns when it is committed."""
-        return await self._run(calls.send(mail))
+    async def send(self, mail: Mail, **words: Unpack[Words]) -> Sent:
+        """Hand a mail over; returns when it is committed. With `template` it has no subject, text, html or raw."""
+        return await self._run(calls.send(mail, words))
 
     async def send_many(self, mails: Iterable[Mail], *, idempotency_key: str | None = None) -> Results:
         """Hand several mails over; returns for each, in order, what was accepted or the error that it met.

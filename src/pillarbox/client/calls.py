@@ -7,7 +7,7 @@ import re
 import uuid
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Generic, TypedDict, TypeVar
 from urllib.parse import urlencode, urlsplit
@@ -141,9 +141,17 @@ def headers(api_key: str | None, version: str) -> dict[str, str]:
     return common | {"Authorization": f"Bearer {api_key.strip()}"}
 
 
-def send(mail: Mail) -> Call[Sent]:
+class Words(TypedDict, total=False):
+    """Which template makes the words of a mail, in which language, of what."""
+
+    template: str
+    locale: str | None
+    data: Mapping[str, Any] | None
+
+
+def send(mail: Mail, words: Words | None = None) -> Call[Sent]:
     """Hand a mail over. Its idempotency key, or one made here, is the same for every try."""
-    body = mail_json(mail).encode()
+    body = (templated_json(mail, words) if words else mail_json(mail)).encode()
     key = new_key() if mail.idempotency_key is None else mail.idempotency_key
     return Call(Request("POST", "/messages", body, JSON | key_header(key)), _sent)
 
@@ -191,6 +199,27 @@ def page(filters: Sequence[tuple[str, str]], cursor: str | None) -> Call[Page]:
 def mail_json(mail: Mail) -> str:
     """A mail as the API takes it; InvalidMail if it breaks a rule."""
     check(mail)
+    return to_json(_fields(mail))
+
+
+def templated_json(mail: Mail, words: Words) -> str:
+    """A mail whose words a template makes, as the API takes it; InvalidMail if it breaks a rule."""
+    if unknown := sorted(words.keys() - Words.__annotations__.keys()):
+        raise TypeError(f"there is no {unknown[0]!r}")
+    if not words.get("template"):
+        raise InvalidMail("missing", "template", "locale and data are for a template", "name one")
+    for made in ("subject", "text", "html", "raw"):
+        if getattr(mail, made) is not None:
+            raise InvalidMail("bad_value", made, "is made by the template", "leave it out")
+    check(replace(mail, text="made by the template"))
+    given = {name: value for name, value in words.items() if value is not None}
+    try:
+        return to_json(_fields(mail) | given)
+    except (TypeError, ValueError):
+        raise InvalidMail("bad_value", "data", "cannot be written as JSON") from None
+
+
+def _fields(mail: Mail) -> dict[str, Any]:
     if mail.tenant != "default":
         raise InvalidMail("bad_value", "tenant", "the key says whose mail it is", "leave it out")
     fields = {
@@ -203,7 +232,7 @@ def mail_json(mail: Mail) -> str:
         "expires_at": mail.expires_at and time_text(mail.expires_at, "expires_at"), "max_attempts": mail.max_attempts,
     }  # fmt: skip
     given: dict[str, Any] = {name: value for name, value in fields.items() if value is not None and value != []}
-    return to_json(given if mail.metadata is None else given | {"metadata": dict(mail.metadata)})
+    return given if mail.metadata is None else given | {"metadata": dict(mail.metadata)}
 
 
 def new_key() -> str:

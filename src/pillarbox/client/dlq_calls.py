@@ -80,6 +80,7 @@ class DeadLetterSummary:
     by_reason: Mapping[str, int]
     by_provider: Mapping[str, int]
     complete: bool
+    tokens: int = 0  # of accounts, that could not be made mails
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from pillarbox.errors import (
     NotFound,
     NotPossible,
     PillarboxError,
+    RenderError,
     StoreError,
     Throttled,
     Unauthorized,
@@ -48,6 +49,8 @@ def of_problem(problem: Mapping[str, Any], wait: float | None = None) -> Pillarb
     detail = str(problem.get("detail") or problem.get("title") or name)
     if name in _OF_FIELDS:
         return _of_field(name, detail, problem)
+    if name == "template":
+        return _of_template(detail, problem)
     if name == "throttled":
         return Throttled(detail, WAIT if wait is None else wait)
     if name in _PLAIN:
@@ -60,6 +63,14 @@ def _of_field(name: str, detail: str, problem: Mapping[str, Any]) -> InvalidMail
     field = str(problem.get("field") or "message")
     kind = UnknownName if code in _UNKNOWN else _OF_FIELDS[name]
     return kind(code, _FIELDS.get(field, field), detail, problem.get("hint"))
+
+
+def _of_template(detail: str, problem: Mapping[str, Any]) -> RenderError:
+    line = problem.get("line")
+    return RenderError(
+        str(problem.get("template") or ""), detail, part=problem.get("part"),
+        line=line if isinstance(line, int) else None, variable=problem.get("variable"),
+    )  # fmt: skip
 
 
 def _problem(body: bytes) -> Mapping[str, Any] | None:

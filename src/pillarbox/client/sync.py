@@ -17,7 +17,7 @@ from pillarbox.accept.mail import Mail
 from pillarbox.client import calls
 from pillarbox.client.answers import Changes, Message, MessageSummary, Sent
 from pillarbox.client.batches import Batches, Results
-from pillarbox.client.calls import DEFAULT_URL, RETRIES, TIMEOUT, Answer, Call, Filters, Request
+from pillarbox.client.calls import DEFAULT_URL, RETRIES, TIMEOUT, Answer, Call, Filters, Request, Words
 from pillarbox.client.lists_sync import DeadLetterCalls, SuppressionCalls
 from pillarbox.client.webhooks_sync import WebhookCalls
 from pillarbox.errors import NoAnswer, PillarboxError
@@ -67,9 +67,9 @@ class Client(DeadLetterCalls, SuppressionCalls, WebhookCalls):
         """Close the connections."""
         self._pool.clear()
 
-    def send(self, mail: Mail) -> Sent:
-        """Hand a mail over; returns when it is committed."""
-        return self._run(calls.send(mail))
+    def send(self, mail: Mail, **words: Unpack[Words]) -> Sent:
+        """Hand a mail over; returns when it is committed. With `template` it has no subject, text, html or raw."""
+        return self._run(calls.send(mail, words))
 
     def send_many(self, mails: Iterable[Mail], *, idempotency_key: str | None = None) -> Results:
         """Hand several mails over; returns for each, in order, what was accepted or the error that it met.

@@ -198,7 +198,12 @@ def _domains(senders: Sequence[str], recipients: Sequence[str]) -> tuple[tuple[s
 
 def _new_token() -> tuple[str, str]:
     prefix = _random(string.ascii_lowercase + string.digits, PREFIX_LENGTH)
-    return prefix, f"pbx_{prefix}_{_random(ALPHABET, SECRET_LENGTH)}"
+    return prefix, f"pbx_{prefix}_{new_secret()}"
+
+
+def new_secret() -> str:
+    """256 random bits, as we hand them out."""
+    return _random(ALPHABET, SECRET_LENGTH)
 
 
 def _random(alphabet: str, length: int) -> str:
@@ -215,7 +220,7 @@ async def add_login(
     expires_at: datetime | None = None,
 ) -> tuple[LoginFacts, Secret]:
     """Make a login of a tenant; returns it with its password, which is kept nowhere."""
-    username, password = f"{checked_name(name)}@{tenant}", _random(ALPHABET, SECRET_LENGTH)
+    username, password = f"{checked_name(name)}@{tenant}", new_secret()
     senders, recipients = _domains(sender_domains, recipient_domains)
     tenant_id = (await tenants.get_tenant(database, tenant)).id
     async with database.transaction() as connection:

@@ -12,11 +12,13 @@ from pillarbox.store.database import Database
 PROBE_INTERVAL = 30.0
 
 
-async def hear(database: Database, told: Mapping[str, Callable[[], None]], stop: asyncio.Event) -> None:
+async def hear(
+    database: Database, told: Mapping[str, Callable[[], None]], stop: asyncio.Event, probe: float = PROBE_INTERVAL
+) -> None:
     """Tell of every notification whoever waits for its channel, until `stop`.
 
     Everybody is told once at first, for what was committed while nobody listened. Returns when the connection is lost,
-    so that the caller's loop opens a new one.
+    so that the caller's loop opens a new one; a silent one is tried every `probe` seconds.
     """
     lost = asyncio.Event()
     async with database.listening(told) as connection:
@@ -24,5 +26,5 @@ async def hear(database: Database, told: Mapping[str, Callable[[], None]], stop:
         for one in told.values():
             one()
         while not (stop.is_set() or lost.is_set()):
-            if not await wait_for_any(stop, lost, seconds=PROBE_INTERVAL):
+            if not await wait_for_any(stop, lost, seconds=probe):
                 await connection.execute("SELECT 1", timeout=10)

@@ -13,7 +13,7 @@ from asyncpg.pgproto.pgproto import UUID as FastUUID  # a uuid.UUID that takes a
 
 from pillarbox.errors import InvalidMail, StoreError
 from pillarbox.store import sql
-from pillarbox.store.database import Database
+from pillarbox.store.database import Database, Db, translated
 
 QUERIES = sql.load("intake")
 # SQLSTATE classes that say that the values themselves cannot be stored: data exception, program limit exceeded.
@@ -70,18 +70,20 @@ class NotStored(Exception):
         self.reason = reason
 
 
-async def clock(database: Database) -> float:
+async def clock(database: Db) -> float:
     """The database's time, in seconds since 1970."""
     return float(await database.fetchval(QUERIES["clock"]))
 
 
-async def accept(database: Database, ids: Sequence[UUID], entries: Sequence[Entry]) -> tuple[Sequence[str], float]:
-    """Store the mails; returns a verdict for each (see the query) and the database's time.
+async def accept(database: Db, ids: Sequence[UUID], entries: Sequence[Entry]) -> tuple[Sequence[str], float]:
+    """Store the mails, by themselves or in a connection's transaction; returns a verdict for each (see the query) and
+    the database's time.
 
     NotStored: nothing was, because of one of them. StoreError: nobody knows.
     """
     try:
-        row = await database.fetchrow(QUERIES["accept"], ids, *map(_column, zip(*entries, strict=True)))
+        with translated():
+            row = await database.fetchrow(QUERIES["accept"], ids, *map(_column, zip(*entries, strict=True)))
     except asyncpg.PostgresError as error:  # it refused; being away raises StoreError
         raise _refusal(error) from error
     except StoreError as error:

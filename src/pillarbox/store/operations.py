@@ -17,7 +17,7 @@ from pillarbox.store import messages
 from pillarbox.store.messages import QUERIES, Filter
 
 if TYPE_CHECKING:
-    from pillarbox.store.database import Database
+    from pillarbox.store.database import Database, Db
     from pillarbox.store.messages import DeliveryFacts
 
 # Deliveries per statement: it stays well under a second, and workers wait for its locks no longer than that.
@@ -92,9 +92,7 @@ class Manner:
 AS_USUAL = Manner()
 
 
-async def apply(
-    database: Database, operation: Operation, keys: Keys, who: Who = PERSON, manner: Manner = AS_USUAL
-) -> Keys:
+async def apply(database: Db, operation: Operation, keys: Keys, who: Who = PERSON, manner: Manner = AS_USUAL) -> Keys:
     """Carry an operation out on deliveries; returns those that were in a state to take it."""
     columns = [message_id for message_id, _ in keys], [n for _, n in keys]
     takes, event, data = list(operation.takes), operation.event, operation.data({**who, **manner.told()})

@@ -11,7 +11,7 @@ from collections import Counter
 from datetime import timedelta
 from uuid import UUID
 
-from pillarbox.store import sql
+from pillarbox.store import admins, challenges, sql
 from pillarbox.store.database import Database
 from pillarbox.store.feedback import forget_tokens
 
@@ -39,6 +39,10 @@ async def purge(database: Database, content: float | None, finished: float | Non
         dropped["tokens"] += count
     while count := await database.execute(QUERIES["purge_suppressions"], batch):
         dropped["suppressions"] += count
+    while count := await challenges.purge(database, batch):
+        dropped["challenges"] += count
+    while count := await admins.purge_sessions(database, batch):
+        dropped["sessions"] += count
     await database.execute(QUERIES["forget_walks"])
     return dropped
 

@@ -49,7 +49,7 @@ WAKEUPS = ("notify", "poll", "trailing", "due", "settled")
 SOURCES = ("http", "smtp")
 CALLS = ("delivered", "retry", "failed")  # how calls to webhooks end
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-DOORS, ANSWERS = ("key", "login"), ("accepted", "refused", "throttled")  # of those who show who they are
+DOORS, ANSWERS = ("key", "login", "session", "password", "link"), ("accepted", "refused", "throttled")  # who is who
 
 
 CIRCUITS = ("closed", "open", "half_open")
@@ -103,7 +103,7 @@ _TABLE = (
     ("webhook_calls_total", "counter", ("result",), "Calls to customers' webhooks, by how they ended."),
     ("webhook_waiting", "gauge", (), "Calls that wait for webhooks that are enabled."),
     ("webhook_disabled_total", "counter", ("reason",), "Webhooks disabled because they failed or were gone."),
-    ("authentications_total", "counter", ("kind", "result"), "Keys and logins shown at the doors, and the answer."),
+    ("authentications_total", "counter", ("kind", "result"), "What was shown at the doors, and the answer."),
     ("http_requests_total", "counter", ("route", "method", "status"), "Requests answered, by class of status."),
     ("http_request_seconds", "histogram", ("route",), "Time from a request's head to the end of its answer."),
     ("accepted_total", "counter", ("source",), "Messages accepted at the front door: http, smtp."),
@@ -119,6 +119,10 @@ _TABLE = (
     ("feedback_total", "counter", ("provider", "kind"), "What providers, and reports, told for the first time."),
     ("feedback_refused_total", "counter", ("provider", "reason"), "Requests with feedback that were not believed."),
     ("feedback_unmatched_total", "counter", (), "Feedback about no message of ours."),
+    ("collected_total", "counter", ("outcome",), "Tokens collected, by what became of them; held ones come again."),
+    ("collect_batch_seconds", "histogram", (), "Time from taking a batch of tokens to its commit."),
+    ("tokens_waiting", "gauge", (), "Tokens that could be collected now, counted up to 100,000."),
+    ("template_fallbacks_total", "counter", (), "Mails rendered in another language than was asked for."),
 )
 METRICS: dict[str, Described] = {row[0]: Described(*row) for row in _TABLE}
 
@@ -200,6 +204,10 @@ class Metrics:
         self.feedback = self._counter("feedback_total")
         self.feedback_refused = self._counter("feedback_refused_total")
         self.feedback_unmatched = self._counter("feedback_unmatched_total")
+        self.collected = self._counter("collected_total")
+        self.collect_seconds = self._histogram("collect_batch_seconds", COMMIT_BUCKETS)
+        self.tokens_waiting = self._gauge("tokens_waiting")
+        self.template_fallbacks = self._counter("template_fallbacks_total")
         self._settled: dict[tuple[str, str, str | None], tuple[_Inc, _Observe]] = {}
         for source in WAKEUPS:  # a rate needs the zero before the first
             self.wakeups.labels(source)
@@ -235,6 +243,12 @@ class Metrics:
         if by_source:
             self.accept_batch.observe(sum(by_source.values()))
             self.accept_commit.observe(seconds)
+
+    def collected_batch(self, by_outcome: Mapping[str, int], seconds: float) -> None:
+        """Tokens were collected together."""
+        for outcome, count in by_outcome.items():
+            self.collected.labels(outcome).inc(count)
+        self.collect_seconds.observe(seconds)
 
     def smtp_accepted(self, listener: str) -> Callable[[float], None]:
         """What to call for each mail that a listener accepted, with the seconds it took."""

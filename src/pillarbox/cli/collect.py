@@ -1,0 +1,49 @@
+"""`collect`: mails of accounts, from tokens in the database."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from pillarbox.app import App, build_collector
+from pillarbox.cli.command import Given, command, setting
+from pillarbox.cli.run import stay
+
+LIMIT = setting("lifecycle_batch_limit", "--batch-limit", "N")
+TIMEOUT = setting("lifecycle_batch_timeout", "--batch-timeout", "MS")
+
+
+def register(root: typer.Typer) -> None:
+    command(root, "collect", LIMIT, TIMEOUT, json=False)(collect)
+
+
+async def collect(
+    given: Given,
+    stdout: Annotated[
+        bool, typer.Option("--stdout", help="Write tokens to standard output instead of mailing them.")
+    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Collect what waits now, and end.")] = False,
+) -> int:
+    """Collect tokens of accounts until Ctrl-C: mail them, or write them to standard output.
+
+    Needs the schema that `pillarbox migrate --with lifecycle` installs, and the keys that sign links. Any number
+    of collectors share the work. Without limits given, batches follow the rate at which tokens arrive.
+
+    --stdout is what the original collector does: a line for each batch, with `action,email,login,secret,code` for
+    each token, and 10 tokens or 5 seconds unless told otherwise. A batch is settled after it was written.
+
+    \b
+    Examples:
+      pillarbox collect
+      pillarbox collect --once
+      pillarbox collect --stdout --batch-limit 100 --batch-timeout 1000 | ./sender
+      MAILROOM_DATABASE_URL=dbname=mailroom MAILROOM_SECRET_KEY=cafe… pillarbox collect --stdout
+    """
+
+    async def run(app: App, stop: asyncio.Event) -> None:
+        collector = await build_collector(app, stdout=stdout)
+        await (collector.run_once(stop) if once else collector.run(stop))
+
+    return await stay(given.settings, lambda app: [run])

@@ -1,0 +1,74 @@
+"""`dlq tokens`: tokens of accounts that could not be made mails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pillarbox.cli import options, output
+from pillarbox.cli.command import Given, command
+from pillarbox.lifecycle import set_aside
+
+if TYPE_CHECKING:
+    from pillarbox.store.lifecycle import SetAside
+
+Numbers = Annotated[list[int] | None, typer.Argument(metavar="TOKEN…", help="Tokens' numbers; all unless given.")]
+
+
+def register(group: typer.Typer) -> None:
+    command(group, "tokens")(tokens)
+
+
+async def tokens(
+    given: Given,
+    numbers: Numbers = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Collect them again at once.")] = False,
+    limit: options.Limit = 100,
+) -> int:
+    """List tokens of accounts that could not be made mails, and why; or collect them again at once.
+
+    They are tried again every minute anyway, until they expire.
+
+    \b
+    Examples:
+      pillarbox dlq tokens
+      pillarbox dlq tokens --retry           (after you mended the template)
+      pillarbox dlq tokens 4711 4712 --retry
+    """
+    async with given.app() as app:
+        if retry:
+            return _told(given, await set_aside.retry(app.database, app.settings, numbers))
+        found = await set_aside.listed(app.database, app.settings, None, limit)
+    shown = [one for one in found if not numbers or one.token in numbers]
+    if given.json:
+        output.print_json([one._asdict() for one in shown])
+    else:
+        show(shown, "no token is set aside")
+    return 0
+
+
+def _told(given: Given, count: int) -> int:
+    if given.json:
+        output.print_json({"retried": count})
+    else:
+        output.say(f"{count:,} tokens will be collected again")
+    return 0 if count else 1
+
+
+def show(found: Sequence[SetAside], empty: str = "") -> None:
+    """A table of tokens that are set aside."""
+    if found or empty:
+        heads = ("token#", "account#", "action", "template", "created", "tries#", "again in", "problem~")
+        output.table(heads, [_row(one) for one in found], empty)
+
+
+def _row(one: SetAside) -> tuple[object, ...]:
+    created = output.age(datetime.fromtimestamp(one.created_at, UTC)) if one.created_at else ""
+    template = f"{one.portal}/{one.template}" if one.portal else ""
+    return (
+        str(one.token), str(one.account or ""), one.action, template, created, str(one.tries),
+        output.span(one.again_in), one.problem,
+    )  # fmt: skip

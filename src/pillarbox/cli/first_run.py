@@ -1,0 +1,43 @@
+"""What a new installation lacks: a first provider, and in development a key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pillarbox.app import App
+from pillarbox.model.access import Scope
+from pillarbox.model.provider import Tls
+from pillarbox.store import access, providers, tenants
+from pillarbox.store.vault import read_private_file, write_private_file
+
+
+async def ensure_provider(app: App, *, development: bool) -> None:
+    """Add a first provider where there is none: SMTP_HOST's, or in development one that captures."""
+    settings = app.settings
+    if settings.smtp_from_address:
+        await tenants.set_default_sender(app.database, _mailbox(settings.smtp_from_name, settings.smtp_from_address))
+    if await providers.list_providers(app.database, None):
+        return
+    if settings.smtp_host:
+        given = {"host": settings.smtp_host, "port": settings.smtp_port, "tls": Tls.OPPORTUNISTIC}
+        await providers.add_provider(app.database, app.keys, "default", "smtp", given)
+    elif development:
+        await providers.add_provider(app.database, app.keys, "capture", "capture", {})
+
+
+async def ensure_development_key(app: App) -> Path | None:
+    """With the embedded database, the file with a key of the tenant `default`; made where it is not there."""
+    if app.settings.database_url is not None or not app.settings.is_development:
+        return None
+    path = app.settings.data_dir / "development.key"
+    token = read_private_file(path)
+    if token is None or (await access.find_keys(app.database, [token]))[0] is None:
+        for old in await access.list_keys(app.database, "default", name="development"):
+            await access.revoke_key(app.database, old.id)
+        made = await access.add_key(app.database, "default", "development", [Scope.SEND, Scope.READ, Scope.MANAGE])
+        write_private_file(path, made[1].reveal())
+    return path
+
+
+def _mailbox(name: str | None, address: str) -> str:
+    return f"{name} <{address}>" if name else address

@@ -1,0 +1,76 @@
+"""What accounts and administrators need, put together. One for a process."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pillarbox.lifecycle.administrators import Administrators
+from pillarbox.lifecycle.codes import Codes, open_codes
+from pillarbox.lifecycle.collector import Collector, Post, rule_of
+from pillarbox.lifecycle.keys import key_ring
+from pillarbox.lifecycle.mailing import Mailing, SignInCodes, Writer
+from pillarbox.lifecycle.mails import Mails
+from pillarbox.lifecycle.rendering import Templates
+from pillarbox.lifecycle.sign_in import SignIn
+from pillarbox.lifecycle.stdout import Pipe, Writing
+from pillarbox.store import lifecycle_schema
+from pillarbox.store.lifecycle import Tokens
+
+if TYPE_CHECKING:
+    from pillarbox.accept.door import Doorkeeper
+    from pillarbox.settings import Settings
+    from pillarbox.store.database import Database
+    from pillarbox.telemetry.metrics import Metrics
+
+
+class Lifecycle:
+    """Each part is made when it is asked for: nobody needs accounts to let administrators in."""
+
+    def __init__(self, database: Database, settings: Settings, metrics: Metrics, doorkeeper: Doorkeeper) -> None:
+        self._database = database
+        self._settings = settings
+        self._metrics = metrics
+        self._doorkeeper = doorkeeper
+        self._mails = Mails(lambda: self.templates, settings)
+        self._codes: Codes | None = None
+
+    @cached_property
+    def templates(self) -> Templates:
+        """The templates of this installation; read once."""
+        missed = self._metrics.template_fallbacks.inc
+        return Templates(self._settings.template_dirs, self._settings.lifecycle_locale, missed)
+
+    @cached_property
+    def administrators(self) -> Administrators:
+        """Lets administrators in, by a password and a code."""
+        return Administrators(self._database, self._settings, self._doorkeeper, self.codes, self._mails)
+
+    @cached_property
+    def sign_in(self) -> SignIn:
+        """Lets people with accounts in, by a code."""
+        return SignIn(self._database, self._settings, self.codes, self._mails)
+
+    async def codes(self) -> Codes:
+        """The codes of this installation; its key is read once."""
+        if self._codes is None:
+            self._codes = await open_codes(self._database, self._settings)
+        return self._codes
+
+    async def collector(self, *, stdout: bool = False) -> Collector:
+        """What mails tokens, or writes them to standard output; SchemaMismatch, SecretError: it cannot work here."""
+        async with self._database.connection() as connection:
+            await lifecycle_schema.check(connection, self._settings.lifecycle_schema)
+        tokens = Tokens(self._settings.lifecycle_schema)
+        codes = SignInCodes(await self.codes(), tokens.schema)
+        post = self._writing(codes) if stdout else self._mailing(tokens, codes)
+        rule = rule_of(self._settings, stdout=stdout)
+        return Collector(self._database, tokens, post, self._metrics, self._settings, rule)
+
+    def _mailing(self, tokens: Tokens, codes: SignInCodes) -> Post:
+        self.templates  # noqa: B018 -- read now: a wrong folder stops us here, not the first mail
+        writer = Writer(self._mails, key_ring(self._settings), self._settings)
+        return Mailing(self._database, tokens, writer, codes, self._settings.lifecycle_tenant)
+
+    def _writing(self, codes: SignInCodes) -> Post:
+        return Writing(key_ring(self._settings), codes, Pipe())
