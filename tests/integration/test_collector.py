@@ -15,6 +15,7 @@ import pytest
 
 from pillarbox.app import build_collector
 from pillarbox.errors import SchemaMismatch, SecretError
+from pillarbox.lifecycle import assembly
 from pillarbox.lifecycle.gather import Collect
 from pillarbox.lifecycle.signing import check_expiry, verify
 from pillarbox.store import tenants
@@ -321,15 +322,15 @@ async def test_a_rendering_failure_sets_one_aside_and_the_rest_leaves(
 
 
 async def test_it_is_collected_again_after_the_fix(
-    database: Database, database_url: str, broken: Path, cli: Cli
+    database: Database, database_url: str, broken: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(assembly, "LOOK_AGAIN", 0.0)
     await accounts(database, 2, portal="org")
-    async with collector(database_url, template_dirs=broken) as (_, one):
-        await one.collect(ALL)
-    async with collecting(database_url):
-        told = await asyncio.to_thread(cli.json, "dlq", "tokens", "--retry")
-        assert told == {"retried": 2}
-        await until(database, mailed=2)
+    async with collecting(database_url, template_dirs=broken):
+        await until(database, set_aside=2)
+        (broken / "org" / "activation" / "en.subject").write_text("Hello")
+        assert await asyncio.to_thread(cli.json, "dlq", "tokens", "--retry") == {"retried": 2}
+        await until(database, mailed=2)  # by the collector that runs
     assert (await asyncio.to_thread(cli, "dlq", "tokens")).out == ""
     await asyncio.to_thread(cli, "dlq", "tokens", "--retry", code=1)
 

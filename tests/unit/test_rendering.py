@@ -381,3 +381,25 @@ def test_a_mail_takes_microseconds() -> None:
     gc.collect()
     # 36 µs on an idle core; ten times as much is a mistake, not a busy machine.
     assert statistics.median(seconds() for _ in range(20)) < 400e-6
+
+
+def test_files_are_read_anew(tmp_path: Path) -> None:
+    templates = one(tmp_path, text="old", shop__portal_toml='name = "Shop"')
+    assert templates.render("shop/order", "en", DATA).text == "old"
+    assert not templates.refresh()
+    write(
+        tmp_path,
+        shop__order__en_txt="new {{ portal.name }}",
+        shop__portal_toml='name = "Store"',
+        shop__gift__en_subject="S",
+    )
+    assert templates.refresh()
+    assert templates.render("shop/order", "en", DATA).text == "new Store"
+    assert "shop/gift" in templates.names()
+
+
+def test_files_that_cannot_be_read_anew_leave_all_as_it_was(tmp_path: Path) -> None:
+    templates = one(tmp_path, text="old")
+    (tmp_path / "shop" / "order" / "en.txt").write_bytes(b"\xff")
+    assert not templates.refresh()
+    assert templates.render("shop/order", "en", DATA).text == "old"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from pillarbox.store.database import Database
     from pillarbox.telemetry.metrics import Metrics
 
+# Seconds after which files of templates are read again: some milliseconds, soon enough for whoever mends one.
+LOOK_AGAIN = 2.0
+
 
 class Lifecycle:
     """Each part is made when it is asked for: nobody needs accounts to let administrators in."""
@@ -34,12 +38,22 @@ class Lifecycle:
         self._doorkeeper = doorkeeper
         self._mails = Mails(lambda: self.templates, settings)
         self._codes: Codes | None = None
+        self._templates: Templates | None = None
+        self._look_again = 0.0
 
-    @cached_property
+    @property
     def templates(self) -> Templates:
-        """The templates of this installation; read once."""
-        missed = self._metrics.template_fallbacks.inc
-        return Templates(self._settings.template_dirs, self._settings.lifecycle_locale, missed)
+        """The templates of this installation; folders of your own are looked at again while they are used."""
+        now = time.monotonic()
+        if self._templates is None:
+            missed = self._metrics.template_fallbacks.inc
+            self._templates = Templates(self._settings.template_dirs, self._settings.lifecycle_locale, missed)
+        elif self._settings.template_dirs and now >= self._look_again:
+            self._templates.refresh()
+        else:
+            return self._templates
+        self._look_again = now + LOOK_AGAIN
+        return self._templates
 
     @cached_property
     def administrators(self) -> Administrators:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from jinja2 import TemplateError, TemplateSyntaxError
 from jinja2.environment import Template
 
-from pillarbox.errors import RenderError
+from pillarbox.errors import RenderError, SettingsError
 from pillarbox.lifecycle import inlining
 from pillarbox.lifecycle.portals import Portal, PortalError, nearest, read_portal
 from pillarbox.lifecycle.sandbox import MissingVariable, Refusal, Sandbox
@@ -48,19 +48,35 @@ class _Ready(NamedTuple):
 class Templates:
     """All templates: those of the given folders, before those that come with Pillarbox.
 
-    Files are read once, now; each template is compiled when it is first used.
+    Files are read now, and when `refresh` is called; each template is compiled when it is first used.
     """
 
     def __init__(
         self, folders: Sequence[Path] = (), default: str = "en", missed: Callable[[], None] = lambda: None
     ) -> None:
-        self.sources = Sources([*folders, PACKAGE])
+        self._folders = [*folders, PACKAGE]
         self.default = default
         self._missed = missed
+        self._reported: set[tuple[str, str]] = set()
+        self._begin(Sources(self._folders))
+
+    def _begin(self, sources: Sources) -> None:
+        self.sources = sources
         self._portals: dict[str, Portal] = {}
         self._sandboxes: dict[tuple[str, str], Sandbox] = {}
         self._ready: dict[tuple[str, str], _Ready] = {}
-        self._reported: set[tuple[str, str]] = set()
+
+    def refresh(self) -> bool:
+        """Read the files anew, and say whether one changed. While they cannot be read, all stays as it was."""
+        try:
+            sources = Sources(self._folders)
+        except SettingsError as error:
+            log.warning("templates cannot be read anew; the old ones count", error=str(error))
+            return False
+        if sources.files == self.sources.files:
+            return False
+        self._begin(sources)
+        return True
 
     def names(self) -> list[str]:
         """The templates there are, such as `hub/welcome`."""

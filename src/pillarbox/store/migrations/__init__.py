@@ -101,7 +101,7 @@ class Series:
                     f"the schema has migration {version}, which this program does not know: upgrade Pillarbox"
                 )
             if known[version].checksum != checksum:
-                raise SchemaMismatch(f"migration {version} in the database differs from this program's")
+                raise SchemaMismatch(f"migration {version} of the schema {self.schema} differs from this program's")
 
 
 def read_all(package: str) -> list[Migration]:
