@@ -116,7 +116,7 @@ async def enable(given: Given, email: Email) -> None:
 
 
 async def recovery_codes(given: Given, email: Email, yes: options.Yes = False) -> None:
-    """Print ten codes, each of which stands in once for the one by mail. They are shown this once; old ones are void.
+    """Print ten codes, each of which stands in once for the one by mail. They are shown once; old ones are void.
 
     \b
     Example:
