@@ -115,7 +115,7 @@ async def check_(
 ) -> int:
     """Find what is wrong with templates; the exit code is 1 if something is.
 
-    Missing variables, languages and parts; broken links; tags that do not match; HTML so large that Gmail cuts it.
+    Missing variables, languages and parts; broken links; tags that do not match; HTML too large for Gmail.
 
     \b
     Examples:
