@@ -105,11 +105,16 @@ async def _claim_and_settle(bench: Bench, url: str, size: int, count: int) -> Sa
     try:
         before, begun, done = bench.postgres_cpu(), time.perf_counter(), 0
         while claims := await queue.claim(size, 2**40, True):
+            for claimed in claims:
+                queue.begin(claimed)
             await queue.settle(Account([_sent(claimed) for claimed in claims]))
+            for claimed in claims:
+                queue.end(claimed)
             done += len(claims)
         seconds = time.perf_counter() - begun
         cpu = bench.postgres_cpu() - before
     finally:
+        await queue.retire()  # else its lanes stay its own until the lease runs out
         await own.close()
         await database.close()
     return Sample(done / seconds, done, {"PostgreSQL": cpu})

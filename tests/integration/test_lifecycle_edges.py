@@ -171,13 +171,14 @@ async def test_a_key_that_retired_is_said_to_be_the_problem(db: Database, databa
 # --- beginning anew
 
 
-async def test_emptied_tables_begin_anew(db: Database, database_url: str) -> None:
+@pytest.mark.parametrize("more", ["", ", lifecycle.tokens, lifecycle.waiting, lifecycle.collected"])
+async def test_emptied_tables_begin_anew(db: Database, database_url: str, more: str) -> None:
     """As the tests of an application do between each other: ids come again, and mean something else then."""
     await add_account(db, "ada")
     async with collector(database_url) as (_, one):
         await one.collect(ALL)
     await add_account(db, "bob")
-    await db.execute("TRUNCATE lifecycle.accounts RESTART IDENTITY CASCADE")
+    await db.execute(f"TRUNCATE lifecycle.accounts{more} RESTART IDENTITY CASCADE")
     assert [await add_account(db, name) for name in ("cyd", "dan")] == [1, 2]
     assert await outcomes(db) == {"waiting": 2}
 

@@ -240,7 +240,8 @@ CREATE TRIGGER after_token_deleted AFTER DELETE ON {schema}.tokens REFERENCING O
 CREATE FUNCTION {schema}.trg_after_tokens_truncated() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  TRUNCATE {schema}.waiting, {schema}.collected;
+  DELETE FROM {schema}.waiting; -- not TRUNCATE: the same statement may name these tables, too
+  DELETE FROM {schema}.collected;
   RETURN NULL;
 END $$;
 
