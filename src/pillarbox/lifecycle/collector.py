@@ -254,15 +254,10 @@ async def wait_until_installed(database: Database, settings: Settings, stop: asy
     """Wait for the schema of accounts and tokens; false if it did not come before `stop`."""
     told = False
     while not stop.is_set():
-        if await patiently(partial(_is_installed, database, settings.lifecycle_schema), stop):
+        if await patiently(partial(lifecycle_schema.is_installed, database, settings.lifecycle_schema), stop):
             return True
         if not told:
             log.info("no accounts yet: collecting begins after `pillarbox migrate --with lifecycle`")
         told = True
         await wait(stop, settings.worker_poll_interval)
     return False
-
-
-async def _is_installed(database: Database, schema: str) -> bool:
-    async with database.connection() as connection:
-        return await lifecycle_schema.is_installed(connection, schema)
