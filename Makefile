@@ -3,10 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 # The tests whose outcome could depend on PostgreSQL's version.
 ON_OTHERS := tests/contract/test_queue.py tests/workers tests/migration tests/acceptance/test_nothing_is_lost.py \
-  tests/acceptance/test_walkthrough.py tests/integration/test_lifecycle_schema.py tests/integration/test_lifecycle_store.py \
-  $(addprefix tests/integration/,test_enqueue.py test_enqueue_corpus.py test_enqueue_role.py test_enqueue_wake.py \
-  test_query_plans.py test_retention.py test_worker.py test_cli_queue.py test_check_tenant.py test_access_store.py \
-  test_spending.py test_feedback_door.py test_dlq.py test_suppressions.py test_routes.py test_webhook_plans.py)
+  tests/acceptance/test_walkthrough.py $(addprefix tests/integration/,\
+  lifecycle/test_lifecycle_schema.py lifecycle/test_lifecycle_store.py accept/test_enqueue.py \
+  accept/test_enqueue_corpus.py accept/test_enqueue_role.py accept/test_enqueue_wake.py \
+  queue/test_query_plans.py track/test_retention.py queue/test_worker.py cli/test_cli_queue.py \
+  accept/test_check_tenant.py api/test_access_store.py route/test_spending.py track/test_feedback_door.py \
+  track/test_dlq.py track/test_suppressions.py route/test_routes.py track/test_webhook_plans.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help install up test check bench lock clean

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import aiohttp
 from tests.harness import add_smtp, attempts, deliveries, eventually, working
-from tests.integration.api_helpers import Client, new_key, serving
+from tests.integration.api.api_helpers import Client, new_key, serving
 
 from pillarbox.app import App, serve_smtp
 from pillarbox.model.access import Scope

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 from tests.harness import eventually
-from tests.integration.collector_helpers import accounts, mailed, outcomes, running, until
-from tests.integration.lifecycle_helpers import install
+from tests.integration.lifecycle.collector_helpers import accounts, mailed, outcomes, running, until
+from tests.integration.lifecycle.lifecycle_helpers import install
 
 from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres

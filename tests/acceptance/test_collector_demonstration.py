@@ -8,8 +8,8 @@ from datetime import datetime
 
 import psycopg
 import pytest
-from tests.integration.collector_helpers import running, until
-from tests.integration.lifecycle_helpers import install
+from tests.integration.lifecycle.collector_helpers import running, until
+from tests.integration.lifecycle.lifecycle_helpers import install
 
 from pillarbox.store.database import Database
 

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from tests.conftest import server_binaries
 from tests.harness import eventually
-from tests.integration.api_helpers import MAIL, new_key
+from tests.integration.api.api_helpers import MAIL, new_key
 
 from pillarbox.model.access import Scope
 from pillarbox.store.database import Database

@@ -13,8 +13,8 @@ from tests.acceptance import troubles
 from tests.acceptance.fleet import SETTINGS, TWINS
 from tests.acceptance.leaks import leaks, spellings, tables
 from tests.acceptance.troubles import BODIES, CODE, HOOK, KINDS, PASSWORD, PEOPLE, TENANTS, World, world_of
-from tests.integration.api_helpers import Client
-from tests.integration.cli_helpers import Cli
+from tests.integration.api.api_helpers import Client
+from tests.integration.cli.cli_helpers import Cli
 
 from pillarbox.api.v1 import description
 from pillarbox.deliver import journey, vitals

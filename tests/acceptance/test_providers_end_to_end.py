@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from tests.acceptance.fleet import TWINS, Fleet, fleet, smtp_door
 from tests.harness import attempts, deliveries, enqueue, eventually
-from tests.integration.submission_helpers import connected
+from tests.integration.accept.submission_helpers import connected
 
 from pillarbox.deliver.transports import mailgun, sendgrid
 from pillarbox.deliver.transports.base import Limits

@@ -14,8 +14,8 @@ import aiohttp
 import asyncpg
 import pytest
 from tests.harness import eventually
-from tests.integration.cli_helpers import Cli, Process, process
-from tests.integration.lifecycle_helpers import code_in, wrong
+from tests.integration.cli.cli_helpers import Cli, Process, process
+from tests.integration.lifecycle.lifecycle_helpers import code_in, wrong
 
 from pillarbox.lifecycle.even import USUAL
 from pillarbox.store.embedded import EmbeddedPostgres

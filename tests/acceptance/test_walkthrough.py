@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.integration.cli_helpers import Cli
+from tests.integration.cli.cli_helpers import Cli
 
 Row = dict[str, str]
 Psql = Callable[[str], list[list[Row]]]

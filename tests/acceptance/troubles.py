@@ -16,9 +16,9 @@ from uuid import UUID
 import pytest
 from tests.acceptance.fleet import SETTINGS, TWINS, add_twin
 from tests.harness import attempts, enqueue, eventually, working
-from tests.integration.api_helpers import Api, Client, api_of
-from tests.integration.cli_helpers import process
-from tests.integration.submission_helpers import connected, installed
+from tests.integration.accept.submission_helpers import connected, installed
+from tests.integration.api.api_helpers import Api, Client, api_of
+from tests.integration.cli.cli_helpers import process
 
 from pillarbox.app import App
 from pillarbox.deliver import vitals

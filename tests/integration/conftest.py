@@ -8,8 +8,8 @@ import pytest
 import pytest_asyncio
 
 from pillarbox.testing.webhook_receiver import WebhookReceiver
-from tests.integration.api_helpers import Api, api_of
-from tests.integration.cli_helpers import Cli
+from tests.integration.api.api_helpers import Api, api_of
+from tests.integration.cli.cli_helpers import Cli
 
 
 @pytest_asyncio.fixture

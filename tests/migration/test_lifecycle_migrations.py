@@ -13,8 +13,8 @@ import asyncpg
 import psycopg
 import pytest
 import pytest_asyncio
-from tests.integration.cli_helpers import Cli
-from tests.integration.lifecycle_helpers import add_account, add_token
+from tests.integration.cli.cli_helpers import Cli
+from tests.integration.lifecycle.lifecycle_helpers import add_account, add_token
 
 from pillarbox.app import open_app
 from pillarbox.errors import SchemaMismatch, SettingsError, StoreError

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.integration.enqueue_corpus import corpus
+from tests.integration.accept.enqueue_corpus import corpus
 
 import pillarbox
 from pillarbox import Attachment, Mail

@@ -3,7 +3,7 @@
 The same rules in the same order as `enqueue` in store/migrations/0003_enqueue.sql, which stays the judge.
 What depends on the database (tenant, class, default sender, its clock, idempotency, the size of metadata) is
 checked only there.
-`tests/integration/test_enqueue_corpus.py` holds the two together.
+`tests/integration/accept/test_enqueue_corpus.py` holds the two together.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Who may do what: tenants and their limits, scopes, and the principals that ask. Pure.
 
 `pillarbox._check_tenant` in store/migrations/0005_access.sql makes a tenant's checks in the same order with the same
-words; tests/integration/test_check_tenant.py holds the two together.
+words; tests/integration/accept/test_check_tenant.py holds the two together.
 """
 
 from __future__ import annotations

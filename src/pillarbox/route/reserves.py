@@ -1,6 +1,7 @@
 """What is left of a provider's rates and budget for one lane: the lanes above have a part of it for themselves. Pure.
 
-`pillarbox._spend` in store/migrations/0009_routes.sql decides; tests/integration/test_routes.py holds the two together.
+`pillarbox._spend` in store/migrations/0009_routes.sql decides; tests/integration/route/test_routes.py holds the two
+together.
 """
 
 from __future__ import annotations
