@@ -16,16 +16,17 @@ ON_OTHERS := tests/contract/test_queue.py tests/workers tests/migration tests/ac
 help: ## Show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
-install: .venv/installed ## Create .venv with everything that running and testing need
+install: .venv/dev ## Create .venv with everything that running and testing need
 
-.venv/installed: requirements/dev.txt pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit("Pillarbox needs Python 3.11 or newer" if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+.venv/runtime: requirements/runtime.txt pyproject.toml
+	@PYTHON="$(PYTHON)" requirements/install runtime
 	@touch $@
 
-up: install ## Run Pillarbox with an embedded PostgreSQL kept in .pillarbox/
+.venv/dev: requirements/dev.txt pyproject.toml
+	@PYTHON="$(PYTHON)" requirements/install dev
+	@touch .venv/runtime $@
+
+up: .venv/runtime ## Run Pillarbox with an embedded PostgreSQL kept in .pillarbox/
 	@exec $(BIN)/pillarbox up $(ARGS)
 
 test: install ## Run all tests (PYTEST="-k name" for some); those of the database on every PostgreSQL at hand
@@ -44,10 +45,14 @@ check: install ## Lint, format check, types, import contracts
 bench: install ## Measure, against peers in the same run (ARGS="--only drain" for some)
 	$(BIN)/python -m benchmarks $(ARGS)
 
-lock: install ## Compile requirements/dev.txt anew from pyproject.toml
-	$(BIN)/python -m pip install --quiet uv
-	$(BIN)/uv pip compile pyproject.toml --extra test --universal --python-version 3.11 --generate-hashes \
-	  --no-annotate --no-header --no-emit-index-url --no-emit-find-links --output-file requirements/dev.txt
+COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+  --no-emit-index-url --no-emit-find-links
+
+lock: install ## Compile requirements/*.txt anew from pyproject.toml
+	@command -v uv >/dev/null || $(BIN)/python -m pip install --quiet uv
+	PATH="$(BIN):$$PATH" $(COMPILE) pyproject.toml requirements/build.in --output-file requirements/runtime.txt
+	PATH="$(BIN):$$PATH" $(COMPILE) pyproject.toml requirements/build.in --extra test --constraint requirements/runtime.txt \
+	  --output-file requirements/dev.txt
 
 clean: ## Remove everything that was built; keeps .pillarbox/
 	rm -rf .venv build dist htmlcov .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis
