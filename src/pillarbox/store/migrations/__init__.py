@@ -1,4 +1,18 @@
-"""Forward-only migrations: numbered SQL files, each in its own transaction, under one lock."""
+"""Forward-only migrations: numbered SQL files, each in its own transaction, under one lock.
+
+An index on a table that may be large must not block writes while it is built. Put it into a file of
+its own whose first line is
+
+    -- outside a transaction
+
+and which holds only statements of these two forms, any number of them:
+
+    CREATE INDEX CONCURRENTLY IF NOT EXISTS deliveries_example ON pillarbox.deliveries (example);
+    DROP INDEX CONCURRENTLY IF EXISTS pillarbox.deliveries_example;
+
+Columns and functions belong in an ordinary file before it. Each statement runs by itself, under a
+lock of the session; the next run resumes one that was interrupted (see `concurrent.py`).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +25,7 @@ import asyncpg
 
 from pillarbox.errors import SchemaMismatch, StoreError
 from pillarbox.store.database import Db
+from pillarbox.store.migrations import concurrent
 
 # PostgreSQL 14 is the oldest that still gets fixes and knows lz4 TOAST compression.
 OLDEST_SERVER = 140000
@@ -27,6 +42,10 @@ class Migration:
     @property
     def checksum(self) -> str:
         return hashlib.sha256(self.sql.encode()).hexdigest()
+
+    @property
+    def outside_transaction(self) -> bool:
+        return self.sql.startswith(concurrent.MARK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +65,12 @@ class Series:
         check_server(connection)
         applied = []
         while (step := await self._apply_next(connection, to)) is not None:
-            applied.append(step)
+            if not step.outside_transaction or await self._apply_outside_transaction(connection, step):
+                applied.append(step)
         return applied
 
     async def _apply_next(self, connection: asyncpg.Connection, to: int | None) -> Migration | None:
+        """Apply the next migration and return it; one that runs outside a transaction is only returned."""
         async with connection.transaction():
             # Released at the end of the transaction, so it also works through a transaction pooler.
             await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
@@ -62,12 +83,21 @@ class Series:
             self._compare(done)
             steps = (one for one in self.available() if one.version not in done)
             step = next((one for one in steps if to is None or one.version <= to), None)
-            if step is not None:
-                await self._apply(connection, step)
+            if step is not None and not step.outside_transaction:
+                await connection.execute(step.sql.replace("{schema}", self.schema))
+                await self._record(connection, step)
             return step
 
-    async def _apply(self, connection: asyncpg.Connection, step: Migration) -> None:
-        await connection.execute(step.sql.replace("{schema}", self.schema))
+    async def _apply_outside_transaction(self, connection: asyncpg.Connection, step: Migration) -> bool:
+        """Apply a migration outside a transaction; returns false if another process did it meanwhile."""
+        async with concurrent.exclusive(connection):
+            if step.version in await self._applied(connection):
+                return False
+            await concurrent.run(connection, step.sql.replace("{schema}", self.schema))
+            await self._record(connection, step)
+            return True
+
+    async def _record(self, connection: asyncpg.Connection, step: Migration) -> None:
         record = f"INSERT INTO {self.schema}.migrations (version, name, checksum) VALUES ($1, $2, $3)"  # noqa: S608
         await connection.execute(record, step.version, step.name, step.checksum)
 
