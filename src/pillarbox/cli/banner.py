@@ -91,4 +91,4 @@ def _describe(provider: Provider | None) -> str:
 def _worker(settings: Settings) -> str:
     if not settings.worker_enabled:
         return "off in this process (worker_enabled)"
-    return f"{settings.worker_concurrency} connections per provider"
+    return f"{output.counted(settings.worker_concurrency, 'connection')} per provider"

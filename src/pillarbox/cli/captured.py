@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from email import policy
-from email.message import EmailMessage
-from email.parser import BytesParser
 from typing import Annotated
 
 import typer
@@ -12,7 +9,7 @@ from rich.text import Text
 
 from pillarbox.cli import options, output
 from pillarbox.cli.command import Given, command
-from pillarbox.errors import NotFound
+from pillarbox.cli.readable import readable
 from pillarbox.store import catalog
 
 
@@ -62,27 +59,35 @@ async def list_(
 async def show(
     given: Given,
     number: Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="Its number in `captured list`.")],
-    text: Annotated[bool, typer.Option("--text", help="Only the text that a person would read.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Print the source instead, exactly as it would have been sent.")
+    ] = False,
+    text: Annotated[bool, typer.Option("--text", help="Only the text, without the headers above it.")] = False,
 ) -> None:
-    """Print a captured mail, exactly as it would have been sent.
+    """Print a captured mail as a person reads it: sender, recipients, subject, and the decoded text with its links.
+
+    A mail without a text part is shown as the text of its HTML.
 
     \b
     Examples:
       pillarbox captured show 7
-      pillarbox captured show 7 --text
-      pillarbox captured show 7 > mail.eml
+      pillarbox captured show 7 --raw > mail.eml
     """
+    if raw and text:
+        raise typer.BadParameter("give --raw or --text, not both")
     async with given.app() as app:
         content = await catalog.captured_content(app.database, number)
-    if text:
-        output.say(Text(output.clean_lines(_text_of(content))))
-    else:
+    if raw:
         output.write_bytes(content)
-
-
-def _text_of(content: bytes) -> str:
-    mail = BytesParser(EmailMessage, policy=policy.default).parsebytes(content)
-    body = mail.get_body(("plain", "html"))
-    if body is None:
-        raise NotFound("this mail has no text")
-    return str(body.get_content())
+        return
+    mail = readable(content)
+    if not text:
+        output.pairs([
+            ("from", mail.sender), ("to", mail.to), ("cc", mail.cc), ("date", mail.date), ("subject", mail.subject),
+            ("attachments", ", ".join(mail.attachments)),
+        ])  # fmt: skip
+        output.say()
+    if mail.text:
+        output.say(Text(output.clean_lines(mail.text)))
+    else:
+        output.note("this mail has no text: --raw shows its source")

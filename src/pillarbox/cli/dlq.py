@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
-from uuid import UUID
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from pillarbox.cli import dlq_change, dlq_tokens, options, output, queue_show
 from pillarbox.cli.command import Given, command
 from pillarbox.cli.dlq_change import tenant_id_of, with_filters
+from pillarbox.cli.ids import shown_ids
 from pillarbox.lifecycle import set_aside
 from pillarbox.model.secret import MASK
 from pillarbox.store import dlq as store
-from pillarbox.store.messages import Filter
+from pillarbox.store.messages import Filter, find_message
 
 if TYPE_CHECKING:
     from pillarbox.store.dlq import DeadMessage
@@ -33,9 +33,7 @@ def register(root: typer.Typer) -> None:
 async def list_(
     given: Given,
     tenant: options.TenantFilter = None,
-    before: Annotated[
-        UUID | None, typer.Option("--before", metavar="ID", help="Older than this message: the next page.")
-    ] = None,
+    before: options.Before = None,
     limit: options.Limit = 20,
     **filters: Any,
 ) -> None:
@@ -50,32 +48,34 @@ async def list_(
     found: list[DeadMessage] = []
     async with given.app() as app:
         tenant_id = await tenant_id_of(app, tenant)
+        last = None if before is None else await find_message(app.database, before)
         while len(found) < limit:
-            page = await store.page(app.database, tenant_id, Filter(before=before, **filters), limit - len(found))
+            page = await store.page(app.database, tenant_id, Filter(before=last, **filters), limit - len(found))
             found += [replace(one, subject=MASK) if one.secret else one for one in page.messages]
-            before = page.next
-            if before is None:
+            last = page.next
+            if last is None:
                 break
         if given.json:
             output.print_json(found)
             return
         chosen = any(filters.values())  # no filter fits a token
+        ids = await shown_ids(app.database, [one.id for one in found])
         tokens = [] if chosen else await set_aside.listed(app.database, app.settings, tenant, limit)
     heads = ("id", "accepted", "tenant", "to~", "subject~", "reason", "tries#", "error~")
-    output.table(heads, [_row(one) for one in found], "no dead letter fits")
-    if before is not None:
-        output.note(f"there may be more: add --before {before}")
+    output.table(heads, [_row(one, ids[one.id]) for one in found], "no dead letter fits")
+    if last is not None:
+        output.note(f"there may be more: add --before {last}")
     if tokens:
         output.say("tokens of accounts that could not be made mails (see `pillarbox dlq tokens`):")
         dlq_tokens.show(tokens)
 
 
-def _row(one: DeadMessage) -> tuple[object, ...]:
+def _row(one: DeadMessage, id: str) -> tuple[object, ...]:
     first = one.deliveries[0]
     more = f" +{len(one.deliveries) - 1}" if len(one.deliveries) > 1 else ""
     reasons = dict.fromkeys(each.reason or "" for each in one.deliveries)
     return (
-        str(one.id),
+        id,
         output.age(one.created_at),
         one.tenant,
         first.recipient + more,
@@ -100,12 +100,12 @@ async def summary(given: Given, tenant: options.TenantFilter = None, **filters: 
     if given.json:
         output.print_json({**output.plain(counts), "tokens": tokens})
         return
-    output.say(f"{counts.total:,}{'' if counts.complete else '+'} deliveries failed")
+    output.say(f"{output.counted(counts.total, 'delivery', more=not counts.complete)} failed")
     for name, numbers in (("reason", counts.reasons), ("provider", counts.providers)):
         if numbers:
             output.table((name, "deliveries#"), [(word, f"{count:,}") for word, count in numbers.items()])
     if tokens:
-        output.say(f"{tokens:,} tokens of accounts could not be made mails: see `pillarbox dlq tokens`")
+        output.say(f"{output.counted(tokens, 'token')} of accounts could not be made mails: see `pillarbox dlq tokens`")
 
 
 async def show(given: Given, id: options.MessageId) -> None:
@@ -113,6 +113,6 @@ async def show(given: Given, id: options.MessageId) -> None:
 
     \b
     Example:
-      pillarbox dlq show 0198c5a27d7e
+      pillarbox dlq show 0c2f0c3d7a11
     """
     await queue_show.show(given, id)

@@ -26,7 +26,9 @@ FILTERS: dict[str, Any] = {
     "subject": options.SubjectFilter, "class_name": options.ClassFilter, "kind": options.KindFilter,
     "tag": options.TagFilter, "provider": options.ProviderFilter, "since": options.Since, "until": options.Until,
 }  # fmt: skip
-Ids = Annotated[list[str] | None, typer.Argument(metavar="ID…", help="Messages' ids, or their beginnings.")]
+Ids = Annotated[
+    list[str] | None, typer.Argument(metavar="ID…", help="Messages' ids, or the last (or first) 8 characters or more.")
+]
 All = Annotated[bool, typer.Option("--all", help="Instead of messages: everything that fits the filters.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 Most = Annotated[
@@ -72,7 +74,7 @@ async def reprocess(
 
     \b
     Examples:
-      pillarbox dlq reprocess 0198c5a27d7e
+      pillarbox dlq reprocess 0c2f0c3d7a11
       pillarbox dlq reprocess --all --reason credential --since 2h --via other-relay
       pillarbox dlq reprocess --all --tenant shop --reason suppressed --dry-run
     """
@@ -99,7 +101,7 @@ async def discard(
 
     \b
     Examples:
-      pillarbox dlq discard 0198c5a27d7e
+      pillarbox dlq discard 0c2f0c3d7a11
       pillarbox dlq discard --all --reason invalid_recipient --until 30d
     """
 
@@ -134,8 +136,8 @@ async def _change(given: Given, operation: Operation, ask: _Ask, run: Run) -> in
             done = would
         else:
             if ask.all:
-                more = "+" if would.changed == COUNTED else ""
-                options.confirm(f"{would.changed:,}{more} deliveries will be {operation.word}. Go on?", ask.yes)
+                what = output.counted(would.changed, "delivery", more=would.changed == COUNTED)
+                options.confirm(f"{what} will be {operation.word}. Go on?", ask.yes)
             done = await _with_progress(app, operation, wanted, would.changed, run)
     _tell(given, operation, done, ask.dry_run)
     return 1 if ids and not done.changed else 0
@@ -153,7 +155,7 @@ def _tell(given: Given, operation: Operation, done: Change, dry_run: bool) -> No
         rest = {name: value for name, value in output.plain(done).items() if name != "changed"}
         output.print_json(told | rest)
         return
-    output.say(f"{done.changed:,} deliveries {'would be ' if dry_run else ''}{operation.word}")
+    output.say(f"{output.counted(done.changed, 'delivery')} {'would be ' if dry_run else ''}{operation.word}")
     for word, count in done.skipped.items():
         output.note(f"{count:,} left out: {word}")
     if done.left:
@@ -161,4 +163,4 @@ def _tell(given: Given, operation: Operation, done: Change, dry_run: bool) -> No
     if done.suppressed:
         output.note(f"{done.suppressed:,} of them will fail again at once: their recipients are suppressed")
     if done.unfound:
-        output.note(f"{done.unfound:,} messages have nothing that failed")
+        output.note(f"{output.counted(done.unfound, 'message')} without anything that failed")

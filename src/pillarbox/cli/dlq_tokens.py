@@ -54,7 +54,7 @@ def _told(given: Given, count: int) -> int:
     if given.json:
         output.print_json({"retried": count})
     else:
-        output.say(f"{count:,} tokens will be collected again")
+        output.say(f"{output.counted(count, 'token')} will be collected again")
     return 0 if count else 1
 
 

@@ -90,7 +90,10 @@ Since = Annotated[
 ]
 Until = Annotated[datetime | None, _filter("--until", "TIME", "Older than this: a time, or an age such as 2h.", past)]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, metavar="N", help="At most this many.")]
-MessageId = Annotated[str, typer.Argument(metavar="ID", help="The message's id, or its beginning.")]
+MessageId = Annotated[
+    str, typer.Argument(metavar="ID", help="The message's id, or its last (or first) 8 characters or more.")
+]
+Before = Annotated[str | None, typer.Option("--before", metavar="ID", help="Older than this message: the next page.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 

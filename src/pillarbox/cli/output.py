@@ -205,6 +205,19 @@ def ahead(at: datetime) -> str:
     return f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"
 
 
+def counted(count: int, noun: str, *, more: bool = False) -> str:
+    """A number with its noun: `1 delivery`, `2,000 deliveries`; `more`: there are at least so many."""
+    if count == 1 and not more:
+        return f"1 {noun}"
+    if noun.endswith("y"):
+        plural = f"{noun[:-1]}ies"
+    elif noun.endswith("s"):
+        plural = f"{noun}es"
+    else:
+        plural = f"{noun}s"
+    return f"{count:,}{'+' if more else ''} {plural}"
+
+
 def octets(count: int) -> str:
     if count < 1024:
         return f"{count} B"

@@ -107,7 +107,7 @@ def _tell(use: ProviderUse, row: HealthRow) -> None:
         ("since", output.when(row.since)), ("reason", row.reason),
         ("retry at", output.when(row.retry_at) if row.state == "open" else None),
         ("paused until", output.when(row.held_until) if row.held_until and row.held_until > use.at else None),
-        ("opened", f"{row.opened} times lately" if row.opened else None), ("last check", _check(row)),
+        ("opened", f"{output.counted(row.opened, 'time')} lately" if row.opened else None), ("last check", _check(row)),
         ("rates", limits), ("budget", _budget(use)),
         ("kept", f"{use.reserve_urgent} % for urgent mails, {use.reserve_normal} % from bulk ones"
          if use.budget_per_month is not None or any(one.period == "day" for one in use.rates) else None),

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-from uuid import UUID
-
 import typer
 from rich.text import Text
 
 from pillarbox.cli import options, output, queue_change, queue_show, queue_stats
 from pillarbox.cli.command import Given, command
-from pillarbox.store.messages import Filter, Listed, list_messages
+from pillarbox.cli.ids import shown_ids
+from pillarbox.store.messages import Filter, Listed, find_message, list_messages
 
 
 def register(root: typer.Typer) -> None:
@@ -35,9 +33,7 @@ async def list_(
     reason: options.ReasonFilter = None,
     since: options.Since = None,
     until: options.Until = None,
-    before: Annotated[
-        UUID | None, typer.Option("--before", metavar="ID", help="Older than this message: the next page.")
-    ] = None,
+    before: options.Before = None,
     limit: options.Limit = 20,
 ) -> None:
     """List messages, newest first. A message is listed when one of its deliveries fits.
@@ -47,25 +43,27 @@ async def list_(
       pillarbox queue list
       pillarbox queue list --state failed --since 1d
       pillarbox queue list --recipient ada@ --tenant shop --json
-      pillarbox queue list --before 0198c5a2-…        (the next page)
+      pillarbox queue list --before 0c2f0c3d7a11      (the next page)
     """
     states = [str(one) for one in state or ()]
-    which = Filter(states, tenant, class_name, kind, tag, sender, recipient, provider, reason, since, until, before)
     async with given.app() as app:
+        last = None if before is None else await find_message(app.database, before)
+        which = Filter(states, tenant, class_name, kind, tag, sender, recipient, provider, reason, since, until, last)
         found = await list_messages(app.database, which, limit)
+        ids = await shown_ids(app.database, [one.id for one in found])
     if given.json:
         output.print_json(found)
         return
     heads = ("id", "accepted", "state", "tries#", "to~", "subject~", "reason", "provider")
-    output.table(heads, [_row(one) for one in found], "no message fits")
+    output.table(heads, [_row(one, ids[one.id]) for one in found], "no message fits")
     if len(found) == limit:
-        output.note(f"there may be more: add --before {found[-1].id}")
+        output.note(f"there may be more: add --before {ids[found[-1].id]}")
 
 
-def _row(one: Listed) -> tuple[object, ...]:
+def _row(one: Listed, id: str) -> tuple[object, ...]:
     more = f" +{len(one.recipients) - 1}" if len(one.recipients) > 1 else ""
     return (
-        str(one.id),
+        id,
         output.age(one.created_at),
         summary(one.states),
         str(one.attempts),

@@ -53,7 +53,7 @@ async def retry(
 
     \b
     Examples:
-      pillarbox queue retry 0198c5a27d7e
+      pillarbox queue retry 0c2f0c3d7a11
       pillarbox queue retry --all --reason credential --since 2h
       pillarbox queue retry --all --provider relay --yes
     """
@@ -79,7 +79,7 @@ async def cancel(
 
     \b
     Examples:
-      pillarbox queue cancel 0198c5a27d7e
+      pillarbox queue cancel 0c2f0c3d7a11
       pillarbox queue cancel --all --kind newsletter --state queued
     """
     which = Filter(_states(state, operations.CANCEL), tenant, class_name, kind, since=since, until=until)
@@ -106,7 +106,7 @@ async def release(
 
     \b
     Examples:
-      pillarbox queue release 0198c5a27d7e --resend
+      pillarbox queue release 0c2f0c3d7a11 --resend
       pillarbox queue release --all --class codes --failed
     """
     chosen = [word for word, wanted in (("resend", resend), ("sent", sent), ("failed", failed)) if wanted]
@@ -125,7 +125,9 @@ async def reap(given: Given) -> None:
     """
     async with given.app() as app:
         count = await app.reap()
-    output.print_json({"reaped": count}) if given.json else output.say(f"{count} deliveries taken back")
+    output.print_json({"reaped": count}) if given.json else output.say(
+        f"{output.counted(count, 'delivery')} taken back"
+    )
 
 
 def _states(wanted: list[State] | None, operation: Operation) -> tuple[State, ...]:
@@ -146,7 +148,7 @@ async def _change(
     if given.json:
         output.print_json({operation.word: count})
     else:
-        output.say(f"{count} deliveries {operation.word}")
+        output.say(f"{output.counted(count, 'delivery')} {operation.word}")
     return 0
 
 
@@ -156,8 +158,7 @@ async def _change_one(given: Given, app: App, operation: Operation, id: str, n: 
     if given.json:
         output.print_json({"id": message_id, operation.word: sorted(number for _, number in changed)})
     else:
-        ending = "y" if len(changed) == 1 else "ies"
-        output.say(f"{len(changed)} deliver{ending} of {message_id} {operation.word}")
+        output.say(f"{output.counted(len(changed), 'delivery')} of {message_id} {operation.word}")
     flying = (await states_of(app.database, [message_id])).get(State.PROCESSING, 0)
     if flying and operation is operations.CANCEL:
         output.error(f"{flying} in flight cannot be cancelled any more")
@@ -170,8 +171,8 @@ async def _change_all(app: App, operation: Operation, which: Filter, yes: bool) 
     total = await operations.count(app.database, operation, which, COUNTED)
     if not total:
         return 0
-    more = "+" if total == COUNTED else ""
-    options.confirm(f"{total:,}{more} deliveries will be {operation.word}. Go on?", yes)
+    what = output.counted(total, "delivery", more=total == COUNTED)
+    options.confirm(f"{what} will be {operation.word}. Go on?", yes)
     done = 0
     with output.progress() as progress:
         task = progress.add_task(operation.word, total=total)

@@ -46,8 +46,8 @@ async def show(
     \b
     Examples:
       pillarbox queue show 0198c5a2-7d7e-7b0c-9e55-0c2f0c3d7a11
-      pillarbox queue show 0198c5a27d7e --json
-      pillarbox queue show 0198c5a27d7e --raw > mail.eml
+      pillarbox queue show 0c2f0c3d7a11 --json
+      pillarbox queue show 0c2f0c3d7a11 --raw > mail.eml
     """
     async with given.app() as app:
         message_id = await messages.find_message(app.database, id)
@@ -121,7 +121,7 @@ def _sizes(one: Envelope) -> str:
         return "dropped"
     parts = [f"{name} {output.octets(size)}" for name, size in one.content.items() if name != "attachments"]
     if count := one.content.get("attachments"):
-        parts.append(f"{count} attachment{'s' * (count > 1)}")
+        parts.append(output.counted(count, "attachment"))
     return f"{output.octets(one.size)} in all: {', '.join(parts)}"
 
 

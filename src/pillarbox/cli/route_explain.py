@@ -56,7 +56,7 @@ async def explain(
     Examples:
       pillarbox route explain --to ada@mail.example --tenant shop --lane bulk
       pillarbox route explain --to mail.example --size 30MB --raw
-      pillarbox route explain 0198c5a27d7e --json
+      pillarbox route explain 0c2f0c3d7a11 --json
     """
     if (id is None) == (to is None):
         raise typer.BadParameter("give a message's id, or describe a mail with --to")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import mimetypes
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -18,17 +17,16 @@ from pillarbox.accept.enqueue import enqueue, enqueue_many
 from pillarbox.accept.mail import Attachment, Mail
 from pillarbox.cli import options, output
 from pillarbox.cli.command import Given, command
+from pillarbox.cli.send_wait import SETTLED, Watch
 from pillarbox.errors import InvalidMail, NotPossible
-from pillarbox.model.delivery import FINISHED, State
-from pillarbox.store.messages import states_of, story
+from pillarbox.model.delivery import State
+from pillarbox.store.messages import short_id, story
 
 if TYPE_CHECKING:
     from pillarbox.app import App
 
 # Mails per statement: large enough to hide the round trip, small enough for a smooth progress bar.
 BATCH = 500
-POLL = 0.1
-SETTLED = {*FINISHED, State.HELD}
 
 
 def register(root: typer.Typer) -> None:
@@ -66,7 +64,9 @@ async def send(
     count: Annotated[
         int, typer.Option("--count", min=1, max=10_000_000, metavar="N", help="Send it so many times.")
     ] = 1,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is settled, and say how.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until it is settled, and say how; a line for each deferral.")
+    ] = False,
     timeout: Annotated[
         float,
         typer.Option("--timeout", metavar="TIME", parser=options.seconds, help="Wait no longer than this."),
@@ -130,12 +130,12 @@ def _print_ids(ids: Sequence[UUID], json: bool) -> None:
     elif len(ids) == 1:
         print(ids[0])
     else:
-        output.say(f"enqueued {len(ids)} mails, {ids[0]} to {ids[-1]}")
+        output.say(f"enqueued {output.counted(len(ids), 'mail')}, {ids[0]} to {ids[-1]}")
 
 
 async def _await(app: App, ids: Sequence[UUID], timeout: float, json: bool) -> int:
     """Wait until everything is settled; the exit code says whether everything was sent."""
-    states = await _settle(app, ids, timeout)
+    states = await Watch(app.database, ids, output.note if json else output.say).run(timeout)
     if json:
         output.print_json({"ids": ids, "states": states})
     elif len(ids) == 1:
@@ -144,19 +144,12 @@ async def _await(app: App, ids: Sequence[UUID], timeout: float, json: bool) -> i
         output.say(", ".join(f"{count} {state}" for state, count in sorted(states.items())))
     unsettled = sum(count for state, count in states.items() if state not in SETTLED)
     if unsettled:
+        where = f"queue show {short_id(ids[0])}" if len(ids) == 1 else "queue stats"
         raise NotPossible(
-            f"{unsettled} not settled after {output.span(timeout)}: is a worker running? See `pillarbox queue stats`"
+            f"{output.counted(unsettled, 'delivery')} not settled after {output.span(timeout)}; nothing is lost, the"
+            f" queue goes on with it. See `pillarbox {where}`, or wait longer with --timeout"
         )
     return 0 if set(states) <= {State.SENT, State.DELIVERED} else 1
-
-
-async def _settle(app: App, ids: Sequence[UUID], timeout: float) -> dict[str, int]:
-    deadline = asyncio.get_running_loop().time() + timeout
-    while True:
-        states = await states_of(app.database, ids)
-        if SETTLED.issuperset(states) or asyncio.get_running_loop().time() > deadline:
-            return states
-        await asyncio.sleep(POLL)
 
 
 async def _tell(app: App, message_id: UUID) -> None:

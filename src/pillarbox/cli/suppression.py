@@ -166,7 +166,9 @@ async def import_(
     for one in faults[:SHOWN]:
         output.error(f"line {one.line}: {one.field}: {one.message}")
     if faults and not partial:
-        raise NotPossible(f"{len(faults):,} lines have a fault, and nothing was added (--partial adds the others)")
+        raise NotPossible(
+            f"{output.counted(len(faults), 'line')} with a fault, and nothing was added (--partial adds the others)"
+        )
     async with given.app() as app:
         tenant_id = (await get_tenant(app.database, tenant)).id
         added = await _store(app, tenant_id, entries)
@@ -226,7 +228,7 @@ async def export(given: Given, file: Target = None, tenant: Owner = "default", r
                 target.write(_lines(some, given.json))
                 count += len(some)
     if file is not None:
-        output.note(f"{count:,} addresses written to {file}")
+        output.note(f"{output.counted(count, 'address')} written to {file}")
 
 
 @contextmanager

@@ -136,7 +136,7 @@ def _tell(found: list[Finding], count: int) -> None:
     if rows:
         output.table(("template", "language", "where", "what~"), rows)
     else:
-        output.say(f"{count} templates: nothing is wrong")
+        output.say(f"{output.counted(count, 'template')}: nothing is wrong")
 
 
 def _place(one: Finding) -> str:

@@ -95,7 +95,9 @@ async def replay(
         if ids is None:
             options.confirm(f"Make the calls again that are {' or '.join(wanted)}?", yes)
         count = await _replay(app.database, found, ids, wanted, since, until)
-    output.print_json({"replayed": count}) if given.json else output.say(f"{count} calls will be made again")
+    output.print_json({"replayed": count}) if given.json else output.say(
+        f"{output.counted(count, 'call')} will be made again"
+    )
 
 
 async def _replay(

@@ -28,8 +28,16 @@ QUERIES = sql.load("messages")
 INDEXED = frozenset({"pending", "queued", "processing", "failed", "held"})
 WAITING = (State.PENDING, State.QUEUED, State.PROCESSING)
 FIRST_ID, LAST_ID = UUID(int=0), UUID(int=2**128 - 1)
-# The first 32 bits of an id are its time: fewer would name everything of some days.
-SHORTEST_PREFIX = 8
+# Characters of an id that name a message, from its beginning or its end. The first 8 are its time: fewer would name
+# everything of some days. The last 8 are random: among RECENT ids two alike are a chance of one in a million.
+SHORTEST_PART = 8
+# The last group of an id: what lists print for people.
+SHORT = 12
+# Ids that are listed when several fit.
+FEW = 5
+# The newest messages among which the end of an id is looked for, by the primary key: some ten milliseconds of work,
+# however many there are.
+RECENT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,21 +198,49 @@ def _listed(row: asyncpg.Record) -> Listed:
     )
 
 
+def short_id(message_id: UUID) -> str:
+    """The end of an id, which is random: `find_message` finds it among the newest messages."""
+    return message_id.hex[-SHORT:]
+
+
+async def oldest_recent(database: Database) -> UUID:
+    """The oldest id whose end `find_message` looks at."""
+    found: UUID | None = await database.fetchval(QUERIES["oldest_recent"], RECENT)
+    return found or FIRST_ID
+
+
 async def find_message(database: Database, text: str) -> UUID:
-    """The id that begins like this; NotFound when there is none, or more than one."""
+    """The id that begins or ends like this; NotFound when there is none, or more than one.
+
+    The beginning of an id is its time and names all messages of that moment; the end is looked for among the newest.
+    """
     digits = text.strip().lower().replace("-", "")
-    if not re.fullmatch(f"[0-9a-f]{{{SHORTEST_PREFIX},32}}", digits):
+    if not re.fullmatch(f"[0-9a-f]{{{SHORTEST_PART},32}}", digits):
         raise NotFound(
-            f"{text!r} is not a message id: give it whole, or its first {SHORTEST_PREFIX} characters or more"
+            f"{text!r} is not a message id: give it whole, or its first or last {SHORTEST_PART} characters or more"
         )
     first, last = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
-    found = [row["id"] for row in await database.fetch(QUERIES["find_messages"], first, last)]
+    begin = [row["id"] for row in await database.fetch(QUERIES["find_messages"], first, last)]
+    end = []
+    if len(digits) < 32:
+        end = [row["id"] for row in await database.fetch(QUERIES["find_recent"], digits, RECENT)]
+    found = dict.fromkeys([*begin, *end])
     if not found:
-        raise NotFound(f"there is no message {text}: see `pillarbox queue list`")
+        raise NotFound(
+            f"there is no message {text}: see `pillarbox queue list` (the end of an id is looked for among the"
+            f" newest {RECENT:,})"
+        )
     if len(found) > 1:
-        some = ", ".join(str(one) for one in found)
-        raise NotFound(f"{text} is the beginning of several ids: give more of it ({some}{', …' * (len(found) == 5)})")
-    return UUID(str(found[0]))
+        raise NotFound(f"{text} names several messages: give more of the id\n{_candidates(begin, end)}")
+    return UUID(str(next(iter(found))))
+
+
+def _candidates(begin: Sequence[UUID], end: Sequence[UUID]) -> str:
+    """Ids that fit, with how: at most a few of each are looked up."""
+    lines = [f"  {one} begins with it" for one in begin] + [f"  {one} ends with it" for one in end]
+    if FEW in (len(begin), len(end)):
+        lines.append("  and perhaps more")
+    return "\n".join(lines)
 
 
 async def story(database: Database, message_id: UUID, tenant_id: int | None = None) -> Story:
@@ -293,3 +329,19 @@ async def states_of(database: Database, message_ids: Sequence[UUID]) -> dict[str
     """How many deliveries of these messages are in which state."""
     rows = await database.fetch(QUERIES["states"], list(message_ids))
     return {row["state"]: row["count"] for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class Deferral:
+    """Deliveries that wait again: of one message by recipient, of several (no recipient) by reason."""
+
+    recipient: str | None
+    reason: str
+    count: int
+    attempts: int
+    next_attempt_at: datetime
+
+
+async def deferrals_of(database: Database, message_ids: Sequence[UUID]) -> list[Deferral]:
+    """What deliveries of these messages wait for again."""
+    return [Deferral(*row) for row in await database.fetch(QUERIES["deferrals"], list(message_ids))]

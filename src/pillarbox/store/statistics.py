@@ -76,13 +76,18 @@ class Statistics:
         return self.sent_last_minute / 60
 
 
+async def list_workers(database: Database) -> list[WorkerFacts]:
+    """Workers whose lease was not taken away."""
+    return [WorkerFacts(*row) for row in await database.fetch(QUERIES["workers"])]
+
+
 async def statistics(database: Database, tenant: str | None = None) -> Statistics:
     """Look at everything once."""
     depths = [Depth(*row) for row in await database.fetch(QUERIES["depth_by_tenant"])]
     since = id_at(datetime.now(UTC) - RECENT)
     recent = await database.fetchrow(QUERIES["recent"], since, RECENT.total_seconds(), tenant)
     assert recent is not None
-    workers = [WorkerFacts(*row) for row in await database.fetch(QUERIES["workers"])]
+    workers = await list_workers(database)
     providers = [ProviderFacts(*row) for row in await database.fetch(QUERIES["provider_names"])]
     kept = [one for one in depths if tenant in (None, one.tenant)]
     return Statistics(kept, **dict(recent), workers=workers, providers=providers)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from email.message import EmailMessage
 from typing import Any
 
 import click
@@ -107,7 +108,8 @@ def test_a_bad_mail_gets_one_clear_line(cli: Cli, arguments: list[str], complain
 
 def test_waiting_in_vain_says_why(cli: Cli) -> None:
     answer = cli("send", "--from", "a@b.example", "--to", "c@d.example", "--wait", "--timeout", "200ms", code=1)
-    assert "is a worker running?" in answer.err
+    assert "1 delivery not settled after 200 ms" in answer.err
+    assert "pillarbox queue show" in answer.err
 
 
 # --- providers
@@ -268,11 +270,40 @@ def test_captured_mails_are_listed_and_shown_exactly(cli: Cli) -> None:
     [listed] = cli.json("captured", "list", "--recipient", "ADA@")
     assert (str(listed["id"]), listed["subject"], listed["size"]) == (number, "Grüße", len(CAPTURED))
     assert [str(one["id"]) for one in cli.json("captured", "list", "--before", other)] == [number]
-    assert cli("captured", "show", number).raw == CAPTURED
-    text = cli("captured", "show", number, "--text").out
-    assert "body" in text
-    assert "\x1b" not in text
+    assert cli("captured", "show", number, "--raw").raw == CAPTURED
+    shown, text = cli("captured", "show", number).out, cli("captured", "show", number, "--text").out
+    assert "Grüße" in shown
+    assert "Grüße" not in text
+    for printed in (shown, text):
+        assert "body" in printed
+        assert "\x1b" not in printed
     assert "there is no captured mail 99" in cli("captured", "show", "99", code=1).err
+
+
+LINK = "https://shop.example/activate?token=" + "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh_6nSHtQPxHcOGxB4n-lTJ33i"
+
+
+def test_captured_mails_show_links_that_work(cli: Cli) -> None:
+    """Quoted-printable breaks long links and writes = as =3D: what is shown is decoded."""
+    mail = EmailMessage()
+    mail["From"], mail["To"], mail["Subject"] = "s@shop.example", "ada@mail.example", "Welcome"
+    mail.set_content(f"Activate: {LINK}\n", cte="quoted-printable")
+    mail.add_alternative(f'<p><a href="{LINK}">here</a></p>', subtype="html")
+    cli("provider", "add", "capture", "dev")
+    number = capture(cli, mail.as_bytes())
+    assert LINK not in cli("captured", "show", number, "--raw").out
+    shown = cli("captured", "show", number).out
+    assert f"Activate: {LINK}" in shown
+    assert "Welcome" in shown
+    assert "--raw or --text" in cli("captured", "show", number, "--raw", "--text", code=2).err
+
+
+def test_a_mail_of_html_alone_is_shown_as_text_with_its_links(cli: Cli) -> None:
+    mail = EmailMessage()
+    mail.set_content(f'<style>p{{}}</style><h1>Hi</h1><p>Go <a href="{LINK}">here</a></p><ul><li>one</ul>', "html")
+    cli("provider", "add", "capture", "dev")
+    shown = cli("captured", "show", capture(cli, mail.as_bytes()), "--text").out
+    assert shown.split("\n") == ["Hi", "", f"Go here <{LINK}>", "", "- one", ""]
 
 
 # --- settings and errors

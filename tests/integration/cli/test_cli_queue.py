@@ -8,8 +8,10 @@ from uuid import UUID
 
 import pytest
 
+from pillarbox.cli import output
+from pillarbox.store import messages
 from pillarbox.store.database import Database
-from pillarbox.store.messages import FIRST_ID, LAST_ID, QUERIES, id_at
+from pillarbox.store.messages import FIRST_ID, LAST_ID, QUERIES, id_at, short_id
 from pillarbox.testing import SmtpServer
 from pillarbox.testing.smtp import Faults
 from pillarbox.testing.smtp_faults import Dial
@@ -117,6 +119,47 @@ def test_a_message_is_found_by_its_beginning(cli: Cli) -> None:
     assert second in cli("queue", "show", first[:8], code=1).err
     assert "not a message id" in cli("queue", "show", "0198", code=1).err
     assert "there is no message" in cli("queue", "show", "ffffffff-ffff", code=1).err
+
+
+def test_a_message_is_found_by_its_end(cli: Cli) -> None:
+    """The beginning of an id is its time: of mails accepted within a minute only the end tells them apart."""
+    first, second = cli.send(), cli.send()
+    for end in (first[-8:], short_id(UUID(first)), first[-17:], first[-12:].upper()):
+        assert cli.json("queue", "show", end)["message"]["id"] == first
+    cli("queue", "cancel", short_id(UUID(second)))
+    assert [facts(cli, one)[0][0] for one in (first, second)] == ["queued", "cancelled"]
+    assert [one["id"] for one in cli.json("queue", "list", "--before", short_id(UUID(second)))] == [first]
+
+
+def test_ids_that_fit_by_beginning_and_by_end_are_both_listed(cli: Cli) -> None:
+    first = cli.send()
+    other = cli.send()
+    twin = str(UUID(hex=other.replace("-", "")[:20] + first.replace("-", "")[:12]))
+    for table, column in (("messages", "id"), ("contents", "message_id"), ("deliveries", "message_id")):
+        cli.sql(f"UPDATE pillarbox.{table} SET {column} = %s WHERE {column} = %s", twin, other)
+    said = cli("queue", "cancel", first.replace("-", "")[:12], code=1).err
+    assert f"{first} begins with it" in said
+    assert f"{twin} ends with it" in said
+    assert facts(cli, first) == facts(cli, twin) == [("queued", 0, None)]
+
+
+def test_the_end_of_an_id_is_looked_for_in_the_primary_key(cli: Cli) -> None:
+    cli.json("send", "--from", "a@b.example", "--to", "c@d.example", "--count", "3000")
+    cli.sql("VACUUM ANALYZE pillarbox.messages")
+    query = QUERIES["find_recent"].replace("$1", "'0c2f0c3d7a11'").replace("$2", "100000")
+    plan = "\n".join(line for (line,) in cli.sql(f"EXPLAIN {query}"))
+    assert "Index Only Scan Backward using messages_pkey" in plan
+
+
+def test_lists_on_a_terminal_print_ids_that_commands_take(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = cli.send(), cli.send()
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    shown = cli("queue", "list").out
+    assert old not in shown
+    assert {short_id(UUID(old)), short_id(UUID(new))} <= set(shown.split())
+    monkeypatch.setattr(messages, "RECENT", 1)  # only the newest is found by its end
+    shown = cli("queue", "list").out
+    assert {old, short_id(UUID(new))} <= set(shown.split())
 
 
 @pytest.mark.req("REQ-QUEUE-U002")

@@ -87,6 +87,15 @@ SELECT id FROM pillarbox.messages WHERE tenant_id = $1 AND id >= $2 AND id < $3 
 -- The ids of messages in [$1, $2], at most a few: to complete the beginning of an id.
 SELECT id FROM pillarbox.messages WHERE id BETWEEN $1 AND $2 ORDER BY id LIMIT 5
 
+-- name: find_recent
+-- The ids among the newest $2 that end with $1 (lower case, no dashes), at most a few. Reads the primary key alone.
+SELECT id FROM (SELECT id FROM pillarbox.messages ORDER BY id DESC LIMIT $2::int) newest
+WHERE right(replace(id::text, '-', ''), length($1)) = $1 LIMIT 5
+
+-- name: oldest_recent
+-- The oldest of the newest $1 ids. No row: there are fewer.
+SELECT id FROM pillarbox.messages ORDER BY id DESC OFFSET $1::int - 1 LIMIT 1
+
 -- name: message
 -- One message as accepted, and what is left of its content; with $2 only if it is that tenant's.
 SELECT m.id, m.created_at, (SELECT name FROM pillarbox.tenants WHERE id = m.tenant_id) AS tenant, m.class,
@@ -129,6 +138,14 @@ SELECT at, n, kind, data FROM pillarbox.events WHERE message_id = $1 ORDER BY id
 -- name: states
 -- How many deliveries of these messages are in which state.
 SELECT state::text AS state, count(*) AS count FROM pillarbox.deliveries WHERE message_id = ANY ($1::uuid[]) GROUP BY state
+
+-- name: deferrals
+-- What deliveries of messages $1 wait for again, and why: those of one message each, those of several by reason.
+SELECT CASE WHEN cardinality($1::uuid[]) = 1 THEN d.recipient END AS recipient, d.reason, count(*) AS count,
+  max(d.attempts) AS attempts, min(d.next_attempt_at) AS next_attempt_at
+FROM pillarbox.deliveries d
+WHERE d.message_id = ANY ($1) AND d.state::text IN ('pending', 'queued') AND d.reason IS NOT NULL
+GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: select_deliveries
 -- Up to $2 deliveries in $1 states (of pending, queued, failed, held) of messages with ids in [$3, $4) that fit $5 tenant,
