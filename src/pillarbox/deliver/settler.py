@@ -94,7 +94,7 @@ class Settler:
         account = Account(
             [settlement for result in results for settlement in result.settlements],
             [(r.claimed.message.id, r.claimed.claim, r.conversation) for r in results if r.conversation],
-            [(r.claimed.message.id, kind, data) for r in results for kind, data in r.events],
+            [(r.claimed.message.id, r.claimed.claim, kind, data) for r in results for kind, data in r.events],
             [r.claimed.message.id for r in results if r.secret],
         )
         settled = await self._queue.settle(account)

@@ -79,11 +79,15 @@ class Key(NamedTuple):
 
 @dataclass(slots=True)
 class Account:
-    """A batch of settlements with the conversations worth keeping, and what happened on the way (kind, JSON)."""
+    """A batch of settlements with all that is written with them.
+
+    Conversations worth keeping (message, claim, lines); what happened on the way (message, claim, kind, JSON); messages
+    of secret classes, whose contents are dropped when nothing of them is left to send.
+    """
 
     settlements: Sequence[Settlement]
     conversations: Sequence[tuple[UUID, int, str]] = ()
-    events: Sequence[tuple[UUID, str, str]] = ()
+    events: Sequence[tuple[UUID, int, str, str]] = ()
     secret_messages: Sequence[UUID] = ()
 
 
@@ -147,7 +151,11 @@ class Queue(Protocol):
         ...
 
     async def settle(self, account: Account) -> set[Key]:
-        """Write outcomes; returns those that were still held. The rest had been taken away or settled before."""
+        """Write outcomes and all that belongs to them, or nothing; returns those that are written.
+
+        Written by this call, or by an earlier one with the same outcomes whose answer was lost. Claims of the rest had
+        been taken away: nothing of them is written.
+        """
         ...
 
     async def release(self, claims: Sequence[Claimed]) -> None:

@@ -106,8 +106,7 @@ class PostgresQueue:
     async def step_aside(self) -> None:
         keys = self._lanes.idle()
         if keys or not self._aside:
-            arguments = (self.worker, *(_columns(keys) or ([], [])))
-            if await self._database.fetch(QUERIES["step_aside"], *arguments):
+            if await self._database.fetch(QUERIES["step_aside"], self.worker, *_columns(keys, 2)):
                 self._aside = True
                 self._lanes.gave(keys)
 
@@ -119,14 +118,27 @@ class PostgresQueue:
     async def settle(self, account: Account) -> set[Key]:
         if not account.settlements:
             return set()
-        rows = await self._database.fetch(QUERIES["settle"], self.worker, *_settlements(account.settlements))
-        if account.conversations:
-            await self._database.execute(QUERIES["keep_conversations"], *_columns(account.conversations))
-        if account.events:
-            await self._database.execute(QUERIES["tell"], *_columns(account.events))
-        if account.secret_messages:
-            await self._database.execute(QUERIES["drop_secret_contents"], account.secret_messages)
-        return {Key(*row) for row in rows}
+        rows = await self._database.fetch(
+            QUERIES["settle"],
+            self.worker,
+            *_settlements(account.settlements),
+            *_columns(account.conversations, 3),
+            *_columns(account.events, 4),
+            account.secret_messages,
+        )
+        settled = {Key(*row) for row in rows}
+        if len(settled) < len(account.settlements):
+            settled |= await self._settled_before(account.settlements, settled)
+        return settled
+
+    async def _settled_before(self, settlements: Sequence[Settlement], settled: Set[Key]) -> set[Key]:
+        """Those that an earlier call has written whose answer was lost."""
+        left = [
+            (one.message_id, one.n, one.claim, one.outcome.verdict, one.reason, one.provider_id)
+            for one in settlements
+            if Key(one.message_id, one.n, one.claim) not in settled
+        ]
+        return {Key(*row) for row in await self._database.fetch(QUERIES["settled_before"], *_columns(left))}
 
     async def release(self, claims: Sequence[Claimed]) -> None:
         ids = [claimed.message.id for claimed in claims]
@@ -231,6 +243,8 @@ def _settlements(settlements: Sequence[Settlement]) -> list[list[Any]]:
     ])  # fmt: skip
 
 
-def _columns(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """Rows as one array per column."""
+def _columns(rows: Sequence[Sequence[Any]], width: int = 0) -> list[list[Any]]:
+    """Rows as one array per column; `width` columns if there are no rows."""
+    if not rows:
+        return [[] for _ in range(width)]
     return [list(column) for column in zip(*rows, strict=True)]

@@ -104,7 +104,6 @@ async def apply(database: Db, operation: Operation, keys: Keys, who: Who = PERSO
         await database.execute(QUERIES["wake"])
     else:
         rows = await database.fetch(QUERIES["finish"], *columns, takes, operation.to, operation.reason, event, data)
-        await database.execute(QUERIES["drop_secret_contents"], list({row["message_id"] for row in rows}))
     return [(row["message_id"], row["n"]) for row in rows]
 
 

@@ -194,7 +194,7 @@ SELECT message_id, n FROM changed
 
 -- name: finish
 -- End deliveries that are in $3 states as $4, for reason $5 (null: none), and tell it as event $6 with $7 as its data; and
--- tell customers with webhooks.
+-- tell customers with webhooks. Contents of secret classes are dropped when nothing of the message is left to send.
 WITH changed AS (
   UPDATE pillarbox.deliveries d
   SET state = $4::text::pillarbox.state, reason = $5::text, settled_at = now()
@@ -210,8 +210,11 @@ WITH changed AS (
   FROM changed c
   WHERE EXISTS (SELECT FROM pillarbox.webhook_endpoints e WHERE e.enabled AND e.tenant_id = c.tenant_id)
   HAVING count(*) > 0
+), dropped AS (
+  SELECT pillarbox._drop_secret_contents(ARRAY(SELECT DISTINCT message_id FROM changed))
 )
-SELECT message_id, n FROM changed WHERE (SELECT count(*) FROM customers) >= 0  -- so that they are told
+SELECT message_id, n FROM changed
+WHERE (SELECT count(*) FROM customers) >= 0 AND (SELECT count(*) FROM dropped) >= 0  -- so that both are carried out
 
 -- name: reschedule
 -- Let deliveries $2 of message $1 that were not tried yet wait until $3, or go at once if that has passed; tell it as an event
@@ -234,11 +237,7 @@ INSERT INTO pillarbox.events (message_id, kind, data) VALUES ($1, $2, $3::jsonb)
 
 -- name: drop_secret_contents
 -- Drop the bodies of secret classes among these messages once nothing of them is left to send.
-DELETE FROM pillarbox.contents c
-USING pillarbox.messages m, pillarbox.classes k
-WHERE c.message_id = ANY ($1::uuid[]) AND m.id = c.message_id AND k.name = m.class AND k.secret
-  AND NOT EXISTS (SELECT FROM pillarbox.deliveries d
-                  WHERE d.message_id = c.message_id AND d.state IN ('pending', 'queued', 'processing', 'held'))
+SELECT pillarbox._drop_secret_contents($1)
 
 -- name: wake
 -- Hint to the workers that something was queued.

@@ -193,8 +193,10 @@ UPDATE pillarbox.workers SET aside = false WHERE id = $1
 -- name: settle
 -- Write the outcomes of attempts whose claims are still held, and record the attempts: one array element per delivery.
 -- Returns what was settled; what is missing from the answer was lost to the reaper, or settled before. Only a delivery
--- in `processing` has a claim. Customers with webhooks are told in the same statement; where there are none, that is one look
--- into an empty index.
+-- in `processing` has a claim. Everything else that belongs to these outcomes is written by the same statement, so that all of
+-- it is there or nothing: conversations (messages $17, claims $18, lines $19) and events (messages $20, claims $21, kinds $22,
+-- data $23) of what was settled; the contents of messages of secret classes ($24) are dropped when nothing of them is left to
+-- send. Customers with webhooks are told; where there are none, that is one look into an empty index.
 WITH settled AS (
   UPDATE pillarbox.deliveries d
   SET state = r.state::pillarbox.state, reason = r.reason, retry = coalesce(r.retry, d.retry),
@@ -217,8 +219,18 @@ WITH settled AS (
   SELECT message_id, n, claim, $1::bigint, provider_id, ended_at - took, ended_at, verdict, reason, code, reply,
     provider_message_id
   FROM settled
+), kept AS (
+  INSERT INTO pillarbox.conversations (message_id, claim, lines)
+  SELECT c.message_id, c.claim, c.lines
+  FROM unnest($17::uuid[], $18::int8[], $19::text[]) AS c(message_id, claim, lines)
+  WHERE (c.message_id, c.claim) IN (SELECT message_id, claim FROM settled)
+  ON CONFLICT DO NOTHING
 ), told AS (
   INSERT INTO pillarbox.events (message_id, n, kind, data)
+  SELECT e.message_id, NULL::int2, e.kind, e.data
+  FROM unnest($20::uuid[], $21::int8[], $22::text[], $23::jsonb[]) AS e(message_id, claim, kind, data)
+  WHERE (e.message_id, e.claim) IN (SELECT message_id, claim FROM settled)
+  UNION ALL
   SELECT message_id, n, 'unknown', jsonb_build_object('claim', claim, 'reason', reason) FROM settled WHERE verdict = 'unknown'
 ), customers AS (
   SELECT pillarbox._tell_customers(
@@ -229,21 +241,23 @@ WITH settled AS (
   WHERE EXISTS (SELECT FROM pillarbox.webhook_endpoints WHERE enabled)
     AND EXISTS (SELECT FROM pillarbox.webhook_endpoints e WHERE e.enabled AND e.tenant_id = s.tenant_id)
   HAVING count(*) > 0
+), dropped AS (
+  SELECT pillarbox._drop_secret_contents(ARRAY(SELECT DISTINCT message_id FROM settled WHERE message_id = ANY ($24::uuid[])))
+  WHERE cardinality($24::uuid[]) > 0
 )
-SELECT message_id, n, claim FROM settled WHERE (SELECT count(*) FROM customers) >= 0  -- so that they are told
+SELECT message_id, n, claim FROM settled
+WHERE (SELECT count(*) FROM customers) >= 0 AND (SELECT count(*) FROM dropped) >= 0  -- so that both are carried out
 
--- name: keep_conversations
--- Store the conversations of attempts that were not plainly accepted.
-INSERT INTO pillarbox.conversations (message_id, claim, lines)
-SELECT * FROM unnest($1::uuid[], $2::int8[], $3::text[])
-ON CONFLICT DO NOTHING
-
--- name: drop_secret_contents
--- Drop the bodies of secret classes once nothing of the message is left to send.
-DELETE FROM pillarbox.contents c
-WHERE c.message_id = ANY ($1::uuid[])
-  AND NOT EXISTS (SELECT FROM pillarbox.deliveries d
-                  WHERE d.message_id = c.message_id AND d.state IN ('pending', 'queued', 'processing', 'held'))
+-- name: settled_before
+-- Of these deliveries (messages $1, numbers $2, claims $3), those whose outcome (verdicts $4, reasons $5, providers $6) is
+-- recorded already: by an earlier call whose answer was lost. The reaper's records name no provider.
+SELECT r.message_id, r.n, r.claim
+FROM unnest($1::uuid[], $2::int2[], $3::int8[], $4::text[], $5::text[], $6::int4[])
+  AS r(message_id, n, claim, verdict, reason, provider_id)
+WHERE EXISTS (
+  SELECT FROM pillarbox.attempts a
+  WHERE a.message_id = r.message_id AND a.n = r.n AND a.claim = r.claim AND a.verdict = r.verdict
+    AND a.reason IS NOT DISTINCT FROM r.reason AND a.provider_id IS NOT DISTINCT FROM r.provider_id)
 
 -- name: release
 -- Give claims back untouched: nothing of them was sent. Fenced like settling.
@@ -260,10 +274,6 @@ SET state = 'pending', reason = r.reason, claim = NULL, worker = NULL, claimed_a
                             (SELECT m.expires_at FROM pillarbox.messages m WHERE m.id = d.message_id))
 FROM unnest($1::uuid[], $2::int8[], $3::float8[], $4::text[]) AS r(message_id, claim, wait, reason)
 WHERE d.message_id = r.message_id AND d.claim = r.claim
-
--- name: tell
--- Record events of messages: what became of them on the way.
-INSERT INTO pillarbox.events (message_id, kind, data) SELECT * FROM unnest($1::uuid[], $2::text[], $3::jsonb[])
 
 -- name: release_strays
 -- Give back what worker $1 claimed but never learned of, because the answer was lost: everything but the claims in $2.
