@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.sender_headers import DOMAINS, UNCLEAR
 
 from pillarbox.accept.headers import sender_domains, subject_of
 from pillarbox.accept.smtp.actions import Envelope
 from pillarbox.accept.smtp.submission import received_value
+from pillarbox.errors import InvalidMail
 
 
 @pytest.mark.parametrize(
@@ -45,31 +48,30 @@ def test_any_header_has_a_subject_that_can_be_stored(value: bytes, encoded: bool
     assert not any(ord(one) < 32 or ord(one) == 127 for one in subject)
 
 
-@pytest.mark.parametrize(
-    ("header", "domains"),
-    [
-        (b"From: A <a@x.example>, b@y.example\r\nSender: c@z.example", ["x.example", "y.example", "z.example"]),
-        (b'FROM: "a@x.example"\r\n <b@y.example>', ["x.example", "y.example"]),
-        (b"From: a@x.example (b@y.example", ["x.example", "y.example"]),
-        (b"From: a@x.example@y.example", ["x.example", "y.example"]),
-        (b"From: a@", [""]),
-        (b"From: nobody", []),
-        (b"X-From: a@x.example\r\nReply-To: b@y.example", []),
-        (b"Resent-From: a@x.example\r\nFrom: b@y.example", ["x.example", "y.example"]),
-    ],
-)
-def test_domains_of_senders(header: bytes, domains: list[str]) -> None:
-    assert sender_domains(header + b"\r\n\r\nFrom: not@this.example\r\n") == domains
+@pytest.mark.parametrize(("header", "domains"), DOMAINS)
+def test_domains_of_senders(header: bytes, domains: set[str]) -> None:
+    found = sender_domains(header + b"\r\n\r\nFrom: not@this.example\r\n")
+    assert set(found) == domains
+    assert len(found) == len(domains)
+
+
+@pytest.mark.parametrize("header", UNCLEAR)
+def test_senders_about_which_readers_disagree(header: bytes) -> None:
+    with pytest.raises(InvalidMail) as caught:
+        sender_domains(header + b"\r\n\r\n")
+    assert (caught.value.code, caught.value.field) == ("bad_header", "raw")
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize("octets", [b"a", b"@", b"a@", b"<", b" ", b"\r\n ", b"=?", b"=?utf-8?q?", b'"', b"\\"])
 def test_no_header_takes_long(octets: bytes) -> None:
     """A hundred kilobytes of anything: linear work, where going back and forth would take minutes."""
     value = octets * (100_000 // len(octets))
-    began = time.perf_counter()
-    sender_domains(b"From: " + value + b"\r\n\r\n")
+    began = time.process_time()  # not of the clock, which runs on while others compute
+    with suppress(InvalidMail):
+        sender_domains(b"From: " + value + b"\r\n\r\n")
     subject_of(b"Subject: " + value + b"\r\n\r\n")
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 5
 
 
 def test_received() -> None:

@@ -462,5 +462,5 @@ def test_raw_mail_gets_what_it_lacks() -> None:
     added = f"Date: Sun, 01 Mar 2026 09:05:07 +0000\r\nMessage-ID: <{ID.hex}@example.com>\r\n".encode()
     bare = b"Subject: a\r\n\r\nDate: b\r\n"
     assert compose(mail(), Content(raw=bare)) == added + bare
-    assert compose(mail(), Content(raw=b"no header\rat all")) == added + b"\r\nno header\r\nat all"
+    assert compose(mail(), Content(raw=b"no header\nat all")) == added + b"\r\nno header\r\nat all"
     assert compose(mail(sender=""), Content(raw=bare)).count(b"@localhost>") == 1

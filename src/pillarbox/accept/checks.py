@@ -17,6 +17,7 @@ from typing import Any
 
 from pillarbox.accept.mail import Attachment, Mail, listed
 from pillarbox.errors import InvalidMail
+from pillarbox.model.raw_mail import has_bare_cr
 
 PRIORITIES = frozenset({"urgent", "normal", "bulk"})
 # What SMTP servers must take in one transaction (RFC 5321 4.5.3.1.8).
@@ -239,7 +240,10 @@ def _check_raw(mail: Mail) -> int:
         raise InvalidMail("empty", "raw", "the mail has no content", "give a whole RFC 5322 message")
     if b"\0" in raw:
         raise InvalidMail("control_character", "raw", "may not contain NUL")
-    return len(raw)
+    if has_bare_cr(raw):
+        raise InvalidMail("bare_cr", "raw", "a CR stands without LF", "end each line with CR LF, or with LF")
+    # Each LF alone becomes CR LF.
+    return len(raw) + raw.count(b"\n") - raw.count(b"\r\n")
 
 
 def _check_body(body: str | None, field: str) -> int:

@@ -16,6 +16,7 @@ from pillarbox.errors import NotAllowed
 from pillarbox.model import access
 from pillarbox.model.access import Principal, Scope, Tenant, check_allowed, require
 from pillarbox.model.delivery import LANES, ROLES
+from pillarbox.model.raw_mail import with_crlf
 from pillarbox.store.intake import Entry, Key, array
 
 _LANES = {name: number for number, name in enumerate(LANES)}
@@ -38,12 +39,13 @@ def item_for(principal: Principal, mail: Mail, received: str | None, source: str
     sender = _sender(mail, tenant)
     recipients = _recipients(mail)
     check_allowed(principal, sender, [address for address, _ in recipients], size)
-    if mail.raw is not None and (tenant.sender_domains or principal.sender_domains):
-        _check_from(principal, mail.raw)
+    raw = None if mail.raw is None else with_crlf(bytes(mail.raw))
+    if raw is not None:
+        check_from(principal, raw)
     roles: dict[str, str] = {}
     for address, role in recipients:
         roles.setdefault(address, role)  # the first mention of an address counts
-    entry = _entry(mail, tenant, sender, roles, size, received)
+    entry = _entry(mail, raw, tenant, sender, roles, size, received)
     numbered = [(n, ROLES[role], address) for n, (address, role) in enumerate(roles.items())]
     return Item(entry, numbered, source, None if entry.key is None else (tenant.id, entry.key))
 
@@ -57,10 +59,12 @@ def _sender(mail: Mail, tenant: Tenant) -> str:
     return tenant.default_sender or ""
 
 
-def _check_from(principal: Principal, raw: bytes) -> None:
-    """Who may send from some domains only may not show readers another one, either."""
-    for domain in set(sender_domains(raw)):
-        access.check_sender(principal, f"@{domain}", "From")
+def check_from(principal: Principal, raw: bytes) -> None:
+    """Raise if readers of a raw mail (with CRLF) are shown a sender in a domain that the principal may not use."""
+    tenant = principal.tenant
+    if principal.sender_domains or (tenant is not None and tenant.sender_domains):
+        for domain in sender_domains(raw):
+            access.check_sender(principal, f"@{domain}", "From")
 
 
 def _recipients(mail: Mail) -> list[tuple[str, str]]:
@@ -77,7 +81,9 @@ def _bare(mailbox: str) -> str:
     return mailbox[:-1].rpartition("<")[2] if mailbox[-1] == ">" else mailbox
 
 
-def _entry(mail: Mail, tenant: Tenant, sender: str, roles: dict[str, str], size: int, received: str | None) -> Entry:
+def _entry(
+    mail: Mail, raw: bytes | None, tenant: Tenant, sender: str, roles: dict[str, str], size: int, received: str | None
+) -> Entry:
     headers = {"Received": received} if received is not None else mail.headers
     metadata = None if mail.metadata is None else to_json(dict(mail.metadata))
     return Entry(
@@ -93,7 +99,7 @@ def _entry(mail: Mail, tenant: Tenant, sender: str, roles: dict[str, str], size:
         array(listed(mail.to)) if mail.to else "{}",
         array(listed(mail.cc)) if mail.cc else None,
         array(listed(mail.reply_to)) if mail.reply_to else None,
-        mail.subject or (subject_of(mail.raw) if mail.raw else ""),
+        mail.subject or (subject_of(raw) if raw else ""),
         to_json(dict(headers)) if headers else None,
         array(listed(mail.tags)) if mail.tags else None,
         metadata,
@@ -103,7 +109,7 @@ def _entry(mail: Mail, tenant: Tenant, sender: str, roles: dict[str, str], size:
         None if mail.idempotency_key is None else request_hash(mail),
         mail.text,
         mail.html,
-        None if mail.raw is None else bytes(mail.raw),
+        raw,
         to_json([attachment_fields(one) for one in mail.attachments]) if mail.attachments else None,
     )
 

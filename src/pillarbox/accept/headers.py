@@ -1,4 +1,4 @@
-"""A cheap look at a mail's header: its subject for lists, its senders for who is restricted."""
+"""What is read in the header section of a raw mail: its subject for lists, its senders where senders are restricted."""
 
 from __future__ import annotations
 
@@ -8,20 +8,27 @@ from email.errors import HeaderParseError
 from email.header import decode_header
 
 from pillarbox.accept.checks import MAX_LINE_OCTETS
+from pillarbox.accept.encoded_words import UnknownEncoding, readings, without_encoded_words
+from pillarbox.errors import InvalidMail
+from pillarbox.model.raw_mail import header_end, header_fields
+from pillarbox.model.shown_domains import shown_domains
 
-# A field with its folded lines. Searched in the header section alone, whose length is limited.
-_FIELD = rb"(?:\A|(?<=\n))%b[ \t]*+:((?:[^\r\n]++|\r?\n[ \t])*+)"
-_subject = re.compile(_FIELD % b"subject", re.IGNORECASE).search
-_from = re.compile(_FIELD % b"(?:from|sender|resent-from|resent-sender)", re.IGNORECASE).finditer
-# From the @ on, so that the search never goes back; in display names and comments, too.
-_domains = re.compile(r"@([^\s<>,;:()\"'@]*+)").findall
+_SENDERS = frozenset({b"from", b"sender", b"resent-from", b"resent-sender"})
+_subject = re.compile(rb"(?:\A|(?<=\n))subject[ \t]*+:((?:[^\r\n]++|\r\n[ \t])*+)", re.IGNORECASE).search
 _odd = re.compile(r"[\x00-\x1f\x7f]+")
-_folds = re.compile(r"\r?\n(?=[ \t])")
+_folds = re.compile(r"\r\n(?=[ \t])")
+# Control characters and other line ends than CRLF: some readers of mails break lines there.
+_breaks = re.compile("[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f\x85\u2028\u2029]").search
+# A quoted string, a comment, or text that is neither. A quote within a comment has no match, nor has a comment within
+# a comment: readers disagree on where such ones end.
+_token = re.compile(r'"(?:[^"\\]|\\.)*+"|\((?:[^()"\\]|\\[^"])*+\)|[^"()\\]++').match
+# From the @ on. Obsolete syntax allows blanks around it and around the dots of the domain.
+_domain = re.compile(r"@[ \t]*([^ \t<>(),;:\"'\\@]*+)([ \t]*\.)?").findall
 
 
 def subject_of(content: bytes) -> str:
-    """The subject, decoded and on one line; empty if there is none."""
-    head = _head(content)
+    """The subject, decoded and on one line; empty if there is none. The content has CRLF line ends."""
+    head = content[: header_end(content)]
     # Looking for the usual spelling takes a tenth of the time of looking for any.
     usual = 0 if head.startswith(b"Subject:") else max(head.find(b"\nSubject:"), 0)
     found = _subject(head, usual)
@@ -35,16 +42,63 @@ def subject_of(content: bytes) -> str:
 
 
 def sender_domains(content: bytes) -> list[str]:
-    """The domains of whatever in the fields that name a sender a reader may take for an address."""
-    return [one for found in _from(_head(content)) for one in _domains(found[1].decode("utf-8", "replace"))]
+    """The domains of all that readers may take for a sender's address; InvalidMail if readers may disagree about it.
+
+    The content has CRLF line ends. `pillarbox._sender_domains` in SQL has the same rules.
+    """
+    try:
+        head = content[: header_end(content)].decode()
+    except UnicodeDecodeError:
+        raise _unclear("is neither ASCII nor UTF-8") from None
+    fields = header_fields(content)
+    if fields is None:
+        raise _unclear("has a line that is no header field")
+    if fields and _breaks(head):
+        raise _unclear("contains control characters or line separators")
+    domains = (domain for field in fields if field.name in _SENDERS for domain in _domains(field.value.decode()))
+    return list(dict.fromkeys(domains))
 
 
-def _head(content: bytes) -> bytes:
-    end = content.find(b"\r\n\r\n")
-    if end >= 0:
-        return content[: end + 2]
-    end = content.find(b"\n\n")  # the line ends of many programs; they become CRLF when the mail leaves
-    return content if end < 0 else content[: end + 1]
+def _domains(value: str) -> Iterator[str]:
+    """The domains in the value of a field that names senders."""
+    for domain, more in _domain(_addresses(value)):
+        if more:
+            raise _unclear("has a domain with blanks in it")
+        yield domain
+    try:
+        texts = readings(value)
+    except UnknownEncoding:
+        raise _unclear("names a sender in an encoding that cannot be read") from None
+    for text in texts:
+        yield from shown_domains(text)
+
+
+def _addresses(value: str) -> str:
+    """The value without display names in quotes or encoded words, and without comments."""
+    value = without_encoded_words(value)
+    pieces = []
+    position = 0
+    while position < len(value):
+        token = _token(value, position)
+        if token is None:
+            raise _unclear("names a sender with unbalanced or nested quotes or comments")
+        position = token.end()
+        text = token[0]
+        if text[0] == '"':
+            text = '"'
+        elif text[0] == "(":
+            text = " "
+        pieces.append(text)
+    return "".join(pieces)
+
+
+def _unclear(what: str) -> InvalidMail:
+    return InvalidMail(
+        "bad_header",
+        "raw",
+        f"the header section {what}",
+        "senders are restricted to some domains here: write plain header fields of RFC 5322",
+    )
 
 
 def _decoded(text: str) -> str:

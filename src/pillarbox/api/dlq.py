@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import Query, Request
 from starlette.responses import Response
 
+from pillarbox.accept.leaving import is_restricted, may_leave
 from pillarbox.api.described import BODY, needs, problems
 from pillarbox.api.dlq_models import (
     DeadLetterFilter,
@@ -83,7 +85,8 @@ async def summarize_dead_letters(asked: Who, query: Annotated[DeadLetterFilter, 
     operation_id="reprocess_dead_letters",
     summary="Send dead letters again",
     description="Queues failed deliveries again, with a fresh count of attempts; their history stays. Those whose"
-    " content was dropped, or which have expired, are skipped. At most `limit` in one call: ask again while something"
+    " content was dropped, or which have expired, are skipped, and those that the key may not send: from or to domains"
+    " that are not its own. At most `limit` in one call: ask again while something"
     " is `left`.",
     response_model=Reprocessed,
     responses=problems(*BODY),
@@ -92,7 +95,10 @@ async def summarize_dead_letters(asked: Who, query: Annotated[DeadLetterFilter, 
 )
 async def reprocess_dead_letters(asked: Who, given: Reprocess) -> Response:
     manner = Manner(await _provider(asked, given.provider), given.provider, not given.reset_retry_count)
-    done = await change(asked.app.database, REPROCESS, _wanted(asked, given), manner, asked.who)
+    principal = asked.principal
+    permitted = partial(may_leave, principal) if is_restricted(principal) else None
+    wanted = _wanted(asked, given)
+    done = await change(asked.app.database, REPROCESS, wanted, manner, asked.who, permitted=permitted)
     return json_response(
         Reprocessed(
             dry_run=given.dry_run,

@@ -149,7 +149,9 @@ class Reprocessed(DeadLettersChanged):
     suppressed: Annotated[
         int, Field(description="Of those requeued: will fail again at once, their recipients being suppressed.")
     ]
-    skipped: Annotated[dict[str, int], Field(description="Cannot be sent: `content_purged`, `expired`.")]
+    skipped: Annotated[
+        dict[str, int], Field(description="Cannot be sent: `content_purged`, `expired`; may not: `not_allowed`.")
+    ]
 
 
 def shown(one: DeadMessage) -> DeadLetter:

@@ -13,6 +13,7 @@ from fastapi import Path
 from pydantic import Field
 from starlette.responses import Response
 
+from pillarbox.accept.leaving import check_leaving, is_restricted
 from pillarbox.api import shown
 from pillarbox.api.described import BODY, IdempotencyKey, needs, problems
 from pillarbox.api.fields import Moment, Strictly
@@ -27,9 +28,11 @@ from pillarbox.model.access import Scope
 from pillarbox.model.delivery import State, delivery_id
 from pillarbox.store import messages as store
 from pillarbox.store import operations
+from pillarbox.store.dlq import leaving
 
 if TYPE_CHECKING:
     from pillarbox.accept.intake import Receipt
+    from pillarbox.api.door import Asked
     from pillarbox.model.message import Content
     from pillarbox.store.messages import Envelope
     from pillarbox.store.operations import Change
@@ -170,8 +173,17 @@ class NewTime(Strictly):
 async def reschedule_message(asked: Who, message_id: MessageId, when: NewTime) -> Response:
     envelope = await store.envelope_of(asked.app.database, message_id, asked.tenant.id)
     _check_time(when.send_at, envelope.expires_at)
+    if is_restricted(asked.principal):
+        await _check_leaving(asked, message_id)
     change = await operations.reschedule(asked.app.database, message_id, asked.tenant.id, when.send_at, asked.who)
     return _changes(message_id, change, "rescheduled")
+
+
+async def _check_leaving(asked: Asked, message_id: UUID) -> None:
+    """Raise unless the principal could hand this message over: to send it now is to send it."""
+    deliveries = await store.deliveries_of(asked.app.database, message_id, asked.tenant.id)
+    async for one in leaving(asked.app.database, [(message_id, each.n) for each in deliveries]):
+        check_leaving(asked.principal, one)
 
 
 def _check_time(send_at: datetime, expires_at: datetime | None) -> None:

@@ -22,6 +22,7 @@ from pillarbox.deliver.headers import (
     message_id_header,
 )
 from pillarbox.model.address import address_of
+from pillarbox.model.raw_mail import FIELD, as_sent, header_end
 
 if TYPE_CHECKING:
     from pillarbox.model.message import Attachment, Content, Message
@@ -40,7 +41,6 @@ _OVERLONG = re.compile(rb"=(?:20|09)(?=\r\n)(?<=[^\r\n]{77})")  # looks back las
 _BCC = re.compile(rb"^(?:resent-)?bcc[ \t]*:[^\n]*(?:\n|\Z)(?:[ \t][^\n]*(?:\n|\Z))*", re.IGNORECASE | re.MULTILINE)
 _DATE = re.compile(rb"^date[ \t]*:", re.IGNORECASE | re.MULTILINE)
 _MESSAGE_ID = re.compile(rb"^message-id[ \t]*:", re.IGNORECASE | re.MULTILINE)
-_FIELD = re.compile(rb"^[!-9;-~]+[ \t]*:", re.MULTILINE)
 
 
 def compose(message: Message, content: Content) -> bytes:
@@ -189,23 +189,18 @@ def _crlf(data: bytes) -> bytes:
 
 
 def complete(message: Message, raw: bytes) -> bytes:
-    """A raw message made legal and no more: CRLF, no Bcc, a Date and a Message-ID, how it came; signatures survive."""
-    raw = _crlf(raw)
-    end = _header_end(raw)
+    """A raw message made legal and no more: no Bcc, a Date and a Message-ID, how it came; signatures survive.
+
+    Its line ends were normalised when it was accepted, and stay as they are.
+    """
+    raw = as_sent(raw)
+    end = header_end(raw)
     head = raw[:end]
     kept = _BCC.sub(b"", head)
     added = _missing(message, kept)
     if kept == head and not added:
         return raw
     return b"".join([added, kept, raw[end:]])
-
-
-def _header_end(raw: bytes) -> int:
-    """Where the header section ends: after the CRLF of its last line."""
-    if raw.startswith(b"\r\n"):
-        return 0
-    end = raw.find(b"\r\n\r\n")
-    return len(raw) if end < 0 else end + 2
 
 
 def _missing(message: Message, head: bytes) -> bytes:
@@ -215,7 +210,7 @@ def _missing(message: Message, head: bytes) -> bytes:
     if not _MESSAGE_ID.search(head):
         fields += fold("Message-ID", [" " + message_id_header(message.id, message.sender)])
     # Text without any header would run into the fields put before it.
-    if fields and head and not _FIELD.search(head):
+    if fields and head and not FIELD.search(head):
         fields += "\r\n"
     return fields.encode()
 

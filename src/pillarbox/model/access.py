@@ -15,6 +15,7 @@ from functools import lru_cache
 
 from pillarbox.errors import InvalidMail, NotAllowed
 from pillarbox.model.address import ascii_domain
+from pillarbox.model.shown_domains import shown_domains
 
 # RFC 1035 2.3.4, less the root's own octet.
 MAX_DOMAIN_OCTETS = 253
@@ -125,12 +126,13 @@ def check_sender(principal: Principal, sender: str | None, field: str = "sender"
     mailbox = sender or tenant.default_sender
     if mailbox is None:
         raise InvalidMail("bad_address", field, "an address is missing", "write name@domain")
-    domain = domain_of(mailbox)
-    if tenant.sender_domains and not matches(domain, tenant.sender_domains):
+    # A display name must not show readers an address in another domain, either.
+    domains = {domain_of(mailbox), *map(_compared, shown_domains(mailbox))}
+    if tenant.sender_domains and not all(matches(domain, tenant.sender_domains) for domain in domains):
         raise NotAllowed(
             "sender_domain", field, "the tenant may not send from this domain", "send from one of its domains"
         )
-    if principal.sender_domains and not matches(domain, principal.sender_domains):
+    if principal.sender_domains and not all(matches(domain, principal.sender_domains) for domain in domains):
         raise NotAllowed(
             "sender_domain",
             field,

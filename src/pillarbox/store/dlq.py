@@ -26,6 +26,10 @@ LOOKED_AT = 10_000
 # Deliveries on a page, with all their attempts: some hundred kilobytes. A message more may have a hundred.
 MOST_ON_PAGE = 1000
 MOST_RECIPIENTS = 100
+# How much of a raw mail is read for its header section: four times what a mail that comes by SMTP may have.
+HEADER_OCTETS = 256 * 1024
+# So many are read at once: 25 MB at most.
+LEAVING_AT_ONCE = 100
 # Counting stops when so many were looked at: that takes some seconds; beyond it one need not know more than that.
 COUNTED = 100_000
 
@@ -44,6 +48,19 @@ class Letter:
     @property
     def key(self) -> Key:
         return self.message_id, self.n
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """From whom and to whom a delivery would leave; `head` begins with the header section of a raw mail.
+
+    `cut`: the mail goes on behind `head`.
+    """
+
+    sender: str
+    recipient: str
+    head: bytes | None
+    cut: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,3 +239,12 @@ async def provider_id(database: Database, name: str, tenant_id: int | None) -> i
     if found is None:
         raise NotFound(f"there is no provider {name!r} that is enabled: see `pillarbox provider list`")
     return int(found)
+
+
+async def leaving(database: Database, keys: Sequence[Key]) -> AsyncIterator[Leaving]:
+    """From whom and to whom deliveries would leave, in the order given."""
+    for start in range(0, len(keys), LEAVING_AT_ONCE):
+        some = keys[start : start + LEAVING_AT_ONCE]
+        columns = [message_id for message_id, _ in some], [n for _, n in some]
+        for row in await database.fetch(QUERIES["leaving"], *columns, HEADER_OCTETS):
+            yield Leaving(row["sender"] or "", row["recipient"] or "", row["raw"], bool(row["cut"]))

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from pillarbox.store import dlq
-from pillarbox.store.dlq import LOOKED_AT, QUERIES, Letter
+from pillarbox.store.dlq import LOOKED_AT, QUERIES, Leaving, Letter
 from pillarbox.store.messages import Filter
 from pillarbox.store.operations import AS_USUAL, BATCH, PERSON, Manner, Operation, Who, apply
 
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
+
+
+# What blocks a delivery that the key which asks may not send.
+NOT_ALLOWED = "not_allowed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +68,12 @@ async def change(
     manner: Manner = AS_USUAL,
     who: Who = PERSON,
     told: Callable[[int], None] = nobody_listens,
+    permitted: Callable[[Leaving], bool] | None = None,
 ) -> Change:
     """Reprocess or discard dead letters; `told` hears how many were changed, batch by batch.
 
-    What cannot be sent again is skipped. Beyond the limit, what is left is counted a little further, not to the end.
+    What cannot be sent again is skipped, and so is what may not be: what is not `permitted`. Beyond the limit,
+    what is left is counted a little further, not to the end.
     """
     result = Change()
     looked = 0
@@ -77,6 +83,8 @@ async def change(
             break
         looked += LOOKED_AT
         judged = await _judged(database, operation, letters)
+        if permitted is not None:
+            judged = await _permitted(database, judged, permitted)
         ready = [one for one in judged if one.blocked is None]
         result.skipped.update(one.blocked for one in judged if one.blocked is not None)
         room = len(ready) if wanted.limit is None else wanted.limit - result.changed
@@ -108,6 +116,17 @@ async def _judged(database: Database, operation: Operation, letters: Sequence[Le
     columns = [one.message_id for one in letters], [one.n for one in letters]
     rows = await database.fetch(QUERIES["judge"], *columns)
     return [Judged(one, *row) for one, row in zip(letters, rows, strict=True)]
+
+
+async def _permitted(
+    database: Database, judged: Sequence[Judged], permitted: Callable[[Leaving], bool]
+) -> list[Judged]:
+    """The same, with those blocked that may not leave."""
+    leaving = [one async for one in dlq.leaving(database, [one.letter.key for one in judged])]
+    return [
+        one if one.blocked or permitted(what) else one._replace(blocked=NOT_ALLOWED)
+        for one, what in zip(judged, leaving, strict=True)
+    ]
 
 
 def _batches(ready: Sequence[Judged]) -> Iterator[Sequence[Judged]]:

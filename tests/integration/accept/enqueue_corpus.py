@@ -86,6 +86,21 @@ def _contents() -> Iterator[Fields]:
             yield {"text": text, "html": html, "attachments": []}
     bare: Fields = {"text": None}
     yield from (bare | {"raw": raw} for raw in (b"", b"x", b"\0", b"a\0b", b"\xff\xfe"))
+    lines = (
+        b"a\r\nb",
+        b"a\nb\r\n",
+        b"\n",
+        b"\r\n\r\n",
+        b"\\r\\015\n",
+        b"\r",
+        b"a\rb",
+        b"\n\r",
+        b"a\r\r\nb",
+        b"\xff\r\xfe",
+    )
+    yield from (bare | {"raw": raw} for raw in lines)
+    # Counted as it travels, with CRLF.
+    yield from (bare | {"raw": b"x\n" * ((25 * 2**20 - 1026) // 3) + b"x" * more} for more in (0, 1, 2))
     # 1024 octets of overhead and two of subject
     yield from (bare | {"raw": b"x" * (25 * 2**20 - 1026 + more)} for more in (0, 1))
     for parts in ({"headers": {"X-A": "b"}}, {"attachments": [Attachment("a", b"")]}, {"reply_to": "a@b"}):

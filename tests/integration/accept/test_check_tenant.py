@@ -9,10 +9,13 @@ import asyncpg
 import pytest
 
 from pillarbox.accept.drivers import translated
+from pillarbox.accept.headers import sender_domains
 from pillarbox.errors import InvalidMail, NotAllowed, PillarboxError
 from pillarbox.model.access import Principal, Scope, Tenant, check_allowed
 from pillarbox.store import tenants
 from pillarbox.store.database import Database
+from tests.sender_headers import DOMAINS as DOMAINS_OF_HEADERS
+from tests.sender_headers import PYTHON_ONLY, UNCLEAR
 
 DOMAINS = ["shop.example", "*.shop.example", "Bücher.example", "*.δοκιμή.example", "straße.example"]
 SENDERS = [
@@ -23,6 +26,10 @@ SENDERS = [
     "a@δοκιμή.example", "a@x.δοκιμή.example", "a@x.xn--jxalpdlp.example", "a@x.ΔΟΚΙΜΉ.example", "a@straße.example",
     "a@strasse.example", "a@xn--strae-oqa.example", "a@_x.δοκιμή.example", "a@[127.0.0.1]", "a@.shop.example",
     "ü@shop.example", "a@пример.example", "a@shop.exämple",
+    "ceo@evil.example <a@shop.example>", "CEO @ evil.example <a@shop.example>", "a@evil <a@shop.example>",
+    "Ann @ Shop <a@shop.example>", "@shop <a@shop.example>", "a@shop.example. <a@shop.example>",
+    "ceo\uff20evil\u3002example <a@shop.example>", "ceo@\u200bevil.example <a@shop.example>",
+    "=?utf-8?q?ceo=40evil.example?= <a@shop.example>",
 ]  # fmt: skip
 
 
@@ -79,3 +86,61 @@ async def test_the_first_of_several_faults_is_the_same(database: Database) -> No
     expected = in_python(tenant, "a@x.example", ["b@x.example"] * 2, 6000)
     assert isinstance(expected, NotAllowed)
     assert told(await in_sql(database, tenant, "a@x.example", 2, 6000)) == told(expected)
+
+
+def shown_in_python(header: bytes) -> set[str] | str:
+    try:
+        return set(sender_domains(header))
+    except InvalidMail as error:
+        return str(error)
+
+
+async def shown_in_sql(database: Database, header: bytes) -> set[str] | str:
+    try:
+        return {row[0] for row in await database.fetch("SELECT * FROM pillarbox._sender_domains($1)", header)}
+    except asyncpg.PostgresError as error:
+        found = translated(error)
+        assert found
+        return str(found[0])
+
+
+async def test_senders_of_raw_mails(database: Database) -> None:
+    for header in [*(header for header, _ in DOMAINS_OF_HEADERS), *UNCLEAR]:
+        for raw in (header, header + b"\r\n", header + b"\r\n\r\nFrom: body@evil.example\r\n", b"\r\n" + header):
+            found = await shown_in_sql(database, raw)
+            if any(word in raw for word in PYTHON_ONLY) and not raw.startswith(b"\r\n"):
+                assert "encoding that cannot be read" in found
+            else:
+                assert found == shown_in_python(raw), raw
+
+
+async def enqueue(database: Database, raw: bytes) -> Any:
+    query = 'SELECT pillarbox.enqueue(sender => $1, "to" => ARRAY[$2], raw => $3, tenant => $4)'
+    return await database.fetchval(query, "a@shop.example", "b@x.example", raw, "shop")
+
+
+@pytest.mark.parametrize(
+    ("raw", "code", "field"),
+    [
+        (b"X: y\rFrom: ceo@evil.example\r\n\r\n", "bare_cr", "raw"),
+        (b"From: ceo@evil.example\n\n", "sender_domain", "From"),
+        (b"From: =?utf-8?q?ceo=40evil.example?= <a@shop.example>\n\n", "sender_domain", "From"),
+        (b"From: a@shop.example\nResent-Sender: ceo@evil.example\n\n", "sender_domain", "From"),
+        (b"nonsense\nFrom: a@shop.example\n\n", "bad_header", "raw"),
+    ],
+)
+async def test_sql_refuses_raw_mails_from_elsewhere(database: Database, raw: bytes, code: str, field: str) -> None:
+    await tenants.add_tenant(database, "shop", sender_domains=["shop.example"])
+    with pytest.raises(asyncpg.PostgresError) as caught:
+        await enqueue(database, raw)
+    assert (caught.value.constraint_name, caught.value.column_name) == (code, field)  # type: ignore[attr-defined]
+    assert caught.value.hint  # type: ignore[attr-defined]
+    assert await database.fetchval("SELECT count(*) FROM pillarbox.messages") == 0
+
+
+async def test_sql_stores_what_is_sent(database: Database) -> None:
+    await tenants.add_tenant(database, "shop", sender_domains=["shop.example"])
+    await enqueue(database, b"From: a@shop.example\n\n\xff\\r\\015\r\nb\n")
+    assert await database.fetchval("SELECT raw FROM pillarbox.contents") == (
+        b"From: a@shop.example\r\n\r\n\xff\\r\\015\r\nb\r\n"
+    )

@@ -51,6 +51,16 @@ LEFT JOIN LATERAL (SELECT expires_at FROM pillarbox.messages WHERE id = r.messag
 LEFT JOIN LATERAL (SELECT message_id FROM pillarbox.contents WHERE message_id = r.message_id LIMIT 1) c ON true
 ORDER BY r.place
 
+-- name: leaving
+-- From whom, to whom and with which header deliveries (messages $1, numbers $2) would leave: the first $3 bytes of a raw mail,
+-- and whether it has more; in the order given.
+SELECT m.sender, d.recipient, substr(c.raw, 1, $3) AS raw, octet_length(c.raw) > $3 AS cut
+FROM unnest($1::uuid[], $2::int2[]) WITH ORDINALITY AS r(message_id, n, place)
+LEFT JOIN LATERAL (SELECT recipient FROM pillarbox.deliveries WHERE message_id = r.message_id AND n = r.n LIMIT 1) d ON true
+LEFT JOIN LATERAL (SELECT sender FROM pillarbox.messages WHERE id = r.message_id LIMIT 1) m ON true
+LEFT JOIN LATERAL (SELECT raw FROM pillarbox.contents WHERE message_id = r.message_id LIMIT 1) c ON true
+ORDER BY r.place
+
 -- name: dead_messages
 -- Messages $1 in short, newest first.
 SELECT m.id, m.created_at, t.name AS tenant, m.class, coalesce(k.secret, false) AS secret, m.kind, m.lane, m.sender, m.subject, m.tags,
