@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 import asyncpg
 import pytest
 import pytest_asyncio
+from tests.harness import eventually
 
 import pillarbox.store.migrations as module
 from pillarbox.errors import SchemaMismatch, StoreError
 from pillarbox.store import lifecycle_schema
 from pillarbox.store.migrations import Migration, Series, available, check_schema, concurrent, migrate
-from tests.harness import eventually
 
 LAST = available()[-1].version
 BUILD = Migration(

@@ -105,10 +105,11 @@ class PostgresQueue:
 
     async def step_aside(self) -> None:
         keys = self._lanes.idle()
-        if keys or not self._aside:
-            if await self._database.fetch(QUERIES["step_aside"], self.worker, *_columns(keys, 2)):
-                self._aside = True
-                self._lanes.gave(keys)
+        if not keys and self._aside:
+            return
+        if await self._database.fetch(QUERIES["step_aside"], self.worker, *_columns(keys, 2)):
+            self._aside = True
+            self._lanes.gave(keys)
 
     async def _give(self, keys: Sequence[fairness.Key]) -> None:
         if keys:
