@@ -25,8 +25,9 @@ SMTP_SOURCE = Path("/usr/sbin/smtp-source")
 SESSIONS = 50
 OCTETS = 4096  # of a mail of smtp-source
 TOGETHER = {"worker": "up"}  # one process does it all; it counts as a worker
-APART = {"front door": "serve --roles api,smtp", "worker": "serve --roles worker"}
-FRONT = {"front door": "serve --roles api,smtp"}
+# `up` without its worker: `serve` takes no mail by SMTP without TLS and a login.
+APART = {"front door": "up", "worker": "serve --roles worker"}
+FRONT = {"front door": "up"}
 _place = re.compile(r"\s*(http|smtp)\s.*127\.0\.0\.1:(\d+)").match
 
 
@@ -57,7 +58,10 @@ async def installation(
     given = {"http": "127.0.0.1:0", "smtp": "127.0.0.1:0", "development": "on"}
     async with AsyncExitStack() as stack, harness.connected(url) as watch:
         for kind, command in commands.items():
-            child = await stack.enter_async_context(harness.pillarbox(bench, url, *command.split(), **given))
+            delivers = {"worker_enabled": "false" if kind == "front door" else "true"}
+            child = await stack.enter_async_context(
+                harness.pillarbox(bench, url, *command.split(), **given, **delivers)
+            )
             running.crew[kind] = child
             running.ports |= await _ports(child)
         if "worker" in commands:

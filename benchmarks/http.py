@@ -16,7 +16,7 @@ from benchmarks.report import Finding, Report, Table, compare, number, within
 
 ABOUT = f"""`POST /api/v1/messages` with mails of 4 KB (text and HTML) over {doors.SESSIONS} kept
 connections, one request at a time on each, from a client of our own in a process of its own. Pillarbox
-(`serve --roles api,smtp`, one process) knows the caller by an API key that it looks up for each request,
+(`up` without its worker, one process) knows the caller by an API key that it looks up for each request,
 and commits before it answers. The references run in the same kind of server (uvicorn, httptools, uvloop)
 and parse the same body into the same model; they ask for no key and store nothing: `FastAPI` returns a
 model as anyone would write it, `FastAPI, answer by hand` its JSON as a finished response. A server that

@@ -13,10 +13,10 @@ from benchmarks.report import Finding, Report, Table, compare, number
 
 ABOUT = f"""`smtp-source` of Debian's Postfix sends mails of 4 KB in {doors.SESSIONS} sessions, with a
 connection for each mail (as it does unless told otherwise) or with one for each session. Accepting:
-Pillarbox (`serve --roles api,smtp`, one process) commits to PostgreSQL before it answers, Postfix syncs
+Pillarbox (`up` without its worker, one process) commits to PostgreSQL before it answers, Postfix syncs
 each mail into its hold queue; the clock runs until the last answer. End to end: the same mails, accepted
 and relayed to an SMTP sink, until the last is there; Pillarbox with default settings as one process (`up`)
-and as two (`serve` by roles), Postfix set up as wide as it goes. All write a log line per mail. Sending to
+and as two (`up` without its worker, and `serve --roles worker`), Postfix set up as wide as it goes. All write a log line per mail. Sending to
 the sink itself, which stores nothing, is the limit of the load. CPU of `up` and of a relaying Postfix
 counts as worker."""
 EACH, KEPT = "a connection per mail", "connections kept"

@@ -51,9 +51,10 @@ async def enqueue(database: Database, *to: str, **arguments: Any) -> UUID:
 
 @asynccontextmanager
 async def opened(database_url: str, **settings: Any) -> AsyncIterator[App]:
-    """An app on a test's database, impatient by default."""
+    """An app on a test's database, impatient by default; in development without keys, as in `up`."""
     given = {"database_url": database_url, "log_level": "error", "log_format": "json"} | settings
-    async with open_app(load({}, overrides={name: str(value) for name, value in given.items()})) as app:
+    loaded = load({}, overrides={name: str(value) for name, value in given.items()})
+    async with open_app(loaded, keyless=loaded.is_development) as app:
         yield app
 
 

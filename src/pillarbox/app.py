@@ -96,6 +96,7 @@ class App:
     database: Database
     redactor: Redactor
     metrics: Metrics
+    keyless: bool = False  # whether clients on this machine need no key: in `up` only
     _intake: Intake | None = field(default=None, init=False, repr=False)
     _doorkeeper: Doorkeeper | None = field(default=None, init=False, repr=False)
     _http: HttpClient | None = field(default=None, init=False, repr=False)
@@ -119,7 +120,7 @@ class App:
                 self.database,
                 self.metrics,
                 failures=settings.auth_failures_per_minute,
-                development=settings.is_development,
+                development=self.keyless,
             )
         return self._doorkeeper
 
@@ -274,12 +275,17 @@ def smtp_settings(provider: Provider, connections: int) -> SmtpSettings:
 
 @asynccontextmanager
 async def open_app(
-    settings: Settings, *, start: bool = False, migrating: bool = False, patient: asyncio.Event | None = None
+    settings: Settings,
+    *,
+    start: bool = False,
+    migrating: bool = False,
+    keyless: bool = False,
+    patient: asyncio.Event | None = None,
 ) -> AsyncIterator[App]:
-    """Connect to the database and put together what every command needs; see `open_database`."""
+    """Connect to the database and put together what every command needs; see `open_database` and `App.keyless`."""
     async with open_database(settings, start=start, patient=patient) as database:
         await patiently(partial(_prepare, settings, database, migrating), patient)
-        app = await patiently(partial(_assemble, settings, database), patient)
+        app = await patiently(partial(_assemble, settings, database, keyless), patient)
         try:
             yield app
         finally:
@@ -298,12 +304,12 @@ async def _prepare(settings: Settings, database: Database, migrating: bool) -> N
         await prepare(connection, settings.lifecycle_schema)
 
 
-async def _assemble(settings: Settings, database: Database) -> App:
+async def _assemble(settings: Settings, database: Database, keyless: bool) -> App:
     given = settings.redaction_key
     key = given.reveal().encode() if given else await providers.redaction_key(database)
     redactor = Redactor(key)
     logs.configure(settings.log_format, settings.log_level, redactor)
-    return App(settings, database, redactor, Metrics())
+    return App(settings, database, redactor, Metrics(), keyless)
 
 
 def build_worker(app: App, queue: PostgresQueue, roster: Roster, wakeup: Wakeup) -> Worker:

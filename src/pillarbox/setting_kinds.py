@@ -11,13 +11,14 @@ import math
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
+from pillarbox.model.proxies import Network, parse_network
 from pillarbox.model.secret import Secret
 
 KEY_BYTES = 32  # AES-256 and HMAC-SHA-256 both want exactly this much
@@ -248,6 +249,18 @@ def _read_hosts(raw: object) -> tuple[str, ...]:
     return names
 
 
+def _read_networks(raw: object) -> tuple[Network, ...]:
+    parts = raw.split(",") if isinstance(raw, str) else raw
+    if not isinstance(parts, list | tuple) or not parts:
+        raise ValueError
+    return tuple(parse_network(_string(part)) for part in parts)
+
+
+def _show_networks(networks: Sequence[Network]) -> str:
+    """Networks as people write them: one address without its prefix length."""
+    return ", ".join(str(one).removesuffix(f"/{one.max_prefixlen}") for one in networks)
+
+
 def _read_listen_or_off(raw: object) -> str:
     return "off" if str(raw).strip().lower() == "off" else _read_listen(raw)
 
@@ -270,6 +283,10 @@ LISTEN = Kind("host:port, such as 127.0.0.1:8025 or [::1]:8025", _read_listen)
 LISTEN_OR_OFF = Kind("host:port, such as 127.0.0.1:1025 or [::1]:1025, or off", _read_listen_or_off)
 HOST = text("a host name or address, without a port", r"[^\s/@:\[\]]+|[0-9a-fA-F.]*(:[0-9a-fA-F.]*){2,}")
 HOSTS = Kind("host names separated by commas, without ports, or *", _read_hosts, ", ".join, empty=())
+NETWORKS = Kind(
+    "IP addresses and networks separated by commas, such as 10.0.0.7 or 10.0.0.0/8",
+    _read_networks, _show_networks, empty=(),
+)  # fmt: skip
 ADDRESS = text("one e-mail address such as noreply@example.com", r"[^\s@<>,]+@[^\s@<>,]+")
 MAILBOX = text("a sender such as Hub <no-reply@hub.example>", r"[^<>]*<[^\s@<>,]+@[^\s@<>,]+>|[^\s@<>,]+@[^\s@<>,]+")
 NAME = text("a name of small letters, digits and _", r"[a-z_][a-z0-9_]{0,62}")

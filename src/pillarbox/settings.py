@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pillarbox.errors import SettingsError
+from pillarbox.model.proxies import Network
 from pillarbox.model.secret import Secret
 from pillarbox.setting_kinds import (
     ADDRESS,
@@ -27,6 +28,7 @@ from pillarbox.setting_kinds import (
     LOCALE,
     MAILBOX,
     NAME,
+    NETWORKS,
     PATH,
     PATHS,
     PORT,
@@ -114,6 +116,12 @@ class Settings:
     http_keep_alive: float = setting("75s", duration("100ms"),
         "How long an idle connection is kept open.",
         "longer than the minute that proxies keep theirs, so that none is closed under a request")
+    trusted_proxies: tuple[Network, ...] = setting(None, NETWORKS,
+        "Proxies whose X-Forwarded-For or Forwarded header names the client, for limits and throttling alike.",
+        "anybody can write such a header", unset="none: a client is whoever is connected")
+    metrics_access: str = setting("key", one_of("key", "open"),
+        "Who may read /metrics: who has a key with the scope metrics, or with `open` everybody.",
+        "they name tenants and providers, and show how busy you are")
     log_format: str = setting("auto", one_of("auto", "console", "json"),
         "How log lines look.",
         "auto: readable on a terminal, JSON elsewhere")
@@ -182,7 +190,7 @@ class Settings:
         "After how long addresses that bounces and complaints put on a suppression list are taken off; off: never.",
         "who complained does not change their mind, and a mailbox that is gone seldom comes back")
     development: str = setting("auto", one_of("auto", "on", "off"),
-        "Whether clients on this machine may hand mail over without a key, as the tenant `default`.",
+        "Whether `up` gives full access to every process on this machine, without a key. `serve` never does.",
         "auto: with the embedded PostgreSQL, which nobody has in production")
     auth_failures_per_minute: int = setting("10", integer(1, 1_000_000),
         "Wrong tries at a key or login from one address before it must wait; an address may fail ten times as often.",
@@ -363,7 +371,7 @@ class Settings:
 
     @property
     def is_development(self) -> bool:
-        """Whether the door without a key is open to this machine."""
+        """Whether this is an installation for development: `up` asks clients on this machine for no key."""
         return self.development == "on" or (self.development == "auto" and self.database_url is None)
 
     @property

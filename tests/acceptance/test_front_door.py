@@ -43,14 +43,15 @@ async def database_url_with_fsync() -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def front_door(url: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, int]]:
-    """`pillarbox serve --roles smtp` on any port; killed with -9 at the end."""
+    """`pillarbox up` without its worker, SMTP on any port; killed with -9 at the end."""
     environment = os.environ | {
         "PILLARBOX_DATABASE_URL": url,
         "PILLARBOX_DEVELOPMENT": "on",
         "PILLARBOX_LOG_LEVEL": "warning",
+        "PILLARBOX_WORKER_ENABLED": "false",
     }
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "pillarbox", "serve", "--roles", "smtp", "--smtp", "127.0.0.1:0",
+        sys.executable, "-m", "pillarbox", "up", "--http", "127.0.0.1:0", "--smtp", "127.0.0.1:0",
         env=environment, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:

@@ -84,7 +84,8 @@ async def test_nothing_secret_leaves(
         for kind, twin in one.twins.items():
             twin.dials = Dials(status=401, body=one.says(kind))
         typed = await asyncio.to_thread(commands, database_url, list(one.mails))
-        async with one.api.nobody.session.get(one.api.nobody.url + "/metrics") as answer:
+        operator = {"Authorization": f"Bearer {one.api.admin.key}"}
+        async with one.api.nobody.session.get(one.api.nobody.url + "/metrics", headers=operator) as answer:
             metrics = {"/metrics": await answer.text(), "worker": one.app.metrics.render().decode()}
         await troubles.store_fails(one)
     kept, others = await tables(database)

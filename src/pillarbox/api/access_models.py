@@ -90,7 +90,7 @@ class KeyShown(BaseModel):
     """A key, without its secret."""
 
     name: str
-    tenant: Annotated[str | None, Field(description="Null: an administrator's.")]
+    tenant: Annotated[str | None, Field(description="Null: of the installation, for administrators or for metrics.")]
     prefix: Annotated[str, Field(description="By which it is named; the secret begins with `pbx_` and this.")]
     scopes: tuple[Scope, ...]
     sender_domains: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Who asks: a key, an administrator's session, or in development anybody on this machine."""
+"""Who asks: a key, an administrator's session, or in `up` every process on this machine."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pillarbox.api.forwarding import PROXIED
 from pillarbox.api.guard import ALWAYS_LOCAL, host_of_origin, is_loopback, name_of
 from pillarbox.errors import Unauthorized
-from pillarbox.model.access import Principal, Scope, Tenant, require, require_admin
+from pillarbox.model.access import Principal, Scope, Tenant, require, require_admin, require_metrics
 from pillarbox.store.admins import SESSION_PREFIX
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ async def let_in(request: HTTPConnection, app: App, scopes: Sequence[Scope]) -> 
 
 
 async def _recognise(request: HTTPConnection, app: App) -> Principal:
-    if "authorization" not in request.headers and is_here(request):
+    if needs_no_key(request, app):
         return await app.doorkeeper.development()
     token = bearer_of(request)
     enter = app.doorkeeper.by_session if token.startswith(SESSION_PREFIX) else app.doorkeeper.by_key
@@ -74,7 +75,7 @@ def bearer_of(request: HTTPConnection) -> str:
     given = request.headers.getlist("authorization")
     scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
     if scheme.lower() != "bearer":
-        raise Unauthorized("no key was given")
+        raise Unauthorized("no key was given: make one with `pillarbox key add`, send it as `Authorization: Bearer …`")
     return token.strip()
 
 
@@ -83,10 +84,21 @@ def peer_of(request: HTTPConnection) -> str:
     return request.client.host if request.client else ""
 
 
+def needs_no_key(request: HTTPConnection, app: App) -> bool:
+    """Whether a request is let in without a key: in `up`, from this machine, where no key was given."""
+    return app.keyless and "authorization" not in request.headers and is_here(request)
+
+
 def is_here(request: HTTPConnection) -> bool:
-    """Whether a request was made on this machine, for this machine, through no proxy, by no web page from elsewhere."""
+    """Whether a request seems to be made on this machine, for this machine, by no web page from elsewhere.
+
+    A proxy on this machine that rewrites Host and adds no header looks just the same. So this grants something in
+    `up` only, never in `serve`.
+    """
     headers = request.headers
-    if request.client is None or not is_loopback(request.client.host) or any(name in headers for name in FORWARDED):
+    if request.client is None or not is_loopback(request.client.host):
+        return False
+    if PROXIED in request.scope or any(name in headers for name in FORWARDED):
         return False
     return name_of(headers.get("host", "")) in ALWAYS_LOCAL and _is_page_of_ours(headers)
 
@@ -100,6 +112,12 @@ def _is_page_of_ours(headers: Headers) -> bool:
 
 
 async def check_operator(request: HTTPConnection, app: App) -> None:
-    """Raise unless whoever asks may know about all tenants: from this machine, or with an administrator's key."""
-    if not is_here(request) or "authorization" in request.headers:
+    """Raise unless whoever asks may know about all tenants: an administrator, or in `up` this machine."""
+    if not needs_no_key(request, app):
         await let_in(request, app, [Scope.ADMIN])
+
+
+async def check_metrics(request: HTTPConnection, app: App) -> None:
+    """Raise unless whoever asks may read the metrics."""
+    if app.settings.metrics_access != "open" and not needs_no_key(request, app):
+        require_metrics(await _recognise(request, app))

@@ -19,14 +19,16 @@ from starlette.routing import Mount, Route
 
 from pillarbox.api import page
 from pillarbox.api.accounts import AccountDoor
-from pillarbox.api.door import check_operator, is_here
+from pillarbox.api.door import check_metrics, check_operator, needs_no_key
 from pillarbox.api.feedback import FeedbackDoor
+from pillarbox.api.forwarding import Forwarding
 from pillarbox.api.guard import Front, Guard, is_loopback
 from pillarbox.api.problem_types import TYPES
 from pillarbox.api.problems import problem_of
 from pillarbox.api.protocol import Bounds, Connection
 from pillarbox.api.v1 import PLACE, Api
 from pillarbox.errors import NotFound, Refused, SchemaMismatch, StoreError
+from pillarbox.model.proxies import TrustedProxies
 from pillarbox.sockets import listen, show_address
 from pillarbox.store import catalog
 from pillarbox.store.migrations import check_schema
@@ -88,11 +90,12 @@ async def serve_until(stop: asyncio.Event, config: uvicorn.Config, listener: soc
 def _config(app: App, host: str) -> uvicorn.Config:
     settings = app.settings
     bounds = Bounds(settings.http_connections, settings.http_request_timeout)
+    proxies = TrustedProxies(settings.trusted_proxies)
     return uvicorn.Config(
-        Front(build(app, host), app.metrics, settings.http_concurrency),
+        Forwarding(Front(build(app, host), app.metrics, settings.http_concurrency), proxies),
         http=partial(Connection, bounds=bounds),  # type: ignore[arg-type]  # called like the class
         ws="none",
-        proxy_headers=False,  # who asks is who is connected: nobody chooses by a header whose failures are counted
+        proxy_headers=False,  # uvicorn would believe every proxy on this machine; see Forwarding
         timeout_keep_alive=settings.http_keep_alive,  # type: ignore[arg-type]  # any number will do
         log_config=None,
         log_level=logging.WARNING,
@@ -139,7 +142,7 @@ def build(app: App, host: str) -> Starlette:
 
 
 class Site:
-    """What is served. `private`: only this machine can reach it, so captured mails may be shown."""
+    """What is served. `private`: it listens on a loopback address, so captured mails may be shown to this machine."""
 
     def __init__(self, app: App, private: bool) -> None:
         self._app = app
@@ -161,15 +164,18 @@ class Site:
         return PlainTextResponse("ready\n")
 
     async def metrics(self, request: Request) -> Response:
-        await check_operator(request, self._app)
+        await check_metrics(request, self._app)
         return Response(self._app.metrics.render(), media_type=CONTENT_TYPE)
 
     async def status(self, request: Request) -> Response:
         await check_operator(request, self._app)
         numbers = await statistics(self._app.database)
-        shown = self._private and is_here(request)
-        mails = await catalog.list_captured(self._app.database, 10) if shown else None
+        mails = await catalog.list_captured(self._app.database, 10) if self._shows_captured(request) else None
         return HTMLResponse(page.status(numbers, mails))
+
+    def _shows_captured(self, request: Request) -> bool:
+        """Captured mails hold codes and links of others: no key opens them, only `up` on this machine."""
+        return self._private and needs_no_key(request, self._app)
 
     async def problems(self, request: Request) -> Response:
         """What problems mean: all of them, or the one that an answer named."""
@@ -179,7 +185,7 @@ class Site:
         return HTMLResponse(page.problems([name] if name else TYPES))
 
     async def captured(self, request: Request) -> Response:
-        if not (self._private and is_here(request)):
+        if not self._shows_captured(request):
             return _private_only()
         before = request.query_params.get("before", "")
         mails = await catalog.list_captured(
@@ -189,14 +195,14 @@ class Site:
 
     async def captured_mail(self, request: Request) -> Response:
         """The exact bytes; text/plain, so that a browser runs nothing of a hostile mail."""
-        if not (self._private and is_here(request)):
+        if not self._shows_captured(request):
             return _private_only()
         content = await catalog.captured_content(self._app.database, request.path_params["number"])
         return Response(content, media_type="text/plain")
 
 
 def _private_only() -> Response:
-    text = "captured mails are shown only when listening on this machine alone; use `pillarbox captured list`\n"
+    text = "captured mails are shown by `pillarbox up` to this machine only: use `pillarbox captured list`\n"
     return PlainTextResponse(text, 403)
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pillarbox.cli.demo import Demo
     from pillarbox.model.provider import Provider
 
+KEYLESS = "every process on this machine, a proxy included, has full access without a key (--require-key)"
 LISTENERS = {"smtp": "no login needed", "smtp_submission": "STARTTLS and login", "smtp_tls": "TLS and login"}
 
 
@@ -61,7 +62,8 @@ def banner(app: App, found: list[Provider], key: Path | None, demo: Demo | None,
             *_shown(places),
             ("database", place_of(settings)),
             ("data", str(settings.data_dir.resolve()) if embedded else None),
-            ("key", f"in {key} (the API on this machine needs none)" if key else None),
+            ("access", KEYLESS if app.keyless else None),
+            ("key", f"in {key}" if key else None),
             ("provider", _describe(using)),
             ("demo", demo.described() if demo else None),
             ("worker", _worker(settings)),

@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 Key = Annotated[str, typer.Argument(metavar="KEY", help="Its beginning as `key list` shows it, or its name.")]
 Scopes = Annotated[
     list[Scope] | None,
-    typer.Option("--scope", metavar="SCOPE", help="send (default), read, manage; may be repeated.", show_default=False),
+    typer.Option(
+        "--scope",
+        metavar="SCOPE",
+        help="send (default), read, manage; may be repeated. metrics: alone.",
+        show_default=False,
+    ),
 ]
 
 
@@ -55,6 +60,7 @@ async def add(
       send     hand mails over
       read     see the tenant's messages
       manage   cancel, reschedule, resend; the tenant's own keys and logins
+      metrics  read /metrics of the installation; such a key belongs to no tenant and does nothing else
 
     \b
     Examples:
@@ -62,10 +68,14 @@ async def add(
       pillarbox key add --tenant shop --name support --scope read --scope manage --expires 90d
       pillarbox key add --tenant lab --name staging --sender-domain lab.example --recipient-domain lab.example
       pillarbox key add --admin --name operations
+      pillarbox key add --scope metrics --name prometheus
     """
     if admin and (tenant or scope):
         raise typer.BadParameter("an administrator's key has no --tenant and no --scope")
-    owner = None if admin else tenant or "default"
+    for_metrics = scope == [Scope.METRICS]
+    if for_metrics and tenant:
+        raise typer.BadParameter("metrics are those of the whole installation: leave out --tenant")
+    owner = None if admin or for_metrics else tenant or "default"
     scopes = [Scope.ADMIN] if admin else scope or [Scope.SEND]
     async with given.app() as app:
         facts, secret = await access.add_key(
@@ -76,7 +86,7 @@ async def add(
         output.print_json(_public(facts) | {"key": secret.reveal()})
     else:
         print(secret.reveal())
-        output.note(f"made key {name} of {owner or 'the administrators'}; it is shown this once: keep it now")
+        output.note(f"made key {name} of {_owner(facts)}; it is shown this once: keep it now")
 
 
 async def list_(given: Given, tenant: Of = None, all_: All = False) -> None:
@@ -94,7 +104,7 @@ async def list_(given: Given, tenant: Of = None, all_: All = False) -> None:
         output.print_json([_public(one) for one in found])
         return
     rows = [
-        (_beginning(one), one.name, one.tenant or "(administrators)", joined(one.scopes), used(one.last_used_at),
+        (_beginning(one), one.name, one.tenant or f"({_owner(one)})", joined(one.scopes), used(one.last_used_at),
          output.when(one.expires_at), state(one.expires_at, one.revoked_at))
         for one in found
     ]  # fmt: skip
@@ -118,7 +128,7 @@ async def show(given: Given, key: Key, tenant: Of = None) -> None:
     output.say(Text.assemble((_beginning(found), "bold"), (f" ({found.name})", "dim")))
     output.pairs(
         [
-            ("tenant", found.tenant or "none: an administrator's"),
+            ("tenant", found.tenant or f"none: of the {_owner(found)}"),
             ("scopes", joined(found.scopes)),
             ("senders", joined(found.sender_domains) or "any"),
             ("recipients", joined(found.recipient_domains) or "any"),
@@ -143,12 +153,19 @@ async def revoke(given: Given, key: Key, tenant: Of = None, yes: options.Yes = F
         found = await _find(app, key, tenant)
         if found.revoked_at:
             raise NotPossible(f"{_beginning(found)} was revoked at {output.when(found.revoked_at)}")
-        options.confirm(f"Revoke the key {found.name} of {found.tenant or 'the administrators'}?", yes)
+        options.confirm(f"Revoke the key {found.name} of {_owner(found)}?", yes)
         await access.revoke_key(app.database, found.id)
     if given.json:
         output.print_json({"prefix": _beginning(found), "name": found.name, "revoked": True})
     else:
         output.say(f"revoked {found.name} ({_beginning(found)})")
+
+
+def _owner(key: KeyFacts) -> str:
+    """Whose it is: a tenant's, or of no tenant."""
+    if key.tenant is not None:
+        return key.tenant
+    return "administrators" if Scope.ADMIN in key.scopes else "installation"
 
 
 async def _find(app: App, word: str, tenant: str | None) -> KeyFacts:

@@ -57,13 +57,24 @@ WithDemo = Annotated[
 ]
 
 
-async def up(given: Given, demo: WithDemo = False) -> int:
+RequireKey = Annotated[
+    bool,
+    typer.Option(
+        "--require-key", help="Ask every client for a key, those on this machine, too; without SMTP on port 1025."
+    ),
+]
+
+
+async def up(given: Given, demo: WithDemo = False, require_key: RequireKey = False) -> int:
     """Start everything: database, HTTP, SMTP and a worker, until Ctrl-C.
 
     Without a database URL it runs a PostgreSQL of its own, kept in the data directory; with one it uses
     that. Either way the schema is brought up to date. Ctrl-C finishes what is in flight and exits; what
-    still waits is there next time. With its own PostgreSQL it also takes mail by SMTP on 127.0.0.1:1025,
-    from this machine and without a login.
+    still waits is there next time.
+
+    With its own PostgreSQL every process on this machine has full access to the HTTP API without a key, and
+    hands mail over by SMTP on 127.0.0.1:1025 without a login. To Pillarbox a proxy on this machine is such a
+    process, and so is everybody who comes through it: use --require-key before you put one in front, or `serve`.
 
     --demo also starts servers that behave like SendGrid, Amazon SES and Mailgun, and sends a mail through them
     every two seconds; some bounce, some are complained about. Nothing leaves the machine, and all of it ends with
@@ -73,6 +84,7 @@ async def up(given: Given, demo: WithDemo = False) -> int:
     Examples:
       pillarbox up
       pillarbox up --demo --data /tmp/demo
+      pillarbox up --require-key
       pillarbox up --data /tmp/second --http 127.0.0.1:8026 --smtp 127.0.0.1:1026
       PILLARBOX_DATABASE_URL=postgresql://mail@db.example/mail pillarbox up
     """
@@ -81,14 +93,16 @@ async def up(given: Given, demo: WithDemo = False) -> int:
     embedded = settings.database_url is None
     if demo and not embedded:
         raise SettingsError("--demo runs with Pillarbox's own PostgreSQL only: leave out --database-url")
-    if embedded and settings.is_development and settings.smtp is None:
+    keyless = settings.is_development and not require_key
+    if embedded and keyless and settings.smtp is None:
         settings = replace(settings, smtp=DEVELOPMENT_SMTP)
     stop = asyncio.Event()
     try:
         with foreground(), stopping(stop), _sole(settings.data_dir, embedded):
             if embedded:
                 output.note(f"starting PostgreSQL in {settings.data_dir / 'postgres'}")
-            async with open_app(settings, start=embedded, migrating=True, patient=None if embedded else stop) as app:
+            patient = None if embedded else stop
+            async with open_app(settings, start=embedded, migrating=True, keyless=keyless, patient=patient) as app:
                 await _run_all(app, stop, demo)
     except asyncio.CancelledError:
         return INTERRUPTED

@@ -27,6 +27,7 @@ class Scope(StrEnum):
     READ = "read"  # see the tenant's messages
     MANAGE = "manage"  # cancel, reschedule, resend; the tenant's own keys and logins
     ADMIN = "admin"  # the installation: tenants, all keys
+    METRICS = "metrics"  # read the metrics of the installation
 
 
 class Order(StrEnum):
@@ -63,7 +64,7 @@ class Principal:
 
     kind: str  # key, login or development
     name: str
-    tenant: Tenant | None  # None: an administrator's key, of the whole installation
+    tenant: Tenant | None  # None: a key of the whole installation, for administrators or for metrics
     scopes: frozenset[Scope]
     sender_domains: tuple[str, ...] = ()  # a further restriction by the key or login; empty: any
     recipient_domains: tuple[str, ...] = ()
@@ -81,6 +82,12 @@ def require_admin(principal: Principal) -> None:
     _check_scope(principal, Scope.ADMIN)
 
 
+def require_metrics(principal: Principal) -> None:
+    """Raise NotAllowed unless the principal may read the installation's metrics, as administrators may."""
+    if Scope.ADMIN not in principal.scopes:
+        _check_scope(principal, Scope.METRICS)
+
+
 def _check_scope(principal: Principal, scope: Scope) -> None:
     if scope not in principal.scopes:
         raise NotAllowed(
@@ -91,9 +98,7 @@ def _check_scope(principal: Principal, scope: Scope) -> None:
 
 def _tenant_of(principal: Principal) -> Tenant:
     if principal.tenant is None:
-        raise NotAllowed(
-            "no_tenant", principal.kind, "an administrator's key belongs to no tenant", "use a key of the tenant"
-        )
+        raise NotAllowed("no_tenant", principal.kind, "this key belongs to no tenant", "use a key of the tenant")
     return principal.tenant
 
 

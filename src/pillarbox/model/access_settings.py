@@ -54,11 +54,11 @@ def checked_domains(field: str, given: Sequence[str]) -> tuple[str, ...]:
 
 
 def checked_scopes(scopes: Collection[Scope], *, admin: bool) -> tuple[Scope, ...]:
-    """The scopes of a key, in their usual order; only an administrator's has `admin`, and it has no other."""
+    """The scopes of a key, in their usual order; one of no tenant (`admin`) has `admin` or `metrics`, and no other."""
     kept = tuple(scope for scope in Scope if scope in scopes)
-    if admin and kept != (Scope.ADMIN,):
-        _refuse("bad_scope", "scope", "an administrator's key has the scope admin alone")
-    if not admin and (not kept or Scope.ADMIN in kept):
+    if admin and kept not in ((Scope.ADMIN,), (Scope.METRICS,)):
+        _refuse("bad_scope", "scope", "a key of no tenant has the scope admin alone, or the scope metrics alone")
+    if not admin and (not kept or {Scope.ADMIN, Scope.METRICS} & set(kept)):
         _refuse("bad_scope", "scope", "a tenant's key has one or more of send, read and manage")
     return kept
 

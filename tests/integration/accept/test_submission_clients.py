@@ -1,4 +1,4 @@
-"""Clients that people use, against `pillarbox serve --roles smtp` as a process: swaks, curl, nodemailer, smtplib."""
+"""Clients that people use, against `pillarbox up` as a process: swaks, curl, nodemailer, smtplib."""
 
 from __future__ import annotations
 
@@ -48,8 +48,9 @@ def door(database_url: str, tmp_path: Path) -> Iterator[Door]:
         "PILLARBOX_DEVELOPMENT": "on",
         "PILLARBOX_SMTP_CERTIFICATE": str(issued.certificate),
         "PILLARBOX_SMTP_PRIVATE_KEY": str(issued.key),
+        "PILLARBOX_WORKER_ENABLED": "false",
     }
-    with process("serve", "--roles", "smtp", *listeners, env=env) as serving:
+    with process("up", "--http", "127.0.0.1:0", *listeners, env=env) as serving:
         printed = serving.wait_for("Ctrl-C")
         ports = {name: int(port) for name, port in re.findall(r"(smtp\w*) +127\.0\.0\.1:(\d+)", printed)}
         yield Door(cli, ca, ports, made["username"], made["password"])

@@ -301,28 +301,3 @@ async def test_only_administrators(api: Api) -> None:
 
     assert await tried(api.shop) == [403] * 4
     assert await tried(api.nobody) == [401] * 4
-
-
-# --- pages that tell about all tenants
-
-
-async def page(client: Client, path: str, **headers: str) -> int:
-    async with client.session.get(f"{client.url}{path}", headers=headers) as answer:
-        return answer.status
-
-
-@pytest.mark.parametrize("path", ["/", "/metrics"])
-async def test_what_tells_about_all_tenants_is_for_operators(api: Api, path: str) -> None:
-    assert await page(api.nobody, path) == 200
-    elsewhere = {"X-Forwarded-For": "10.0.0.1"}
-    assert await page(api.nobody, path, **elsewhere) == 401
-    assert await page(api.nobody, path, **elsewhere, Authorization=f"Bearer {api.shop.key}") == 403
-    assert await page(api.nobody, path, **elsewhere, Authorization=f"Bearer {api.admin.key}") == 200
-
-
-async def test_captured_mails_are_not_for_those_behind_a_proxy(database_url: str) -> None:
-    async with api_of(database_url, http_hosts="mail.example") as api:
-        assert await page(api.nobody, "/captured") == 200
-        for headers in ({"Host": "mail.example"}, {"X-Forwarded-For": "10.0.0.1"}):
-            assert await page(api.nobody, "/captured", **headers) == 403
-            assert await page(api.nobody, "/captured/1", **headers) == 403

@@ -58,7 +58,7 @@ async def serving(app: App) -> AsyncIterator[Site]:
 
 @pytest.fixture
 async def site(database_url: str) -> AsyncIterator[Site]:
-    async with opened(database_url, http="127.0.0.1:0") as app, serving(app) as site:
+    async with opened(database_url, http="127.0.0.1:0", development="on") as app, serving(app) as site:
         yield site
 
 
@@ -75,7 +75,7 @@ async def test_not_ready_when_the_schema_does_not_fit(site: Site, database: Data
 
 
 async def test_not_ready_when_the_database_is_away(database_url: str, database: Database) -> None:
-    async with opened(database_url, http="127.0.0.1:0") as app, serving(app) as site:
+    async with opened(database_url, http="127.0.0.1:0", development="on") as app, serving(app) as site:
         await app.database.close()
         assert (await site.get("/readyz"))[0] == 503
         assert (await site.get("/healthz"))[0] == 200
@@ -93,7 +93,7 @@ async def test_metrics(site: Site) -> None:
 
 async def test_the_status_page_tells_and_escapes(database_url: str, database: Database) -> None:
     await providers.add_provider(database, lambda: pytest.fail("no secret"), "capture", "capture", {})
-    async with working(database_url, http="127.0.0.1:0") as app, serving(app) as site:
+    async with working(database_url, http="127.0.0.1:0", development="on") as app, serving(app) as site:
         message_id = await enqueue(database, subject=HOSTILE)
         await settled(database, message_id, "sent")
         status, headers, body = await site.get("/")
@@ -152,7 +152,7 @@ def test_which_hosts_are_ours(listening: str, host: str, known: bool) -> None:
 
 async def test_captured_mails_stay_on_this_machine(database_url: str) -> None:
     """Without keys for the API, only a door that nobody else can reach shows mails."""
-    async with opened(database_url, http="0.0.0.0:0") as app, serving(app) as site:
+    async with opened(database_url, http="0.0.0.0:0", development="on") as app, serving(app) as site:
         assert (await site.get("/captured"))[0] == 403
         assert (await site.get("/captured/1"))[0] == 403
         assert (await site.get("/"))[0] == 200

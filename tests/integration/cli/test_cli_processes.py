@@ -133,11 +133,12 @@ def test_an_smtp_port_in_use_is_told(database_url: str, tmp_path: Path, listener
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         options = ("--database-url", database_url, "--http", "127.0.0.1:0", f"--{listener}", where)
-        with process("serve", *options, env=env) as serving:
+        with process("up" if listener == "smtp" else "serve", *options, env=env) as serving:
             assert serving.end() == 1
             assert f"error: {where} is in use: choose another with --{listener} HOST:PORT" in serving.output
             assert "Traceback" not in serving.output
             assert "serves" not in serving.output
+            assert "is up" not in serving.output
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_serve_refuses_what_makes_no_sense(database_url: str, options: tuple[str
         assert "Traceback" not in serving.output
 
 
-def test_serve_runs_the_roles_it_is_given(database_url: str) -> None:
+def test_serve_runs_the_roles_it_is_given(database_url: str, tmp_path: Path) -> None:
     with process("serve", "--database-url", database_url, "--http", "127.0.0.1:0") as serving:
         printed = serving.wait_for("worker registered")
         assert "serves: api, worker" in printed
@@ -169,13 +170,18 @@ def test_serve_runs_the_roles_it_is_given(database_url: str) -> None:
         assert "http" not in serving.wait_for("worker registered").partition("database")[0]
         serving.signal(signal.SIGTERM)
         assert serving.end() == 0
-    env = {"PILLARBOX_DEVELOPMENT": "on"}
-    options = ("--roles", "api,smtp", "--http", "127.0.0.1:0", "--smtp", "127.0.0.1:0")
+    issued = make_ca(tmp_path).issue()
+    env = {
+        "PILLARBOX_SMTP_CERTIFICATE": str(issued.certificate),
+        "PILLARBOX_SMTP_PRIVATE_KEY": str(issued.key),
+        "PILLARBOX_METRICS_ACCESS": "open",
+    }
+    options = ("--roles", "api,smtp", "--http", "127.0.0.1:0", "--smtp-submission", "127.0.0.1:0")
     with process("serve", "--database-url", database_url, *options, env=env) as serving:
-        with smtplib.SMTP("127.0.0.1", port_of(serving, "smtp")) as client:
-            client.sendmail("e@f.example", "g@h.example", "Subject: by SMTP\r\n\r\nhello\r\n")
+        with smtplib.SMTP("127.0.0.1", port_of(serving, "smtp_submission")) as client:
+            client.ehlo()
         metrics = urllib.request.urlopen(url_of(serving) + "metrics", timeout=10).read().decode()
-        assert 'pillarbox_smtp_messages_total{code="2xx",listener="smtp"} 1.0' in metrics
+        assert 'pillarbox_smtp_sessions_total{listener="smtp_submission"} 1.0' in metrics
         assert "worker registered" not in serving.output
         serving.signal()
         assert serving.end() == 0

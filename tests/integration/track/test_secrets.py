@@ -78,7 +78,9 @@ async def told_by_the_api(api: Api, message_id: str) -> dict[str, str]:
         "no mail": 422,
     }
     for path in ("/", "/metrics"):
-        async with api.nobody.session.get(api.nobody.url + path) as answer:
+        operator = {"Authorization": f"Bearer {api.admin.key}"}
+        async with api.nobody.session.get(api.nobody.url + path, headers=operator) as answer:
+            assert answer.status == 200
             answers[path] = await answer.read()  # type: ignore[assignment]
     return {name: f"{getattr(one, 'headers', '')} {getattr(one, 'content', one)!r}" for name, one in answers.items()}
 

@@ -71,8 +71,8 @@ class SmtpService:
             permit = await self._door.development()
         except Unauthorized:
             raise SettingsError(
-                f"smtp is {where}, but mail without a login is for development: use smtp_submission or smtp_tls,"
-                " or set development to on"
+                f"smtp is {where}, but mail without a login is for development, with `pillarbox up`:"
+                " use smtp_submission or smtp_tls"
             ) from None
         return Listener(name, (host, port), self._metrics, lambda: permit)
 

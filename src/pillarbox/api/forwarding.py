@@ -1,0 +1,32 @@
+"""Who the client of a request is: whoever is connected, or behind a trusted proxy whom it names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.datastructures import Headers
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from pillarbox.model.proxies import TrustedProxies
+
+# In the scope of a request that came through a trusted proxy.
+PROXIED = "pillarbox.proxied"
+
+
+class Forwarding:
+    """Replaces the client's address in requests of trusted proxies. All that looks at addresses comes after it."""
+
+    def __init__(self, app: ASGIApp, proxies: TrustedProxies) -> None:
+        self._app = app
+        self._proxies = proxies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        client = scope.get("client")
+        if client is not None and self._proxies.trusts(client[0]):
+            headers = Headers(scope=scope)
+            forwarded = headers.getlist("x-forwarded-for"), headers.getlist("forwarded")
+            scope["client"] = (self._proxies.client(client[0], *forwarded), client[1])
+            scope[PROXIED] = True
+        await self._app(scope, receive, send)

@@ -1,0 +1,86 @@
+"""Trusted proxies: when the client address that a proxy forwards is believed. Pure.
+
+Anybody can write `X-Forwarded-For`. Only a proxy that is named in `trusted_proxies` is believed, and of the list that it
+forwards only the part that trusted proxies have written: from the right, up to the first address that is none of theirs.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+# `for=192.0.2.1`, `for="[2001:db8::1]:4711"` in a Forwarded header (RFC 7239 4); values are tokens or quoted strings.
+_FOR = re.compile(r"(?i)(?:^|;)\s*for\s*=\s*(\"[^\"]*\"|[^;\s]*)\s*(?=;|$)")
+_WITH_PORT = re.compile(r"\[([^\]]*)\](?::\d+)?|([^:\[\]]+):\d+").fullmatch
+
+
+def parse_network(text: str) -> Network:
+    """`10.0.0.7`, `10.0.0.0/8` or `2001:db8::/32`; ValueError for anything else, and for bits beyond the prefix."""
+    return ipaddress.ip_network(text)
+
+
+def parse_address(text: str) -> Address | None:
+    """An IP address without its zone, an IPv4-mapped one as IPv4; None if it is no address."""
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+class TrustedProxies:
+    """The networks in which every address is a proxy of this installation."""
+
+    def __init__(self, networks: Sequence[Network]) -> None:
+        self._networks = tuple(networks)
+        self.trusts = lru_cache(maxsize=1024)(self._trusts)
+
+    def _trusts(self, peer: str) -> bool:
+        """Whether the address belongs to a trusted proxy."""
+        address = parse_address(peer)
+        return address is not None and any(address in network for network in self._networks)
+
+    def client(self, peer: str, x_forwarded_for: Sequence[str], forwarded: Sequence[str]) -> str:
+        """The address of the client behind `peer`; `peer` itself unless it is trusted and says who that is.
+
+        A proxy sets one of the two headers and may pass on what a client wrote in the other. If both are there and
+        name different clients, neither is believed.
+        """
+        if not self.trusts(peer):
+            return peer
+        lists = [_split(x_forwarded_for), [_forwarded_for(one) for one in _split(forwarded)]]
+        named = {self._nearest_client(peer, hops) for hops in lists if hops}
+        return named.pop() if len(named) == 1 else peer
+
+    def _nearest_client(self, peer: str, hops: Sequence[str]) -> str:
+        """The first address from the right that is no trusted proxy; what is no address ends the search."""
+        client = peer
+        for hop in reversed(hops):
+            address = parse_address(_without_port(hop))
+            if address is None:
+                break
+            client = str(address)
+            if not self.trusts(client):
+                break
+        return client
+
+
+def _split(fields: Sequence[str]) -> list[str]:
+    """The members of a header that is a list, over all its lines."""
+    return [member.strip() for line in fields for member in line.split(",")]
+
+
+def _forwarded_for(element: str) -> str:
+    """The node of one element of Forwarded; empty where there is none."""
+    found = _FOR.search(element)
+    return found[1].strip('"') if found else ""
+
+
+def _without_port(node: str) -> str:
+    found = _WITH_PORT(node)
+    return found[1] or found[2] or "" if found else node
