@@ -1,7 +1,8 @@
 """Trusted proxies: when the client address that a proxy forwards is believed. Pure.
 
-Anybody can write `X-Forwarded-For`. Only a proxy that is named in `trusted_proxies` is believed, and of the list that it
-forwards only the part that trusted proxies have written: from the right, up to the first address that is none of theirs.
+Anybody can write `X-Forwarded-For`. Only a proxy that is named in `trusted_proxies` is believed, and of the list that
+it forwards only the part that trusted proxies have written: from the right, up to the first address that is none of
+theirs.
 """
 
 from __future__ import annotations
