@@ -16,7 +16,8 @@ from pillarbox.testing.sink import read_records
 
 ABOUT = f"""10,000 mails of 4 KB a minute, at random moments around that rate, over {doors.SESSIONS} kept
 connections; accepted by HTTP (with an API key) or SMTP, delivered to an SMTP sink by a worker with default
-settings; in one process (`up`) or in two (`up` without its worker, and `serve --roles worker`). From acceptance: from the answer that says so
+settings; in one process (`up`) or in two (`up` without its worker, and `serve --roles worker`). From
+acceptance: from the answer that says so
 until the sink has the whole mail; from the request: from the moment it was due. CPU is that of Pillarbox's
 own processes as a share of one core, while mails come. Postfix relays the same mails, from the same client
 to the same sink."""

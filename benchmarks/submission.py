@@ -17,7 +17,8 @@ Pillarbox (`up` without its worker, one process) commits to PostgreSQL before it
 each mail into its hold queue; the clock runs until the last answer. End to end: the same mails, accepted
 and relayed to an SMTP sink, until the last is there; Pillarbox with default settings as one process (`up`)
 and as two (`up` without its worker, and `serve --roles worker`), Postfix set up as wide as it goes. All
-write a log line per mail. Sending to the sink itself, which stores nothing, is the limit of the load. CPU of `up` and of a relaying Postfix
+write a log line per mail. Sending to the sink itself, which stores nothing, is the limit of the load.
+CPU of `up` and of a relaying Postfix
 counts as worker."""
 EACH, KEPT = "a connection per mail", "connections kept"
 LIMIT, HELD, OURS = "sink, stores nothing", "Postfix, hold queue", "pillarbox"

@@ -44,7 +44,8 @@ Settings stand at its top level. An unknown name or a wrong value stops the star
 METRICS = """\
 `/metrics` of every process that listens for HTTP, in Prometheus' text format; it needs a key with the scope
 `metrics`, see [who may see the pages](http.md#who-may-see-the-pages). Each process counts what it does
-itself. The depth of the queue is read from the database every `worker_poll_interval`, by each worker: take the maximum over
+itself. The depth of the queue is read from the database every `worker_poll_interval`, by each worker:
+take the maximum over
 processes, not the sum. A process without a worker does not read it, and shows nothing or 0.
 """
 LABELS = """\
