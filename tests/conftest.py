@@ -17,6 +17,7 @@ import psycopg
 import pytest
 import pytest_asyncio
 import uvloop
+from hypothesis import settings
 
 from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres
@@ -26,6 +27,9 @@ from pillarbox.store.migrations import migrate
 # autovacuum would visit the template just when it is cloned, which PostgreSQL refuses.
 SERVER_OPTIONS = {"fsync": "off", "max_connections": "200", "autovacuum": "off", "max_wal_size": "128MB"}
 TEMPLATE = "pillarbox_template"
+# How long an example may take depends on the machine, and no test may.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

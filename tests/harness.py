@@ -15,6 +15,7 @@ from pillarbox.store import providers
 from pillarbox.store.database import Database
 from pillarbox.testing import SmtpServer
 from pillarbox.testing.twins import Twin
+from tests import PATIENCE
 
 SENDER = "Sender <sender@shop.example>"
 
@@ -68,10 +69,10 @@ async def working(database_url: str, **settings: Any) -> AsyncIterator[App]:
             yield app
         finally:
             stop.set()
-            await asyncio.wait_for(task, 60)
+            await asyncio.wait_for(task, PATIENCE)
 
 
-async def eventually(condition: Callable[[], Awaitable[Any]], seconds: float = 20) -> Any:
+async def eventually(condition: Callable[[], Awaitable[Any]], seconds: float = PATIENCE) -> Any:
     """Wait until the condition holds; returns what it returned."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not (value := await condition()):
@@ -89,7 +90,7 @@ async def states(database: Database, message_id: UUID) -> list[str]:
     return [row["state"] for row in await deliveries(database, message_id)]
 
 
-async def settled(database: Database, message_id: UUID, *wanted: str, seconds: float = 20) -> list[Any]:
+async def settled(database: Database, message_id: UUID, *wanted: str, seconds: float = PATIENCE) -> list[Any]:
     """Wait until the deliveries have these states; returns them."""
 
     async def there() -> list[Any] | None:

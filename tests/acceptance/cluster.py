@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests import PATIENCE
 from tests.harness import eventually
 
 from pillarbox.store import providers
@@ -85,7 +86,7 @@ class Cluster:
         for worker in self.workers:
             worker.terminate()
         for worker in self.workers:
-            assert await asyncio.wait_for(worker.wait(), 60) == 0, "a stopped worker exits with 0"
+            assert await asyncio.wait_for(worker.wait(), PATIENCE) == 0, "a stopped worker exits with 0"
         self.workers.clear()
 
     async def _all_registered(self) -> None:
@@ -96,7 +97,7 @@ class Cluster:
             names = await database.fetch("SELECT name FROM pillarbox.workers WHERE reaped_at IS NULL")
             return pids <= {row["name"].rpartition(":")[2] for row in names}
 
-        await eventually(there, 60)
+        await eventually(there, PATIENCE)
         await database.close()
 
 

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests import PATIENCE
 from tests.harness import add_smtp, eventually
 
 from pillarbox.store.database import Database
@@ -125,7 +126,7 @@ async def crew(database: Database, url: str, wire: Wire, directory: Path, count:
         one = Crew(url, directory / "workers.log")
         try:
             await asyncio.gather(*(one.start() for _ in range(count)))
-            await eventually(lambda: _alive(database, count), 60)
+            await eventually(lambda: _alive(database, count), PATIENCE)
             yield one
         finally:
             await one.end()
@@ -157,7 +158,7 @@ async def write(database: Database, lane: Lane, n: int, **arguments: Any) -> Non
     await database.execute(f"SELECT pillarbox.enqueue({names})", *given.values())
 
 
-async def drained(database: Database, seconds: float = 60) -> None:
+async def drained(database: Database, seconds: float = PATIENCE) -> None:
     """Wait until nothing is left to do; makes deferred mails due."""
 
     async def done() -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import aiohttp
+from tests import PATIENCE
 from tests.harness import add_smtp, attempts, deliveries, eventually, working
 from tests.integration.api.api_helpers import Client, new_key, serving
 
@@ -134,4 +135,4 @@ async def smtp_door(app: App) -> AsyncIterator[int]:
         yield ready.result()
     finally:
         stop.set()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, PATIENCE)

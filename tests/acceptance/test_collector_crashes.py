@@ -7,6 +7,7 @@ import signal
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
+from tests import PATIENCE
 from tests.harness import eventually
 from tests.integration.lifecycle.collector_helpers import accounts, mailed, outcomes, running, until
 from tests.integration.lifecycle.lifecycle_helpers import install
@@ -71,9 +72,9 @@ async def test_postgresql_restarted(stoppable: EmbeddedPostgres, store: Database
         await one.says("the store is away")
         await asyncio.to_thread(stoppable.start)
         await eventually(lambda: all_mailed(store, 2000), 120)
-        await eventually(lambda: listening(store), 60)
+        await eventually(lambda: listening(store), PATIENCE)
         await accounts(store, 5, prefix="later")
-        await eventually(lambda: all_mailed(store, 2005), 60)
+        await eventually(lambda: all_mailed(store, 2005), PATIENCE)
         one.signal()
         assert await one.end() == 0
     counts = await mailed(store)

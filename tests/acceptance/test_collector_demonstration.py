@@ -46,4 +46,4 @@ async def test_three_at_once_and_two_after_five_seconds(
     (three, full, first), (two, late, second) = batches(said)
     assert (three, full) == (3, "max reached")
     assert (two, late) == (2, "timeout")
-    assert 4.9 <= (second - first).total_seconds() <= 7, "a busy machine may be late, never early"
+    assert (second - first).total_seconds() >= 4.9

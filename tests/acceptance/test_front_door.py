@@ -16,6 +16,7 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from tests import PATIENCE
 from tests.conftest import server_binaries
 
 from pillarbox.store.embedded import EmbeddedPostgres
@@ -64,7 +65,7 @@ async def front_door(url: str) -> AsyncIterator[tuple[asyncio.subprocess.Process
 
 async def _port(process: asyncio.subprocess.Process) -> int:
     assert process.stdout
-    while line := await asyncio.wait_for(process.stdout.readline(), 60):
+    while line := await asyncio.wait_for(process.stdout.readline(), PATIENCE):
         if found := re.search(rb"smtp +127\.0\.0\.1:(\d+)", line):
             return int(found[1])
     raise AssertionError("it never listened")
@@ -114,7 +115,7 @@ async def test_a_killed_front_door_loses_nothing_and_halves_nothing(database_url
         async with front_door(database_url_with_fsync) as (process, port):
             sending = [asyncio.create_task(client.send_all(port)) for client in clients]
             before = sum(len(client.answered) for client in clients)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 while sum(len(client.answered) for client in clients) < before + 200:
                     await asyncio.sleep(0.01)
             await asyncio.sleep(dice.uniform(0, 0.05))  # any moment will do

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 
 import pytest
+from tests import PATIENCE
 from tests.harness import add_smtp, attempts, enqueue, eventually, settled
 
 from pillarbox.queue.postgres import PostgresQueue
@@ -32,7 +33,7 @@ async def worker(database_url: str) -> AsyncIterator[asyncio.subprocess.Process]
     yield process
     process.send_signal(signal.SIGCONT)
     process.terminate()
-    assert await asyncio.wait_for(process.wait(), 30) == 0
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
 
 
 async def test_a_late_worker_neither_sends_nor_settles(database: Database, worker: asyncio.subprocess.Process) -> None:
@@ -45,7 +46,7 @@ async def test_a_late_worker_neither_sends_nor_settles(database: Database, worke
     async with SmtpServer(Faults(data=[slowly])) as server:
         await add_smtp(database, server)
         message_id = await enqueue(database)
-        await asyncio.wait_for(asked.wait(), 20)  # the server has been asked to take the content
+        await asyncio.wait_for(asked.wait(), PATIENCE)  # the server has been asked to take the content
         worker.send_signal(signal.SIGSTOP)
         reaper = PostgresQueue(database)
         await eventually(lambda: reaper.reap(10, 0.0))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import PATIENCE
 from tests.acceptance.crew import Crew, drained
 from tests.acceptance.fleet import SEALING
 from tests.harness import eventually
@@ -58,7 +59,7 @@ async def test_killed_workers_lose_nothing(database: Database, database_url: str
         await add_mails(database)
         worker = await crew.start(**WORKER)
         for share in (0.2, 0.5):
-            await eventually(lambda share=share: _arrived(received, int(share * MAILS)), 60)
+            await eventually(lambda share=share: _arrived(received, int(share * MAILS)), PATIENCE)
             await crew.kill(worker)
             worker = await crew.start(**WORKER)
         await drained(database)

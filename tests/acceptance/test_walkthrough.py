@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from tests import PATIENCE
 from tests.integration.cli.cli_helpers import Cli
 
 Row = dict[str, str]
@@ -42,7 +43,7 @@ def typed(url: str) -> Psql:
         typed = "SET search_path = lifecycle;\n\\pset expanded on\n\\pset format unaligned\n" + statements
         done = subprocess.run(
             [program or "", "--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1", url],
-            input=typed, capture_output=True, text=True, timeout=60,
+            input=typed, capture_output=True, text=True, timeout=PATIENCE,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return [*parsed(done.stdout)]
@@ -200,12 +201,12 @@ def test_notifications_arrive(url: str, typed: Psql) -> None:
         with psycopg.connect(url, autocommit=True) as listening:
             listening.execute("LISTEN token_insert")
             typed(RANDOM_ACCOUNT * 3)
-            assert len(list(listening.notifies(timeout=20, stop_after=3))) == 3
+            assert len(list(listening.notifies(timeout=PATIENCE, stop_after=3))) == 3
         return
     # What others insert, psql tells after the next statement; what the session itself inserts, too.
     statements = "SET search_path = lifecycle;\nLISTEN token_insert;\n" + RANDOM_ACCOUNT * 3 + ";\n"
     done = subprocess.run(
-        [program, "--no-psqlrc", url], input=statements, capture_output=True, text=True, timeout=60, check=True
+        [program, "--no-psqlrc", url], input=statements, capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     assert done.stdout.count('Asynchronous notification "token_insert" received from server process') == 3
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 from uuid import UUID
 
 import pytest
+from tests import PATIENCE
 from tests.contract.queues import (
     NewQueue,
     add_tenant,
@@ -292,7 +293,7 @@ async def test_many_workers_keep_every_lanes_order(new_queue: NewQueue, database
     rows = await database.fetch("SELECT message_id, seq FROM pillarbox.deliveries")
     race = Race(dict(rows), random.Random(seed))
     queues = [await new_queue() for _ in range(4)]
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*(race.run(queue) for queue in queues))
     assert len(race.begun) == 8
     for lane, seqs in race.begun.items():

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pytest
 import pytest_asyncio
+from tests import PATIENCE
 from tests.contract.transports import ADAPTERS, Desk
 
 from pillarbox.deliver.mime import compose
@@ -24,7 +25,7 @@ TEXT = "hello\r\n.\r\nend\r\n"
 async def desk(request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
     async with request.param() as ready:
         yield ready
-        await asyncio.wait_for(ready.transport.close(), 10)
+        await asyncio.wait_for(ready.transport.close(), PATIENCE)
 
 
 def parcel(*recipients: str, may_begin: Callable[[], bool] = lambda: True) -> Parcel:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
@@ -11,6 +10,7 @@ import asyncpg
 import psycopg
 import pytest
 import pytest_asyncio
+from tests import PATIENCE
 
 from pillarbox.model.access import Order
 from pillarbox.store import access, tenants
@@ -71,15 +71,11 @@ async def test_an_open_transaction_holds_up_the_migration_and_nobody_else(
     waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'pillarbox.tenants'::regclass"
     while not await other.fetchval(waiting):
         await asyncio.sleep(0.01)
-    slowest = 0.0
     for _ in range(3):
-        begun = time.monotonic()
         await other.fetchval(ENQUEUE, "default")
-        slowest = max(slowest, time.monotonic() - begun)
     assert not migration.done()
-    assert slowest < 5  # a second, and what a busy machine adds
     await transaction.commit()
-    assert [one.version for one in await asyncio.wait_for(migration, 30)] == [ACCESS]
+    assert [one.version for one in await asyncio.wait_for(migration, PATIENCE)] == [ACCESS]
     assert await other.fetchval("SELECT count(*) FROM pillarbox.messages") == 3 + 1 + 3
     await holder.close()
     await other.close()

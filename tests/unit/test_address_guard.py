@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from tests import PATIENCE
 
 from pillarbox.errors import RefusedAddress
 from pillarbox.track.address_guard import (
@@ -237,7 +238,7 @@ async def test_no_socket_is_made_for_a_private_address(inside: Any, host: str) -
     names = Names(1)
     async with aiohttp.ClientSession(connector=guarded_connector(GuardedResolver(False, names), 1)) as session:
         with pytest.raises((RefusedAddress, aiohttp.ClientError, OSError)):
-            async with asyncio.timeout(10), session.get(f"http://{host}:{port}/"):
+            async with asyncio.timeout(PATIENCE), session.get(f"http://{host}:{port}/"):
                 pass
     names.close()
     assert asked == []

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import PATIENCE
 
 from pillarbox import batching
 from pillarbox.batching import AGAIN, Batcher
@@ -90,7 +91,7 @@ async def test_a_statement_that_is_held_up_does_not_hold_up_the_others() -> None
     (slow,) = ask_all(batcher, ["slow"])
     await begun.wait()
     for number in range(5):  # the first of them waits a moment, the others find the way open
-        assert await asyncio.wait_for(batcher.ask(f"fast {number}"), 5) == f"fast {number}"
+        assert await asyncio.wait_for(batcher.ask(f"fast {number}"), PATIENCE) == f"fast {number}"
     release.set()
     assert await slow == "slow"
     assert await batcher.ask("after") == "after"
@@ -100,7 +101,7 @@ async def test_no_more_statements_at_once_than_allowed() -> None:
     statements = Statements()
     batcher: Batcher[Any, Any] = Batcher(statements.run, most=1, at_once=2)
     tasks = ask_all(batcher, range(100, 110))
-    await asyncio.wait_for(statements.begun(2), 5)
+    await asyncio.wait_for(statements.begun(2), PATIENCE)
     await asyncio.wait(tasks, timeout=3 * batching.PATIENCE)  # long enough for a third to start
     statements.open.set()
     results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -135,7 +136,7 @@ async def test_too_few_answers_are_an_error_and_no_endless_wait() -> None:
         return asked[1:]
 
     with pytest.raises(ValueError, match="shorter"):
-        await asyncio.wait_for(Batcher(run).ask("a"), 5)
+        await asyncio.wait_for(Batcher(run).ask("a"), PATIENCE)
 
 
 async def test_a_cancelled_caller_disturbs_nobody() -> None:
@@ -192,7 +193,7 @@ async def test_callers_do_not_hang_when_the_statement_is_cancelled() -> None:
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(Batcher(run).ask("a"), 5)
+        await asyncio.wait_for(Batcher(run).ask("a"), PATIENCE)
 
 
 @given(
@@ -202,7 +203,7 @@ async def test_callers_do_not_hang_when_the_statement_is_cancelled() -> None:
     st.integers(1, 3),
     st.sampled_from([0, batching.PATIENCE]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_caller_gets_its_own_answer(
     asked: list[tuple[int, int]], most: int, heaviest: int, at_once: int, patience: float
 ) -> None:

@@ -113,9 +113,9 @@ def test_a_class_that_is_made_of_a_value_is_an_error() -> None:
 
 @pytest.mark.parametrize("text", ["<a " + "{{ x }}" * 5000, "<a " + "{" * 20_000, "<" * 20_000, '<a "' + "<a" * 10_000])
 def test_hostile_source_takes_no_time(text: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     styled(".a { margin: 0 }", text)
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_classes_are_found() -> None:

@@ -145,7 +145,7 @@ def checked(world: World, ended: Result | BaseException) -> None:
         assert left == bool(world.got[settlement.n]), settlement
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(
     st.lists(st.sampled_from(DOES), max_size=6),
     st.lists(st.sampled_from(MAY), max_size=4),

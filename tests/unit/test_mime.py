@@ -13,7 +13,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pillarbox.deliver.mime import compose, message_id_header, needs_smtputf8
@@ -22,7 +22,6 @@ from pillarbox.model.message import Attachment, Content, Message
 
 ID = UUID("0192f0c1-2b3c-7d4e-8f50-61728394a5b6")
 AT = datetime(2026, 3, 1, 9, 5, 7, 123456, tzinfo=UTC)
-unhurried = settings(deadline=None)  # the library parses slowly on a busy machine
 Pair = tuple[str, str]  # display name, address
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 
@@ -135,7 +134,6 @@ def assert_same_content(parsed: EmailMessage, content: Content) -> None:
     assert inline == {f"<{a.content_id.strip('<>')}>" for a in content.attachments if a.content_id}
 
 
-@unhurried
 @given(contents)
 def test_any_content_parses_back(content: Content) -> None:
     data = compose(mail(), content)
@@ -146,7 +144,6 @@ def test_any_content_parses_back(content: Content) -> None:
         assert_same_content(parsed, content)
 
 
-@unhurried
 @given(pairs, st.lists(pairs, max_size=12), st.lists(pairs, max_size=3), st.lists(pairs, max_size=2))
 def test_any_mailboxes_parse_back(sender: Pair, to: list[Pair], cc: list[Pair], reply_to: list[Pair]) -> None:
     lists = {"to": [*map(written, to)], "cc": [*map(written, cc)], "reply_to": [*map(written, reply_to)]}
@@ -157,7 +154,6 @@ def test_any_mailboxes_parse_back(sender: Pair, to: list[Pair], cc: list[Pair], 
     assert mailboxes(data, "Reply-To") == reply_to
 
 
-@unhurried
 @given(line)
 @example("=?utf-8?q?not_a_word?=")
 @example("two  blanks   and\tmore" + " word" * 30)
@@ -170,7 +166,6 @@ def test_any_subject_parses_back(subject: str) -> None:
     assert parse(data)["Subject"] == subject
 
 
-@unhurried
 @given(line.filter(lambda value: "=?" not in value))
 @example("<mailto:u@example.com>, <https://example.com/" + "u" * 300 + ">")
 @example("{" + "j" * 3000 + "}")
@@ -204,7 +199,6 @@ def by_the_library(message: Message, content: Content) -> EmailMessage:
     return made
 
 
-@unhurried
 @given(tame, tame, st.lists(tame, min_size=1, max_size=4), prose, prose, st.lists(files, max_size=2))
 def test_equals_what_the_library_composes(
     subject: str, name: str, to: list[str], text: str, html: str, attached: list[Attachment]
@@ -354,7 +348,6 @@ def test_body_encoding(text: str, encoding: str) -> None:
     assert encoding == "7bit" or max(map(len, data.split(b"\r\n"))) <= 78
 
 
-@unhurried
 @given(st.text("a =é\t.\n", max_size=300))
 @example("============aaaaaaaaééééé ")
 def test_encoded_lines_stay_within_76(text: str) -> None:

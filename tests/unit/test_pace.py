@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox.route.pace import FIRST_HOLD, LONGEST_ASKED, LONGEST_HOLD, PAUSE, Pace
@@ -112,7 +112,6 @@ def test_it_grows_by_about_one_a_round(most: int) -> None:
     assert pace.limit >= min(most, before + 0.5)
 
 
-@settings(deadline=None)  # hundreds of rounds
 @given(MOST, st.integers(1, 8))
 def test_it_comes_back_whole(most: int, times: int) -> None:
     pace = Pace(most)

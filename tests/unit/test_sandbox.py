@@ -88,10 +88,10 @@ def test_values_have_no_attributes_and_no_methods(tmp_path: Path, source: str) -
 )
 def test_what_has_no_end_is_ended(tmp_path: Path, source: str) -> None:
     templates = one(tmp_path, text=source)
-    began = time.perf_counter()
+    began = time.process_time()
     error = failure(templates, {"x": list(range(1000)), "at": datetime.now(UTC)})
     assert error.part == "text"
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
 
 
 def test_the_number_of_steps_is_per_part(tmp_path: Path) -> None:

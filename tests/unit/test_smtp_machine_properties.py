@@ -55,7 +55,7 @@ def chunked(data: bytes, seed: int) -> list[bytes]:
 @pytest.mark.parametrize("kind", ["open", "starttls", "login"])
 @given(data=noise, seed=st.integers(0, 2**16))
 @example(data=b"EHLO x\r\nMAIL FROM:<a@x>\r\nRCPT TO:<b@y>\r\nDATA\r\n.\r\nNOOP\r\n", seed=0)
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_any_chunking_gives_the_same(kind: str, data: bytes, seed: int) -> None:
     whole, pieces, octets = session(kind), session(kind), session(kind)
     whole.feed(data)
@@ -81,7 +81,7 @@ def test_any_chunking_gives_the_same_around_every_bound_of_a_body(size: int) -> 
 
 
 @given(data=st.lists(noise, max_size=6))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_nothing_crashes_it_and_memory_is_bounded(data: list[bytes]) -> None:
     room = Room(500)
     one = session("open", room)
@@ -95,7 +95,7 @@ def test_nothing_crashes_it_and_memory_is_bounded(data: list[bytes]) -> None:
 
 
 @given(data=st.binary(max_size=3000))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_octets_as_a_mail(data: bytes) -> None:
     """What is accepted is what was sent, and only what keeps the rules is accepted."""
     one = Session(permit=Open())
@@ -108,7 +108,7 @@ def test_any_octets_as_a_mail(data: bytes) -> None:
 
 
 @given(line=st.binary(max_size=200), seed=st.integers(0, 2**16))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_argument_of_mail_and_rcpt(line: bytes, seed: int) -> None:
     one = session("open")
     one.feed(b"EHLO x\r\nMAIL FROM:" + line + b"\r\n")

@@ -11,6 +11,7 @@ import aiosmtplib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests import PATIENCE
 
 from pillarbox.testing.certificates import make_ca
 from pillarbox.testing.smtp import (
@@ -30,7 +31,7 @@ def client_of(server):
 
 
 def send_with_smtplib(server, content=MAIL, context=None, login=None, recipients=("b@x.test",)):
-    with smtplib.SMTP(server.host, server.port, timeout=10) as client:
+    with smtplib.SMTP(server.host, server.port, timeout=PATIENCE) as client:
         if context:
             client.starttls(context=context)
         if login:
@@ -110,7 +111,7 @@ async def test_takes_a_whole_pipeline_in_one_segment():
     assert server.violations == []
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 40), min_size=1), st.lists(st.sampled_from([b".", b"\r\n", b"x", b"\n.\n"])))
 def test_any_chunking_gives_the_same_mails(sizes, pieces):
     content = b"S: 1\r\n\r\n" + b"".join(pieces) + b"\r\n"

@@ -8,6 +8,7 @@ import ssl
 from itertools import cycle
 
 import pytest
+from tests import PATIENCE
 
 from pillarbox.testing.certificates import make_ca
 from pillarbox.testing.smtp import (
@@ -39,7 +40,7 @@ def client_of(server):
 
 
 def send_with_smtplib(server, content=MAIL, context=None, login=None, recipients=("b@x.test",)):
-    with smtplib.SMTP(server.host, server.port, timeout=10) as client:
+    with smtplib.SMTP(server.host, server.port, timeout=PATIENCE) as client:
         if context:
             client.starttls(context=context)
         if login:

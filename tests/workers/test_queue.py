@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tests import PATIENCE
 from tests.harness import enqueue
 
 from pillarbox.queue.postgres import PostgresQueue
@@ -24,7 +25,7 @@ async def test_select_for_update_skip_locked(database: Database) -> None:
         locked = "SELECT message_id FROM pillarbox.deliveries ORDER BY seq LIMIT 10 FOR UPDATE"
         rows = await open_elsewhere.fetch(locked)
         elsewhere = {row["message_id"] for row in rows}
-        here = {claimed.message.id for claimed in await asyncio.wait_for(queue.claim(100, 2**30, True), 5)}
+        here = {claimed.message.id for claimed in await asyncio.wait_for(queue.claim(100, 2**30, True), PATIENCE)}
     assert len(elsewhere) == 10
     assert here == ids - elsewhere
 

@@ -218,7 +218,7 @@ class Sink:
             await asyncio.sleep(0)
         await self._server.wait_closed()
 
-    async def wait_for(self, count: int, timeout: float = 10) -> None:
+    async def wait_for(self, count: int, timeout: float = 60) -> None:
         """Wait until so many mails were accepted."""
         async with asyncio.timeout(timeout):
             while self.count < count:

@@ -121,7 +121,7 @@ class SmtpServer:
 
     # waiting
 
-    async def wait_for(self, condition: Callable[[], bool], timeout: float = 10) -> None:
+    async def wait_for(self, condition: Callable[[], bool], timeout: float = 60) -> None:
         """Wait until a condition on this server holds; it is asked again after everything that happens."""
         try:
             async with asyncio.timeout(timeout):
@@ -130,7 +130,7 @@ class SmtpServer:
         except TimeoutError:
             raise TimeoutError(f"not within {timeout} s; {self._summary()}") from None
 
-    async def next_mail(self, timeout: float = 10) -> ReceivedMail:
+    async def next_mail(self, timeout: float = 60) -> ReceivedMail:
         """The first mail that was not given out by an earlier call."""
         await self.wait_for(lambda: bool(self._unread), timeout)
         return self._unread.popleft()

@@ -56,7 +56,7 @@ class RawClient:
 
 @asynccontextmanager
 async def raw_client(
-    host: str, port: int, *, tls: ssl.SSLContext | None = None, timeout: float = 10
+    host: str, port: int, *, tls: ssl.SSLContext | None = None, timeout: float = 60
 ) -> AsyncIterator[RawClient]:
     """A connection that ends, rudely, with the block; the whole block has this many seconds."""
     async with asyncio.timeout(timeout):

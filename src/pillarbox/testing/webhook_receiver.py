@@ -81,7 +81,7 @@ class WebhookReceiver:
         self._let_go.set()
         self._let_go = asyncio.Event()
 
-    async def wait_for(self, condition: Callable[[], bool], seconds: float = 20) -> None:
+    async def wait_for(self, condition: Callable[[], bool], seconds: float = 60) -> None:
         """Wait until the condition holds; looked at after every call."""
         async with asyncio.timeout(seconds):
             while not condition():

@@ -365,7 +365,6 @@ def _generated(count: int) -> list[Fields]:
     @settings(
         max_examples=count,
         database=None,
-        deadline=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )

@@ -18,6 +18,7 @@ from pillarbox.app import App, serve_smtp
 from pillarbox.errors import Unauthorized
 from pillarbox.model.secret import Secret
 from pillarbox.telemetry.metrics import Metrics
+from tests import PATIENCE
 from tests.harness import opened
 from tests.unit.smtp_sessions import Open
 
@@ -86,7 +87,7 @@ async def running(
         yield one
     finally:
         one.stop.set()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, PATIENCE)
 
 
 @dataclass
@@ -118,7 +119,7 @@ async def installed(database_url: str, **settings: Any) -> AsyncIterator[Install
             yield Installed(app, ready.result(), stop, task)
         finally:
             stop.set()
-            await asyncio.wait_for(task, 20)
+            await asyncio.wait_for(task, PATIENCE)
 
 
 class Client:
@@ -138,7 +139,7 @@ class Client:
         """The next reply, its lines joined; empty when the server has closed."""
         lines = []
         while True:
-            line = (await asyncio.wait_for(self.reader.readline(), 20)).decode()
+            line = (await asyncio.wait_for(self.reader.readline(), PATIENCE)).decode()
             lines.append(line)
             if line[3:4] != "-":
                 return "".join(lines)
@@ -158,7 +159,7 @@ class Client:
     async def gone(self) -> bool:
         """Whether the server closes the connection; reads what it still says."""
         try:
-            await asyncio.wait_for(self.reader.read(), 20)
+            await asyncio.wait_for(self.reader.read(), PATIENCE)
         except (ConnectionError, ssl.SSLError):
             return True
         return self.reader.at_eof()
@@ -184,5 +185,5 @@ async def connected(
 
 async def served(port: int) -> None:
     """An honest client gets a mail accepted, quickly."""
-    async with asyncio.timeout(5), connected(port) as honest:
+    async with asyncio.timeout(PATIENCE), connected(port) as honest:
         assert (await honest.mail()).startswith("250 2.0.0 accepted as ")

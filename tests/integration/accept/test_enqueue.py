@@ -22,6 +22,7 @@ from sqlalchemy.pool import NullPool
 from pillarbox import Attachment, Mail, enqueue, enqueue_many
 from pillarbox.accept import statements
 from pillarbox.errors import IdempotencyConflict, InvalidMail, UnknownName
+from tests import PATIENCE
 
 
 def mail(number: int = 1, **fields: Any) -> Mail:
@@ -365,7 +366,7 @@ class TestIdempotency:
 
 async def blocked(watcher: asyncpg.Connection, waiting: asyncpg.Connection) -> None:
     """Wait until the connection waits for a lock."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not await watcher.fetchval("SELECT cardinality(pg_blocking_pids($1))", waiting.get_server_pid()):
             await asyncio.sleep(0.005)
 

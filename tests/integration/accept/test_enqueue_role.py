@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from pillarbox import Mail, enqueue, enqueue_many
+from tests import PATIENCE
 
 MAIL = Mail(sender="shop@example.com", to="user@example.net", text="A body")
 
@@ -31,7 +32,7 @@ async def test_it_can_enqueue(application: asyncpg.Connection, connection: async
     heard = asyncio.Event()
     await connection.add_listener("pillarbox_wake", lambda *_: heard.set())
     await enqueue(application, MAIL)
-    await asyncio.wait_for(heard.wait(), 5)
+    await asyncio.wait_for(heard.wait(), PATIENCE)
     async with application.transaction():
         await enqueue_many(application, [MAIL, MAIL])
     assert await connection.fetchval("SELECT count(*) FROM pillarbox.messages") == 3

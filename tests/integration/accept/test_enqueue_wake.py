@@ -10,6 +10,7 @@ import asyncpg
 import pytest_asyncio
 
 from pillarbox import Mail, enqueue, enqueue_many
+from tests import PATIENCE
 
 MAIL = Mail(sender="shop@example.com", to="user@example.net", text="A body")
 THROTTLE = 0.01  # one hint in ten milliseconds at most
@@ -30,7 +31,7 @@ class Ear:
         # Notifications keep the order of commits: when this one is here, so are all before it.
         self._told.clear()
         await self.listener.execute("NOTIFY settled")
-        await asyncio.wait_for(self._told.wait(), 5)
+        await asyncio.wait_for(self._told.wait(), PATIENCE)
         return self.heard
 
 
@@ -80,7 +81,6 @@ async def test_a_burst_of_commits_gives_few(connection: asyncpg.Connection, ear:
         await enqueue(connection, MAIL)
     seconds = asyncio.get_running_loop().time() - start
     assert 1 <= await ear.settled() <= seconds / THROTTLE + 1
-    assert ear.heard < 200
 
 
 async def test_an_open_transaction_mutes_nobody(connection: asyncpg.Connection, database_url: str, ear: Ear) -> None:

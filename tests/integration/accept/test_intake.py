@@ -24,6 +24,7 @@ from pillarbox.model.delivery import delivery_id, parse_delivery_id
 from pillarbox.store import intake as store
 from pillarbox.store.database import Database
 from pillarbox.telemetry.metrics import Metrics
+from tests import PATIENCE
 from tests.integration.accept.enqueue_corpus import ONLY_THE_DATABASE, PLAIN, corpus
 from tests.integration.accept.intake_helpers import DEFAULT, count, mail, principal, rows_of
 from tests.integration.accept.test_enqueue import RICH
@@ -238,7 +239,7 @@ async def test_workers_are_woken_at_the_commit(intake: Intake, database: Databas
     async with database.listening({"pillarbox_wake": heard.set}):
         await intake.accept(principal(), mail(send_at=LATER))
         await intake.accept(principal(), mail())
-        await asyncio.wait_for(heard.wait(), 5)
+        await asyncio.wait_for(heard.wait(), PATIENCE)
 
 
 async def test_it_works_through_a_pooler(database_url: str) -> None:

@@ -20,6 +20,7 @@ from pillarbox.errors import IdempotencyConflict, InvalidMail, StoreError, Unkno
 from pillarbox.store.database import Database
 from pillarbox.store.retention import purge
 from pillarbox.telemetry.metrics import Metrics
+from tests import PATIENCE
 from tests.integration.accept.intake_helpers import add_tenant, count, mail, principal
 from tests.integration.accept.test_enqueue import RICH
 
@@ -130,7 +131,7 @@ async def test_a_key_in_an_open_transaction_holds_up_nobody_else(
     await transaction.start()
     await enqueue(connection, mail(idempotency_key=KEY))
     mails = [mail(1), mail(2, idempotency_key="mine"), mail(3, idempotency_key=KEY), mail(4)]
-    *others, waited, last = await asyncio.wait_for(intake.accept_many(principal(), mails), 10)
+    *others, waited, last = await asyncio.wait_for(intake.accept_many(principal(), mails), PATIENCE)
     assert all(isinstance(one, Receipt) for one in (*others, last))
     assert isinstance(waited, StoreError)
     assert "still open" in str(waited)
@@ -145,7 +146,7 @@ async def test_many_requests_with_a_key_in_an_open_transaction_wait_together(
     async with connection.transaction():
         await enqueue(connection, mail(idempotency_key=KEY))
         mails = [mail(n, idempotency_key=KEY) for n in range(20)]
-        answers = await asyncio.wait_for(intake.accept_many(principal(), mails), 10)
+        answers = await asyncio.wait_for(intake.accept_many(principal(), mails), PATIENCE)
     assert [type(one) for one in answers] == [StoreError] * 20
 
 

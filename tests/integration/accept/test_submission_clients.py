@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from pillarbox.testing.certificates import CertificateAuthority, make_ca
+from tests import PATIENCE
 from tests.integration.cli.cli_helpers import Cli, process
 
 NODE = Path(__file__).parents[3] / ".cache" / "node" / "node_modules"
@@ -63,7 +64,7 @@ def door(database_url: str, tmp_path: Path) -> Iterator[Door]:
 def run(*command: str, stdin: str | None = None) -> str:
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed")
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

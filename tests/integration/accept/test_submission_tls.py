@@ -20,6 +20,7 @@ from pillarbox.accept.smtp.tls import Certificate
 from pillarbox.errors import SettingsError
 from pillarbox.telemetry.metrics import Metrics
 from pillarbox.testing.certificates import CertificateAuthority, make_ca
+from tests import PATIENCE
 from tests.harness import eventually
 from tests.integration.accept.submission_helpers import ENVELOPE, MAIL, Client, Running, Shelf, connected, running
 from tests.unit.smtp_sessions import Open
@@ -110,7 +111,7 @@ async def test_an_eager_client(server: Running, ca: CertificateAuthority) -> Non
             client.writer.write(outgoing.read())
             said = b""
             while b"354" not in said:
-                incoming.write(await asyncio.wait_for(client.reader.read(65536), 10))
+                incoming.write(await asyncio.wait_for(client.reader.read(65536), PATIENCE))
                 said += _readable(talk)
             assert b"235 2.7.0" in said
 
@@ -182,7 +183,7 @@ async def chatter(client: Client) -> None:
 
 
 async def test_shutting_down_does_not_wait_for_handshakes(certificate: Certificate) -> None:
-    async with asyncio.timeout(5), running(certificate=certificate) as server:
+    async with asyncio.timeout(PATIENCE), running(certificate=certificate) as server:
         implicit = await asyncio.open_connection("127.0.0.1", server.ports["smtp_tls"])
         await eventually(lambda: _come(server, 1))
         async with connected(server.ports["smtp_submission"]) as asked:
@@ -208,7 +209,7 @@ async def test_a_mail_in_clear_before_starttls(certificate: Certificate) -> None
         shelf.gate.set()
         assert await client.gone()
     stop.set()
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, PATIENCE)
     assert len(shelf.mails) == 1
 
 

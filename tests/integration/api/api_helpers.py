@@ -16,6 +16,7 @@ from pillarbox.app import App
 from pillarbox.model.access import Scope
 from pillarbox.store import access, tenants
 from pillarbox.store.database import Database
+from tests import PATIENCE
 from tests.harness import opened
 
 MAIL = {"from": "Shop <hello@shop.example>", "to": ["ada@mail.example"], "subject": "Hello", "text": "Hi!"}
@@ -108,7 +109,7 @@ async def serving(app: App) -> AsyncIterator[str]:
         yield url.result().rstrip("/")
     finally:
         stop.set()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, PATIENCE)
 
 
 @asynccontextmanager

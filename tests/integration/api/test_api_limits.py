@@ -17,6 +17,7 @@ import aiohttp
 import pytest
 
 from pillarbox.api.protocol import MOST_HEAD
+from tests import PATIENCE
 from tests.harness import eventually
 from tests.integration.api.api_helpers import MAIL, Api, api_of
 
@@ -33,7 +34,7 @@ class Wire:
         self.writer.write(data)
         await self.writer.drain()
 
-    async def hear(self, seconds: float = 20) -> tuple[int, dict[str, str], bytes]:
+    async def hear(self, seconds: float = PATIENCE) -> tuple[int, dict[str, str], bytes]:
         """The next answer."""
         async with asyncio.timeout(seconds):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
@@ -42,7 +43,7 @@ class Wire:
             body = await self.reader.readexactly(int(headers.get("content-length", 0)))
         return int(status.split()[1]), headers, body
 
-    async def ended(self, seconds: float = 20) -> bool:
+    async def ended(self, seconds: float = PATIENCE) -> bool:
         async with asyncio.timeout(seconds):
             try:
                 return await self.reader.read(1) == b""
@@ -154,7 +155,7 @@ async def test_an_endless_head(database_url: str) -> None:
 
 
 async def test_a_request_that_never_ends_to_arrive(database_url: str) -> None:
-    async with api_of(database_url, http_request_timeout="300ms") as api:
+    async with api_of(database_url, http_request_timeout="2s") as api:
         for start in (b"GET / HT", head(api, "Content-Length: 100") + b"{", head(api, "Transfer-Encoding: chunked")):
             async with wired(api) as wire:
                 await wire.say(start)
@@ -166,12 +167,11 @@ async def test_a_request_that_never_ends_to_arrive(database_url: str) -> None:
 
 
 async def test_dribbled_bytes_do_not_help(database_url: str) -> None:
-    async with api_of(database_url, http_request_timeout="500ms") as api, wired(api) as wire:
-        begun = asyncio.get_running_loop().time()
+    async with api_of(database_url, http_request_timeout="2s") as api, wired(api) as wire:
         await wire.say(head(api, "Content-Length: 1000"))
         dribble = asyncio.create_task(dribbled(wire))
         assert problem(await wire.hear()) == (408, "request-timeout")
-        assert asyncio.get_running_loop().time() - begun < 5
+        assert not dribble.done()
         dribble.cancel()
 
 
@@ -182,7 +182,7 @@ async def dribbled(wire: Wire) -> None:
 
 
 async def test_idle_connections_are_closed(database_url: str) -> None:
-    async with api_of(database_url, http_keep_alive="200ms") as api, wired(api) as wire:
+    async with api_of(database_url, http_keep_alive="2s") as api, wired(api) as wire:
         await wire.say(head(api, method="GET"))
         assert (await wire.hear())[0] == 200
         assert await wire.ended()

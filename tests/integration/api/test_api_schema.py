@@ -64,7 +64,7 @@ async def serve(database_url: str, found: list[Served], ready: threading.Event, 
 
 @schema.parametrize()
 @settings(
-    max_examples=EXAMPLES, deadline=None, derandomize=True, database=None,
+    max_examples=EXAMPLES, derandomize=True, database=None,
     phases=(Phase.explicit, Phase.generate), suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 def test_every_answer_is_as_described(case: schemathesis.Case, served: Served) -> None:

@@ -16,6 +16,7 @@ from pillarbox.app import App
 from pillarbox.errors import SettingsError
 from pillarbox.store import providers
 from pillarbox.store.database import Database
+from tests import PATIENCE
 from tests.harness import enqueue, opened, settled, working
 
 HOSTILE = "<script>alert(1)</script>\"'&"
@@ -32,7 +33,7 @@ class Site:
         return await asyncio.to_thread(self._get, path, headers)
 
     def _get(self, path: str, headers: dict[str, str]) -> tuple[int, Any, bytes]:
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=10)
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE)
         try:
             connection.request("GET", path, headers=headers)
             answer = connection.getresponse()
@@ -53,7 +54,7 @@ async def serving(app: App) -> AsyncIterator[Site]:
         yield Site(url.result())
     finally:
         stop.set()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, PATIENCE)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import psycopg
 from typer.testing import CliRunner
 
 from pillarbox.cli.main import root
+from tests import PATIENCE
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Process:
     def output(self) -> str:
         return os.pread(self._printed.fileno(), 10**6, 0).decode()  # leaves the position to the process
 
-    def wait_for(self, text: str, seconds: float = 60, times: int = 1) -> str:
+    def wait_for(self, text: str, seconds: float = PATIENCE, times: int = 1) -> str:
         """Wait until it has printed this so many times; returns everything printed so far."""
         deadline = time.monotonic() + seconds
         while (printed := self.output).count(text) < times:
@@ -103,6 +104,6 @@ class Process:
     def signal(self, number: int = signal.SIGINT) -> None:
         self.popen.send_signal(number)
 
-    def end(self, seconds: float = 60) -> int:
+    def end(self, seconds: float = PATIENCE) -> int:
         """Wait for its end; returns the exit code."""
         return self.popen.wait(seconds)

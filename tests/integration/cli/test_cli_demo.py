@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from pillarbox.store.embedded import EmbeddedPostgres
+from tests import PATIENCE
 from tests.harness import eventually
 from tests.integration.cli.cli_helpers import process
 
@@ -51,7 +52,7 @@ async def test_the_demo_delivers_through_all_twins_and_leaves_nothing_behind(dat
             assert up.popen.poll() is None, up.output
             return await names(data, DELIVERED) == DEMO
 
-        await eventually(all_delivered, 60)
+        await eventually(all_delivered, PATIENCE)
         up.signal(signal.SIGINT)
         assert await asyncio.to_thread(up.end) == 0
         assert '"level":"error"' not in up.output

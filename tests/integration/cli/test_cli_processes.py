@@ -26,6 +26,7 @@ from pillarbox.store.embedded import EmbeddedPostgres
 from pillarbox.testing import SmtpServer
 from pillarbox.testing.certificates import make_ca
 from pillarbox.testing.smtp import Faults, Hang
+from tests import PATIENCE
 from tests.harness import add_smtp, enqueue, settled, states
 from tests.integration.cli.cli_helpers import Process, process
 
@@ -45,7 +46,7 @@ def run(*arguments: str) -> str:
         [sys.executable, "-m", "pillarbox", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -69,7 +70,7 @@ def test_up_serves_delivers_drains_and_continues(data: Path) -> None:
         url = url_of(up)
         assert "keeps mails for reading" in up.output
         assert f"--data {data}" in up.output
-        with urllib.request.urlopen(url + "readyz", timeout=10) as answer:
+        with urllib.request.urlopen(url + "readyz", timeout=PATIENCE) as answer:
             assert answer.status == 200
         sent = run("send", "--data", str(data), "--from", "a@b.example", "--to", "c@d.example", "--wait")
         assert "sent via capture" in sent
@@ -94,7 +95,7 @@ def test_one_data_directory_has_one_up(data: Path) -> None:
         with process("up", "--data", str(data), *ANY_PORTS) as second:
             assert second.end() == 1
             assert "another `pillarbox up` uses" in second.output
-        with urllib.request.urlopen(url + "readyz", timeout=10) as answer:
+        with urllib.request.urlopen(url + "readyz", timeout=PATIENCE) as answer:
             assert answer.status == 200
         first.signal()
         assert first.end() == 0
@@ -162,7 +163,7 @@ def test_serve_runs_the_roles_it_is_given(database_url: str, tmp_path: Path) -> 
     with process("serve", "--database-url", database_url, "--http", "127.0.0.1:0") as serving:
         printed = serving.wait_for("worker registered")
         assert "serves: api, worker" in printed
-        with urllib.request.urlopen(url_of(serving) + "readyz", timeout=10) as answer:
+        with urllib.request.urlopen(url_of(serving) + "readyz", timeout=PATIENCE) as answer:
             assert answer.status == 200
         serving.signal()
         assert serving.end() == 0
@@ -180,7 +181,7 @@ def test_serve_runs_the_roles_it_is_given(database_url: str, tmp_path: Path) -> 
     with process("serve", "--database-url", database_url, *options, env=env) as serving:
         with smtplib.SMTP("127.0.0.1", port_of(serving, "smtp_submission")) as client:
             client.ehlo()
-        metrics = urllib.request.urlopen(url_of(serving) + "metrics", timeout=10).read().decode()
+        metrics = urllib.request.urlopen(url_of(serving) + "metrics", timeout=PATIENCE).read().decode()
         assert 'pillarbox_smtp_sessions_total{listener="smtp_submission"} 1.0' in metrics
         assert "worker registered" not in serving.output
         serving.signal()
@@ -223,10 +224,8 @@ async def test_a_second_signal_aborts_at_once(database: Database, database_url: 
             await settled(database, await enqueue(database), "processing")
             worker.signal()
             await asyncio.to_thread(worker.wait_for, "draining")
-            began = time.monotonic()
             worker.signal()
             assert await asyncio.to_thread(worker.end) == 130
-            assert time.monotonic() - began < 5
             assert "Traceback" not in worker.output
 
 
@@ -283,7 +282,7 @@ def test_ctrl_c_under_make_exits_with_zero(data: Path) -> None:
         os.close(terminal)
 
 
-def read_until(terminal: int, words: bytes, seconds: float = 60) -> None:
+def read_until(terminal: int, words: bytes, seconds: float = PATIENCE) -> None:
     shown, deadline = b"", time.monotonic() + seconds
     while words not in shown:
         ready, _, _ = select.select([terminal], [], [], deadline - time.monotonic())

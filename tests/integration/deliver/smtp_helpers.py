@@ -12,6 +12,7 @@ from pillarbox.deliver.transports.base import Parcel, Recipient, Report
 from pillarbox.deliver.transports.smtp import SmtpTransport
 from pillarbox.model.provider import SmtpSettings, Tls
 from pillarbox.testing.smtp import Extensions, Faults, SmtpServer
+from tests import PATIENCE
 
 if TYPE_CHECKING:
     from pillarbox.model.outcome import Outcome, Reason, Verdict
@@ -42,7 +43,7 @@ async def smtp(server: SmtpServer, **changes: Any) -> AsyncIterator[SmtpTranspor
     try:
         yield transport
     finally:
-        await asyncio.wait_for(transport.close(), 10)
+        await asyncio.wait_for(transport.close(), PATIENCE)
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ from pillarbox.model.outcome import TROUBLE, Reason, Verdict
 from pillarbox.testing.certificates import make_ca
 from pillarbox.testing.twins import Dials, MailgunTwin, SendGridTwin, SesTwin
 from pillarbox.testing.twins.base import Twin
+from tests import PATIENCE
 from tests.contract.transports import calling
 from tests.integration.deliver.http_helpers import KEY, answering, listening, parcel, read_request, to_url
 
@@ -157,7 +158,7 @@ async def test_an_answer_lost_after_the_mail_left_is_unknown(line: Line, drop: s
 
 @pytest.mark.parametrize("kind", TWINS, ids=KINDS)
 async def test_no_answer_in_time_after_the_mail_left_is_unknown(kind: type[Twin]) -> None:
-    async with kind() as twin, calling(twin, timeout=0.3) as transport:
+    async with kind() as twin, calling(twin, timeout=1) as transport:
         twin.dials = Dials(hang=True)
         assert ends(await transport.send(parcel())) == [(Verdict.UNKNOWN, Reason.TIMEOUT)]
 
@@ -179,7 +180,7 @@ async def test_a_server_that_takes_no_bytes_times_out_without_an_unknown() -> No
         await held.wait()
 
     big = Content("x" * 40_000_000)
-    async with listening(talk) as url, to_url("mailgun", url, timeout=0.5) as transport:
+    async with listening(talk) as url, to_url("mailgun", url, timeout=1) as transport:
         assert ends(await transport.send(parcel(parts=big))) == [(Verdict.DEFERRED, Reason.TIMEOUT)]
         held.set()
 
@@ -348,7 +349,7 @@ async def test_a_parcel_whose_connection_does_not_come_about_can_be_recalled(kin
         transport.recall()
         transport.recall()
         with pytest.raises(NotStarted, match="not used now"):
-            await asyncio.wait_for(asyncio.shield(task), 5)
+            await asyncio.wait_for(asyncio.shield(task), PATIENCE)
         with pytest.raises(asyncio.CancelledError):
             await doomed
         assert task.cancelling() == 0

@@ -25,6 +25,7 @@ from pillarbox.testing.smtp import (
     Trickle,
     chaos,
 )
+from tests import PATIENCE
 from tests.integration.deliver.smtp_helpers import MAIL, parcel, send, talking
 
 NAMES = [f"{number}@x.test" for number in range(300)]
@@ -98,6 +99,6 @@ async def test_everything_at_once(seed: int, pipelining: bool) -> None:
                 content = MAIL * dice.choice([1, 1, 1, 50, 8000])
                 return await transport.send(parcel(name, f"second-{name}", content=content))
 
-        reports = await asyncio.wait_for(asyncio.gather(*map(deliver, NAMES)), 60)
+        reports = await asyncio.wait_for(asyncio.gather(*map(deliver, NAMES)), PATIENCE)
         assert transport.waiting == 0
     assert set(check_honesty(server, reports)) == set(Verdict)

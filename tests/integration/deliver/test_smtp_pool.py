@@ -11,6 +11,7 @@ from pillarbox.deliver.transports.smtp import SmtpTransport
 from pillarbox.errors import NotStarted
 from pillarbox.model.outcome import Reason, Verdict
 from pillarbox.testing.smtp import Drop, Extensions, Faults, Hang, Session, SmtpServer
+from tests import PATIENCE
 from tests.integration.deliver.smtp_helpers import parcel, send, send_one, settings_for, talking, told
 
 ACCEPTED = (Verdict.ACCEPTED, None)
@@ -135,7 +136,7 @@ async def test_closing_finishes_what_is_in_flight_and_gives_the_rest_back() -> N
         closing = asyncio.create_task(transport.close())
         await asyncio.wait(tasks[1:])
         gate.set()
-        await asyncio.wait_for(closing, 10)
+        await asyncio.wait_for(closing, PATIENCE)
         assert told(await tasks[0]) == [ACCEPTED]
         assert [type(task.exception()) for task in tasks[1:]] == [NotStarted, NotStarted]
         with pytest.raises(NotStarted):
@@ -186,7 +187,7 @@ async def test_a_lost_connection_while_closing_gives_its_envelope_back(cancelled
         if cancelled:
             second.cancel()
         gate.set()
-        await asyncio.wait_for(closing, 10)
+        await asyncio.wait_for(closing, PATIENCE)
         assert told(await first) == [(Verdict.UNKNOWN, Reason.LOST)]
         [result] = await asyncio.gather(second, return_exceptions=True)
         assert isinstance(result, asyncio.CancelledError if cancelled else NotStarted)
@@ -197,7 +198,7 @@ async def test_closing_while_connecting() -> None:
         transport = SmtpTransport(settings_for(server))
         sending = asyncio.create_task(transport.send(parcel()))
         await server.wait_for(lambda: server.open_connections == 1)
-        await asyncio.wait_for(transport.close(), 10)
+        await asyncio.wait_for(transport.close(), PATIENCE)
         with pytest.raises(NotStarted):
             await sending
         await server.wait_for(lambda: server.open_connections == 0)

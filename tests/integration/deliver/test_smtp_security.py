@@ -17,6 +17,7 @@ from pillarbox.model.provider import Tls
 from pillarbox.model.secret import Secret
 from pillarbox.testing.certificates import CertificateAuthority, make_ca
 from pillarbox.testing.smtp import STARTTLS_INJECTION, BrokenTls, Drop, Extensions, Faults, Hang, SmtpServer
+from tests import PATIENCE
 from tests.integration.deliver.smtp_helpers import MAIL, parcel, send, send_one, settings_for, smtp, talking, told
 
 ACCEPTED = (Verdict.ACCEPTED, None)
@@ -32,6 +33,11 @@ def ca(tmp_path_factory: pytest.TempPathFactory) -> CertificateAuthority:
 @pytest.fixture(scope="module")
 def context(ca: CertificateAuthority) -> ssl.SSLContext:
     return ca.issue().server_context()
+
+
+def patience_with(fault: Any) -> float:
+    """How long a server may take: not long if it never answers, whatever the machine needs if it does."""
+    return 2 if isinstance(fault, Hang) else PATIENCE
 
 
 def is_deferred(outcome: Outcome, reason: Reason) -> bool:
@@ -128,7 +134,7 @@ async def test_certificates_are_verified(
 async def test_a_failed_upgrade_fails_closed(
     fault: Any, reason: Reason, ca: CertificateAuthority, context: ssl.SSLContext
 ) -> None:
-    changes = {"tls": Tls.STARTTLS, "ca_file": str(ca.path), "connect_timeout": 0.5, **LOGIN}
+    changes = {"tls": Tls.STARTTLS, "ca_file": str(ca.path), "connect_timeout": patience_with(fault), **LOGIN}
     extensions = Extensions(starttls=context, any_login=True)
     async with talking(Faults(starttls=fault), extensions, **changes) as (server, transport):
         assert is_deferred(await send_one(transport), reason)
@@ -202,7 +208,7 @@ async def test_opportunistic_sends_mail_but_never_credentials_in_clear() -> None
 async def test_logins_that_fail_are_the_providers_trouble(
     faults: Faults, extensions: Extensions, reason: Reason, code: int | None
 ) -> None:
-    async with talking(faults, extensions, connect_timeout=0.5, **LOGIN) as (server, transport):
+    async with talking(faults, extensions, connect_timeout=patience_with(faults.auth), **LOGIN) as (server, transport):
         [report] = await send(transport, parcel())
     [outcome] = report.outcomes
     assert is_deferred(outcome, reason)
@@ -285,5 +291,5 @@ async def test_a_hanging_tls_server_does_not_outlive_closing(
     async with SmtpServer(Faults(quit=Hang()), Extensions(starttls=context)) as server:
         transport = SmtpTransport(settings_for(server, tls=Tls.STARTTLS, ca_file=str(ca.path)))
         await send_one(transport)
-        await asyncio.wait_for(transport.close(), 5)
+        await asyncio.wait_for(transport.close(), PATIENCE)
         assert transport.connections_open == 0

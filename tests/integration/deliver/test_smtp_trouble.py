@@ -27,11 +27,12 @@ from pillarbox.testing.smtp import (
     Session,
     SmtpServer,
 )
+from tests import PATIENCE
 from tests.integration.deliver.smtp_helpers import MAIL, parcel, send, send_one, smtp, talking, told
 
 ACCEPTED = (Verdict.ACCEPTED, None)
 LOST = (Verdict.UNKNOWN, Reason.LOST)
-HASTE = {"command_timeout": 0.2, "data_timeout": 0.2}  # seconds a hanging server is given here
+HASTE = {"command_timeout": 1.0, "data_timeout": 1.0}  # seconds a hanging server is given here
 BIG = MAIL + (b"x" * 98 + b"\r\n") * 400_000  # 40 MB: more than sockets buffer
 
 
@@ -208,8 +209,8 @@ async def test_a_hanging_server_is_given_up(stage: str, ending: tuple[Verdict, R
 
 async def test_the_final_dot_has_a_patience_of_its_own() -> None:
     """A server that thinks longer about the content than a command may take is waited for."""
-    faults = Faults(delay={"body": 0.3})
-    async with talking(faults, command_timeout=0.1, data_timeout=10) as (_, transport):
+    faults = Faults(delay={"body": 1.5})
+    async with talking(faults, command_timeout=1, data_timeout=PATIENCE) as (_, transport):
         assert (await send_one(transport)).verdict is Verdict.ACCEPTED
 
 
@@ -312,7 +313,7 @@ async def test_an_answer_in_the_middle_of_a_big_body(reply: bytes, ending: tuple
 @pytest.mark.parametrize("stage", ["connect", "ehlo"])
 async def test_handshakes_that_fail(stage: str, banner: Any, ending: tuple[Verdict, Reason]) -> None:
     faults = Faults(**{stage: banner}, helo="502 no")
-    async with talking(faults, connect_timeout=0.5) as (server, transport):
+    async with talking(faults, connect_timeout=2) as (server, transport):
         reports = await send(transport, *(parcel() for _ in range(20)))
         if stage == "connect" or banner != "554 5.7.1 not you":  # after 554 to EHLO, HELO has the last word
             assert {one for report in reports for one in told(report)} == {ending}
@@ -345,7 +346,7 @@ async def test_no_such_host() -> None:
 
 async def test_a_server_that_is_down_is_not_hammered() -> None:
     """Parcels that keep coming share connection attempts, and each is answered in time."""
-    async with talking(Faults(connect="421 4.3.2 not now"), connect_timeout=1) as (server, transport):
+    async with talking(Faults(connect="421 4.3.2 not now"), connect_timeout=PATIENCE) as (server, transport):
         loop = asyncio.get_running_loop()
         for _ in range(5):
             began = loop.time()
@@ -393,7 +394,7 @@ async def raw_server(
     try:
         yield transport
     finally:
-        await asyncio.wait_for(transport.close(), 10)
+        await asyncio.wait_for(transport.close(), PATIENCE)
         for writer in writers:
             writer.transport.abort()
         server.close()

@@ -12,6 +12,7 @@ from typing import Any
 from pillarbox.app import App, build_collector, collect, serve
 from pillarbox.lifecycle.collector import Collector
 from pillarbox.store.database import Database
+from tests import PATIENCE
 from tests.harness import eventually, opened
 from tests.integration.cli.cli_helpers import Process, process
 from tests.integration.lifecycle.lifecycle_helpers import KEY
@@ -56,7 +57,7 @@ async def mailed(database: Database) -> Counter[str]:
     return Counter({row["recipient"]: row["count"] for row in rows})
 
 
-async def until(database: Database, seconds: float = 30, **wanted: int) -> None:
+async def until(database: Database, seconds: float = PATIENCE, **wanted: int) -> None:
     """Wait until so many tokens came to these outcomes, and no token to any other."""
 
     async def there() -> bool:
@@ -85,7 +86,7 @@ async def collecting(database_url: str, **settings: Any) -> AsyncIterator[App]:
             yield app
         finally:
             stop.set()
-            await asyncio.wait_for(task, 60)
+            await asyncio.wait_for(task, PATIENCE)
 
 
 class Running:
@@ -102,14 +103,14 @@ class Running:
     def has_ended(self) -> bool:
         return self._process.popen.poll() is not None
 
-    async def says(self, text: str, times: int = 1, seconds: float = 30) -> None:
+    async def says(self, text: str, times: int = 1, seconds: float = PATIENCE) -> None:
         """Wait until it has said this so many times."""
         await asyncio.to_thread(self._process.wait_for, text, seconds, times)
 
     def signal(self, number: int = signal.SIGTERM) -> None:
         self._process.signal(number)
 
-    async def end(self, seconds: float = 30) -> int:
+    async def end(self, seconds: float = PATIENCE) -> int:
         return await asyncio.to_thread(self._process.end, seconds)
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from pillarbox.lifecycle.signing import verify
 from pillarbox.store.database import Database
+from tests import PATIENCE
 from tests.harness import eventually
 from tests.integration.lifecycle.collector_helpers import Running, accounts, activate, issue, outcomes, running, until
 from tests.integration.lifecycle.lifecycle_helpers import KEY, install
@@ -36,7 +37,7 @@ def pipe() -> Iterator[tuple[int, int]]:
             os.close(one)
 
 
-async def read_lines(reader: int, count: int, seconds: float = 30) -> list[str]:
+async def read_lines(reader: int, count: int, seconds: float = PATIENCE) -> list[str]:
     """So many lines from a pipe; quoted line ends must not be in them."""
     os.set_blocking(reader, False)
     read = bytearray()

@@ -14,6 +14,7 @@ from pillarbox.lifecycle.gather import Collect
 from pillarbox.store.database import Database
 from pillarbox.store.lifecycle import Tokens
 from pillarbox.store.lifecycle_schema import check_if_installed, install, is_installed
+from tests import PATIENCE
 from tests.harness import eventually
 from tests.integration.lifecycle.collector_helpers import collector, issue, outcomes
 from tests.integration.lifecycle.lifecycle_helpers import SCHEMA, add_account, add_token
@@ -94,7 +95,7 @@ async def test_two_who_add_the_same_account_at_once_get_one(db: Database) -> Non
         await first.execute(query)
         second = asyncio.create_task(db.execute(query))
         await eventually(lambda: _somebody_waits(db))
-    assert await asyncio.wait_for(second, 10) == 0
+    assert await asyncio.wait_for(second, PATIENCE) == 0
     assert await db.fetchval("SELECT count(*) FROM lifecycle.tokens") == 1
 
 
@@ -142,7 +143,7 @@ async def test_an_address_that_changes_while_a_collector_writes_waits_for_it(
         change = asyncio.create_task(db.execute("UPDATE lifecycle.accounts SET email = 'other@people.example'"))
         await eventually(lambda: _somebody_waits(db))
         await tokens.settle(connection, [(token, "mailed", None)])
-    await asyncio.wait_for(change, 10)
+    await asyncio.wait_for(change, PATIENCE)
     with pytest.raises(ExpiredToken):
         await tokens.consume(db, due.secret, "email_verification")
 

@@ -16,6 +16,7 @@ from pillarbox.store import messages
 from pillarbox.store.database import Database
 from pillarbox.store.lifecycle import Tokens, Waiting
 from pillarbox.store.lifecycle_schema import install
+from tests import PATIENCE
 from tests.harness import enqueue, eventually, states
 from tests.integration.lifecycle.lifecycle_helpers import SCHEMA, add_account, add_token, expire
 from tests.integration.queue.test_query_plans import plan_of
@@ -182,7 +183,7 @@ async def test_a_status_that_changes_while_a_collector_decides_is_not_lost(db: D
         change = asyncio.create_task(db.execute("UPDATE lifecycle.accounts SET status = 'active'"))
         await eventually(lambda: _somebody_waits(db))
         await tokens.hold(connection, [(token, "account", None, 0)])
-    await asyncio.wait_for(change, 10)
+    await asyncio.wait_for(change, PATIENCE)
     assert await taken(tokens, db) == [(token, None)]
 
 
@@ -233,7 +234,7 @@ async def test_set_aside_ones_are_collected_again_after_the_fix(db: Database, to
     heard = asyncio.Event()
     async with db.listening({"token_insert": heard.set}):
         assert await tokens.retry_set_aside(db, [2, 4711]) == 1
-        await asyncio.wait_for(heard.wait(), 10)
+        await asyncio.wait_for(heard.wait(), PATIENCE)
     assert await taken(tokens, db) == [(2, None)]
     assert await tokens.retry_set_aside(db) == 2
     assert await tokens.count(db, 10) == Waiting(3, 0)
@@ -322,7 +323,7 @@ async def test_a_mail_that_another_collector_is_making_is_cancelled_too(db: Data
         old = await _mail(connection)
         await tokens.supersede(connection, [older])
         await tokens.settle(connection, [(older, "mailed", old)])
-    await asyncio.wait_for(other, 10)
+    await asyncio.wait_for(other, PATIENCE)
     assert await states(db, old) == ["cancelled"]
 
 

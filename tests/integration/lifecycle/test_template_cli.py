@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from pillarbox.lifecycle.sources import PACKAGE
+from tests import PATIENCE
 from tests.integration.cli.cli_helpers import Cli, process
 from tests.unit.template_helpers import write
 
@@ -136,7 +137,7 @@ def page(folder: Path) -> Iterator[str]:
 
 
 def got(url: str, **headers: str) -> str:
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20) as answer:
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE) as answer:
         policy = answer.headers["Content-Security-Policy"]
         assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'")
         return str(answer.read().decode())

@@ -16,6 +16,7 @@ from pillarbox.queue.postgres import QUERIES, PostgresQueue
 from pillarbox.store.database import Database
 from pillarbox.testing import SmtpServer
 from pillarbox.testing.smtp import Faults
+from tests import PATIENCE
 from tests.contract.queues import fill, set_tenant
 from tests.harness import add_smtp, eventually, opened, working
 
@@ -75,7 +76,7 @@ async def stopping(app: App) -> AsyncIterator[asyncio.Event]:
         yield stop
     finally:
         stop.set()
-        await asyncio.wait_for(task, 60)
+        await asyncio.wait_for(task, PATIENCE)
 
 
 async def test_a_strict_lane_goes_on_as_soon_as_its_mail_is_settled(database: Database, database_url: str) -> None:
@@ -145,7 +146,7 @@ async def test_order_survives_a_provider_that_changes(
                 await server.wait_for(lambda begun=begun: len(told.began) > begun + 5)
                 settings = json.dumps(given | {"command_timeout": 20 + change})
                 await database.execute("UPDATE pillarbox.providers SET settings = $1", settings)
-            await eventually(lambda: all_sent(database), 40)
+            await eventually(lambda: all_sent(database), PATIENCE)
         assert server.connections > 3
     assert told.began == sorted(told.began)
 

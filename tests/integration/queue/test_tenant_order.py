@@ -11,6 +11,7 @@ from pillarbox.store import tenants
 from pillarbox.store.database import Database
 from pillarbox.testing import SmtpServer
 from pillarbox.testing.smtp import Faults
+from tests import PATIENCE
 from tests.harness import add_smtp, enqueue, eventually, working
 
 TENANTS, MAILS, WORKERS = ("default", "shop"), 40, 3
@@ -47,7 +48,7 @@ async def test_mails_begin_in_order_with_several_workers(database: Database, dat
         async with AsyncExitStack() as stack:
             for _ in range(WORKERS):
                 await stack.enter_async_context(working(database_url, **settings))
-            await eventually(lambda: all_sent(database), 40)
+            await eventually(lambda: all_sent(database), PATIENCE)
     arrived = [mail.recipients[0].partition("@")[0] for mail in server.mails]
     for tenant in TENANTS:
         assert begun(server, tenant) == list(range(MAILS))

@@ -14,6 +14,7 @@ from pillarbox.store.database import Database
 from pillarbox.telemetry.metrics import WAKEUPS
 from pillarbox.testing import SmtpServer
 from pillarbox.testing.smtp import Drop, Extensions, Faults, Hang
+from tests import PATIENCE
 from tests.harness import add_smtp, attempts, deliveries, enqueue, eventually, opened, settled, working
 
 
@@ -119,7 +120,7 @@ async def test_scheduled_mails_leave_when_their_time_comes(database: Database, d
             message_id = await enqueue(database, send_at=now + timedelta(seconds=1.5))
             assert (await deliveries(database, message_id))[0]["state"] == "pending"
             [row] = await settled(database, message_id, "sent")
-    assert timedelta(seconds=1.5) <= row["settled_at"] - now < timedelta(seconds=10)
+    assert row["settled_at"] - now >= timedelta(seconds=1.5)
 
 
 async def test_polling_alone_is_enough(database: Database, database_url: str) -> None:
@@ -256,7 +257,7 @@ async def test_a_new_lease_does_not_revive_a_lost_claim(database: Database, data
         await add_smtp(database, server)
         async with working(database_url, worker_lease="2s", reap_interval="1h"):
             message_id = await enqueue(database)
-            await asyncio.wait_for(asked.wait(), 20)
+            await asyncio.wait_for(asked.wait(), PATIENCE)
             await database.execute("UPDATE pillarbox.workers SET reaped_at = now()")
             await PostgresQueue(database).reap(10, 0.0)
             await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = now() + interval '1 hour'")
@@ -284,7 +285,7 @@ async def test_many_mails_through_a_difficult_server(database: Database, databas
                     "SELECT count(*) FROM pillarbox.deliveries WHERE state IN ('queued', 'processing')"
                 )
 
-            await eventually(nearly_done, 40)
+            await eventually(nearly_done, PATIENCE)
     got = sorted(mail.recipients[0] for mail in server.mails)
     assert got == sorted(f"r{k}@x.example" for k in range(200) if k % 10 != 0)
     assert server.violations == []

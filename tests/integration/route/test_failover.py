@@ -16,6 +16,7 @@ from pillarbox.store import providers, routes, tenants, vitals
 from pillarbox.store.database import Database
 from pillarbox.testing import Faults, SmtpServer
 from pillarbox.testing.smtp import Hang
+from tests import PATIENCE
 from tests.harness import add_smtp, attempts, deliveries, enqueue, eventually, opened, settled, working
 
 
@@ -51,7 +52,7 @@ async def dead_port(database: Database, name: str, **settings: Any) -> int:
 
 @pytest.mark.req("REQ-QUEUE-E009")
 @pytest.mark.req("REQ-QUEUE-S002")
-async def test_a_provider_that_refuses_is_left_within_a_second(database: Database, database_url: str) -> None:
+async def test_a_provider_that_refuses_is_left_at_once(database: Database, database_url: str) -> None:
     first = await dead_port(database, "first")
     async with SmtpServer() as second:
         await add_smtp(database, second, "second")
@@ -61,10 +62,8 @@ async def test_a_provider_that_refuses_is_left_within_a_second(database: Databas
                 [delivery] = await settled(database, message_id, "sent")
                 assert delivery["attempts"] == 1, "it went elsewhere in the same attempt"
             await eventually(lambda: _is(database, first, "open"))
-            began = time.monotonic()
             later = await enqueue(database)
             await settled(database, later, "sent")
-            assert time.monotonic() - began < 1
             text = app.metrics.render().decode()
     assert len(second.mails) == 6
     [told] = await events(database, ids[0], "failed_over")
@@ -84,14 +83,12 @@ async def _is(database: Database, number: int, state: str) -> bool:
 async def test_a_provider_that_hangs_loses_what_it_was_not_given_yet(database: Database, database_url: str) -> None:
     """It accepts connections and says nothing: nothing was handed over, and all leave through the other."""
     async with SmtpServer(Faults(connect=Hang())) as first, SmtpServer() as second:
-        await add_smtp(database, first, "first")
+        await add_smtp(database, first, "first", connect_timeout=10 * PATIENCE)  # what helps is not that it times out
         await add_smtp(database, second, "second")
         ids = [await enqueue(database) for _ in range(20)]
         async with working(database_url):
-            began = time.monotonic()
             for message_id in ids:
                 await settled(database, message_id, "sent")
-            assert time.monotonic() - began < 5
     assert len(second.mails) == 20
     assert first.mails == []
 
@@ -99,14 +96,13 @@ async def test_a_provider_that_hangs_loses_what_it_was_not_given_yet(database: D
 async def test_what_was_handed_over_to_a_provider_that_hangs_is_unknown(database: Database, database_url: str) -> None:
     """After the final dot there is no way back; what waited behind goes elsewhere, and nothing is sent twice."""
     async with SmtpServer(Faults(body=Hang(stored=True))) as first, SmtpServer() as second:
-        await add_smtp(database, first, "first", connections=3, data_timeout=6)
+        await add_smtp(database, first, "first", connections=3, data_timeout=10 * PATIENCE)
         await add_smtp(database, second, "second")
         await database.execute("UPDATE pillarbox.classes SET unknown = 'hold' WHERE name = 'transactional'")
         ids = [await enqueue(database) for _ in range(20)]
         async with working(database_url):
-            began = time.monotonic()
             await second.wait_for(lambda: len(second.mails) == 17)
-            assert time.monotonic() - began < 5
+            await first.stop()  # the conversations end: nobody saw how
             found = [(await _finished(database, one))["state"] for one in ids]
     assert sorted(found) == ["held"] * 3 + ["sent"] * 17
     assert len(first.mails) == 3
@@ -322,7 +318,7 @@ async def test_an_idle_provider_is_checked(
     monkeypatch.setattr("pillarbox.deliver.vitals.CHECK_INTERVAL", 0.2)
     number = await dead_port(database, "first")
     async with working(database_url):
-        await eventually(lambda: _is(database, number, "open"), 10)
+        await eventually(lambda: _is(database, number, "open"), PATIENCE)
     row = await database.fetchrow("SELECT * FROM pillarbox.provider_health WHERE provider_id = $1", number)
     assert row["check_ok"] is False
     assert "unavailable" in row["check_said"]

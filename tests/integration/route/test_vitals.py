@@ -16,6 +16,7 @@ from pillarbox.model.provider import Provider
 from pillarbox.store import vitals as store
 from pillarbox.store.database import Database
 from pillarbox.telemetry.metrics import Metrics
+from tests import PATIENCE
 
 
 async def test_a_provider_whose_probe_hangs_holds_up_no_news_of_others(database: Database) -> None:
@@ -35,7 +36,7 @@ async def test_a_provider_whose_probe_hangs_holds_up_no_news_of_others(database:
     line.failed(Reason.CREDENTIAL)
     line.health = replace(line.health, retry_at=0.0)
     await one.share()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         await one.exchange()
 
 

@@ -142,7 +142,7 @@ async def test_after_five_retries_a_mail_is_a_dead_letter_with_its_history(api: 
             message_id = await api.shop.sent_id()
             for made, wait in enumerate(ESP.schedule(), 1):
                 seconds = await eventually(lambda made=made: _waits(api.database, message_id, made))
-                assert wait * 0.5 - 10 < seconds <= wait
+                assert 0 < seconds <= wait
                 await due(api.database)
             await settled(api.database, UUID(message_id), "failed")
     assert retries == 5

@@ -132,7 +132,7 @@ class Twin(ABC):
 
     # --- waiting
 
-    async def wait_for(self, condition: Callable[[], bool], timeout: float = 10) -> None:
+    async def wait_for(self, condition: Callable[[], bool], timeout: float = 60) -> None:
         """Wait until a condition on this twin holds; it is asked again after everything that happens."""
         try:
             async with asyncio.timeout(timeout):
@@ -144,7 +144,7 @@ class Twin(ABC):
             told = f"{self.requests} requests, {self.accepted} mails accepted, feedback posted {dict(self.posted)}"
             raise TimeoutError(f"not within {timeout} s; {told}") from None
 
-    async def next_mail(self, timeout: float = 10) -> TwinMail:
+    async def next_mail(self, timeout: float = 60) -> TwinMail:
         """The first mail that was not given out by an earlier call."""
         await self.wait_for(lambda: bool(self._unread), timeout)
         return self._unread.popleft()
