@@ -13,7 +13,6 @@ from typing import Annotated
 
 import typer
 
-from pillarbox.api.server import serve_http
 from pillarbox.app import (
     App,
     Role,
@@ -27,7 +26,6 @@ from pillarbox.app import serve as run_together
 from pillarbox.cli import output
 from pillarbox.cli.banner import banner, told
 from pillarbox.cli.command import CONCURRENCY, HTTP, INTERRUPTED, Given, command, setting
-from pillarbox.cli.demo import demonstration
 from pillarbox.cli.first_run import ensure_development_key, ensure_provider
 from pillarbox.cli.signals import foreground, stopping
 from pillarbox.errors import NotPossible, SettingsError, StoreError
@@ -43,6 +41,13 @@ SMTP = tuple(
 # The usual port of programs that catch mail in development.
 DEVELOPMENT_SMTP = "127.0.0.1:1025"
 ROLES = ("api", "smtp", "worker", "collector")
+
+
+async def serve_http(app: App, stop: asyncio.Event, ready: Callable[[str], None] | None = None) -> None:
+    """Answer HTTP until `stop`; see `pillarbox.api.server`."""
+    from pillarbox.api import server  # only here: FastAPI takes half a second to import
+
+    await server.serve_http(app, stop, ready)
 
 
 def register(root: typer.Typer) -> None:
@@ -115,6 +120,8 @@ async def up(given: Given, demo: WithDemo = False, require_key: RequireKey = Fal
 
 async def _run_all(app: App, stop: asyncio.Event, demo: bool) -> None:
     """All roles of `up`, on a database that is ready."""
+    from pillarbox.cli.demo import demonstration  # only here: it brings servers that no other command needs
+
     settings = app.settings
     await ensure_provider(app, development=settings.database_url is None)
     key = await ensure_development_key(app)

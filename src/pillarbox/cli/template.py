@@ -9,16 +9,22 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from pillarbox.cli import output, template_preview
+from pillarbox.cli import output
 from pillarbox.cli.command import Given, command, setting
 from pillarbox.errors import SettingsError
 from pillarbox.lifecycle.checking import Finding, check, sample_of
 from pillarbox.lifecycle.rendering import Rendered, Templates
 from pillarbox.lifecycle.sources import PACKAGE, PARTS
+from pillarbox.setting_kinds import LISTEN
+from pillarbox.settings import split_address
 
 DIRS = setting("template_dirs", "--template-dirs", "DIRS")
 LOCALE = setting("lifecycle_locale", "--lifecycle-locale", "LANGUAGE")
 _STDIN = "-"
+
+
+# Beside the port of `pillarbox up`, which may run at the same time.
+PREVIEW_ADDRESS = "127.0.0.1:8026"
 
 
 def register(root: typer.Typer) -> None:
@@ -26,8 +32,33 @@ def register(root: typer.Typer) -> None:
     command(group, "list", DIRS, LOCALE, store=False)(list_)
     command(group, "render", DIRS, LOCALE, store=False)(render)
     command(group, "check", DIRS, LOCALE, store=False)(check_)
-    command(group, "preview", DIRS, LOCALE, store=False, json=False)(template_preview.preview)
+    command(group, "preview", DIRS, LOCALE, store=False, json=False)(preview)
     root.add_typer(group, name="template")
+
+
+async def preview(
+    given: Given,
+    place: Annotated[
+        str, typer.Option("--http", metavar="HOST:PORT", help="Where to serve the page; port 0 takes a free one.")
+    ] = PREVIEW_ADDRESS,
+) -> None:
+    """Serve a local page that shows every template in every language.
+
+    Mails are shown with sample data, as on a desktop and on a phone, light and dark. Files are read anew for each
+    page: edit, reload, look.
+
+    \b
+    Examples:
+      pillarbox template preview
+      pillarbox template preview --template-dirs ./mails --http 127.0.0.1:9000
+    """
+    try:
+        host, port = split_address(LISTEN.read(place))
+    except ValueError:
+        raise SettingsError(f"--http must be {LISTEN.allowed}") from None
+    from pillarbox.cli.template_preview import serve  # only here: a web framework takes long to import
+
+    await serve(given.settings, host, port)
 
 
 def templates_of(given: Given) -> Templates:

@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from html import escape
 from importlib import resources
-from typing import Annotated
 
-import typer
 import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -21,17 +19,13 @@ from starlette.routing import Route
 from pillarbox.api.guard import Guard
 from pillarbox.api.server import serve_until
 from pillarbox.cli import output
-from pillarbox.cli.command import Given
 from pillarbox.cli.signals import stopping
-from pillarbox.errors import PillarboxError, RenderError, SettingsError
+from pillarbox.errors import PillarboxError, RenderError
 from pillarbox.lifecycle.checking import Finding, check, sample_of
 from pillarbox.lifecycle.rendering import Rendered, Templates
-from pillarbox.setting_kinds import LISTEN
-from pillarbox.settings import split_address
+from pillarbox.settings import Settings
 from pillarbox.sockets import listen, show_address
 
-# Beside the port of `pillarbox up`, which may run at the same time.
-PLACE = "127.0.0.1:8026"
 _DARK = "@media (prefers-color-scheme: dark)"
 _STYLE = resources.files(__package__).joinpath("template_preview.css").read_text("utf-8")
 # The mails bring styles of their own; nothing is fetched, nothing runs, nothing is sent.
@@ -41,27 +35,8 @@ _HEADERS = {
 }
 
 
-async def preview(
-    given: Given,
-    place: Annotated[
-        str, typer.Option("--http", metavar="HOST:PORT", help="Where to serve the page; port 0 takes a free one.")
-    ] = PLACE,
-) -> None:
-    """Serve a local page that shows every template in every language.
-
-    Mails are shown with sample data, as on a desktop and on a phone, light and dark. Files are read anew for each
-    page: edit, reload, look.
-
-    \b
-    Examples:
-      pillarbox template preview
-      pillarbox template preview --template-dirs ./mails --http 127.0.0.1:9000
-    """
-    try:
-        host, port = split_address(LISTEN.read(place))
-    except ValueError:
-        raise SettingsError(f"--http must be {LISTEN.allowed}") from None
-    settings = given.settings
+async def serve(settings: Settings, host: str, port: int) -> None:
+    """Serve the page until the process is told to stop."""
     load = partial(Templates, settings.template_dirs, settings.lifecycle_locale)
     load()  # what is wrong with the folders is said here, not in the browser
     stop = asyncio.Event()
