@@ -36,7 +36,7 @@ from pillarbox.deliver.vitals import CHANNEL as HEALTH_CHANNEL
 from pillarbox.deliver.vitals import Vitals
 from pillarbox.deliver.wakeup import Wakeup, listen
 from pillarbox.deliver.worker import Pace, Worker
-from pillarbox.errors import NotPossible, SecretError, SettingsError
+from pillarbox.errors import NotPossible, SettingsError
 from pillarbox.lifecycle.assembly import Lifecycle
 from pillarbox.lifecycle.collector import Collector, wait_until_installed
 from pillarbox.loops import run_every
@@ -62,7 +62,7 @@ from pillarbox.store.database import Database
 from pillarbox.store.feedback import Found
 from pillarbox.store.migrations import check_schema, migrate
 from pillarbox.store.opening import open_database, patiently
-from pillarbox.store.vault import KeyRing, load_or_create_key_file
+from pillarbox.store.vault import KeyRing, key_ring
 from pillarbox.store.webhooks import Result
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
@@ -173,11 +173,7 @@ class App:
 
     def keys(self) -> KeyRing:
         """The key ring of PILLARBOX_SECRET_KEYS; in development, of a file beside the embedded database."""
-        if self.settings.secret_keys:
-            return KeyRing(self.settings.secret_keys)
-        if self.settings.database_url is None:
-            return KeyRing([load_or_create_key_file(self.settings.data_dir / "secret.key")])
-        raise SecretError("no secret key: set PILLARBOX_SECRET_KEYS (make one with `pillarbox keys generate`)")
+        return key_ring(self.settings)
 
     def build_transport(self, provider: Provider) -> Transport:
         """The adapter for a provider's kind."""

@@ -14,14 +14,14 @@ from tests import PATIENCE
 
 from pillarbox.errors import ForgedToken
 from pillarbox.lifecycle import codes as module
-from pillarbox.lifecycle.codes import ADMIN, DIGITS, Codes, Made, realm_of, tidy
+from pillarbox.lifecycle.codes import ADMIN, DIGITS, Codes, Made, _hash_code, realm_of, tidy
 from pillarbox.lifecycle.even import evenly, left
 
 KEY = bytes(range(32))
 
 
 def codes(key: bytes = KEY) -> Codes:
-    return Codes(key, lifetime=600, tries=5, pause=60)
+    return Codes([key], key, lifetime=600, tries=5, pause=60)
 
 
 def test_a_challenge_is_read_back() -> None:
@@ -60,6 +60,13 @@ def test_a_challenge_of_another_installation_is_none() -> None:
         codes(b"another key").read(codes().token_of(uuid4()))
 
 
+def test_a_challenge_of_an_older_key_of_the_ring_is_read() -> None:
+    number = uuid4()
+    rotated = Codes([b"newer", KEY], KEY, lifetime=600, tries=5, pause=60)
+    assert rotated.read(codes().token_of(number)) == number
+    assert rotated.token_of(number) == codes(b"newer").token_of(number)
+
+
 def test_codes_are_six_digits_over_their_whole_range(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Counter(module._new_code() for _ in range(20_000))
     assert all(len(one) == DIGITS and one.isascii() and one.isdigit() for one in made)
@@ -75,9 +82,9 @@ def test_codes_are_six_digits_over_their_whole_range(monkeypatch: pytest.MonkeyP
 
 def test_what_is_kept_of_a_code_depends_on_its_challenge_and_the_key() -> None:
     one, other = UUID(int=1), UUID(int=2)
-    kept = codes()._hash_code(one, "123456")
+    kept = _hash_code(KEY, one, "123456")
     assert kept == hmac.digest(KEY, b"code\0" + one.bytes + b"\x00123456", "sha256")
-    assert len({kept, codes()._hash_code(other, "123456"), codes(b"other")._hash_code(one, "123456")}) == 3
+    assert len({kept, _hash_code(KEY, other, "123456"), _hash_code(b"other", one, "123456")}) == 3
     assert sha256(b"123456").digest() != kept
 
 

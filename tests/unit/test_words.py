@@ -12,12 +12,10 @@ import pytest
 from pillarbox.lifecycle.checking import check, sample_of
 from pillarbox.lifecycle.rendering import Rendered, Templates
 
-KINDS = {
-    "hub": {"activation", "welcome", "forgot_password", "password_changed", "email_verification", "sign_in_code"},
-    "org": {"activation", "welcome", "forgot_password", "password_changed", "invite", "sign_in_code"},
-    "agency": {"activation", "welcome", "forgot_password", "password_changed", "sign_in_code"},
-    "admin": {"sign_in_code"},
-}
+EVERY = {
+    "activation", "welcome", "forgot_password", "password_changed", "email_verification", "invite", "sign_in_code"
+}  # fmt: skip
+KINDS = {"hub": EVERY, "org": EVERY, "agency": EVERY, "admin": {"sign_in_code"}}
 NAMES = sorted(f"{portal}/{kind}" for portal, kinds in KINDS.items() for kind in kinds)
 LASTING = {
     "en": {1: "1 minute", 10: "10 minutes", 15: "15 minutes", 1439: "24 hours", 1440: "24 hours", 10_080: "7 days"},
@@ -147,8 +145,17 @@ def test_a_portal_needs_nothing_but_a_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("locale", LASTING)
-def test_an_invitation_carries_no_essay(locale: str) -> None:
-    mail, _ = rendered("org/invite", locale, inviter="Buy this now " * 50, organisation="A bargain " * 50)
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("/invite")])
+def test_an_invitation_needs_no_data_of_its_own(name: str, locale: str) -> None:
+    sample = sample_of(TEMPLATES, name)
+    mail = TEMPLATES.render(name, locale, {key: sample[key] for key in ("account", "link", "expires_minutes")})
+    assert len(mail.subject) <= 65
+
+
+@pytest.mark.parametrize("locale", LASTING)
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("/invite")])
+def test_an_invitation_carries_no_essay(name: str, locale: str) -> None:
+    mail, _ = rendered(name, locale, inviter="Buy this now " * 50, organisation="A bargain " * 50)
     assert mail.subject.count("Buy this now") < 6
     assert mail.subject.count("A bargain") < 8
     assert str(mail).count("Buy this now") < 40

@@ -20,6 +20,7 @@ from pillarbox.client.answers import Changes, Message, MessageSummary, Sent
 from pillarbox.client.batches import Batches, Results
 from pillarbox.client.calls import DEFAULT_URL, RETRIES, TIMEOUT, Answer, Call, Filters, Request, Words
 from pillarbox.client.lists_async import AsyncDeadLetterCalls, AsyncSuppressionCalls
+from pillarbox.client.sign_in_async import AsyncSignInCalls
 from pillarbox.client.webhooks_async import AsyncWebhookCalls
 from pillarbox.errors import NoAnswer, PillarboxError
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class AsyncClient(AsyncDeadLetterCalls, AsyncSuppressionCalls, AsyncWebhookCalls):
+class AsyncClient(AsyncDeadLetterCalls, AsyncSuppressionCalls, AsyncWebhookCalls, AsyncSignInCalls):
     """As `pillarbox.Client`, with methods that are awaited. Use it as `async with`, or close it."""
 
     def __init__(

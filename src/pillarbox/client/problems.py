@@ -19,6 +19,7 @@ from pillarbox.errors import (
     Throttled,
     Unauthorized,
     UnknownName,
+    WrongCode,
 )
 
 _FIELDS = {"from": "sender"}
@@ -51,6 +52,8 @@ def of_problem(problem: Mapping[str, Any], wait: float | None = None) -> Pillarb
         return _of_field(name, detail, problem)
     if name == "template":
         return _of_template(detail, problem)
+    if name == "code":
+        return WrongCode(detail, void=bool(problem.get("void", True)))
     if name == "throttled":
         return Throttled(detail, WAIT if wait is None else wait)
     if name in _PLAIN:

@@ -19,6 +19,7 @@ from pillarbox.client.answers import Changes, Message, MessageSummary, Sent
 from pillarbox.client.batches import Batches, Results
 from pillarbox.client.calls import DEFAULT_URL, RETRIES, TIMEOUT, Answer, Call, Filters, Request, Words
 from pillarbox.client.lists_sync import DeadLetterCalls, SuppressionCalls
+from pillarbox.client.sign_in_sync import SignInCalls
 from pillarbox.client.webhooks_sync import WebhookCalls
 from pillarbox.errors import NoAnswer, PillarboxError
 
@@ -30,7 +31,7 @@ Result = TypeVar("Result")
 CONNECTIONS = 10
 
 
-class Client(DeadLetterCalls, SuppressionCalls, WebhookCalls):
+class Client(DeadLetterCalls, SuppressionCalls, WebhookCalls, SignInCalls):
     """Hands mails over by the HTTP API, and tells what became of them. Threads can share one.
 
     What is lost on the way is repeated with the same idempotency key, `retries` times at most; `timeout` is for

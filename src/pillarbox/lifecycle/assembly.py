@@ -12,6 +12,7 @@ from pillarbox.lifecycle.collector import Collector, Post, rule_of
 from pillarbox.lifecycle.keys import key_ring
 from pillarbox.lifecycle.mailing import Mailing, SignInCodes, Writer
 from pillarbox.lifecycle.mails import Mails
+from pillarbox.lifecycle.registry import TemplateRegistry
 from pillarbox.lifecycle.rendering import Templates
 from pillarbox.lifecycle.sign_in import SignIn
 from pillarbox.lifecycle.stdout import Pipe, Writing
@@ -76,10 +77,14 @@ class Lifecycle:
         async with self._database.connection() as connection:
             await lifecycle_schema.check(connection, self._settings.lifecycle_schema)
         tokens = Tokens(self._settings.lifecycle_schema)
-        codes = SignInCodes(await self.codes(), tokens.schema)
-        post = self._writing(codes) if stdout else self._mailing(tokens, codes)
+        codes = SignInCodes(self.codes, tokens.schema)
         rule = rule_of(self._settings, stdout=stdout)
-        return Collector(self._database, tokens, post, self._metrics, self._settings, rule)
+        if stdout:
+            return Collector(self._database, tokens, self._writing(codes), self._metrics, self._settings, rule)
+        post = self._mailing(tokens, codes)
+        registry = TemplateRegistry(self._database, tokens, lambda: self.templates)
+        await registry.register()
+        return Collector(self._database, tokens, post, self._metrics, self._settings, rule, registry)
 
     def _mailing(self, tokens: Tokens, codes: SignInCodes) -> Post:
         self.templates  # noqa: B018 -- read now: a wrong folder stops us here, not the first mail

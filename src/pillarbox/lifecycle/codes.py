@@ -1,8 +1,12 @@
 """Codes in mails: six digits for a challenge, hashed at rest, good for a few minutes, a few tries and one use.
 
 A challenge names who is asked to prove that they read a mailbox. Whoever asks for one gets an opaque token for it, also
-where nobody has the address: then there is a row like any other, and no mail. What is kept of a code is a hash with
-a key of the installation; whoever can read the whole database can find codes in force, as they can find the key.
+where nobody has the address: then there is a row like any other, and no mail. What is kept of a code is a hash with a
+key that derives from the key ring (`secret_keys`), which is not in the database: a reader of the database cannot find
+a code in force. The newest key of the ring hashes; every key of it verifies, so that a rotation voids no code.
+
+Addresses are hashed with the installation's own key. It stays the same through rotations, as pauses and daily limits
+must; who can read it can read the accounts, too.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from pillarbox.accept.enqueue import enqueue
 from pillarbox.errors import ExpiredToken, ForgedToken, InvalidMail, NotAllowed, RenderError, UsedToken, WrongCode
 from pillarbox.store import challenges, operations, providers
 from pillarbox.store.challenges import Row, Tried
+from pillarbox.store.vault import key_ring
 from pillarbox.telemetry import logs
 
 if TYPE_CHECKING:
@@ -37,7 +42,8 @@ ADMIN = "admin"
 WRONG_A_DAY = 25
 # ... there is a new one only every hour: a guesser who goes on for a year has a chance of one in twenty, not of all.
 LONG_PAUSE = timedelta(hours=1)
-_PURPOSE = b"pillarbox sign-in codes 1"
+_ADDRESSES = b"pillarbox sign-in codes 1"
+_CODES = b"pillarbox sign-in codes 2"
 _MAC_BYTES = 16
 _AROUND = str.maketrans("", "", " \t\r\n\u00a0-")
 _SUPERSEDED = {"who": "pillarbox", "as": "superseded"}
@@ -81,16 +87,18 @@ def realm_of(schema: str) -> str:
 
 
 async def open_codes(database: Database, settings: Settings) -> Codes:
-    """The codes of this installation."""
-    key = hmac.digest(await providers.redaction_key(database), _PURPOSE, "sha256")
-    return Codes(key, lifetime=settings.code_lifetime, tries=settings.code_tries, pause=settings.code_pause)
+    """The codes of this installation; SecretError without a key ring."""
+    keys = key_ring(settings).derive(_CODES)
+    addresses = hmac.digest(await providers.redaction_key(database), _ADDRESSES, "sha256")
+    return Codes(keys, addresses, lifetime=settings.code_lifetime, tries=settings.code_tries, pause=settings.code_pause)
 
 
 class Codes:
-    """Makes challenges and codes, and judges codes that are given."""
+    """Makes challenges and codes, and judges codes that are given. `keys` are newest first; all of them verify."""
 
-    def __init__(self, key: bytes, *, lifetime: float, tries: int, pause: float) -> None:
-        self._key = key
+    def __init__(self, keys: Sequence[bytes], address_key: bytes, *, lifetime: float, tries: int, pause: float) -> None:
+        self._keys = keys
+        self._address_key = address_key
         self._lifetime = lifetime
         self._tries = tries
         self._pause = timedelta(seconds=pause)
@@ -118,6 +126,19 @@ class Codes:
             await self.mailed(connection, [(made.id, message)])
         return Challenge(self.token_of(made.id), made.seconds)
 
+    async def paused(self, connection: asyncpg.Connection, realm: str, addresses: Sequence[str]) -> list[bool]:
+        """Whether each of these addresses gets no new code yet: the pause and the limit of a day, as in `begin`.
+
+        An address that comes twice gets one code. Until the transaction ends nobody else begins one for them.
+        """
+        asked = [self._hash_address(realm, one) for one in addresses]
+        seen = await challenges.paused(connection, realm, asked, self._pause, WRONG_A_DAY, LONG_PAUSE)
+        found = list[bool]()
+        for one in asked:
+            found.append(one in seen)
+            seen.add(one)
+        return found
+
     async def make(self, connection: asyncpg.Connection, realm: str, wanted: Sequence[Wanted]) -> list[Made]:
         """New challenges with their codes; older ones of the same people are void, and their mails cancelled."""
         if not wanted:
@@ -141,14 +162,20 @@ class Codes:
         ForgedToken, ExpiredToken, UsedToken, or WrongCode, which is counted (`void`: there are no tries left).
         """
         number = self.read(challenge)
-        tried = await self._try(database, realm, number, self._hash_code(number, code))
+        hashes = [_hash_code(key, number, code) for key in self._keys]
+        tried = await self._try(database, realm, number, hashes)
         if not tried.used:
             raise WrongCode("the code is wrong", void=tried.void)
         return tried
 
-    async def token_for(self, database: Database, realm: str, asking: int) -> str:
-        """The challenge that a row of the table of tokens asked for; ForgedToken if none did, or not yet."""
+    async def token_for(self, database: Database, realm: str, asking: int, paused: int | None = None) -> str:
+        """The challenge that a row of the table of tokens asked for; ForgedToken if none did, or not yet.
+
+        `paused` is the account of a token that got no code of its own, because an earlier one is in force: that counts.
+        """
         number = await challenges.find_by_token(database, realm, asking)
+        if number is None and paused is not None:
+            number = await challenges.find_by_subject(database, realm, paused)
         if number is None:
             raise ForgedToken("no code was mailed for this token")
         return self.token_of(number)
@@ -156,10 +183,10 @@ class Codes:
     async def count_try(self, database: Database, realm: str, challenge: str) -> tuple[UUID, Tried]:
         """Count a try at a challenge by other means than its code; raises as `verify` where it is not in force."""
         number = self.read(challenge)
-        return number, await self._try(database, realm, number, None)
+        return number, await self._try(database, realm, number, [])
 
-    async def _try(self, database: Database, realm: str, number: UUID, code_hash: bytes | None) -> Tried:
-        tried = await challenges.try_code(database, realm, number, code_hash, self._tries)
+    async def _try(self, database: Database, realm: str, number: UUID, hashes: Sequence[bytes]) -> Tried:
+        tried = await challenges.try_code(database, realm, number, hashes, self._tries)
         if tried is not None:
             return tried
         state = await challenges.state(database, realm, number)
@@ -173,8 +200,7 @@ class Codes:
 
     def token_of(self, number: UUID) -> str:
         """A challenge as it is handed out: nobody else can make one."""
-        signed = number.bytes + self._hash(b"challenge", number.bytes)[:_MAC_BYTES]
-        return base64.urlsafe_b64encode(signed).decode().rstrip("=")
+        return _token(self._keys[0], number)
 
     def read(self, token: str) -> UUID:
         """The challenge that was handed out as this; ForgedToken if none was."""
@@ -182,12 +208,12 @@ class Codes:
             number = UUID(bytes=base64.b64decode(token.encode() + b"=", b"-_", validate=True)[:16])
         except (ValueError, binascii.Error):
             raise ForgedToken("this is no challenge") from None
-        if not hmac.compare_digest(token.encode(), self.token_of(number).encode()):
+        if not any(hmac.compare_digest(token.encode(), _token(key, number).encode()) for key in self._keys):
             raise ForgedToken("this challenge is not one of ours")
         return number
 
     def _row(self, realm: str, one: Wanted, made: Made) -> Row:
-        asked, code_hash = self._hash_address(realm, one.address), self._hash_code(made.id, made.code)
+        asked, code_hash = self._hash_address(realm, one.address), _hash_code(self._keys[0], made.id, made.code)
         return Row(made.id, one.subject, one.token, asked, code_hash, timedelta(seconds=made.seconds))
 
     def is_for(self, tried: Tried, realm: str, address: str) -> bool:
@@ -196,13 +222,21 @@ class Codes:
 
     def _hash_address(self, realm: str, address: str) -> bytes:
         # Capitals of ASCII only, as accounts are found by: one account has one hash, and no other has it.
-        return self._hash(b"address", realm.encode(), address.encode("utf-8", "surrogatepass").lower())
+        plain = address.encode("utf-8", "surrogatepass").lower()
+        return _hash(self._address_key, b"address", realm.encode(), plain)
 
-    def _hash_code(self, number: UUID, code: str) -> bytes:
-        return self._hash(b"code", number.bytes, code.encode("utf-8", "surrogatepass"))
 
-    def _hash(self, *parts: bytes) -> bytes:
-        return hmac.digest(self._key, b"\0".join(parts), "sha256")
+def _token(key: bytes, number: UUID) -> str:
+    signed = number.bytes + _hash(key, b"challenge", number.bytes)[:_MAC_BYTES]
+    return base64.urlsafe_b64encode(signed).decode().rstrip("=")
+
+
+def _hash_code(key: bytes, number: UUID, code: str) -> bytes:
+    return _hash(key, b"code", number.bytes, code.encode("utf-8", "surrogatepass"))
+
+
+def _hash(key: bytes, *parts: bytes) -> bytes:
+    return hmac.digest(key, b"\0".join(parts), "sha256")
 
 
 def _new_code() -> str:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import asyncpg
 
     from pillarbox.lifecycle.mailing import Done
+    from pillarbox.lifecycle.registry import TemplateRegistry
     from pillarbox.settings import Settings
     from pillarbox.store.database import Database
     from pillarbox.store.lifecycle import Due, Tokens
@@ -75,7 +76,14 @@ class Collector:
     """Looks for tokens, decides, collects. One for a process, any number of processes."""
 
     def __init__(
-        self, database: Database, tokens: Tokens, post: Post, metrics: Metrics, settings: Settings, rule: Rule
+        self,
+        database: Database,
+        tokens: Tokens,
+        post: Post,
+        metrics: Metrics,
+        settings: Settings,
+        rule: Rule,
+        registry: TemplateRegistry | None = None,
     ) -> None:
         self._shared = database
         self._database = database
@@ -84,6 +92,7 @@ class Collector:
         self._metrics = metrics
         self._settings = settings
         self._gather = Gather(rule)
+        self._registry = registry
         self._hinted = asyncio.Event()
         self._stopping: Callable[[], bool] = lambda: False
         self._ended = asyncio.Event()  # no batch is in hand any more
@@ -136,6 +145,8 @@ class Collector:
 
     async def sweep(self) -> int:
         """Let those be taken again whose time has come, look without being told, and measure; returns how many wait."""
+        if self._registry is not None:
+            await self._registry.register()
         await self._tokens.release_due(self._database)
         self._hinted.set()
         waiting = await self._tokens.count(self._database, COUNTED)

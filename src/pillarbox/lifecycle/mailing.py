@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
@@ -56,6 +56,11 @@ class Done(NamedTuple):
     def set_aside(self, token: int, problem: str) -> None:
         self.held.append((token, "rendering", problem[:PROBLEM_CHARACTERS], AGAIN))
 
+    def left_of(self, batch: Sequence[Due]) -> list[Due]:
+        """Those tokens of a batch of which nothing is known yet."""
+        known = {token for token, *_ in (*self.settled, *self.held)}
+        return [due for due in batch if due.token not in known]
+
 
 class Written(NamedTuple):
     """A token's mail, written and checked."""
@@ -65,26 +70,41 @@ class Written(NamedTuple):
 
 
 class SignInCodes:
-    """The codes of tokens whose code is made when they are mailed."""
+    """The codes of tokens whose code is made when they are mailed. `codes` is asked for only when there are any."""
 
-    def __init__(self, codes: Codes, schema: str) -> None:
+    def __init__(self, codes: Callable[[], Awaitable[Codes]], schema: str) -> None:
         self._codes = codes
         self._realm = realm_of(schema)
 
-    async def make(self, connection: asyncpg.Connection, batch: Sequence[Due], now: float) -> dict[int, Made]:
-        """New codes, by token; older ones of the same accounts are void."""
+    async def make(
+        self, connection: asyncpg.Connection, batch: Sequence[Due], now: float, done: Done
+    ) -> dict[int, Made]:
+        """New codes, by token; older ones of the same accounts are void.
+
+        A token within the pause, or beyond the limit of a day, gets none: it is settled as `paused`. Without a key
+        ring, all of them are set aside.
+        """
         asking = [due for due in batch if due.action == SIGN_IN_CODE]
         if not asking:
             return {}
+        try:
+            codes = await self._codes()
+        except SecretError as error:
+            for due in asking:
+                done.set_aside(due.token, str(error))
+            return {}
+        paused = await codes.paused(connection, self._realm, [due.email for due in asking])
+        done.settled.extend((due.token, "paused", None) for due, wait in zip(asking, paused, strict=True) if wait)
+        asking = done.left_of(asking)
         wanted = [Wanted(due.account, due.email, due.token, max(1.0, due.expires_at - now)) for due in asking]
-        made = await self._codes.make(connection, self._realm, wanted)
+        made = await codes.make(connection, self._realm, wanted)
         return {due.token: one for due, one in zip(asking, made, strict=True)}
 
     async def mailed(self, connection: asyncpg.Connection, made: Mapping[int, Made], done: Done) -> None:
         """Note which mails carry them."""
         mails = [(made[token].id, mail) for token, _, mail in done.settled if mail is not None and token in made]
         if mails:
-            await self._codes.mailed(connection, mails)
+            await (await self._codes()).mailed(connection, mails)
 
 
 class Writer:
@@ -140,9 +160,10 @@ class Mailing:
         principal = await self._as_tenant()
         if self._ahead is None:
             self._ahead = await intake.clock(connection) - time.time()
-        await self._tokens.supersede(connection, [due.token for due in batch])
-        made = await self._codes.make(connection, batch, self._now())
         done, written = Done([], []), list[Written]()
+        made = await self._codes.make(connection, batch, self._now(), done)
+        batch = done.left_of(batch)  # a token that gets no code takes no earlier mail's place
+        await self._tokens.supersede(connection, [due.token for due in batch])
         for begin in range(0, len(batch) + TOGETHER, TOGETHER):  # the last turn only stores
             part = batch[begin : begin + TOGETHER]
             written, _ = await asyncio.gather(

@@ -54,7 +54,8 @@ class SignIn:
         codes = await self._codes()
         if challenge is None:
             assert token is not None, "one of the two is given"
-            challenge = await codes.token_for(self._database, self._realm, token)
+            paused = await self._tokens.paused_account(self._database, token)
+            challenge = await codes.token_for(self._database, self._realm, token, paused)
         tried = await codes.verify(self._database, self._realm, challenge, tidy(code))
         account = await self._tokens.account(self._database, tried.subject or 0)
         if account is None or account.status != ELIGIBLE:  # suspended, or deleted, since the mail left

@@ -99,9 +99,9 @@ class Writing:
     async def send(self, connection: asyncpg.Connection, batch: Sequence[Due]) -> Done:
         """Write a batch as a line; NotPossible, and nothing is settled, if nobody reads it."""
         done = Done([], [])
-        made = await self._codes.make(connection, batch, time.time())
+        made = await self._codes.make(connection, batch, time.time(), done)
         fields = list[str]()
-        for due in batch:
+        for due in done.left_of(batch):
             try:
                 fields += fields_of(due, self._keys, made.get(due.token))
             except ValueError as error:  # a code is missing that its link is signed with

@@ -66,6 +66,20 @@ async def recent(
     return None if row is None else Recent(*row)
 
 
+async def paused(
+    connection: asyncpg.Connection,
+    realm: str,
+    asked: Collection[bytes],
+    pause: timedelta,
+    wrong: int,
+    longer: timedelta,
+) -> set[bytes]:
+    """Those addresses that get no new challenge yet, as `recent` says; all are locked as by `lock_address`."""
+    await connection.execute(QUERIES["lock_addresses"], realm, list(asked))
+    rows = await connection.fetch(QUERIES["paused"], realm, list(asked), pause, wrong, longer)
+    return {row["asked"] for row in rows}
+
+
 async def void_older(
     connection: asyncpg.Connection, realm: str, asked: Collection[bytes], subjects: Collection[int | None]
 ) -> list[UUID]:
@@ -92,9 +106,18 @@ async def find_by_token(database: Database, realm: str, token: int) -> UUID | No
     return found
 
 
-async def try_code(db: Db, realm: str, challenge: UUID, code_hash: bytes | None, most: int) -> Tried | None:
-    """Count a try, and say whether it was right; None if the challenge is not in force. One statement, so durable."""
-    row = await db.fetchrow(QUERIES["try_code"], challenge, realm, code_hash, most)
+async def find_by_subject(database: Database, realm: str, subject: int) -> UUID | None:
+    """The newest challenge of a subject that may be in force."""
+    found: UUID | None = await database.fetchval(QUERIES["find_by_subject"], realm, subject)
+    return found
+
+
+async def try_code(db: Db, realm: str, challenge: UUID, hashes: Sequence[bytes], most: int) -> Tried | None:
+    """Count a try, and say whether it was right; None if the challenge is not in force. One statement, so durable.
+
+    `hashes` are those of the given code, one for each key that counts; without any it only counts as a try.
+    """
+    row = await db.fetchrow(QUERIES["try_code"], challenge, realm, hashes, most)
     return None if row is None else Tried(*row)
 
 

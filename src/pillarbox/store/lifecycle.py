@@ -10,7 +10,7 @@ from uuid import UUID
 
 import asyncpg
 
-from pillarbox.errors import ExpiredToken, InvalidToken, NotFound, SupersededToken, UsedToken, WrongCode
+from pillarbox.errors import ExpiredToken, InvalidMail, InvalidToken, NotFound, SupersededToken, UsedToken, WrongCode
 from pillarbox.store import messages, sql
 from pillarbox.store.database import Db
 from pillarbox.store.lifecycle_schema import quoted
@@ -152,7 +152,7 @@ class Tokens:
     ) -> None:
         """End tokens that were taken: (token, outcome, its mail). The row `queue` of `jobs` shows the progress.
 
-        Outcomes: `mailed`, `written`, `expired`, `consumed`, `superseded`, `gone`.
+        Outcomes: `mailed`, `written`, `paused`, `expired`, `consumed`, `superseded`, `gone`.
         """
         if outcomes:
             await connection.fetch(self._queries["settle"], *zip(*outcomes, strict=True), queue)
@@ -226,21 +226,38 @@ class Tokens:
     async def account(self, db: Db, number: int) -> Account | None:
         return _account(await db.fetchrow(self._queries["account"], number))
 
+    async def paused_account(self, db: Db, token: int) -> int | None:
+        """The account of a sign-in token that got no code of its own because of the pause; None for any other."""
+        found: int | None = await db.fetchval(self._queries["paused_account"], token)
+        return found
+
     async def actions(self, db: Db) -> list[Action]:
         """Every action, by number."""
         return [Action(*row) for row in await db.fetch(self._queries["actions"])]
 
+    async def register_templates(self, db: Db, names: Sequence[str]) -> int:
+        """Let these templates (`hub/welcome`) be those there are; returns how many came or went."""
+        pairs = [name.partition("/") for name in names]
+        portals, kinds = [portal for portal, _, _ in pairs], [kind for _, _, kind in pairs]
+        return int(await db.fetchval(self._queries["register_templates"], portals, kinds))
+
     async def issue(self, db: Db, account: int, action: str, data: dict[str, Any] | None = None) -> int:
-        """A new token of an account, which lives as long as its action says; returns its id. Else NotFound."""
+        """A new token of an account, which lives as long as its action says; returns its id.
+
+        NotFound: there is no such account, action, portal or template. InvalidMail: its address is not a legal one.
+        """
         try:
             text = json.dumps(data) if data is not None else None
             return int(await db.fetchval(self._queries["issue"], account, action, text))
         except asyncpg.InvalidTextRepresentationError:
             raise NotFound(f"there is no action {action!r}") from None
         except asyncpg.PostgresError as error:
+            if error.sqlstate == "PB400":
+                raise InvalidMail(error.constraint_name, error.column_name, error.detail, error.hint) from None
             if error.sqlstate != "PB404":
                 raise
-            raise NotFound(error.message) from None
+            hint = f" ({error.hint})" if error.hint else ""
+            raise NotFound(f"{error.message}{hint}") from None
 
     async def grant(self, connection: asyncpg.Connection, role: str) -> list[str]:
         """Let a role keep accounts, issue tokens and use them; returns the statements carried out."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import hmac
 import os
 import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -21,11 +23,16 @@ from pillarbox.errors import SecretError
 from pillarbox.model.secret import Secret
 from pillarbox.setting_kinds import KEY_BYTES, key_bytes
 
+if TYPE_CHECKING:
+    from pillarbox.settings import Settings
+
 VERSION = b"\x01"
 _ID = slice(1, 5)
 _NONCE = slice(5, 17)  # 96 random bits: safe for 2^32 seals per key (NIST SP 800-38D), we make a handful
 _HEADER = 17
 _TAG = 16
+# The key file of a development installation, beside the embedded database.
+KEY_FILE = "secret.key"
 
 
 class KeyRing:
@@ -34,7 +41,7 @@ class KeyRing:
     def __init__(self, keys: Sequence[Secret]) -> None:
         if not keys:
             raise SecretError("no secret key: set PILLARBOX_SECRET_KEYS")
-        raw = [_decode(key) for key in keys]
+        self._raw = raw = [_decode(key) for key in keys]
         self._current = _key_id(raw[0])
         self._ciphers = {_key_id(one): AESGCM(one) for one in reversed(raw)}  # the newest wins a shared id
 
@@ -74,9 +81,22 @@ class KeyRing:
         """Whether it was sealed with the newest key; rotation seals again what was not."""
         return _read_key_id(sealed) == self._current
 
+    def derive(self, purpose: bytes) -> list[bytes]:
+        """A key for another purpose from each key of the ring, newest first."""
+        return [hmac.digest(raw, purpose, "sha256") for raw in self._raw]
+
     def reseal(self, sealed: bytes, context: str) -> bytes:
         """The same secret, sealed with the newest key."""
         return self.seal(self.open(sealed, context).reveal(), context)
+
+
+def key_ring(settings: Settings) -> KeyRing:
+    """The key ring of PILLARBOX_SECRET_KEYS; in development, of a file beside the embedded database."""
+    if settings.secret_keys:
+        return KeyRing(settings.secret_keys)
+    if settings.database_url is None:
+        return KeyRing([load_or_create_key_file(settings.data_dir / KEY_FILE)])
+    raise SecretError("no secret key: set PILLARBOX_SECRET_KEYS (make one with `pillarbox keys generate`)")
 
 
 def generate_key() -> str:

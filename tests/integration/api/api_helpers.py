@@ -20,6 +20,7 @@ from tests import PATIENCE
 from tests.harness import opened
 
 MAIL = {"from": "Shop <hello@shop.example>", "to": ["ada@mail.example"], "subject": "Hello", "text": "Hi!"}
+SECRET_KEY = "11" * 32
 EVERY = (Scope.SEND, Scope.READ, Scope.MANAGE)
 
 
@@ -114,9 +115,10 @@ async def serving(app: App) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def api_of(database_url: str, **settings: Any) -> AsyncIterator[Api]:
-    """An installation with its server, tenants and keys."""
+    """An installation with its server, tenants and keys; a setting that is None is not given."""
+    chosen = {"http": "127.0.0.1:0", "secret_keys": SECRET_KEY} | settings
     async with (
-        opened(database_url, **{"http": "127.0.0.1:0"} | settings) as app,
+        opened(database_url, **{name: value for name, value in chosen.items() if value is not None}) as app,
         serving(app) as url,
         aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
     ):

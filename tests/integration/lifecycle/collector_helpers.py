@@ -18,7 +18,12 @@ from tests.integration.cli.cli_helpers import Process, process
 from tests.integration.lifecycle.lifecycle_helpers import KEY
 
 SENDER = "Hub <no-reply@hub.example>"
-SETTINGS = {"lifecycle_keys": KEY, "lifecycle_sender": SENDER, "lifecycle_url": "https://hub.example"}
+SETTINGS = {
+    "lifecycle_keys": KEY,
+    "secret_keys": KEY,
+    "lifecycle_sender": SENDER,
+    "lifecycle_url": "https://hub.example",
+}
 
 
 async def accounts(database: Database, count: int, prefix: str = "u", **columns: Any) -> list[int]:
@@ -122,6 +127,7 @@ async def running(
     usual = {
         "MAILROOM_DATABASE_URL": database_url,
         "MAILROOM_SECRET_KEY": KEY,
+        "PILLARBOX_SECRET_KEYS": KEY,
         "PILLARBOX_LIFECYCLE_SENDER": SENDER,
         "PILLARBOX_LIFECYCLE_URL": "https://hub.example",
         "PILLARBOX_LOG_FORMAT": "json",

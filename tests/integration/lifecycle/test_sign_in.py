@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
-from pillarbox.errors import WrongCode
-from pillarbox.lifecycle.codes import WRONG_A_DAY, Made, Wanted, open_codes, realm_of
+from pillarbox import AsyncClient, Client
+from pillarbox.errors import ForgedToken, WrongCode
+from pillarbox.lifecycle.assembly import Lifecycle
+from pillarbox.lifecycle.codes import WRONG_A_DAY, Codes, Made, Wanted, _hash_code, open_codes, realm_of
 from pillarbox.lifecycle.even import USUAL
 from pillarbox.model.access import Scope
+from pillarbox.model.secret import Secret
+from pillarbox.settings import load
+from pillarbox.store import providers
 from pillarbox.store.database import Database
 from pillarbox.store.lifecycle import Tokens
-from tests.integration.api.api_helpers import Answer, Api, Client, api_of
-from tests.integration.lifecycle.lifecycle_helpers import code_in, install, new_account, wrong
+from pillarbox.store.vault import KeyRing
+from tests.integration.api.api_helpers import SECRET_KEY, Answer, Api, api_of
+from tests.integration.api.api_helpers import Client as HttpClient
+from tests.integration.lifecycle.lifecycle_helpers import KEY, code_in, install, new_account, wrong
 
 REALM = realm_of("lifecycle")
 ADA, NOBODY = "ada@mail.example", "nobody@mail.example"
@@ -26,7 +36,7 @@ SENDER = "Hub <hub@shop.example>"
 class World:
     """An installation with accounts, and the application's backend that asks."""
 
-    def __init__(self, api: Api, backend: Client) -> None:
+    def __init__(self, api: Api, backend: HttpClient) -> None:
         self.api = api
         self.backend = backend
 
@@ -393,12 +403,138 @@ async def test_a_tokens_code_is_verified_by_its_number(world: World) -> None:
     assert (await world.verify(made.code, token=token)).status == 422
 
 
-async def test_a_tokens_code_comes_without_a_pause_and_voids_the_older(world: World) -> None:
+async def issued(world: World) -> int:
+    """A sign-in token that an application inserted, and that the collector has seen."""
+    app = world.api.app
+    account = await world.database.fetchval("SELECT id FROM lifecycle.accounts WHERE email = $1", ADA)
+    token = await Tokens("lifecycle").issue(world.database, account, "sign_in_code")
+    with_keys = replace(app.settings, lifecycle_keys=load({}, overrides={"lifecycle_keys": KEY}).lifecycle_keys)
+    collector = await Lifecycle(app.database, with_keys, app.metrics, app.doorkeeper).collector()
+    await collector.run_once(asyncio.Event())
+    return token
+
+
+async def outcome(world: World, token: int) -> str:
+    return str(await world.database.fetchval("SELECT outcome FROM lifecycle.token_log WHERE id = $1", token))
+
+
+async def test_a_token_within_the_pause_gets_the_code_that_is_in_force(world: World) -> None:
     challenge, code = await world.challenge(), await world.code()
-    account = await world.database.fetchval("SELECT id FROM lifecycle.accounts")
-    made = await collected(world, 7, account)
+    token = await issued(world)
+    assert await outcome(world, token) == "paused"
+    assert len(await world.mails()) == 1
+    assert {row["state"] for row in await world.database.fetch("SELECT state FROM pillarbox.deliveries")} == {"queued"}
+    assert (await world.verify(wrong(code), token=token)).json["void"] is False
+    assert (await world.verify(code, token=token)).status == 200
+    assert (await world.verify(code, challenge=challenge)).status == 422  # it counts once
+
+
+async def test_tokens_pause_each_other_and_what_begins_by_http(world: World) -> None:
+    first = await issued(world)
+    code = await world.code()
+    second = await issued(world)
+    assert [await outcome(world, one) for one in (first, second)] == ["mailed", "paused"]
+    challenge = await world.challenge()
+    assert len(await world.mails()) == 1
+    for which in ({"token": first}, {"token": second}, {"challenge": challenge}):
+        assert (await world.verify(wrong(code), **which)).json["void"] is False
+    assert (await world.verify(code, token=second)).status == 200
+    third = await issued(world)  # after a code was used the next one need not wait
+    assert await outcome(world, third) == "mailed"
+
+
+async def test_after_the_pause_a_token_voids_the_older_code(world: World) -> None:
+    challenge, code = await world.challenge(), await world.code()
+    await world.pass_time()
+    token = await issued(world)
+    assert await outcome(world, token) == "mailed"
     assert (await world.verify(code, challenge=challenge)).json["void"] is True
-    assert (await world.verify(made.code, token=7)).status == 200
+    assert (await world.verify(await world.code(), token=token)).status == 200
+
+
+async def test_the_limit_of_a_day_holds_for_tokens(world: World) -> None:
+    await world.challenge()
+    await world.database.execute("UPDATE pillarbox.challenges SET tries = $1", WRONG_A_DAY)
+    await world.pass_time()
+    assert await outcome(world, await issued(world)) == "paused"
+    await world.pass_time("1 hour")
+    assert await outcome(world, await issued(world)) == "mailed"
+
+
+async def test_another_accounts_code_is_not_found_by_a_token(world: World) -> None:
+    await world.account("bob@mail.example")
+    await world.challenge("bob@mail.example")
+    code = await world.code()
+    token = await Tokens("lifecycle").issue(
+        world.database, await world.database.fetchval("SELECT min(id) FROM lifecycle.accounts"), "sign_in_code"
+    )
+    assert (await world.verify(code, token=token)).json["void"] is True
+
+
+# --- keys
+
+
+async def code_under(world: World, *keys: str) -> Codes:
+    given = load({}, overrides={"database_url": "postgresql://unused", "secret_keys": ",".join(keys)})
+    return await open_codes(world.database, given)
+
+
+async def test_a_reader_of_the_database_cannot_find_a_code(world: World) -> None:
+    """All that is in the database hashes none of the million codes to what is kept."""
+    await world.challenge()
+    code = await world.code()
+    row = await world.database.fetchrow("SELECT id, code_hash FROM pillarbox.challenges")
+    key = await providers.redaction_key(world.database)
+    known = [key, *(hmac.digest(key, b"pillarbox sign-in codes %d" % n, "sha256") for n in (1, 2))]
+    assert row["code_hash"] not in {_hash_code(one, row["id"], code) for one in known}
+    ring = KeyRing([Secret(SECRET_KEY)]).derive(b"pillarbox sign-in codes 2")
+    assert row["code_hash"] == _hash_code(ring[0], row["id"], code)
+
+
+async def test_a_rotation_of_keys_voids_no_code_and_no_pause(world: World) -> None:
+    challenge, code = await world.challenge(), await world.code()
+    rotated = await code_under(world, "22" * 32, SECRET_KEY)
+    async with world.database.transaction() as connection:
+        assert await rotated.paused(connection, REALM, [ADA, NOBODY]) == [True, False]
+    with pytest.raises(WrongCode):
+        await rotated.verify(world.database, REALM, challenge, wrong(code))
+    assert (await rotated.verify(world.database, REALM, challenge, code)).used
+
+
+async def test_without_the_key_a_code_does_not_count(world: World) -> None:
+    challenge, code = await world.challenge(), await world.code()
+    with pytest.raises(ForgedToken):
+        await (await code_under(world, "22" * 32)).verify(world.database, REALM, challenge, code)
+
+
+async def test_without_a_key_ring_nothing_begins(database_url: str) -> None:
+    async with api_of(database_url, lifecycle_sender=SENDER, secret_keys=None) as api:
+        await install(api.database)
+        backend = await api.key("default", Scope.SEND)
+        answer = await backend.post("/sign-in", {"email": ADA})
+        assert (answer.status, answer.json["type"]) == (409, "/problems/not-possible")
+
+
+async def test_python_clients_sign_in(world: World) -> None:
+    sync = Client(world.backend.url, world.backend.key, retries=0)
+    async with AsyncClient(world.backend.url, world.backend.key, retries=0) as client:
+        begun = await client.begin_sign_in(ADA)
+        assert (await asyncio.to_thread(sync.begin_sign_in, ADA)).challenge == begun.challenge
+        assert begun.expires_in > 500
+        code = await world.code()
+        with pytest.raises(WrongCode) as told:
+            await client.verify_sign_in(wrong(code), challenge=begun.challenge)
+        assert not told.value.void
+        account = await asyncio.to_thread(partial(sync.verify_sign_in, code, challenge=begun.challenge))
+        assert (account.email, account.status) == (ADA, "active")
+        with pytest.raises(WrongCode) as told:
+            await client.verify_sign_in(code, challenge=begun.challenge)
+        assert told.value.void
+        token = await issued(world)
+        assert (await client.verify_sign_in(await world.code(), token=token)).login == "ada"
+        with pytest.raises(ValueError, match="challenge or the id of a token"):
+            await client.verify_sign_in(code)
+    sync.close()
 
 
 async def test_a_challenge_or_a_token_is_given(world: World) -> None:

@@ -2,6 +2,25 @@
 -- Let whoever asks for the same address ($2, hashed) in the same realm ($1) wait until this transaction ends.
 SELECT pg_advisory_xact_lock(hashtextextended($1 || encode($2::bytea, 'hex'), 5077))
 
+-- name: lock_addresses
+-- As lock_address, for several addresses ($2, hashed), in one order for everybody, so that two who lock do not wait for
+-- each other.
+SELECT pg_advisory_xact_lock(k.key)
+FROM (SELECT DISTINCT hashtextextended($1 || encode(a.asked, 'hex'), 5077) AS key FROM unnest($2::bytea[]) AS a(asked)
+      ORDER BY 1) AS k
+
+-- name: paused
+-- Which of the addresses ($2, hashed) in a realm ($1) get no new challenge yet: those that `recent` finds one for.
+SELECT a.asked FROM unnest($2::bytea[]) AS a(asked)
+JOIN LATERAL (
+  SELECT used_at, created_at FROM pillarbox.challenges WHERE realm = $1 AND asked = a.asked
+  ORDER BY created_at DESC LIMIT 1
+) AS newest ON true
+WHERE newest.used_at IS NULL AND newest.created_at > now() - greatest($3::interval, (
+  SELECT $5::interval FROM pillarbox.challenges c
+  WHERE c.realm = $1 AND c.asked = a.asked AND c.created_at > now() - interval '1 day'
+  HAVING sum(c.tries - (c.used_at IS NOT NULL)::int) >= $4))
+
 -- name: recent
 -- The newest challenge for an address ($2, hashed) in a realm ($1), if it was not used and is younger than the pause ($3):
 -- whoever asks again gets that one. The pause is $5 at least where codes were wrong $4 times within a day.
@@ -37,15 +56,20 @@ FROM unnest($1::uuid[], $2::uuid[]) AS m(id, message_id) WHERE c.id = m.id
 -- The challenge that a token ($2) asked for, in a realm ($1).
 SELECT id FROM pillarbox.challenges WHERE realm = $1 AND token = $2 ORDER BY created_at DESC LIMIT 1
 
+-- name: find_by_subject
+-- The newest challenge of a subject ($2), in a realm ($1), that may be in force.
+SELECT id FROM pillarbox.challenges WHERE realm = $1 AND subject = $2 AND used_at IS NULL AND NOT void
+ORDER BY created_at DESC LIMIT 1
+
 -- name: try_code
--- Give a code for a challenge ($1) of a realm ($2), as its hash ($3; null: none, which only counts as a try). A right one
+-- Give a code for a challenge ($1) of a realm ($2), as its hashes ($3; without any it only counts as a try). A right one
 -- uses the challenge up; the last wrong one of $4 voids it. No row when it is not in force. Guesses that come at once wait
 -- for each other's row, so that they have no more tries than one after the other. Comparing hashes tells nothing by the time
 -- it takes: nobody without the key makes one that is nearly right.
 UPDATE pillarbox.challenges
 SET tries = tries + 1,
-  used_at = CASE WHEN code_hash = $3 AND subject IS NOT NULL THEN now() END,
-  void = tries + 1 >= $4 AND (code_hash = $3 AND subject IS NOT NULL) IS NOT TRUE
+  used_at = CASE WHEN code_hash = ANY ($3::bytea[]) AND subject IS NOT NULL THEN now() END,
+  void = tries + 1 >= $4 AND NOT (code_hash = ANY ($3::bytea[]) AND subject IS NOT NULL)
 WHERE id = $1 AND realm = $2 AND used_at IS NULL AND NOT void AND expires_at > now()
 RETURNING subject, used_at IS NOT NULL AS used, void, created_at, asked
 

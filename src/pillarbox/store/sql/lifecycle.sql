@@ -158,9 +158,29 @@ WHERE lower(email COLLATE "C") = lower($1::text COLLATE "C") ORDER BY email = $1
 -- The account with id $1.
 SELECT id, email, login, name, status::text AS status, portal, locale, data FROM {schema}.accounts WHERE id = $1::bigint
 
+-- name: paused_account
+-- The account of token $1, if that got no sign-in code because of the pause.
+SELECT t.account FROM {schema}.tokens t JOIN {schema}.collected c ON c.token = t.id
+WHERE t.id = $1::bigint AND c.outcome = 'paused'
+
 -- name: actions
 -- Every action.
 SELECT name, number, path, with_code, lane, template, activates, lifetime_seconds FROM {schema}.actions ORDER BY number
+
+-- name: register_templates
+-- Let the templates of portals $1 and kinds $2 be those there are; answers with how many came or went.
+WITH given AS MATERIALIZED (
+  SELECT * FROM unnest($1::text[], $2::text[]) AS g(portal, kind)
+), came AS (
+  INSERT INTO {schema}.templates AS t (portal, kind) SELECT portal, kind FROM given ORDER BY portal, kind
+  ON CONFLICT (portal, kind) DO UPDATE SET available = true, changed_at = now() WHERE NOT t.available
+  RETURNING portal
+), went AS (
+  UPDATE {schema}.templates t SET available = false, changed_at = now()
+  WHERE t.available AND NOT EXISTS (SELECT FROM given g WHERE g.portal = t.portal AND g.kind = t.kind)
+  RETURNING portal
+)
+SELECT (SELECT count(*) FROM came) + (SELECT count(*) FROM went)
 
 -- name: issue
 -- A new token of account $1 for action $2, with data $3.
@@ -175,7 +195,7 @@ FROM pg_roles r, (VALUES
   (2, 'GRANT SELECT, INSERT, UPDATE, DELETE ON {schema}.accounts TO %I'),
   (3, 'GRANT SELECT (id, action, account, expires_at, consumed_at, created_at, data, wrong_codes), '
       'INSERT (action, account, expires_at, data), UPDATE (expires_at, consumed_at), DELETE ON {schema}.tokens TO %I'),
-  (4, 'GRANT SELECT ON {schema}.actions, {schema}.jobs, {schema}.account_log, {schema}.token_log TO %I'),
+  (4, 'GRANT SELECT ON {schema}.actions, {schema}.jobs, {schema}.templates, {schema}.account_log, {schema}.token_log TO %I'),
   (5, 'GRANT USAGE, SELECT ON SEQUENCE {schema}.accounts_id_seq, {schema}.tokens_id_seq TO %I'),
   (6, 'GRANT EXECUTE ON FUNCTION {schema}.issue_token, {schema}.consume_token TO %I')
 ) AS s(place, statement)
