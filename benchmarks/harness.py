@@ -134,6 +134,7 @@ class Bench:
 async def stage(console: Console, progress: Progress, rounds: int, quick: bool, write: bool) -> AsyncIterator[Bench]:
     """PostgreSQL in a temporary directory, gone with everything in it at the end."""
     directory = Path(tempfile.mkdtemp(prefix="pillarbox-bench-"))
+    directory.chmod(0o711)  # as root PostgreSQL has a uid of its own, which has to pass
     server = EmbeddedPostgres(directory / "postgres", options=SERVER_OPTIONS)
     try:
         await asyncio.to_thread(server.start)

@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import socket
-import tempfile
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from hypothesis import settings
 from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres
 from pillarbox.store.migrations import migrate
+from tests.places import short_directory
 
 # Tests pull no plugs on this server, so it need not wait for the disk (those that do start their own); and
 # autovacuum would visit the template just when it is cloned, which PostgreSQL refuses.
@@ -55,8 +55,7 @@ def server_binaries() -> Path | None:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[EmbeddedPostgres]:
     """A running server, shared by the tests of this process."""
-    # Not pytest's tmp_path: a Unix socket's path has about 107 characters at most.
-    directory = Path(tempfile.mkdtemp(prefix="pbx", dir=fast_place()))
+    directory = short_directory(fast_place())
     server = EmbeddedPostgres(directory / "data", server_binaries(), SERVER_OPTIONS)
     try:
         server.start()
@@ -124,7 +123,7 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
 @pytest_asyncio.fixture
 async def stoppable() -> AsyncIterator[EmbeddedPostgres]:
     """A migrated server of the test's own, which it may stop."""
-    directory = Path(tempfile.mkdtemp(prefix="pbx"))  # short, for a Unix socket
+    directory = short_directory()
     server = EmbeddedPostgres(directory / "data", server_binaries(), {"fsync": "off"})
     await asyncio.to_thread(server.start)
     try:

@@ -9,15 +9,14 @@ import random
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import asyncpg
 import pytest
 from tests import PATIENCE
 from tests.conftest import server_binaries
+from tests.places import short_directory
 
 from pillarbox.store.embedded import EmbeddedPostgres
 from pillarbox.store.migrations import migrate
@@ -29,7 +28,7 @@ BODY = b"x" * 70 + b"\r\n"
 @pytest.fixture
 async def database_url_with_fsync() -> AsyncIterator[str]:
     """A server of its own that waits for the disk, as in production."""
-    directory = Path(tempfile.mkdtemp(prefix="pbx"))
+    directory = short_directory()
     server = EmbeddedPostgres(directory / "data", server_binaries(), {"max_connections": "50"})
     try:
         await asyncio.to_thread(server.start)

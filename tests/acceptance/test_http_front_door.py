@@ -6,16 +6,15 @@ import asyncio
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import aiohttp
 import pytest
 from tests.conftest import server_binaries
 from tests.harness import eventually
 from tests.integration.api.api_helpers import MAIL, new_key
+from tests.places import short_directory
 
 from pillarbox.model.access import Scope
 from pillarbox.store.database import Database
@@ -28,7 +27,7 @@ CLIENTS, MAILS = 20, 30
 @pytest.fixture
 async def server() -> AsyncIterator[EmbeddedPostgres]:
     """PostgreSQL that waits for its disk, with our schema."""
-    directory = Path(tempfile.mkdtemp(prefix="pbx"))  # short, for a Unix socket
+    directory = short_directory()
     server = EmbeddedPostgres(directory / "data", server_binaries())
     await asyncio.to_thread(server.start)
     try:

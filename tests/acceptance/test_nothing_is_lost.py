@@ -6,14 +6,13 @@ import asyncio
 import json
 import random
 import shutil
-import tempfile
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import asyncpg
 import pytest
 from tests.acceptance.cluster import LEASE, WINDOW, Cluster, cluster
 from tests.conftest import server_binaries
+from tests.places import short_directory
 
 from pillarbox.store.database import AWAY
 from pillarbox.store.embedded import EmbeddedPostgres
@@ -24,7 +23,7 @@ ROLLED_BACK = 0.1
 
 @pytest.fixture
 async def running() -> AsyncIterator[Cluster]:
-    directory = Path(tempfile.mkdtemp(prefix="pbx"))
+    directory = short_directory()
     server = EmbeddedPostgres(directory / "data", server_binaries(), {"max_connections": "100"})
     try:
         async with cluster(directory, server) as one:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from tests import PATIENCE
 from tests.harness import eventually
 from tests.integration.cli.cli_helpers import Cli, Process, process
 from tests.integration.lifecycle.lifecycle_helpers import code_in, wrong
+from tests.places import temporary_directory
 
 from pillarbox.lifecycle.even import USUAL
 from pillarbox.store.embedded import EmbeddedPostgres
@@ -67,8 +67,8 @@ class Server(NamedTuple):
 @pytest.fixture(scope="module")
 def running() -> Iterator[tuple[Process, Path]]:
     """One for all tests here, and its data directory, with a short path: each has people of its own."""
-    with tempfile.TemporaryDirectory(prefix="pbsi", ignore_cleanup_errors=True) as directory:
-        data = Path(directory) / "data"
+    with temporary_directory() as directory:
+        data = directory / "data"
         try:
             with process("up", "--data", str(data), "--http", "127.0.0.1:0", "--smtp", "127.0.0.1:0") as up:
                 up.wait_for("Ctrl-C")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,6 +14,7 @@ import pytest
 import pytest_asyncio
 from tests.integration.cli.cli_helpers import Cli
 from tests.integration.lifecycle.lifecycle_helpers import add_account, add_token
+from tests.places import short_directory
 
 from pillarbox.app import open_app
 from pillarbox.errors import SchemaMismatch, SettingsError, StoreError
@@ -262,7 +262,7 @@ def test_grant_covers_the_schema_where_it_is_installed(database_url: str) -> Non
 
 @pytest.fixture
 def data() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="pbx"))  # short, for a Unix socket
+    directory = short_directory()
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
 

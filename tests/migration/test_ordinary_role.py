@@ -17,9 +17,9 @@ async def test_an_ordinary_role_installs_and_uses_it(
 ) -> None:
     name = urlsplit(empty_database_url).path[1:]
     role = f"owner_{name}"
-    postgres_admin.execute(f"CREATE ROLE {role} LOGIN")
+    postgres_admin.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
     postgres_admin.execute(f"ALTER DATABASE {name} OWNER TO {role}")
-    url = empty_database_url.replace("postgres@", f"{role}@")
+    url = empty_database_url.replace("postgres@", f"{role}:secret@")
     connection = await asyncpg.connect(url)
     try:
         assert not await connection.fetchval("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")

@@ -15,7 +15,7 @@ from rich.text import Text
 from pillarbox.app import App
 from pillarbox.cli import output
 from pillarbox.settings import DEFAULTS, Settings
-from pillarbox.store.opening import place_of
+from pillarbox.store.opening import embedded_data, place_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +61,7 @@ def banner(app: App, found: list[Provider], key: Path | None, demo: Demo | None,
         [
             *_shown(places),
             ("database", place_of(settings)),
-            ("data", str(settings.data_dir.resolve()) if embedded else None),
+            ("data", _data(settings) if embedded else None),
             ("access", KEYLESS if app.keyless else None),
             ("key", f"in {key}" if key else None),
             ("provider", _describe(using)),
@@ -72,6 +72,11 @@ def banner(app: App, found: list[Provider], key: Path | None, demo: Demo | None,
             ("stop", "Ctrl-C"),
         ]
     )
+
+
+def _data(settings: Settings) -> str:
+    directory, postgres = settings.data_dir.resolve(), embedded_data(settings)
+    return str(directory) if postgres.parent == directory else f"{directory}, and PostgreSQL's in {postgres}"
 
 
 def _program() -> str:

@@ -32,7 +32,7 @@ from pillarbox.errors import NotPossible, SettingsError, StoreError
 from pillarbox.lifecycle.keys import has_keys
 from pillarbox.settings import Settings
 from pillarbox.store import providers
-from pillarbox.store.opening import patiently
+from pillarbox.store.opening import keep_embedded_running, patiently
 from pillarbox.telemetry import logs
 
 SMTP = tuple(
@@ -131,7 +131,12 @@ async def _run_all(app: App, stop: asyncio.Event, demo: bool) -> None:
         doors = _doors(roles, partial(banner, app, found, key, shown))
         more = [*([work] if settings.worker_enabled else []), *([collect] if has_keys(settings) else [])]
         more += [shown.run] if shown else []
+        more += [_keep_postgres_running] if settings.database_url is None else []
         await run_together(app, stop, *doors, tend, *more)
+
+
+async def _keep_postgres_running(app: App, stop: asyncio.Event) -> None:
+    await keep_embedded_running(app.settings, stop)
 
 
 Roles = Annotated[

@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
+import hmac
 import os
-import pwd
-import stat
+import secrets
+import shutil
+import signal
 import subprocess
 import tempfile
+import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 from pillarbox.errors import StoreError
+from pillarbox.store import service_account
 
-# PostgreSQL refuses to run as root; when we are root it runs as this user, which every Unix has.
-SERVICE_USER = "nobody"
 # A Unix socket's path has about 107 characters at most (sun_path); `.s.PGSQL.5432` takes 14 of them.
 SOCKET_DIR_LIMIT = 90
+# Processes of a server that was killed end by themselves within milliseconds, unless a statement keeps them busy.
+# After this many seconds they are told to end, and after the second number starting fails.
+ORPHANS_PATIENCE, ORPHANS_TIMEOUT = 5.0, 30.0
+ORPHANS_PAUSE = 0.02
+# Clients derive a key from the password in this many rounds, which protect weak passwords; ours has 256 random bits.
+SCRAM_ROUNDS = 1
+# Errors quote values (addresses, subjects) in their message, detail, statement and parameters. Clients get them all;
+# the log keeps what concerns the server: its starts, stops, crashes and refused connections.
+PRIVATE_LOG = {
+    "log_min_messages": "log",
+    "log_min_error_statement": "panic",
+    "log_error_verbosity": "terse",
+    "log_statement": "none",
+    "log_parameter_max_length": "0",
+    "log_parameter_max_length_on_error": "0",
+}
+TRUST, SCRAM = "local all postgres trust\n", "local all all scram-sha-256\n"
 
 
 def bundled_binaries() -> Path:
@@ -30,92 +51,255 @@ def bundled_binaries() -> Path:
 
 
 class EmbeddedPostgres:
-    """Starts, finds and stops a server whose data lives in `directory`."""
+    """Starts, finds and stops a server whose data lives in `directory`, or where a link of that name leads.
+
+    Clients need a password, which is made at the first start and kept beside the data in a file that only the user
+    who started it can read. As root the server runs with a uid of its own: see `service_account`.
+    """
 
     def __init__(self, directory: Path, binaries: Path | None = None, options: dict[str, str] | None = None) -> None:
-        self.directory = directory.resolve()
+        self.directory = directory.parent.resolve() / directory.name
         self.binaries = binaries or bundled_binaries()
         self.options = options or {}
-        self._user = pwd.getpwnam(SERVICE_USER) if os.geteuid() == 0 else None
-        self.sockets = self.directory.parent / "run"
-        if len(str(self.sockets)) > SOCKET_DIR_LIMIT:
-            digest = hashlib.sha256(str(self.directory).encode()).hexdigest()[:12]
-            self.sockets = Path(tempfile.gettempdir()) / f"pillarbox-{digest}"
+        self.password_file = self.directory.with_name(directory.name + ".pgpass")
+
+    @property
+    def data(self) -> Path:
+        """Where the data is."""
+        return self.directory.resolve()
+
+    @property
+    def sockets(self) -> Path:
+        """The directory of the server's socket."""
+        beside = self.data.parent / "run"
+        if len(str(beside)) <= SOCKET_DIR_LIMIT:
+            return beside
+        digest = hashlib.sha256(str(self.data).encode()).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"pillarbox-{digest}"
 
     def url(self, database: str = "postgres") -> str:
-        return f"postgresql://postgres@/{database}?host={quote(str(self.sockets), safe='/')}"
+        """The URL for clients of the same user. It names the file of the password, and holds no secret itself."""
+        host, passfile = (quote(str(one), safe="/") for one in (self.sockets, self.password_file))
+        return f"postgresql://postgres@/{database}?host={host}&passfile={passfile}"
 
     def start(self) -> None:
         """Create the data if there is none, and start the server unless it runs already."""
-        self._own(self.directory)
-        self._own(self.sockets)
-        for path in (self.directory, self.sockets, self.binaries):
-            self._let_through(path)
-        if not (self.directory / "PG_VERSION").exists():
-            self._run(
-                "initdb",
-                "--auth=trust",
-                "--encoding=UTF8",
-                "--locale=C",
-                "--username=postgres",
-                "-D",
-                str(self.directory),
-            )
-        if not self.running():
-            flags = {
-                "listen_addresses": "",
-                "unix_socket_directories": str(self.sockets),
-                "unix_socket_permissions": "0700",
-            }
-            options = " ".join(f"-c {name}='{value}'" for name, value in (flags | self.options).items())
-            log = str(self.directory / "server.log")
-            self._run("pg_ctl", "start", "-w", "-t", "60", "-D", str(self.directory), "-l", log, "-o", options)
+        if self.running():
+            return
+        self._wait_for_orphans()
+        uid = self._settle_as_root() if os.geteuid() == 0 else None
+        if not (self.data / "PG_VERSION").exists():
+            self._initialise(uid)
+        _make_private(self.sockets, uid)
+        is_known = self.password_file.exists()
+        if not is_known:
+            self._authenticate_by(TRUST)
+        flags = PRIVATE_LOG | {
+            "listen_addresses": "",
+            "unix_socket_directories": str(self.sockets),
+            "unix_socket_permissions": "0700",
+        }
+        options = " ".join(f"-c {name}='{value}'" for name, value in (flags | self.options).items())
+        self._control("start", "-w", "-t", "60", "-l", str(self.data / "server.log"), "-o", options)
+        if not is_known:
+            self._set_password()
 
     def stop(self, mode: str = "fast") -> None:
         """Stop the server; `immediate` is as good as pulling the plug."""
-        if self.running():
-            self._run("pg_ctl", "stop", "-w", "-t", "60", "-D", str(self.directory), "-m", mode)
+        if not self.running():
+            return
+        try:
+            self._control("stop", "-w", "-t", "60", "-m", mode)
+        except StoreError:
+            if self.running():  # and not killed by somebody else meanwhile
+                raise
 
     def running(self) -> bool:
+        return self.postmaster() is not None
+
+    def postmaster(self) -> int | None:
+        """The process id of the running server, if there is one."""
+        pid = self._recorded_pid()
+        return pid if pid and _is_alive(pid) and self._is_ours(pid) else None
+
+    def _recorded_pid(self) -> int | None:
         try:
-            self._run("pg_ctl", "status", "-D", str(self.directory))
-        except StoreError:
+            return int((self.data / "postmaster.pid").read_text().split("\n", 1)[0])
+        except (OSError, ValueError):
+            return None
+
+    def _is_ours(self, pid: int) -> bool:
+        """Whether a process works in this directory: its id may have passed to another program."""
+        if not Path("/proc/self/cwd").exists():
+            return True
+        try:
+            return os.path.samefile(f"/proc/{pid}/cwd", self.data)
+        except OSError:  # it has ended, or belongs to another user
             return False
-        return True
 
-    def _run(self, program: str, *arguments: str) -> None:
-        # Output goes to a file: pg_ctl's server inherits a pipe and would keep it open.
-        with tempfile.TemporaryFile("w+") as output:
-            done = subprocess.run(
-                [self.binaries / program, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd="/",
-                user=self._user.pw_uid if self._user else None,
-                group=self._user.pw_gid if self._user else None,
-                extra_groups=[] if self._user else None,
-                check=False,
-            )
-            if done.returncode != 0:
-                output.seek(0)
-                raise StoreError(f"{program} {arguments[0]} failed: {output.read().strip()}{self._server_log()}")
+    def _settle_as_root(self) -> int:
+        """Put the data where a private uid can reach it, and make it belong to that uid."""
+        data = service_account.reachable_data(self.directory)
+        uid = service_account.choose_uid(data)
+        if data.exists() and data.stat().st_uid != uid:
+            service_account.give(data, uid)
+        return uid
 
-    def _server_log(self) -> str:
-        log = self.directory / "server.log"
-        return f"\n{log}:\n{log.read_text(errors='replace')[-2000:]}" if log.exists() else ""
+    def _initialise(self, uid: int | None) -> None:
+        """Make a new database cluster beside its final place, so that it is there whole or not at all."""
+        scratch = self.data.with_name(self.data.name + ".new")
+        verifier = self.data.with_name(self.data.name + ".verifier")
+        user = None if uid is None else service_account.user_for_initdb()
+        shutil.rmtree(scratch, ignore_errors=True)
+        _make_private(scratch, user and user.pw_uid)
+        password = secrets.token_urlsafe(32)
+        _write_private(verifier, _scram_verifier(password))
+        if user:
+            os.chown(verifier, user.pw_uid, user.pw_gid)
+        arguments = ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--username=postgres"]
+        if self.options.get("fsync") == "off":
+            arguments.append("--no-sync")
+        command = [*arguments, f"--pwfile={verifier}", "-D", str(scratch)]
+        try:
+            _run([self._programs() / "initdb", *command], user and (user.pw_uid, user.pw_gid))
+        finally:
+            verifier.unlink()
+        if uid is not None:
+            service_account.give(scratch, uid)
+        try:
+            scratch.rename(self.data)
+        except OSError as error:
+            raise StoreError(f"{self.data} is not a database, and cannot become one: {error.strerror}") from None
+        self._remember(password)
 
-    def _own(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if self._user:
-            os.chown(directory, self._user.pw_uid, self._user.pw_gid)
+    def _set_password(self) -> None:
+        """Give a password to a server of an earlier release, or one whose password file is lost.
 
-    def _let_through(self, path: Path) -> None:
-        """Let the service user pass through the directories above `path` (not list them)."""
-        if not self._user:
+        Meanwhile it trusts everyone who can open its socket, which is the user who started it.
+        """
+        password = secrets.token_urlsafe(32)
+        psql = self._programs() / "psql"
+        command: list[str | Path] = [psql, "-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", self.url()]
+        _run(command, given=f"ALTER ROLE postgres PASSWORD '{_scram_verifier(password)}';\n")
+        self._authenticate_by(SCRAM)
+        self._control("reload")
+        self._remember(password)
+
+    def _remember(self, password: str) -> None:
+        partial = self.password_file.with_name(self.password_file.name + ".new")
+        _write_private(partial, f"*:*:*:postgres:{password}\n")
+        partial.rename(self.password_file)
+
+    def _authenticate_by(self, rule: str) -> None:
+        (self.data / "pg_hba.conf").write_text(rule)
+
+    def _wait_for_orphans(self) -> None:
+        """Wait for processes of a server that was killed: PostgreSQL does not start while they use its memory."""
+        begin = time.monotonic()
+        told = set[int]()
+        while orphans := self._orphans():
+            waited = time.monotonic() - begin
+            if waited > ORPHANS_TIMEOUT:
+                raise StoreError(f"processes of the former server still use {self.data}: {sorted(orphans)}")
+            if waited > ORPHANS_PATIENCE:
+                for pid in orphans - told:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGTERM)
+                told |= orphans
+            time.sleep(ORPHANS_PAUSE)
+        while (former := self._recorded_pid()) and _is_zombie(former):
+            if time.monotonic() - begin > ORPHANS_PATIENCE:  # its parent takes no notice, and PostgreSQL would wait
+                (self.data / "postmaster.pid").unlink()
+            time.sleep(ORPHANS_PAUSE)
+
+    def _orphans(self) -> set[int]:
+        """Processes of PostgreSQL that work in this directory."""
+        servers = [int(one.parent.name) for one in Path("/proc").glob("[0-9]*/comm") if _read(one) == "postgres\n"]
+        return {pid for pid in servers if self._is_ours(pid)}
+
+    def _control(self, action: str, *arguments: str) -> None:
+        uid = self.data.stat().st_uid
+        account = (uid, uid) if os.geteuid() == 0 else None
+        log = self.data / "server.log"
+        _run([self._programs() / "pg_ctl", action, "-D", str(self.data), *arguments], account, log=log)
+
+    def _programs(self) -> Path:
+        return service_account.reachable_programs(self.binaries) if os.geteuid() == 0 else self.binaries
+
+
+def _make_private(directory: Path, uid: int | None) -> None:
+    """Make a directory that only the server's user can enter. One that another user made is not used."""
+    if uid is not None and directory.is_dir() and directory.lstat().st_uid != uid:
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if uid is not None:
+        os.chown(directory, uid, uid, follow_symlinks=False)
+    elif directory.lstat().st_uid != os.geteuid():
+        raise StoreError(f"{directory} belongs to another user: remove it, or choose another place with --data DIR")
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _is_alive(pid: int) -> bool:
+    with contextlib.suppress(ChildProcessError):  # as process 1 of a container we inherit a killed server
+        os.waitpid(pid, os.WNOHANG)
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _is_zombie(pid: int) -> bool:
+    """Whether a process has ended, and its parent has not noticed yet."""
+    return _is_alive(pid) and "\nState:\tZ" in _read(Path(f"/proc/{pid}/status"))
+
+
+def _scram_verifier(password: str) -> str:
+    """What PostgreSQL stores of a password (RFC 5803): programs that get it cannot log in with it."""
+    salt = secrets.token_bytes(16)
+    salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, SCRAM_ROUNDS)
+    client_key, server_key = (hmac.digest(salted, name, "sha256") for name in (b"Client Key", b"Server Key"))
+    stored_key = hashlib.sha256(client_key).digest()
+    salt_text, stored, server = (base64.b64encode(one).decode() for one in (salt, stored_key, server_key))
+    return f"SCRAM-SHA-256${SCRAM_ROUNDS}:{salt_text}${stored}:{server}"
+
+
+def _run(
+    command: Sequence[str | Path], account: tuple[int, int] | None = None, given: str = "", log: Path | None = None
+) -> None:
+    """Run a program of PostgreSQL, as another uid and gid if given; its error includes the end of `log`."""
+    # Output goes to a file: pg_ctl's server inherits a pipe and would keep it open.
+    with tempfile.TemporaryFile("w+") as output:
+        done = subprocess.run(
+            command,
+            input=given,
+            text=True,
+            stdout=output,
+            stderr=output,
+            cwd="/",
+            user=account and account[0],
+            group=account and account[1],
+            extra_groups=None if account is None else [],
+            check=False,
+        )
+        if done.returncode == 0:
             return
-        for parent in path.parents:
-            mode = parent.stat().st_mode
-            if not mode & stat.S_IXOTH:
-                with contextlib.suppress(PermissionError):
-                    parent.chmod(mode | stat.S_IXOTH)
+        output.seek(0)
+        reason = output.read().strip()
+    if log and log.exists():
+        reason += f"\n{log}:\n{log.read_text(errors='replace')[-2000:]}"
+    raise StoreError(f"{Path(command[0]).name} {command[1]} failed: {reason}")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TypeVar
 
 from asyncpg import PostgresError
 
 from pillarbox.errors import SchemaMismatch, StoreError
-from pillarbox.loops import wait
+from pillarbox.loops import run_every, wait
 from pillarbox.setting_kinds import show_url
 from pillarbox.settings import Settings
 from pillarbox.store.database import Database
@@ -21,6 +22,8 @@ log = logs.get("pillarbox.store")
 T = TypeVar("T")
 # Pause between tries to reach a database that is away at the start.
 CONNECT_PAUSE = 1.0
+# How often the embedded server is looked after: the first moment without it is the time that mails wait.
+WATCH_INTERVAL = 1.0
 
 
 @asynccontextmanager
@@ -89,6 +92,25 @@ async def patiently(call: Callable[[], Awaitable[T]], stop: asyncio.Event | None
                 raise
             log.warning("waiting for the database", error=str(error))
             await wait(stop, CONNECT_PAUSE)
+
+
+async def keep_embedded_running(settings: Settings, stop: asyncio.Event) -> None:
+    """Start the embedded server again, with backoff, whenever it has ended before `stop`."""
+    server = _embedded(settings)
+
+    async def check() -> None:
+        if server.running() or stop.is_set():
+            return
+        log.error("the embedded PostgreSQL has ended; starting it again", log=str(server.data / "server.log"))
+        await asyncio.to_thread(server.start)
+        log.info("the embedded PostgreSQL runs again")
+
+    await run_every("embedded PostgreSQL", WATCH_INTERVAL, check, stop)
+
+
+def embedded_data(settings: Settings) -> Path:
+    """Where the data of the embedded server really is: see `service_account`."""
+    return _embedded(settings).data
 
 
 def place_of(settings: Settings) -> str:

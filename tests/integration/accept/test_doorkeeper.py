@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +21,7 @@ from pillarbox.store.migrations import migrate
 from pillarbox.telemetry.metrics import Metrics
 from tests.conftest import server_binaries
 from tests.harness import eventually, opened
+from tests.places import short_directory
 
 MOST = 3
 HERE, THERE = "192.0.2.1", "198.51.100.7"
@@ -345,7 +344,7 @@ async def test_the_keyless_door_shares_statements(database_url: str) -> None:
 @pytest_asyncio.fixture
 async def mortal() -> AsyncIterator[tuple[EmbeddedPostgres, Database]]:
     """A server that a test may stop."""
-    directory = Path(tempfile.mkdtemp(prefix="pbx"))
+    directory = short_directory()
     server = EmbeddedPostgres(directory / "data", server_binaries(), {"fsync": "off"})
     try:
         await asyncio.to_thread(server.start)

@@ -18,10 +18,10 @@ MAIL = Mail(sender="shop@example.com", to="user@example.net", text="A body")
 @pytest_asyncio.fixture
 async def application(connection: asyncpg.Connection, database_url: str) -> AsyncIterator[asyncpg.Connection]:
     """A connection whose role may do what `pillarbox grant --app` grants."""
-    await connection.execute("CREATE ROLE app LOGIN NOSUPERUSER")
+    await connection.execute("CREATE ROLE app LOGIN NOSUPERUSER PASSWORD 'app'")
     await connection.execute("GRANT USAGE ON SCHEMA pillarbox TO app")
     await connection.execute("GRANT EXECUTE ON FUNCTION pillarbox.enqueue, pillarbox.enqueue_many TO app")
-    application = await asyncpg.connect(database_url, user="app")
+    application = await asyncpg.connect(database_url, user="app", password="app")
     yield application
     await application.close()
     await connection.execute("DROP OWNED BY app")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,12 +19,13 @@ from pillarbox.testing.certificates import make_ca
 from tests.conftest import server_binaries
 from tests.harness import eventually
 from tests.integration.accept.submission_helpers import connected, installed
+from tests.places import short_directory
 
 
 @pytest.fixture
 async def postgres() -> AsyncIterator[EmbeddedPostgres]:
     """A server of the test's own, to be stopped at will."""
-    directory = Path(tempfile.mkdtemp(prefix="pbx"))
+    directory = short_directory()
     server = EmbeddedPostgres(directory / "data", server_binaries(), {"fsync": "off"})
     try:
         await asyncio.to_thread(server.start)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import stat
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,11 +16,12 @@ from pillarbox.errors import SecretError
 from pillarbox.settings import load
 from pillarbox.store import access
 from tests.harness import opened
+from tests.places import short_directory
 
 
 @pytest.fixture
 def data() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="pbx"))  # short, for a Unix socket
+    directory = short_directory()
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from pillarbox.store.embedded import EmbeddedPostgres
 from tests import PATIENCE
 from tests.harness import eventually
 from tests.integration.cli.cli_helpers import process
+from tests.places import temporary_directory
 
 ANY_PORTS = ("--http", "127.0.0.1:0", "--smtp", "127.0.0.1:0")
 DELIVERED = """
@@ -28,9 +28,9 @@ DEMO = ["demo-mailgun", "demo-sendgrid", "demo-ses"]
 @pytest.fixture
 def data() -> Iterator[Path]:
     """A data directory with a short path; its database does not outlive the test."""
-    with tempfile.TemporaryDirectory(prefix="pbdm", ignore_cleanup_errors=True) as directory:
-        yield Path(directory) / "data"
-        EmbeddedPostgres(Path(directory) / "data" / "postgres").stop("immediate")
+    with temporary_directory() as directory:
+        yield directory / "data"
+        EmbeddedPostgres(directory / "data" / "postgres").stop("immediate")
 
 
 async def names(data: Path, query: str) -> list[str]:

@@ -13,7 +13,6 @@ import smtplib
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from pillarbox.testing.smtp import Faults, Hang
 from tests import PATIENCE
 from tests.harness import add_smtp, enqueue, settled, states
 from tests.integration.cli.cli_helpers import Process, process
+from tests.places import temporary_directory
 
 ANY_PORTS = ("--http", "127.0.0.1:0", "--smtp", "127.0.0.1:0")
 
@@ -36,9 +36,9 @@ ANY_PORTS = ("--http", "127.0.0.1:0", "--smtp", "127.0.0.1:0")
 @pytest.fixture
 def data() -> Iterator[Path]:
     """A data directory with a short path; its database does not outlive the test."""
-    with tempfile.TemporaryDirectory(prefix="pbup", ignore_cleanup_errors=True) as directory:
-        yield Path(directory) / "data"
-        EmbeddedPostgres(Path(directory) / "data" / "postgres").stop("immediate")
+    with temporary_directory() as directory:
+        yield directory / "data"
+        EmbeddedPostgres(directory / "data" / "postgres").stop("immediate")
 
 
 def run(*arguments: str) -> str:

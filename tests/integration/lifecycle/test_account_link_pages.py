@@ -268,7 +268,7 @@ GUIDE = Path(__file__).parents[3] / "docs/how-to/lifecycle-mails.md"
 async def role(database: Database) -> AsyncIterator[str]:
     """A role that may do what `pillarbox grant --app` grants, and has a table of its own."""
     name = f"app_{uuid4().hex[:8]}"
-    await database.execute(f"CREATE ROLE {name} LOGIN NOSUPERUSER")
+    await database.execute(f"CREATE ROLE {name} LOGIN NOSUPERUSER PASSWORD '{name}'")
     await database.execute("CREATE TABLE public.users (account bigint, password text)")
     await database.execute(f"GRANT SELECT, INSERT, UPDATE ON public.users TO {name}")
     yield name
@@ -287,7 +287,7 @@ async def test_the_guides_own_page(town: Town, role: str, database_url: str, mon
     await town.database.execute("INSERT INTO public.users VALUES ($1, 'old')", link.account)
 
     def reset(token: str, expires: str, code: str) -> bool:
-        with psycopg.connect(database_url, user=role) as application:
+        with psycopg.connect(database_url, user=role, password=role) as application:
             return bool(guide["reset_password"](application, token, expires, code, "new"))
 
     async def password() -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pwd
 import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -38,20 +37,20 @@ async def bouncer_url(database_url: str, free_port: int, tmp_path: Path) -> Asyn
     if not PGBOUNCER:
         pytest.skip("PgBouncer is not installed (Debian package pgbouncer)")
     parts = urlsplit(database_url)
-    [host] = parse_qs(parts.query)["host"]
+    [host], [password_file] = (parse_qs(parts.query)[name] for name in ("host", "passfile"))
+    password = Path(password_file).read_text("utf-8").strip().rpartition(":")[2]
     config = tmp_path / "pgbouncer.ini"
-    # PgBouncer logs in to the server as the client's user; the server trusts its socket.
-    config.write_text(CONFIG.format(host=f"{host} user=postgres", port=free_port, directory=tmp_path))
-    command = [PGBOUNCER, "-q", str(config)]
-    if os.geteuid() == 0:  # it refuses to run as root, like PostgreSQL
-        nobody = pwd.getpwnam("nobody")
+    place = f"{host} user=postgres password={password}"
+    config.write_text(CONFIG.format(host=place, port=free_port, directory=tmp_path))
+    uid = None
+    if os.geteuid() == 0:  # it refuses to run as root, like PostgreSQL, whose socket is for its own uid
+        uid = Path(host).stat().st_uid
         for path in (tmp_path, config):
-            os.chown(path, nobody.pw_uid, nobody.pw_gid)
+            os.chown(path, uid, uid)
         for parent in tmp_path.parents:
             if not parent.stat().st_mode & 0o001:
                 parent.chmod(parent.stat().st_mode | 0o001)
-        command[1:1] = ["-u", "nobody"]
-    process = await asyncio.create_subprocess_exec(*command)
+    process = await asyncio.create_subprocess_exec(PGBOUNCER, "-q", str(config), user=uid, group=uid)
     try:
         await eventually(lambda: _answers(free_port))
         yield f"postgresql://postgres@127.0.0.1:{free_port}{parts.path}"

@@ -1,0 +1,28 @@
+"""Directories for the data of PostgreSQL servers."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def short_directory(parent: str | None = None) -> Path:
+    """A temporary directory for a server, for the caller to remove.
+
+    Its path is short, because a Unix socket's has about 107 characters at most. Others may pass through it: as root,
+    PostgreSQL runs with a uid of its own, and its data would be moved elsewhere.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="pbx", dir=parent))
+    directory.chmod(0o711)
+    return directory
+
+
+@contextmanager
+def temporary_directory() -> Iterator[Path]:
+    """As `short_directory`, removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="pbx", ignore_cleanup_errors=True) as name:
+        directory = Path(name)
+        directory.chmod(0o711)
+        yield directory
