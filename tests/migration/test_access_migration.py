@@ -85,11 +85,11 @@ async def test_a_role_that_may_enqueue_reads_none_of_it(
     used: asyncpg.Connection, empty_database_url: str, postgres_admin: psycopg.Connection
 ) -> None:
     role = f"app_{urlsplit(empty_database_url).path[1:]}"
-    postgres_admin.execute(f"CREATE ROLE {role} LOGIN")
+    postgres_admin.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{role}'")
     await used.execute(f"GRANT USAGE ON SCHEMA pillarbox TO {role}")
     await used.execute(f"GRANT EXECUTE ON FUNCTION pillarbox.enqueue, pillarbox.enqueue_many TO {role}")
     await migrate(used)
-    application = await asyncpg.connect(empty_database_url, user=role)
+    application = await asyncpg.connect(empty_database_url, user=role, password=role)
     try:
         for table in (*NEW_TABLES, "tenants"):
             for statement in ("SELECT FROM", "DELETE FROM", "TRUNCATE"):

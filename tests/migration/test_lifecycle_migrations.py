@@ -150,7 +150,7 @@ def roles(empty_database_url: str, postgres_admin: psycopg.Connection) -> Iterat
     name = urlsplit(empty_database_url).path[1:]
     owner, application = f"owner_{name}", f"app_{name}"
     for role in (owner, application):
-        postgres_admin.execute(f"CREATE ROLE {role} LOGIN")
+        postgres_admin.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{role}'")
     postgres_admin.execute(f"ALTER DATABASE {name} OWNER TO {owner}")
     yield owner, application
     postgres_admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
@@ -163,14 +163,14 @@ async def test_an_ordinary_role_installs_and_an_application_uses_it(
     empty_database_url: str, roles: tuple[str, str]
 ) -> None:
     """No superuser anywhere; the application needs what `grant` gives it, and sees no secret."""
-    owner = await asyncpg.connect(empty_database_url, user=roles[0])
+    owner = await asyncpg.connect(empty_database_url, user=roles[0], password=roles[0])
     assert not await owner.fetchval("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")
     await migrate(owner)
     await install(owner, "lifecycle")
     await owner.execute("INSERT INTO lifecycle.actions (name) VALUES ('newsletter')")
     assert len(await Tokens("lifecycle").grant(owner, roles[1])) == 6
     assert await Tokens("lifecycle").grant(owner, "nobody_here") == []
-    application = await asyncpg.connect(empty_database_url, user=roles[1])
+    application = await asyncpg.connect(empty_database_url, user=roles[1], password=roles[1])
     await _live(application)
     await _see_nothing_secret(application)
     await application.close()
