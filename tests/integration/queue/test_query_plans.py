@@ -13,7 +13,7 @@ from pillarbox.queue.postgres import QUERIES, PostgresQueue
 from pillarbox.store.database import Database
 
 HISTORY = 30_000
-COLUMNS = 15  # arrays that `settle` takes
+COLUMNS = 23  # arrays that `settle` takes
 STATEMENTS = (
     "survey", "claim", "take_lanes", "give_lanes", "settle", "release", "reap", "promote", "release_strays"
 )  # fmt: skip
