@@ -249,9 +249,13 @@ class App:
         finally:
             await line.close()
 
-    async def reap(self) -> int:
-        """Take back the claims of workers whose lease ran out, once; returns how many."""
-        return await Chores(self.database, PostgresQueue(self.database), self.metrics, self.settings).reap()
+    async def reap(self, told: Callable[[float], None] = lambda seconds: None) -> int:
+        """Take back the claims of workers whose lease ran out, once; returns how many.
+
+        Waits while a live worker may not have been able to renew its lease; `told` hears for how many seconds.
+        """
+        chores = Chores(self.database, PostgresQueue(self.database), self.metrics, self.settings)
+        return await chores.reap_patiently(told)
 
     async def load_providers(self) -> Book:
         """What the roster needs to know, secrets opened."""

@@ -14,8 +14,18 @@ log = logs.get("pillarbox.loops")
 LONGEST_PAUSE = 30.0
 
 
-async def run_every(name: str, seconds: float, run_once: Callable[[], Awaitable[object]], stop: asyncio.Event) -> None:
-    """Call `run_once` every `seconds` (± 10 %, so that processes do not march in step) until `stop` is set."""
+async def run_every(
+    name: str,
+    seconds: float,
+    run_once: Callable[[], Awaitable[object]],
+    stop: asyncio.Event,
+    *,
+    longest: float = LONGEST_PAUSE,
+) -> None:
+    """Call `run_once` every `seconds` (± 10 %, so that processes do not march in step) until `stop` is set.
+
+    After failures the pause grows up to `longest`.
+    """
     failures = 0
     while not stop.is_set():
         try:
@@ -27,7 +37,7 @@ async def run_every(name: str, seconds: float, run_once: Callable[[], Awaitable[
         except Exception as error:
             failures += 1
             log.error("a background loop failed; will try again", loop=name, error=repr(error), exc=error)
-        pause = min(seconds * 2 ** min(failures, 10), max(seconds, LONGEST_PAUSE))
+        pause = min(seconds * 2 ** min(failures, 10), max(seconds, longest))
         await wait(stop, pause * random.uniform(0.9, 1.1))  # noqa: S311 -- jitter, not a secret
 
 

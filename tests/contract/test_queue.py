@@ -201,14 +201,6 @@ async def test_reaping_concurrently_counts_each_claim_once(new_queue: NewQueue, 
     assert await database.fetchval("SELECT count(*) FROM pillarbox.attempts WHERE verdict = 'unknown'") == 30
 
 
-async def test_after_a_restart_of_the_store_workers_may_report_first(new_queue: NewQueue, database: Database) -> None:
-    dead, alive = await new_queue(), await new_queue()
-    await enqueue(database)
-    await take(dead)
-    await dead.heartbeat(0.0)
-    assert await alive.reap(100, 3600.0) == 0  # PostgreSQL has not been up for an hour
-
-
 async def test_a_class_can_hold_unknowns_for_a_person(new_queue: NewQueue, database: Database) -> None:
     await database.execute("INSERT INTO pillarbox.classes (name, unknown) VALUES ('payment', 'hold')")
     message_id = await enqueue(database, **{"class": "payment"})

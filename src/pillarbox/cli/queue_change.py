@@ -119,12 +119,15 @@ async def release(
 async def reap(given: Given) -> None:
     """Take back what dead workers held, once. Workers do this by themselves all the time.
 
+    Waits up to `worker_lease` where no process has watched the database: a worker that is alive may only have
+    been unable to renew its lease.
+
     \b
     Example:
       pillarbox queue reap
     """
     async with given.app() as app:
-        count = await app.reap()
+        count = await app.reap(_tell_wait)
     output.print_json({"reaped": count}) if given.json else output.say(
         f"{output.counted(count, 'delivery')} taken back"
     )
@@ -180,3 +183,7 @@ async def _change_all(app: App, operation: Operation, which: Filter, yes: bool) 
             done += count
             progress.update(task, advance=count)
     return done
+
+
+def _tell_wait(seconds: float) -> None:
+    output.note(f"waiting {output.span(seconds)}, so that workers that are alive can renew their lease first")

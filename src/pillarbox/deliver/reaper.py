@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from pillarbox.loops import run_every
 from pillarbox.queue.postgres import PostgresQueue
@@ -17,6 +18,9 @@ log = logs.get("pillarbox.chores")
 BATCH = 1000
 # Scheduled mails leave within a second of their time, with room for a busy moment.
 PROMOTE_INTERVAL = 0.5
+# How often a process notes that the database is available: often enough that a gap of a third of any lease is
+# noticed, also of a shorter lease of another process. It is one cheap statement, and one process writes.
+TOUCH_INTERVAL, TOUCHES_PER_LEASE = 1.0, 12
 # Tenants whose depth is read; as many as there are series for is enough.
 LONGEST_SHOWN = 50
 
@@ -29,16 +33,39 @@ class Chores:
         self._queue = queue
         self._metrics = metrics
         self._settings = settings
+        self._touch_interval = min(TOUCH_INTERVAL, settings.worker_lease / TOUCHES_PER_LEASE)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Do all of them, each at its own interval, until `stop`."""
         settings = self._settings
         await asyncio.gather(
+            run_every(
+                "availability",
+                self._touch_interval,
+                self.touch,
+                stop,
+                longest=settings.worker_lease / TOUCHES_PER_LEASE,
+            ),
             run_every("reap", settings.reap_interval, self.reap, stop),
             run_every("promote", PROMOTE_INTERVAL, self.promote, stop),
             run_every("retention", settings.retention_interval, self.retain, stop),
             run_every("measure", settings.worker_poll_interval, self.measure, stop),
         )
+
+    async def touch(self) -> None:
+        """Note that the database is available: the reaper takes nothing before it was for a lease."""
+        await self._queue.touch(self._settings.worker_lease)
+
+    async def reap_patiently(self, told: Callable[[float], None]) -> int:
+        """Reap as soon as it is safe, for a process that does nothing else; tells how many seconds that takes."""
+        lease = self._settings.worker_lease
+        wait = await self._queue.reap_wait(lease)
+        if wait is not None and wait > 0:
+            told(wait)
+        while wait is not None and wait > 0:
+            await asyncio.sleep(min(wait, self._touch_interval))
+            wait = await self._queue.reap_wait(lease)
+        return await self.reap()
 
     async def reap(self) -> int:
         """Return the claims of workers whose lease ran out."""

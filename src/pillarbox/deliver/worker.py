@@ -99,8 +99,9 @@ class Worker:
         self._wakeup.hint()
 
     async def run(self) -> None:
+        beat = self.pace.lease / 4
         heartbeat = asyncio.create_task(
-            run_every("heartbeat", self.pace.lease / 4, self._heartbeat, asyncio.Event()), name="heartbeat"
+            run_every("heartbeat", beat, self._heartbeat, asyncio.Event(), longest=beat), name="heartbeat"
         )
         settling = asyncio.create_task(self._settler.run(), name="settler")
         try:

@@ -106,7 +106,7 @@ class Queue(Protocol):
         ...
 
     async def heartbeat(self, lease: float) -> bool:
-        """Extend the lease; False when it was taken away and the worker must register again."""
+        """Extend the lease, even if it has run out; False when it was taken away and the worker must register again."""
         ...
 
     async def claim(
@@ -178,8 +178,12 @@ class Queue(Protocol):
         """End the lease; nothing is held any more."""
         ...
 
-    async def reap(self, limit: int, grace: float) -> int:
-        """Take back claims of workers whose lease ran out; returns how many deliveries."""
+    async def reap(self, limit: int, lease: float) -> int:
+        """Take back claims of workers whose lease ran out; returns how many deliveries.
+
+        Only after the database has been available for as long as the worker's lease, and for `lease` seconds: before
+        that, a worker may not have been able to renew its lease.
+        """
         ...
 
     def next_due(self) -> float | None:

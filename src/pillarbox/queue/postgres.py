@@ -23,6 +23,8 @@ from pillarbox.store.contents import read_attachments
 from pillarbox.store.database import Database
 
 QUERIES = sql.load("queue")
+# However short the lease, a heartbeat may take this many seconds: a loaded machine needs them.
+SHORTEST_TIMEOUT = 1.0
 
 
 class PostgresQueue:
@@ -41,7 +43,12 @@ class PostgresQueue:
         return self.worker
 
     async def heartbeat(self, lease: float) -> bool:
-        return await self._database.fetchval(QUERIES["heartbeat"], self.worker, lease) is not None
+        # A connection that hangs must not use up the lease: the next try gets another.
+        try:
+            async with asyncio.timeout(max(lease / 4, SHORTEST_TIMEOUT)):
+                return await self._database.fetchval(QUERIES["heartbeat"], self.worker, lease) is not None
+        except TimeoutError as error:
+            raise StoreError("PostgreSQL did not answer a heartbeat in time") from error
 
     async def claim(
         self,
@@ -159,8 +166,17 @@ class PostgresQueue:
         self._lanes.forget()
         await self._database.execute(QUERIES["retire_worker"], self.worker)
 
-    async def reap(self, limit: int, grace: float) -> int:
-        return int(await self._database.fetchval(QUERIES["reap"], limit, grace))
+    async def reap(self, limit: int, lease: float) -> int:
+        return int(await self._database.fetchval(QUERIES["reap"], limit, lease))
+
+    async def touch(self, lease: float) -> None:
+        """Note that the database is available; `lease` is what workers of this process have."""
+        await self._database.fetchval(QUERIES["touch"], lease)
+
+    async def reap_wait(self, lease: float) -> float | None:
+        """Seconds until all workers whose lease ran out may be reaped; None when there are none."""
+        wait: float | None = await self._database.fetchval(QUERIES["reap_wait"], lease)
+        return wait
 
     async def promote(self, limit: int) -> int:
         """Queue scheduled deliveries whose time has come; returns how many."""

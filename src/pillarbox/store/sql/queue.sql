@@ -290,11 +290,11 @@ WHERE state = 'pending' AND (message_id, n) IN (
 
 -- name: register_worker
 -- Begin a lease of $2 seconds under a new id.
-INSERT INTO pillarbox.workers (name, lease_until) VALUES ($1, now() + $2 * interval '1 second') RETURNING id
+INSERT INTO pillarbox.workers (name, lease_until, lease) VALUES ($1, now() + $2 * interval '1 second', $2) RETURNING id
 
 -- name: heartbeat
--- Extend a worker's lease by $2 seconds from now; no row when its claims were taken away.
-UPDATE pillarbox.workers SET lease_until = now() + $2 * interval '1 second'
+-- Extend a worker's lease by $2 seconds from now, also when it has run out; no row when its claims were taken away.
+UPDATE pillarbox.workers SET lease_until = now() + $2 * interval '1 second', lease = $2
 WHERE id = $1 AND reaped_at IS NULL RETURNING id
 
 -- name: retire_worker
@@ -314,12 +314,16 @@ WHERE reaped_at < now() - interval '7 days'
 
 -- name: reap
 -- Take back up to $1 claims of workers whose lease ran out. Nobody saw how these attempts ended: they are recorded as
--- unknown, and go back to the queue or are held as their class says. After a restart of PostgreSQL workers get $2
--- seconds to report what they know before anything is taken.
-WITH dead AS (
-  UPDATE pillarbox.workers SET reaped_at = now()
-  WHERE reaped_at IS NULL AND lease_until < now() AND pg_postmaster_start_time() < now() - $2 * interval '1 second'
-  RETURNING id
+-- unknown, and go back to the queue or are held as their class says. A worker is dead when it did not renew its lease although
+-- the database was available for as long as the lease (its own, or $2 if that is longer): after a time in which the database
+-- was not, workers can first report what they know.
+WITH available AS MATERIALIZED (
+  SELECT pillarbox._available_for($2) AS seconds
+), dead AS (
+  UPDATE pillarbox.workers w SET reaped_at = now()
+  WHERE w.reaped_at IS NULL AND w.lease_until < now()
+    AND (SELECT seconds FROM available) >= greatest(w.lease, $2)
+  RETURNING w.id
 ), lost AS MATERIALIZED (
   SELECT d.message_id, d.n, d.claim, d.worker, d.claimed_at
   FROM pillarbox.deliveries d
@@ -355,6 +359,15 @@ WITH dead AS (
   HAVING count(*) > 0
 )
 SELECT count(*) FROM taken WHERE (SELECT count(*) FROM customers) >= 0  -- so that they are told
+
+-- name: touch
+-- Note that the database is available to a process whose workers have a lease of $1 seconds.
+SELECT pillarbox._available_for($1)
+
+-- name: reap_wait
+-- Seconds until every worker whose lease ran out may be reaped, the database staying available; null when there is none.
+SELECT max(greatest(w.lease, $1)) - pillarbox._available_for($1) FROM pillarbox.workers w
+WHERE w.reaped_at IS NULL AND w.lease_until < now()
 
 -- name: depth
 -- Live deliveries by state, and the age of the oldest that is due.
