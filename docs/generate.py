@@ -153,6 +153,7 @@ def metrics_page() -> str:
         ("`route`", "a route's template, such as `/api/v1/messages/{message_id}`; `none`"),
         ("`method`", "an HTTP method, or `other`"),
         ("`status`", "`2xx`, `4xx`, `5xx`; `0xx`: nobody was left to answer"),
+        ("`how`", "`idle`: closed for another client; `refused`: there was no place, or one for probes alone"),
         ("`listener`", "`smtp`, `smtp_submission`, `smtp_tls`: see [SMTP](smtp.md#listeners)"),
         ("`code` of `pillarbox_smtp_messages_total`", "`2xx`, `4xx`, `5xx`"),
         ("`code` of `pillarbox_smtp_refusals_total`", "a [reply code](smtp.md#replies)"),

@@ -108,7 +108,7 @@ class Settings:
         "Most requests handled at once.",
         "ten times what keeps the database busy; more would only wait longer")
     http_connections: int = setting("800", integer(1, 1_000_000),
-        "Most open connections.",
+        "Most open HTTP connections; at the limit the one that has been idle longest is closed.",
         "a process may usually have 1,024 files open, and the database needs some; raise both together")
     http_request_timeout: float = setting("1m", duration("100ms"),
         "How long a request may take to arrive.",
@@ -116,6 +116,9 @@ class Settings:
     http_keep_alive: float = setting("75s", duration("100ms"),
         "How long an idle connection is kept open.",
         "longer than the minute that proxies keep theirs, so that none is closed under a request")
+    http_connections_per_peer: int = setting("200", integer(1, 1_000_000),
+        "Most open HTTP connections from one address (of IPv6, one /64 network); trusted_proxies may have more.",
+        "one client cannot take all places, and the pool of a busy application fits")
     trusted_proxies: tuple[Network, ...] = setting(None, NETWORKS,
         "Proxies whose X-Forwarded-For or Forwarded header names the client, for limits and throttling alike.",
         "anybody can write such a header", unset="none: a client is whoever is connected")
@@ -257,8 +260,8 @@ class Settings:
         "Most open SMTP connections of a process; more are told to come back.",
         "ten times what keeps the database busy, at some kilobytes each")
     smtp_connections_per_peer: int = setting("200", integer(1, 1_000_000),
-        "Most open SMTP connections from one address (of IPv6, one /64 network).",
-        "one client cannot take all places; behind a balancer, set it to smtp_connections")
+        "Most open SMTP connections from one address (of IPv6, one /64 network); trusted_proxies may have more.",
+        "one client cannot take all places; name a balancer in trusted_proxies")
     smtp_bytes_in_flight: int = setting("256MiB", size(2**20),
         "Most bytes of mails that SMTP holds in memory at once, all together.",
         "twenty-five of the largest or tens of thousands of usual ones; beyond it, clients are told to try again")

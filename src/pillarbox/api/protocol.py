@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from pillarbox.api.connections import RESERVED_TIMEOUT, ConnectionLimits, ProbesOnly
 from pillarbox.api.problems import MEDIA_TYPE, Problem, busy
 
 # Octets of a request line and its header fields: four times what browsers and proxies let pass.
@@ -17,20 +17,15 @@ MOST_HEAD = 32 * 1024
 LINGER = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What a server allows its clients."""
-
-    connections: int
-    request_timeout: float
-
-
 class Connection(HttpToolsProtocol):
     """A connection that does not wait for ever. A request that arrives in one piece, as most do, costs no timer."""
 
-    def __init__(self, *args: Any, bounds: Bounds, **more: Any) -> None:
+    def __init__(self, *args: Any, limits: ConnectionLimits, **more: Any) -> None:
         super().__init__(*args, **more)
-        self._bounds = bounds
+        self.peer = "unknown"
+        self._limits = limits
+        self._patience = limits.bounds.request_timeout
+        self._is_reserved = False
         self._timer: asyncio.TimerHandle | None = None
         self._lingers = False
         self._in_head = False
@@ -39,13 +34,21 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self._bounds.connections:
-            self._refuse(busy("too many connections are open"))
-        else:
-            self._arm(self._bounds.request_timeout)  # for the first octet
+        if self.client is not None:  # it may be gone already
+            self.peer = self.client[0]
+        if not self._limits.take(self):
+            self._is_reserved = self._limits.reserve(self)
+            self._limits.refused()
+            if not self._is_reserved:
+                self._refuse(busy("too many connections are open"))
+                return
+            self.app = ProbesOnly(self.app)
+            self._patience = min(self._patience, RESERVED_TIMEOUT)
+        self._arm(self._patience)  # for the first octet
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        self._limits.leave(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -61,7 +64,11 @@ class Connection(HttpToolsProtocol):
             self._lingers = True
             self._arm(LINGER)
         elif self._timer is None:
-            self._arm(self._bounds.request_timeout)
+            self._arm(self._patience)
+
+    def make_room(self) -> None:
+        """Close: the connection is idle, and another needs its place."""
+        self.transport.close()
 
     def on_message_begin(self) -> None:
         self._in_head = self._arriving = True
@@ -70,11 +77,24 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._limits.work(self)
         super().on_headers_complete()
+        if self._is_reserved:
+            self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         self._arriving = self._lingers = False
         super().on_message_complete()
+        self._rest_if_idle()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._rest_if_idle()
+
+    def _rest_if_idle(self) -> None:
+        is_answered = self.cycle is None or (self.cycle.response_complete and not self.pipeline)
+        if is_answered and (self._in_head or not self._arriving):
+            self._limits.rest(self)
 
     def _is_too_much(self, octets: int) -> bool:
         self._head += octets
@@ -95,8 +115,8 @@ class Connection(HttpToolsProtocol):
     def _late(self) -> None:
         """Nothing more is waited for; whoever has sent a part of a request hears why."""
         if self._arriving and (self._in_head or not self.cycle.response_started):
-            seconds = self._bounds.request_timeout
-            self._refuse(Problem("request-timeout", f"the request did not arrive within {seconds:g} seconds"))
+            detail = f"the request did not arrive within {self._patience:g} seconds"
+            self._refuse(Problem("request-timeout", detail))
         else:
             self.transport.close()
 

@@ -19,13 +19,14 @@ from starlette.routing import Mount, Route
 
 from pillarbox.api import page
 from pillarbox.api.accounts import AccountDoor
+from pillarbox.api.connections import Bounds, ConnectionLimits
 from pillarbox.api.door import check_metrics, check_operator, needs_no_key
 from pillarbox.api.feedback import FeedbackDoor
 from pillarbox.api.forwarding import Forwarding
 from pillarbox.api.guard import Front, Guard, is_loopback
 from pillarbox.api.problem_types import TYPES
 from pillarbox.api.problems import problem_of
-from pillarbox.api.protocol import Bounds, Connection
+from pillarbox.api.protocol import Connection
 from pillarbox.api.v1 import PLACE, Api
 from pillarbox.errors import NotFound, Refused, SchemaMismatch, StoreError
 from pillarbox.model.proxies import TrustedProxies
@@ -89,11 +90,11 @@ async def serve_until(stop: asyncio.Event, config: uvicorn.Config, listener: soc
 
 def _config(app: App, host: str) -> uvicorn.Config:
     settings = app.settings
-    bounds = Bounds(settings.http_connections, settings.http_request_timeout)
+    bounds = Bounds(settings.http_connections, settings.http_connections_per_peer, settings.http_request_timeout)
     proxies = TrustedProxies(settings.trusted_proxies)
     return uvicorn.Config(
         Forwarding(Front(build(app, host), app.metrics, settings.http_concurrency), proxies),
-        http=partial(Connection, bounds=bounds),  # type: ignore[arg-type]  # called like the class
+        http=partial(Connection, limits=ConnectionLimits(bounds, proxies, app.metrics)),  # type: ignore[arg-type]  # called like the class
         ws="none",
         proxy_headers=False,  # uvicorn would believe every proxy on this machine; see Forwarding
         timeout_keep_alive=settings.http_keep_alive,  # type: ignore[arg-type]  # any number will do

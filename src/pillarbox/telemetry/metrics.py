@@ -111,6 +111,7 @@ _TABLE = (
     ("accept_commit_seconds", "histogram", (), "Time from gathering a batch of messages to its commit."),
     ("smtp_connections", "gauge", _LISTENER, "Open SMTP connections."),
     ("smtp_sessions_total", "counter", _LISTENER, "SMTP connections taken."),
+    ("http_connections_shed_total", "counter", ("how",), "HTTP connections closed idle or refused for a limit."),
     ("smtp_turned_away_total", "counter", _LISTENER, "SMTP connections refused because there were too many."),
     ("smtp_messages_total", "counter", ("listener", "code"), "Whole mails answered, by class of reply: 2xx accepted."),
     ("smtp_refusals_total", "counter", ("listener", "code"), "Commands refused and sessions ended, by reply code."),
@@ -196,6 +197,7 @@ class Metrics:
         self.accept_commit = self._histogram("accept_commit_seconds", COMMIT_BUCKETS)
         self.smtp_connections = self._gauge("smtp_connections")
         self.smtp_sessions = self._counter("smtp_sessions_total")
+        self.http_connections_shed = self._counter("http_connections_shed_total")
         self.smtp_turned_away = self._counter("smtp_turned_away_total")
         self.smtp_messages = self._counter("smtp_messages_total")
         self.smtp_refusals = self._counter("smtp_refusals_total")

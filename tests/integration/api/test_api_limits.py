@@ -13,7 +13,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-import aiohttp
 import pytest
 
 from pillarbox.api.protocol import MOST_HEAD
@@ -186,26 +185,6 @@ async def test_idle_connections_are_closed(database_url: str) -> None:
         await wire.say(head(api, method="GET"))
         assert (await wire.hear())[0] == 200
         assert await wire.ended()
-
-
-async def test_many_idle_connections_shut_nobody_out(database_url: str) -> None:
-    async with api_of(database_url, http_connections=20, http_request_timeout="2s") as api:
-        wires = [await asyncio.open_connection("127.0.0.1", urlsplit(api.nobody.url).port) for _ in range(19)]
-        async with wired(api) as one_more, wired(api) as too_many:
-            await one_more.say(head(api, method="GET"))
-            assert (await one_more.hear())[0] == 200
-            assert problem(await too_many.hear()) == (503, "overloaded")
-            assert await too_many.ended()
-        for _, writer in wires:
-            writer.transport.abort()
-        await eventually(lambda: answers(api))
-
-
-async def answers(api: Api) -> bool:
-    try:
-        return (await api.shop.get("/messages")).status == 200
-    except aiohttp.ClientError:
-        return False
 
 
 async def test_requests_at_once_have_a_limit(database_url: str) -> None:

@@ -9,7 +9,7 @@ import signal
 import socket
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pillarbox.accept.door import network_of
@@ -17,6 +17,7 @@ from pillarbox.accept.smtp.connection import Connection, Submission, Work
 from pillarbox.accept.smtp.listeners import Listener
 from pillarbox.accept.smtp.machine import Machine
 from pillarbox.accept.smtp.rules import Limits, Room
+from pillarbox.model.proxies import TrustedProxies
 from pillarbox.sockets import BACKLOG
 from pillarbox.telemetry import logs
 
@@ -56,8 +57,9 @@ class Crowd:
     """How many connections there may be, and how much mail they may hold in memory together."""
 
     connections: int = 1000
-    per_peer: int = 200
+    per_peer: int = 200  # not for trusted proxies, behind which are many
     octets: int = 256 * 2**20
+    proxies: TrustedProxies = field(default_factory=lambda: TrustedProxies(()))
 
 
 class Server:
@@ -181,7 +183,8 @@ class Server:
     def admit(self, peer: str, listener: Listener) -> bool:
         """Whether there is a place for another connection; if so it is taken."""
         network = network_of(peer)
-        if self._taken >= self._crowd.connections or self._places[network] >= self._crowd.per_peer:
+        is_crowded = self._places[network] >= self._crowd.per_peer and not self._crowd.proxies.trusts(peer)
+        if self._taken >= self._crowd.connections or is_crowded:
             listener.turned_away()
             return False
         self._places[network] += 1

@@ -15,6 +15,7 @@ from pillarbox.accept.smtp.submission import FrontDoor
 from pillarbox.accept.smtp.tls import Certificate
 from pillarbox.errors import SettingsError, Unauthorized
 from pillarbox.model.address import ascii_domain
+from pillarbox.model.proxies import TrustedProxies
 from pillarbox.sockets import show_address
 
 if TYPE_CHECKING:
@@ -97,7 +98,12 @@ def patience_of(settings: Settings) -> Patience:
 
 
 def crowd_of(settings: Settings) -> Crowd:
-    return Crowd(settings.smtp_connections, settings.smtp_connections_per_peer, settings.smtp_bytes_in_flight)
+    return Crowd(
+        settings.smtp_connections,
+        settings.smtp_connections_per_peer,
+        settings.smtp_bytes_in_flight,
+        TrustedProxies(settings.trusted_proxies),
+    )
 
 
 def is_loopback(host: str) -> bool:

@@ -1,0 +1,136 @@
+"""How many HTTP connections there may be, and which one is closed when another client needs the place.
+
+A connection is idle while no complete request head has arrived on it: between two requests, and also before the first
+one, however slowly its bytes come. At a limit the connection that has been idle longest makes room. Where none is idle,
+a few connections above the limit are taken for a moment, on which only probes are answered: whether a connection brings
+a probe is known only after its first request has arrived.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from pillarbox.accept.door import network_of
+from pillarbox.api.guard import PROBES
+from pillarbox.api.problems import busy
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from pillarbox.model.proxies import TrustedProxies
+    from pillarbox.telemetry.metrics import Metrics
+
+# Connections above the limit, for probes. Orchestrators and balancers have one or two each; the others are for clients
+# that are refused there. More would need more open files than the limit accounts for.
+RESERVED = 16
+# Seconds for the request of a reserved connection to arrive: probes send it at once.
+RESERVED_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a server allows its clients; the settings `http_…` say why each is what it is."""
+
+    connections: int
+    per_peer: int
+    request_timeout: float
+
+
+class Member(Protocol):
+    """A connection, as the limits see it."""
+
+    peer: str
+
+    def make_room(self) -> None:
+        """Close: another connection needs the place."""
+        ...
+
+
+class ConnectionLimits:
+    """The connections of one server by who holds them and by how long they have been idle."""
+
+    def __init__(self, bounds: Bounds, proxies: TrustedProxies, metrics: Metrics) -> None:
+        self.bounds = bounds
+        self._proxies = proxies
+        self._metrics = metrics
+        self._places: dict[Member, str | None] = {}  # the network that is counted; None: a trusted proxy's
+        self._by_network: Counter[str] = Counter()
+        self._idle: dict[Member, None] = {}  # the longest idle first
+        self._reserved: dict[Member, bool] = {}  # the oldest first; whether it still waits for its request
+
+    def take(self, connection: Member) -> bool:
+        """Whether there is a place for a new connection, perhaps that of one that was idle; it begins idle itself."""
+        network = None if self._proxies.trusts(connection.peer) else network_of(connection.peer)
+        if network is not None and self._by_network[network] >= self.bounds.per_peer:
+            if not self._close_idle(network):
+                return False
+        elif len(self._places) >= self.bounds.connections and not self._close_idle():
+            return False
+        self._places[connection] = network
+        if network is not None:
+            self._by_network[network] += 1
+        self.rest(connection)
+        return True
+
+    def reserve(self, connection: Member) -> bool:
+        """Whether a connection without a place may ask for a probe."""
+        if len(self._reserved) >= RESERVED:
+            waiting = next((one for one, waits in self._reserved.items() if waits), None)
+            if waiting is None:
+                return False
+            self._close(waiting)
+        self._reserved[connection] = True
+        return True
+
+    def rest(self, connection: Member) -> None:
+        """The connection waits for a request."""
+        if connection in self._places:
+            self._idle.setdefault(connection)
+
+    def work(self, connection: Member) -> None:
+        """A request has arrived on the connection."""
+        self._idle.pop(connection, None)
+        if connection in self._reserved:
+            self._reserved[connection] = False
+
+    def leave(self, connection: Member) -> None:
+        """The connection is gone; may be said twice."""
+        self._idle.pop(connection, None)
+        self._reserved.pop(connection, None)
+        network = self._places.pop(connection, None)
+        if network is not None:
+            self._by_network[network] -= 1
+            if not self._by_network[network]:
+                del self._by_network[network]
+
+    def refused(self) -> None:
+        """Count a connection for which there was no place."""
+        self._metrics.http_connections_shed.labels("refused").inc()
+
+    def _close_idle(self, network: str | None = None) -> bool:
+        """Close the connection that has been idle longest, of one network or of all; false if none is idle."""
+        found = (one for one in self._idle if network is None or self._places[one] == network)
+        longest = next(found, None)
+        if longest is None:
+            return False
+        self._close(longest)
+        return True
+
+    def _close(self, connection: Member) -> None:
+        self.leave(connection)
+        self._metrics.http_connections_shed.labels("idle").inc()
+        connection.make_room()
+
+
+class ProbesOnly:
+    """What a reserved connection gets: answers to probes, and to everything else that there is no place."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_probe = scope["type"] == "http" and scope["path"] in PROBES
+        answer = self._app if is_probe else busy("too many connections are open").response()
+        await answer(scope, receive, send)
