@@ -27,7 +27,7 @@ def mail_of(app: App, message: NewMessage, key: str | None, more: Mapping[str, A
         return mail
     data = {**(message.data or {}), **(more or {})}
     _check_template(message, data)
-    rendered = app.lifecycle.templates.render(message.template, message.locale, data)
+    rendered = app.lifecycle.templates_for(message.template).render(message.template, message.locale, data)
     kind = message.kind or message.template.replace("/", "_")
     return replace(mail, subject=rendered.subject, text=rendered.text, html=rendered.html, kind=kind)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pillarbox.app import App, build_collector
-from pillarbox.cli.command import Given, command, setting
+from pillarbox.cli.command import TEMPLATE_DIRS, Given, command, setting
 from pillarbox.cli.run import stay
 
 LIMIT = setting("lifecycle_batch_limit", "--batch-limit", "N")
@@ -16,7 +16,7 @@ TIMEOUT = setting("lifecycle_batch_timeout", "--batch-timeout", "MS")
 
 
 def register(root: typer.Typer) -> None:
-    command(root, "collect", LIMIT, TIMEOUT, json=False)(collect)
+    command(root, "collect", LIMIT, TIMEOUT, TEMPLATE_DIRS, json=False)(collect)
 
 
 async def collect(

@@ -44,6 +44,7 @@ def setting(name: str, flag: str, metavar: str) -> inspect.Parameter:
 PANEL = "Common options"
 HTTP = setting("http", "--http", "HOST:PORT")
 CONCURRENCY = setting("worker_concurrency", "--concurrency", "N")
+TEMPLATE_DIRS = setting("template_dirs", "--template-dirs", "DIRS")
 STORE = (setting("database_url", "--database-url", "URL"), setting("data_dir", "--data", "DIR"))
 COMMON = (
     _parameter(

@@ -25,7 +25,7 @@ from pillarbox.app import (
 from pillarbox.app import serve as run_together
 from pillarbox.cli import output
 from pillarbox.cli.banner import banner, told
-from pillarbox.cli.command import CONCURRENCY, HTTP, INTERRUPTED, Given, command, setting
+from pillarbox.cli.command import CONCURRENCY, HTTP, INTERRUPTED, TEMPLATE_DIRS, Given, command, setting
 from pillarbox.cli.first_run import ensure_development_key, ensure_provider
 from pillarbox.cli.signals import foreground, stopping
 from pillarbox.errors import NotPossible, SettingsError, StoreError
@@ -51,8 +51,8 @@ async def serve_http(app: App, stop: asyncio.Event, ready: Callable[[str], None]
 
 
 def register(root: typer.Typer) -> None:
-    command(root, "up", HTTP, *SMTP, CONCURRENCY, json=False)(up)
-    command(root, "serve", HTTP, *SMTP, CONCURRENCY, json=False)(serve)
+    command(root, "up", HTTP, *SMTP, CONCURRENCY, TEMPLATE_DIRS, json=False)(up)
+    command(root, "serve", HTTP, *SMTP, CONCURRENCY, TEMPLATE_DIRS, json=False)(serve)
     command(root, "worker", HTTP, CONCURRENCY, json=False)(worker)
 
 

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from pillarbox.cli import output
-from pillarbox.cli.command import Given, command, setting
+from pillarbox.cli.command import TEMPLATE_DIRS, Given, command, setting
 from pillarbox.errors import SettingsError
 from pillarbox.lifecycle.checking import Finding, check, sample_of
 from pillarbox.lifecycle.rendering import Rendered, Templates
@@ -18,7 +18,6 @@ from pillarbox.lifecycle.sources import PACKAGE, PARTS
 from pillarbox.setting_kinds import LISTEN
 from pillarbox.settings import split_address
 
-DIRS = setting("template_dirs", "--template-dirs", "DIRS")
 LOCALE = setting("lifecycle_locale", "--lifecycle-locale", "LANGUAGE")
 _STDIN = "-"
 
@@ -29,10 +28,10 @@ PREVIEW_ADDRESS = "127.0.0.1:8026"
 
 def register(root: typer.Typer) -> None:
     group = typer.Typer(help="Templates of mails: list, try out, check, look at.", no_args_is_help=True)
-    command(group, "list", DIRS, LOCALE, store=False)(list_)
-    command(group, "render", DIRS, LOCALE, store=False)(render)
-    command(group, "check", DIRS, LOCALE, store=False)(check_)
-    command(group, "preview", DIRS, LOCALE, store=False, json=False)(preview)
+    command(group, "list", TEMPLATE_DIRS, LOCALE, store=False)(list_)
+    command(group, "render", TEMPLATE_DIRS, LOCALE, store=False)(render)
+    command(group, "check", TEMPLATE_DIRS, LOCALE, store=False)(check_)
+    command(group, "preview", TEMPLATE_DIRS, LOCALE, store=False, json=False)(preview)
     root.add_typer(group, name="template")
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Seconds after which files of templates are read again: some milliseconds, soon enough for whoever mends one.
 LOOK_AGAIN = 2.0
+# The same where a template is missing: many requests for one that is nowhere must not read the files each time.
+SOONEST = 0.1
 
 
 class Lifecycle:
@@ -40,20 +42,29 @@ class Lifecycle:
         self._mails = Mails(lambda: self.templates, settings)
         self._codes: Codes | None = None
         self._templates: Templates | None = None
-        self._look_again = 0.0
+        self._read_at = 0.0
 
     @property
     def templates(self) -> Templates:
         """The templates of this installation; folders of your own are looked at again while they are used."""
+        return self._templates_after(LOOK_AGAIN)
+
+    def templates_for(self, name: str) -> Templates:
+        """As `templates`; if this one is missing, files that came a moment ago are read at once."""
+        found = self.templates
+        return found if name in found.sources.templates else self._templates_after(SOONEST)
+
+    def _templates_after(self, seconds: float) -> Templates:
+        """The templates; read again if they were read so many seconds ago."""
         now = time.monotonic()
         if self._templates is None:
             missed = self._metrics.template_fallbacks.inc
             self._templates = Templates(self._settings.template_dirs, self._settings.lifecycle_locale, missed)
-        elif self._settings.template_dirs and now >= self._look_again:
+        elif self._settings.template_dirs and now >= self._read_at + seconds:
             self._templates.refresh()
         else:
             return self._templates
-        self._look_again = now + LOOK_AGAIN
+        self._read_at = now
         return self._templates
 
     @cached_property

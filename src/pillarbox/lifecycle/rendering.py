@@ -112,7 +112,14 @@ class Templates:
         try:
             return self.sources.templates[name]
         except KeyError:
-            raise RenderError(name[:100], "there is no such template") from None
+            raise RenderError(name[:100], f"there is no such template {self._looked_in()}") from None
+
+    def _looked_in(self) -> str:
+        """Where templates were looked for, as an error says it."""
+        *own, _ = self._folders
+        if not own:
+            return "among those that come with Pillarbox; the setting template_dirs names no folder of your own"
+        return f"in {', '.join(str(one.resolve()) for one in own)}, nor among those that come with Pillarbox"
 
     def _prepare(self, name: str, asked: str) -> _Ready:
         """Find the language that fits best, and compile the template in it."""

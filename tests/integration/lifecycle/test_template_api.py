@@ -93,7 +93,10 @@ async def test_a_missing_variable_is_named_with_part_and_line(api: Api) -> None:
 async def test_an_unknown_template(api: Api, name: str) -> None:
     answer = await send(api, template=name)
     assert (answer.status, answer.json["type"]) == (422, "/problems/template")
-    assert (answer.json["field"], answer.json["detail"]) == ("template", "there is no such template")
+    assert (answer.json["field"], answer.json["detail"]) == (
+        "template",
+        f"there is no such template in {api.app.settings.template_dirs[0]}, nor among those that come with Pillarbox",
+    )
     assert await count(api) == 0
 
 

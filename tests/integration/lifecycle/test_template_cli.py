@@ -80,7 +80,7 @@ def test_render_in_another_language(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["shop/nope"], "shop/nope: there is no such template"),
+        (["shop/nope"], "shop/nope: there is no such template in "),
         (["shop/order", "--data", "{}"], "shop/order, subject, line 1: there is no variable order"),
         (["shop/order", "--data", "[]"], "--data: must be an object"),
         (["shop/order", "--data", "{"], "--data: this is not JSON"),
