@@ -1,17 +1,9 @@
 # Two commands do all set-up: `make up` runs Pillarbox whole, `make test` tests it whole.
 PYTHON ?= python3
 BIN := .venv/bin
-# The tests whose outcome could depend on PostgreSQL's version.
-ON_OTHERS := tests/contract/test_queue.py tests/workers tests/migration tests/acceptance/test_nothing_is_lost.py \
-  tests/acceptance/test_walkthrough.py $(addprefix tests/integration/,\
-  lifecycle/test_lifecycle_schema.py lifecycle/test_lifecycle_store.py accept/test_enqueue.py \
-  accept/test_enqueue_corpus.py accept/test_enqueue_role.py accept/test_enqueue_wake.py \
-  queue/test_query_plans.py track/test_retention.py queue/test_worker.py cli/test_cli_queue.py \
-  accept/test_check_tenant.py api/test_access_store.py route/test_spending.py track/test_feedback_door.py \
-  track/test_dlq.py track/test_suppressions.py route/test_routes.py track/test_webhook_plans.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test check bench lock clean
+.PHONY: help install up test coverage check bench lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -31,10 +23,10 @@ up: .venv/runtime ## Run Pillarbox with an embedded PostgreSQL kept in .pillarbo
 
 test: install ## Run all tests (PYTEST="-k name" for some); those of the database on every PostgreSQL at hand
 	@tests/packages
-	@for bin in /usr/lib/postgresql/*/bin; do \
-	  if [ -x $$bin/initdb ]; then echo "with $$($$bin/postgres --version)"; \
-	    TEST_POSTGRES_BIN=$$bin $(BIN)/python -m pytest -q -n 4 --dist worksteal $(ON_OTHERS) $(PYTEST) || exit 1; fi; done
-	$(BIN)/python -m pytest -n 5 --dist worksteal --cov --cov-report=term --cov-fail-under=85 $(PYTEST)
+	@tests/run $(PYTEST)
+
+coverage: install ## Run all tests and say which lines they never reach
+	$(BIN)/python -m pytest -n 4 --dist worksteal --cov --cov-report=term --cov-fail-under=85 $(PYTEST)
 
 check: install ## Lint, format check, types, import contracts
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""PostgreSQL for tests: one real server per test process, one migrated template, a fresh clone per test."""
+"""PostgreSQL for tests: one real server per test process, one migrated template, a fresh clone per test, made ahead."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import socket
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +21,7 @@ from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres
 from pillarbox.store.migrations import migrate
 from tests.places import short_directory
+from tests.prepared import PreparedDatabases, drop, make
 
 # Tests pull no plugs on this server, so it need not wait for the disk (those that do start their own); and
 # autovacuum would visit the template just when it is cloned, which PostgreSQL refuses.
@@ -83,25 +83,28 @@ async def _migrate(url: str) -> None:
         await connection.close()
 
 
+@pytest.fixture(scope="session")
+def prepared(postgres_server: EmbeddedPostgres, postgres_admin: psycopg.Connection) -> Iterator[PreparedDatabases]:
+    """Migrated databases, ready to be used once."""
+    databases = PreparedDatabases(postgres_server.url(), TEMPLATE)
+    yield databases
+    databases.close()
+
+
 @pytest.fixture
 def empty_database_url(postgres_server: EmbeddedPostgres, postgres_admin: psycopg.Connection) -> Iterator[str]:
     """The URL of a fresh database without our schema."""
-    yield from _fresh(postgres_server, postgres_admin, "template0")
+    name = make(postgres_admin, "template0")
+    yield postgres_server.url(name)
+    drop(postgres_admin, name)
 
 
 @pytest.fixture
-def database_url(postgres_server: EmbeddedPostgres, postgres_admin: psycopg.Connection) -> Iterator[str]:
+def database_url(postgres_server: EmbeddedPostgres, prepared: PreparedDatabases) -> Iterator[str]:
     """The URL of a fresh, migrated database."""
-    yield from _fresh(postgres_server, postgres_admin, TEMPLATE)
-
-
-def _fresh(server: EmbeddedPostgres, admin: psycopg.Connection, template: str) -> Iterator[str]:
-    name = f"test_{uuid.uuid4().hex}"
-    # Without fsync copying files is faster than logging pages. PostgreSQL 14 knows no other way.
-    strategy = "STRATEGY file_copy" if admin.info.server_version >= 150000 else ""
-    admin.execute(f"CREATE DATABASE {name} TEMPLATE {template} {strategy}")
-    yield server.url(name)
-    admin.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    name = prepared.take()
+    yield postgres_server.url(name)
+    prepared.give_back(name)
 
 
 @pytest_asyncio.fixture
