@@ -36,10 +36,9 @@ from pillarbox.deliver.vitals import CHANNEL as HEALTH_CHANNEL
 from pillarbox.deliver.vitals import Vitals
 from pillarbox.deliver.wakeup import Wakeup, listen
 from pillarbox.deliver.worker import Pace, Worker
-from pillarbox.errors import NotPossible, SettingsError
+from pillarbox.errors import NotPossible, SettingsError, TaskEnded
 from pillarbox.lifecycle.assembly import Lifecycle
 from pillarbox.lifecycle.collector import Collector, wait_until_installed
-from pillarbox.loops import run_every
 from pillarbox.model import return_path
 from pillarbox.model.address import address_of
 from pillarbox.model.message import Content, Message
@@ -64,6 +63,7 @@ from pillarbox.store.migrations import check_schema, migrate
 from pillarbox.store.opening import open_database, patiently
 from pillarbox.store.vault import KeyRing, key_ring
 from pillarbox.store.webhooks import Result
+from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 from pillarbox.track.feedback.base import Feedback, Heard
@@ -97,12 +97,16 @@ class App:
     redactor: Redactor
     metrics: Metrics
     keyless: bool = False  # whether clients on this machine need no key: in `up` only
+    supervisor: Supervisor = field(init=False, repr=False)
     _intake: Intake | None = field(default=None, init=False, repr=False)
     _doorkeeper: Doorkeeper | None = field(default=None, init=False, repr=False)
     _http: HttpClient | None = field(default=None, init=False, repr=False)
     _ingest: Ingest | None = field(default=None, init=False, repr=False)
     _lifecycle: Lifecycle | None = field(default=None, init=False, repr=False)
     _reception: Reception | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.supervisor = Supervisor(self.metrics)
 
     @property
     def intake(self) -> Intake:
@@ -121,6 +125,7 @@ class App:
                 self.metrics,
                 failures=settings.auth_failures_per_minute,
                 development=self.keyless,
+                supervisor=self.supervisor,
             )
         return self._doorkeeper
 
@@ -128,7 +133,7 @@ class App:
     def lifecycle(self) -> Lifecycle:
         """What accounts and administrators need."""
         if self._lifecycle is None:
-            self._lifecycle = Lifecycle(self.database, self.settings, self.metrics, self.doorkeeper)
+            self._lifecycle = Lifecycle(self.database, self.settings, self.metrics, self.doorkeeper, self.supervisor)
         return self._lifecycle
 
     @property
@@ -322,12 +327,14 @@ def build_worker(app: App, queue: PostgresQueue, roster: Roster, wakeup: Wakeup)
         lease=settings.worker_lease,
         drain=settings.worker_drain_timeout,
     )
-    return Worker(f"{socket.gethostname()}:{os.getpid()}", queue, roster, app.metrics, wakeup, pace)
+    name = f"{socket.gethostname()}:{os.getpid()}"
+    return Worker(name, queue, roster, app.metrics, wakeup, pace, app.supervisor)
 
 
 async def work(app: App, stop: asyncio.Event) -> None:
     """Deliver mail until `stop`; then drain."""
     _collect_rarely()
+    supervisor = app.supervisor
     wakeup = Wakeup()
     database = await app.database.for_queue()
     queue = PostgresQueue(database)
@@ -336,30 +343,30 @@ async def work(app: App, stop: asyncio.Event) -> None:
         app.build_transport,
         app.redactor_for,
         allow=Spending(app.database).ask,
-        return_path=await _return_paths(app),
+        return_path=await patiently(partial(_return_paths, app), stop),
+        supervisor=supervisor,
     )
     worker = build_worker(app, queue, roster, wakeup)
-    vitals = Vitals(worker.name, app.database, roster, app.metrics)
+    vitals = Vitals(worker.name, app.database, roster, app.metrics, supervisor)
     vitals.recovered = wakeup.hint
     gauge = Gauge(worker, roster, app.database, app.metrics, app.settings.utilisation_alert)
     background = [
-        run_every("roster", REFRESH_INTERVAL, roster.refresh, stop),
-        run_every("gauge", GAUGE_INTERVAL, gauge.read, stop),
+        supervisor.run_every("roster", REFRESH_INTERVAL, roster.refresh, stop),
+        supervisor.run_every("gauge", GAUGE_INTERVAL, gauge.read, stop),
         vitals.run(stop),
     ]
     heard = {HEALTH_CHANNEL: vitals.hint}
     if app.settings.notify:
-        background.append(
-            run_every("listen", LISTEN_INTERVAL, partial(listen, app.database, wakeup, stop, heard), stop)
-        )
-    async with asyncio.TaskGroup() as group:
-        for loop in background:
-            group.create_task(loop)
-        group.create_task(_stop_worker(worker, stop))
-        await worker.run()
+        hear = partial(listen, app.database, wakeup, stop, heard)
+        background.append(supervisor.run_every("listen", LISTEN_INTERVAL, hear, stop))
+    tasks = [asyncio.create_task(loop) for loop in [*background, _stop_worker(worker, stop)]]
+    try:
+        await worker.run()  # drains before it raises, while the other loops go on
+    finally:
         stop.set()
-    await roster.close()
-    await database.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await roster.close()
+        await database.close()
 
 
 async def _return_paths(app: App) -> Callable[[Message], str] | None:
@@ -374,7 +381,8 @@ async def _return_paths(app: App) -> Callable[[Message], str] | None:
 async def serve_smtp(app: App, stop: asyncio.Event, ready: Ready | None = None) -> None:
     """Take mail by SMTP until `stop`; `ready` gets where it listens, by setting, once somebody can connect."""
     _collect_rarely()
-    await SmtpService(app.settings, app.doorkeeper, app.intake, app.metrics).run(stop, ready)
+    service = SmtpService(app.settings, app.doorkeeper, app.intake, app.metrics, app.supervisor)
+    await service.run(stop, ready)
 
 
 def _collect_rarely() -> None:
@@ -385,9 +393,13 @@ def _collect_rarely() -> None:
 
 async def tend(app: App, stop: asyncio.Event) -> None:
     """Do the chores until `stop`, and call customers: any number of processes may, whether they deliver or not."""
-    chores = Chores(app.database, PostgresQueue(app.database), app.metrics, app.settings)
-    late = run_every("feedback", CATCH_UP_INTERVAL, app.ingest.catch_up, stop)
-    await asyncio.gather(chores.run(stop), notify(app, stop), late)
+    supervisor = app.supervisor
+    chores = Chores(app.database, PostgresQueue(app.database), app.metrics, app.settings, supervisor)
+    await asyncio.gather(
+        chores.run(stop),
+        supervisor.keep("webhooks", partial(notify, app, stop), stop),
+        supervisor.run_every("feedback", CATCH_UP_INTERVAL, app.ingest.catch_up, stop),
+    )
 
 
 async def collect(app: App, stop: asyncio.Event) -> None:
@@ -404,7 +416,8 @@ async def build_collector(app: App, *, stdout: bool = False) -> Collector:
 
 async def notify(app: App, stop: asyncio.Event) -> None:
     """Make calls to customers' webhooks until `stop`."""
-    await Caller(app.database, app.keys, app.settings, app.metrics, app.webhook_line()).run(stop)
+    line = app.webhook_line()
+    await Caller(app.database, app.keys, app.settings, app.metrics, line, app.supervisor).run(stop)
 
 
 async def _stop_worker(worker: Worker, stop: asyncio.Event) -> None:
@@ -413,13 +426,28 @@ async def _stop_worker(worker: Worker, stop: asyncio.Event) -> None:
 
 
 async def serve(app: App, stop: asyncio.Event, *roles: Role) -> None:
-    """Run the roles (`work`, `tend`, and the edges' own) until `stop`; if one fails, the others are stopped too."""
-    tasks = [asyncio.create_task(role(app, stop)) for role in roles]
-    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    stop.set()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
+    """Run the roles (`work`, `tend`, and the edges' own) until `stop`.
+
+    A role that fails, or returns before `stop` is set, stops the others, which drain; its error is raised.
+    """
+    with app.supervisor.catching_unhandled():
+        tasks = [asyncio.create_task(_run_role(app, stop, role)) for role in roles]
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        stop.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in sorted(tasks, key=lambda task: task not in done):
         task.result()
+
+
+async def _run_role(app: App, stop: asyncio.Event, role: Role) -> None:
+    name = getattr(role, "func", role).__name__
+    try:
+        await role(app, stop)
+        if not stop.is_set():
+            raise TaskEnded(f"the role {name} ended before it was asked to stop")
+    except Exception as error:
+        app.supervisor.ended(name, error)
+        raise
 
 
 Role = Callable[[App, asyncio.Event], Coroutine[Any, Any, None]]

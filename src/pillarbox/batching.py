@@ -89,7 +89,13 @@ class Batcher(Generic[Asked, Answer]):
         self._gathering = next(self._numbers)
         task = asyncio.create_task(self._work(self._gathering))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Serve who still waits after an unexpected error, too; the error itself goes to the loop's handler."""
+        self._tasks.discard(task)
+        if not task.cancelled() and self._waiting and not self._running:
+            self._start()
 
     def _relieve(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start one more statement if the last has run for too long."""

@@ -5,8 +5,11 @@ PillarboxError
 │   ├── IdempotencyConflict  the key was used before, for a different mail
 │   └── UnknownName          a tenant, class or lane that does not exist
 ├── SettingsError            a setting has a wrong name or value
-├── StoreError               PostgreSQL is away, too old, or its schema does not fit
-│   └── SchemaMismatch       the schema is older or newer than this program
+├── StoreError               PostgreSQL cannot carry out a statement now; it can be made again
+│   ├── StoreDataError       PostgreSQL cannot hold a value of the statement; repeating does not help
+│   ├── StoreBug             the statement itself is wrong: an error in Pillarbox, or a changed schema
+│   └── WrongDatabase        PostgreSQL is too old, or the schema is not Pillarbox's
+│       └── SchemaMismatch   the schema is older or newer than this program
 ├── SecretError              a secret cannot be sealed or opened with the keys at hand
 ├── Refused                  whoever asks may not do this
 │   ├── Unauthorized         no key or password, or a wrong one
@@ -26,6 +29,7 @@ PillarboxError
 ├── InvalidWebhook           a webhook call was not signed with the secret, or not lately
 ├── RefusedAddress           calls to customers may not go there
 ├── NoAnswer                 a server cannot be reached, or did not answer as it should
+├── TaskEnded                a background task returned although it was not asked to stop
 └── NotStarted               a transport gave a parcel back before sending any of it
 """
 
@@ -61,10 +65,44 @@ class SettingsError(PillarboxError):
 
 
 class StoreError(PillarboxError):
-    """PostgreSQL is away, too old, or not what we expect."""
+    """PostgreSQL cannot carry out a statement now. Retryable, except for the subclasses that say otherwise.
+
+    `sqlstate` is PostgreSQL's error code; None if the server did not answer.
+    """
+
+    retryable = True
+
+    def __init__(self, message: str, sqlstate: str | None = None) -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
 
 
-class SchemaMismatch(StoreError):
+class StoreDataError(StoreError):
+    """PostgreSQL cannot hold a value, or a constraint forbids it. Never contains the value.
+
+    `constraint` is the name of the violated constraint, if there is one.
+    """
+
+    retryable = False
+
+    def __init__(self, message: str, sqlstate: str | None = None, constraint: str | None = None) -> None:
+        super().__init__(message, sqlstate)
+        self.constraint = constraint
+
+
+class StoreBug(StoreError):
+    """The statement is wrong (syntax, undefined object): repeating it cannot help."""
+
+    retryable = False
+
+
+class WrongDatabase(StoreError):
+    """PostgreSQL is too old, its address is wrong, or the schema is not Pillarbox's: a person must change something."""
+
+    retryable = False
+
+
+class SchemaMismatch(WrongDatabase):
     """The schema in the database is older or newer than this program."""
 
 
@@ -201,6 +239,10 @@ class NoAnswer(PillarboxError):
         super().__init__(message)
         self.status = status
         self.reached = reached
+
+
+class TaskEnded(PillarboxError):
+    """A background task returned although it was not asked to stop."""
 
 
 class NotStarted(PillarboxError):

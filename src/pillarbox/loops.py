@@ -1,44 +1,18 @@
-"""The shared runner of background loops: interval, jitter, errors, stopping."""
+"""Waiting: for events, and between tries."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
-from collections.abc import Awaitable, Callable
-
-from pillarbox.errors import StoreError
-from pillarbox.telemetry import logs
-
-log = logs.get("pillarbox.loops")
-# After this many failures in a row the pause stops growing; half a minute is soon enough to notice recovery.
-LONGEST_PAUSE = 30.0
+from collections.abc import Iterator
 
 
-async def run_every(
-    name: str,
-    seconds: float,
-    run_once: Callable[[], Awaitable[object]],
-    stop: asyncio.Event,
-    *,
-    longest: float = LONGEST_PAUSE,
-) -> None:
-    """Call `run_once` every `seconds` (± 10 %, so that processes do not march in step) until `stop` is set.
-
-    After failures the pause grows up to `longest`.
-    """
-    failures = 0
-    while not stop.is_set():
-        try:
-            await run_once()
-            failures = 0
-        except StoreError as error:
-            failures += 1
-            log.warning("the store is away; will try again", loop=name, error=str(error), failures=failures)
-        except Exception as error:
-            failures += 1
-            log.error("a background loop failed; will try again", loop=name, error=repr(error), exc=error)
-        pause = min(seconds * 2 ** min(failures, 10), max(seconds, longest))
-        await wait(stop, pause * random.uniform(0.9, 1.1))  # noqa: S311 -- jitter, not a secret
+def backoff(first: float, longest: float) -> Iterator[float]:
+    """Pauses between tries: doubling from `first` to `longest`, ± 10 % so that processes do not march in step."""
+    for failures in itertools.count():
+        pause = min(first * 2.0 ** min(failures, 30), longest)
+        yield pause * random.uniform(0.9, 1.1)  # noqa: S311 -- jitter, not a secret
 
 
 async def wait(event: asyncio.Event, seconds: float) -> bool:

@@ -14,7 +14,7 @@ from tests.acceptance.cluster import LEASE, WINDOW, Cluster, cluster
 from tests.conftest import server_binaries
 from tests.places import short_directory
 
-from pillarbox.store.database import AWAY
+from pillarbox.store.database import FOREIGN_ERRORS
 from pillarbox.store.embedded import EmbeddedPostgres
 
 PRODUCERS, MAILS = 3, 1000
@@ -42,7 +42,7 @@ async def produce(url: str, producer: int, chance: random.Random, committed: set
                 connection = connection or await asyncpg.connect(url, timeout=10)
                 await write(connection, number, chance, committed, doubtful)
                 break
-            except AWAY:
+            except FOREIGN_ERRORS:
                 connection = None
                 if number in doubtful:  # the COMMIT was under way: it may or may not have happened
                     break

@@ -11,17 +11,17 @@ import asyncio
 import ipaddress
 import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
 from pillarbox.batching import Batcher
-from pillarbox.errors import PillarboxError, StoreError, Throttled, Unauthorized
+from pillarbox.errors import PillarboxError, Throttled, Unauthorized
 from pillarbox.model.access import Principal
 from pillarbox.model.throttle import Failures
 from pillarbox.store import access, admins
 from pillarbox.store.database import Database
+from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry.metrics import Metrics
 
 # A network or a proxy holds many clients, so an address may fail so many times more often than a name from there.
@@ -55,11 +55,13 @@ class Doorkeeper:
         failures: int,
         development: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._database = database
         self._metrics = metrics
         self._development = development
         self._clock = clock
+        self._supervisor = supervisor or Supervisor(metrics)
         self._by_name = Failures(failures)
         self._by_peer = Failures(failures * PEER_FACTOR)
         self._right: dict[bytes, None] = {}  # least recently right first
@@ -171,20 +173,16 @@ class Doorkeeper:
             return
         _keep_newest(self._noted, key, now)
         batcher = self._used_keys if principal.kind == "key" else self._used_logins
-        task = asyncio.create_task(_unless_away(batcher.ask(principal.id)))
+        task = asyncio.create_task(batcher.ask(principal.id))
         self._notes.add(task)
         task.add_done_callback(self._notes.discard)
+        self._supervisor.watch("note use", task)  # an error costs one note: the next use is noted, too
 
     async def _note(
         self, write: Callable[[Database, Sequence[int]], Awaitable[None]], ids: list[int]
     ) -> Sequence[None]:
         await write(self._database, ids)
         return [None] * len(ids)
-
-
-async def _unless_away(noting: Awaitable[None]) -> None:
-    with suppress(StoreError):  # the next use is noted, too
-        await noting
 
 
 def _keep_newest(kept: dict[Any, Any], key: Hashable, value: Any) -> None:

@@ -19,7 +19,8 @@ TYPES: dict[str, Type] = {
         422,
         "The request has a wrong, missing or unknown field",
         "`errors` lists the faults, each with its `field` and a `code`: `missing`, `unknown_field`, `bad_type`,"
-        " `bad_value`, `unknown_provider`, or of an address one of those of `enqueue`.",
+        " `bad_value`, `unknown_provider`, `not_storable` (PostgreSQL cannot hold a value),"
+        " or of an address one of those of `enqueue`.",
     ),
     "invalid-mail": Type(
         422,

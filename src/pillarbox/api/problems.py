@@ -22,11 +22,14 @@ from pillarbox.errors import (
     Refused,
     RenderError,
     SecretError,
+    StoreDataError,
     StoreError,
     Throttled,
     Unauthorized,
 )
+from pillarbox.telemetry import logs
 
+log = logs.get("pillarbox.http")
 MEDIA_TYPE = "application/problem+json"
 # Where a type is explained: a path of the server that answered, so that the link always leads somewhere.
 PLACE = "/problems/"
@@ -109,6 +112,9 @@ def _of_ours(error: PillarboxError) -> Problem:
             return Problem("not-possible", str(error))
         case SecretError():  # which key is whose is no business of a tenant's
             return Problem("not-possible", "this installation has no key to keep secrets with: ask who runs it")
+        case StoreDataError():
+            log.error("PostgreSQL refused a value of a request", error=str(error))
+            return Problem("invalid-request", "PostgreSQL cannot hold a value of the request", code="not_storable")
         case StoreError():
             return Problem("store-away", "the database does not answer", headers={"Retry-After": str(STORE_RETRY)})
     return Problem("internal", "the request could not be handled; the log says why")

@@ -28,7 +28,7 @@ from pillarbox.api.problem_types import TYPES
 from pillarbox.api.problems import problem_of
 from pillarbox.api.protocol import Connection
 from pillarbox.api.v1 import PLACE, Api
-from pillarbox.errors import NotFound, Refused, SchemaMismatch, StoreError
+from pillarbox.errors import NotFound, Refused, StoreError, TaskEnded, WrongDatabase
 from pillarbox.model.proxies import TrustedProxies
 from pillarbox.sockets import listen, show_address
 from pillarbox.store import catalog
@@ -86,6 +86,8 @@ async def serve_until(stop: asyncio.Event, config: uvicorn.Config, listener: soc
     stopping.cancel()
     server.should_exit = True
     await serving
+    if not stop.is_set():
+        raise TaskEnded("the HTTP server ended before it was asked to stop")
 
 
 def _config(app: App, host: str) -> uvicorn.Config:
@@ -150,18 +152,25 @@ class Site:
         self._private = private
 
     async def healthz(self, request: Request) -> Response:
-        """The process lives."""
+        """The process lives: its event loop answers, and no task of it ended for good."""
+        if ended := self._app.supervisor.dead():
+            return PlainTextResponse(f"{ended} ended\n", 503)
         return PlainTextResponse("ok\n")
 
     async def readyz(self, request: Request) -> Response:
-        """The database answers, and its schema fits."""
+        """The database answers, can be written to, and its schema fits; the worker here claims and settles."""
         try:
             async with asyncio.timeout(READY_TIMEOUT), self._app.database.connection() as connection:
                 await check_schema(connection)
-        except SchemaMismatch as error:
+                read_only = await connection.fetchval("SELECT current_setting('transaction_read_only')::bool")
+        except WrongDatabase as error:
             return PlainTextResponse(f"{error}\n", 503)
         except (StoreError, TimeoutError):
             return PlainTextResponse("the database does not answer\n", 503)
+        if read_only:
+            return PlainTextResponse("the database is read-only\n", 503)
+        if failing := self._app.supervisor.not_ready():
+            return PlainTextResponse(f"{failing} fails; the log says why\n", 503)
         return PlainTextResponse("ready\n")
 
     async def metrics(self, request: Request) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ import typer
 from pillarbox.app import App, build_collector
 from pillarbox.cli.command import TEMPLATE_DIRS, Given, command, setting
 from pillarbox.cli.run import stay
+from pillarbox.store.opening import patiently
 
 LIMIT = setting("lifecycle_batch_limit", "--batch-limit", "N")
 TIMEOUT = setting("lifecycle_batch_timeout", "--batch-timeout", "MS")
@@ -43,7 +45,7 @@ async def collect(
     """
 
     async def run(app: App, stop: asyncio.Event) -> None:
-        collector = await build_collector(app, stdout=stdout)
+        collector = await patiently(partial(build_collector, app, stdout=stdout), stop)
         await (collector.run_once(stop) if once else collector.run(stop))
 
     return await stay(given.settings, lambda app: [run])

@@ -81,6 +81,11 @@ class Given:
                 yield app
 
 
+# SQLSTATE classes of a server that is not there, is stopping, or has no room: connection exception, insufficient
+# resources, operator intervention.
+UNAVAILABLE = ("08", "53", "57")
+
+
 @contextlib.contextmanager
 def placed(settings: Settings) -> Iterator[None]:
     """Within, an error of the database in the midst of work says which database it was."""
@@ -89,8 +94,10 @@ def placed(settings: Settings) -> Iterator[None]:
     except StoreError as error:
         if not str(error).startswith("PostgreSQL: "):
             raise
-        reason = str(error).removeprefix("PostgreSQL: ")
-        raise StoreError(f"lost the database {place_of(settings)}: {reason}. Is it still running?") from error
+        reason, place = str(error).removeprefix("PostgreSQL: "), place_of(settings)
+        if error.sqlstate is None or error.sqlstate[:2] in UNAVAILABLE:
+            raise StoreError(f"lost the database {place}: {reason}. Is it still running?") from error
+        raise StoreError(f"the database {place} refused: {reason}", error.sqlstate) from error
 
 
 def command(

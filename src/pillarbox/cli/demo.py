@@ -14,7 +14,7 @@ import aiohttp
 from pillarbox.accept.enqueue import enqueue
 from pillarbox.accept.mail import Attachment, Mail
 from pillarbox.errors import NotFound, NotPossible
-from pillarbox.loops import run_every, wait_for_any
+from pillarbox.loops import wait_for_any
 from pillarbox.model.provider import feedback_path
 from pillarbox.model.secret import Secret
 from pillarbox.store import providers, routes
@@ -65,7 +65,7 @@ class Demo:
         await self._subscribe()
         for mail in [*_samples(self._lots), *_samples(self._lots)]:
             await _send(app, mail)
-        await run_every("demo", INTERVAL, partial(self._trickle, app), stop)
+        await app.supervisor.run_every("demo", INTERVAL, partial(self._trickle, app), stop)
 
     async def _subscribe(self) -> None:
         """SNS asks first whether its notifications are wanted."""

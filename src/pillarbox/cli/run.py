@@ -101,18 +101,19 @@ async def up(given: Given, demo: WithDemo = False, require_key: RequireKey = Fal
     keyless = settings.is_development and not require_key
     if embedded and keyless and settings.smtp is None:
         settings = replace(settings, smtp=DEVELOPMENT_SMTP)
-    stop = asyncio.Event()
+    stop, running = asyncio.Event(), False
     try:
         with foreground(), stopping(stop), _sole(settings.data_dir, embedded):
             if embedded:
                 output.note(f"starting PostgreSQL in {settings.data_dir / 'postgres'}")
             patient = None if embedded else stop
             async with open_app(settings, start=embedded, migrating=True, keyless=keyless, patient=patient) as app:
+                running = True
                 await _run_all(app, stop, demo)
     except asyncio.CancelledError:
         return INTERRUPTED
     except StoreError:
-        if not stop.is_set():  # Ctrl-C while PostgreSQL was being made reaches its programs, too
+        if running or not stop.is_set():  # else Ctrl-C while PostgreSQL was being made reached its programs, too
             raise
     output.note("stopped")
     return 0
@@ -123,8 +124,8 @@ async def _run_all(app: App, stop: asyncio.Event, demo: bool) -> None:
     from pillarbox.cli.demo import demonstration  # only here: it brings servers that no other command needs
 
     settings = app.settings
-    await ensure_provider(app, development=settings.database_url is None)
-    key = await ensure_development_key(app)
+    await patiently(partial(ensure_provider, app, development=settings.database_url is None), stop)
+    key = await patiently(partial(ensure_development_key, app), stop)
     async with demonstration(app, wanted=demo) as shown:
         found = await providers.list_providers(app.database)
         roles = ["api", *(["smtp"] if settings.smtp_addresses else [])]
@@ -136,7 +137,7 @@ async def _run_all(app: App, stop: asyncio.Event, demo: bool) -> None:
 
 
 async def _keep_postgres_running(app: App, stop: asyncio.Event) -> None:
-    await keep_embedded_running(app.settings, stop)
+    await keep_embedded_running(app.settings, app.supervisor, stop)
 
 
 Roles = Annotated[
@@ -225,16 +226,17 @@ async def worker(given: Given) -> int:
 async def stay(settings: Settings, roles: Callable[[App], list[Role]]) -> int:
     """Run roles on an existing database, which may come later, until a signal."""
     logs.catch_uncaught()
-    stop = asyncio.Event()
+    stop, running = asyncio.Event(), False
     try:
         with stopping(stop):
             async with open_app(settings, patient=stop) as app:
                 await patiently(partial(ensure_provider, app, development=False), stop)
+                running = True
                 await run_together(app, stop, *roles(app))
     except asyncio.CancelledError:
         return INTERRUPTED
     except StoreError:
-        if not stop.is_set():  # stopped while it waited for the database
+        if running or not stop.is_set():  # else it was stopped while it waited for the database
             raise
     output.note("stopped")
     return 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from pillarbox.loops import run_every
 from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.settings import Settings
 from pillarbox.store.database import Database
 from pillarbox.store.retention import purge, purge_webhook_calls
+from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 
@@ -28,16 +28,24 @@ LONGEST_SHOWN = 50
 class Chores:
     """Each method does one round and returns how much it did."""
 
-    def __init__(self, database: Database, queue: PostgresQueue, metrics: Metrics, settings: Settings) -> None:
+    def __init__(
+        self,
+        database: Database,
+        queue: PostgresQueue,
+        metrics: Metrics,
+        settings: Settings,
+        supervisor: Supervisor | None = None,
+    ) -> None:
         self._database = database
         self._queue = queue
         self._metrics = metrics
         self._settings = settings
         self._touch_interval = min(TOUCH_INTERVAL, settings.worker_lease / TOUCHES_PER_LEASE)
+        self._supervisor = supervisor or Supervisor(metrics)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Do all of them, each at its own interval, until `stop`."""
-        settings = self._settings
+        settings, run_every = self._settings, self._supervisor.run_every
         await asyncio.gather(
             run_every(
                 "availability",

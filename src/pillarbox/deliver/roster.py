@@ -18,6 +18,7 @@ from pillarbox.model.provider import Provider
 from pillarbox.model.retry import QUADRATIC, RetryPolicy
 from pillarbox.model.routing import Rule
 from pillarbox.route.router import Router
+from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 
 log = logs.get("pillarbox.roster")
@@ -48,12 +49,14 @@ class Roster:
         *,
         allow: Callable[[int, int, int], Awaitable[tuple[float, str | None]]] | None = None,
         return_path: Callable[[Message], str] | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._load = load
         self._build = build
         self._redactor_for = redactor_for
         self._allow = allow
         self._return_path = return_path
+        self._supervisor = supervisor
         self._lines: dict[int, Line] = {}
         self._classes: dict[str, MessageClass] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -151,6 +154,8 @@ class Roster:
                 task = asyncio.ensure_future(line.close())
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)
+                if self._supervisor:
+                    self._supervisor.watch("close provider", task)
 
     def _line(self, provider: Provider, old: Line | None) -> Line:
         if old and old.provider == provider:

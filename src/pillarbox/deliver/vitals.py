@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from pillarbox.deliver.line import Line
 from pillarbox.deliver.roster import Roster
 from pillarbox.errors import PillarboxError, StoreError
-from pillarbox.loops import run_every, wait
+from pillarbox.loops import wait
 from pillarbox.model.outcome import Reason
 from pillarbox.route.health import Circuit, Health
 from pillarbox.store import vitals as store
 from pillarbox.store.database import Database
 from pillarbox.store.vitals import Vital
+from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 
@@ -37,11 +39,19 @@ BUDGET_INTERVAL = 60.0
 class Vitals:
     """One for each worker process."""
 
-    def __init__(self, worker: str, database: Database, roster: Roster, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        worker: str,
+        database: Database,
+        roster: Roster,
+        metrics: Metrics,
+        supervisor: Supervisor | None = None,
+    ) -> None:
         self._worker = worker
         self._database = database
         self._roster = roster
         self._metrics = metrics
+        self._supervisor = supervisor or Supervisor(metrics)
         self._turned: dict[int, Line] = {}  # lines with news that the others do not know yet
         self._news = asyncio.Event()  # of our own, or of others'
         self._shared: dict[int, Circuit] = {}  # as all processes know them; closed if not here
@@ -52,8 +62,9 @@ class Vitals:
 
     async def run(self, stop: asyncio.Event) -> None:
         """All of it until `stop`."""
+        run_every = self._supervisor.run_every
         await asyncio.gather(
-            self._watch(stop),
+            self._supervisor.keep("watch providers", partial(self._watch, stop), stop),
             run_every("vitals", READ_INTERVAL, self.exchange, stop),
             run_every("probes", READ_INTERVAL, self.probe_all, stop),
             run_every("checks", CHECK_INTERVAL / 6, self.check_all, stop),
@@ -78,7 +89,7 @@ class Vitals:
             except TimeoutError:
                 pass
             except StoreError as error:
-                log.warning("cannot share a provider's health while the store is away", error=str(error))
+                self._supervisor.report("watch providers", error)
                 await wait(stop, READ_INTERVAL)
 
     def hint(self) -> None:

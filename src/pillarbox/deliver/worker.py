@@ -15,10 +15,11 @@ from pillarbox.deliver.roster import Roster
 from pillarbox.deliver.settler import Settler
 from pillarbox.deliver.wakeup import Wakeup
 from pillarbox.errors import NotStarted, StoreError
-from pillarbox.loops import run_every, wait
+from pillarbox.loops import backoff, wait
 from pillarbox.model.fairness import Key as Lane
 from pillarbox.model.outcome import Reason
 from pillarbox.queue.base import LARGEST, Claimed, Queue
+from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 
@@ -32,8 +33,8 @@ CLAIM_GAP = 0.01
 FULL_FOR = 0.1
 # How often it does so again while nothing ends: more of what it claimed may have begun, and others may have come.
 ASIDE_AGAIN = 1.0
-# Pause after a claim that the store could not answer.
-STORE_PAUSE = 1.0
+# Pauses after claims that failed double from the first to the longest.
+STORE_PAUSE, LONGEST_PAUSE = 1.0, 10.0
 # How long settling may go on after everything in flight has ended or been cancelled.
 LAST_SETTLE = 10.0
 
@@ -61,6 +62,7 @@ class Worker:
         metrics: Metrics,
         wakeup: Wakeup,
         pace: Pace | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self.name = name
         self.pace = pace or Pace()
@@ -70,12 +72,18 @@ class Worker:
         self._metrics = metrics
         self._wakeup = wakeup
         roster.window = self.pace.window
-        self._settler = Settler(queue, metrics, self._freed, self._deferred)
+        self._supervisor = supervisor or Supervisor(metrics)
+        self._settler = Settler(
+            queue, metrics, self._supervisor, self._freed, self._deferred, self._abandoned, self._broke
+        )
         self._stop = asyncio.Event()
         self._space = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._held: Counter[int] = Counter()  # unsettled messages by claim
         self._held_bytes = 0
+        self._left: set[int] = set()  # claims with a message that is left to the reaper
+        self._pauses = backoff(STORE_PAUSE, LONGEST_PAUSE)  # after claims that failed
+        self._error: Exception | None = None  # what ends this worker
         self._full_since: float | None = None
         self._barred: set[Lane] = set()  # lanes left out of the last claim, since their provider had enough
         self._claimed_at = float("-inf")  # when a claim last returned something
@@ -99,23 +107,44 @@ class Worker:
         self._wakeup.hint()
 
     async def run(self) -> None:
-        beat = self.pace.lease / 4
+        """Work until `stop`. An error that proves a bug stops the worker too, and is raised after draining."""
+        never, beat = asyncio.Event(), self.pace.lease / 4
         heartbeat = asyncio.create_task(
-            run_every("heartbeat", beat, self._heartbeat, asyncio.Event(), longest=beat), name="heartbeat"
+            self._supervisor.run_every("heartbeat", beat, self._heartbeat, never, longest=beat), name="heartbeat"
         )
-        settling = asyncio.create_task(self._settler.run(), name="settler")
+        settling = asyncio.create_task(self._supervisor.keep("settle", self._settler.run, never), name="settler")
         try:
-            await self._claim_until_stopped()
+            try:
+                await self._claim_until_stopped()
+            except Exception as error:
+                self._broke(error)
             await self._drain()
         finally:
             if self._due_soon:
                 self._due_soon.cancel()
             await _end(settling, heartbeat)
             await self._retire()
+        if self._error is not None:
+            raise self._error
+
+    def _broke(self, error: Exception) -> None:
+        """Stop for an error that repeating cannot mend."""
+        if self._error is None:
+            self._error = error
+            log.error("the worker cannot go on; draining", error=repr(error))
+            self.stop()
 
     # -- the lease
 
     async def _heartbeat(self) -> None:
+        try:
+            await self._extend_lease()
+        except StoreError as error:
+            if not error.retryable:
+                self._broke(error)
+            raise
+
+    async def _extend_lease(self) -> None:
         asked = self.lease.now()
         if self._queue.worker and await self._queue.heartbeat(self.pace.lease):
             self.lease.renewed(asked)
@@ -134,7 +163,7 @@ class Worker:
     async def _retire(self) -> None:
         try:
             async with asyncio.timeout(LAST_SETTLE):
-                await self._queue.release_strays(list(self._held))
+                await self._queue.release_strays(self._known_claims())
                 await self._queue.retire()
         except (TimeoutError, StoreError) as error:
             log.warning("could not end the lease; it will run out", error=repr(error))
@@ -184,7 +213,9 @@ class Worker:
             await self._queue.step_aside()
 
     def _room(self) -> int:
-        """How many messages to claim now; 0 while too few places are free to be worth a claim."""
+        """How many messages to claim now; 0 while too few places are free to be worth a claim, or settling fails."""
+        if self._settler.failing:
+            return 0
         held = self.in_flight
         free = self.window - held
         if held and (free < self.pace.window * WORTH_CLAIMING or self._held_bytes >= self.pace.bytes_in_flight):
@@ -206,10 +237,14 @@ class Worker:
                 room, spare, not self._held, look=look, hinted=self._wakeup.hinted(), barred=self._barred
             )
         except StoreError as error:
-            log.warning("cannot claim while the store is away", error=str(error))
+            if not error.retryable:
+                raise
+            self._supervisor.failed("claim", error)
             self._strays_from = 0.0
-            await wait(self._stop, STORE_PAUSE)
+            await wait(self._stop, next(self._pauses))
             return False
+        self._supervisor.succeeded("claim")
+        self._pauses = backoff(STORE_PAUSE, LONGEST_PAUSE)
         if claims:
             self._claimed_at = asyncio.get_running_loop().time()
         for claimed in claims:
@@ -229,10 +264,14 @@ class Worker:
         """Give back claims whose answer was lost: they would wait for as long as this worker lives."""
         if self.lease.now() < self._strays_from:
             return
-        if strays := await self._queue.release_strays(list(self._held)):
+        if strays := await self._queue.release_strays(self._known_claims()):
             log.warning("claims whose answer was lost were given back", deliveries=strays)
         # Not only after errors: a statement given up on may still have been carried out later.
         self._strays_from = self.lease.now() + self.pace.lease / 2
+
+    def _known_claims(self) -> list[int]:
+        """The claims that are not strays. One left to the reaper is not: its mail may have left."""
+        return [*self._held, *self._left]
 
     def _start(self, claimed: Claimed, lease: Lease) -> None:
         self._held[claimed.claim] += 1
@@ -271,10 +310,18 @@ class Worker:
         self._tasks.discard(task)
         if task.cancelled():  # before its first step: nothing was sent
             self._release(claimed)
-        elif (error := task.exception()) is not None:
-            log.error("an attempt broke", message=claimed.message.id, begun=claimed.begun, exc=error)
-            if not claimed.begun:  # else it may have left: the reaper takes it back as unknown when this worker ends
+        elif isinstance(error := task.exception(), Exception):
+            log.error("an attempt broke", message=claimed.message.id, begun=claimed.begun)
+            self._supervisor.report("attempt", error)
+            if claimed.begun:
+                self._abandoned(claimed)
+            else:
                 self._put_off(claimed, MustWait(LONGEST_ASIDE, Reason.NO_PROVIDER))
+
+    def _abandoned(self, claimed: Claimed) -> None:
+        """Leave a mail to the reaper: it may have been sent, and becomes unknown when this worker ends."""
+        self._left.add(claimed.claim)
+        self._freed([claimed])
 
     def _freed(self, claims: list[Claimed]) -> None:
         if sum(self._queue.end(claimed) for claimed in claims) or self._barred:

@@ -18,9 +18,11 @@ from pillarbox.lifecycle.sign_in import SignIn
 from pillarbox.lifecycle.stdout import Pipe, Writing
 from pillarbox.store import lifecycle_schema
 from pillarbox.store.lifecycle import Tokens
+from pillarbox.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from pillarbox.accept.door import Doorkeeper
+    from pillarbox.lifecycle.gather import Rule
     from pillarbox.settings import Settings
     from pillarbox.store.database import Database
     from pillarbox.telemetry.metrics import Metrics
@@ -34,11 +36,19 @@ SOONEST = 0.1
 class Lifecycle:
     """Each part is made when it is asked for: nobody needs accounts to let administrators in."""
 
-    def __init__(self, database: Database, settings: Settings, metrics: Metrics, doorkeeper: Doorkeeper) -> None:
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        metrics: Metrics,
+        doorkeeper: Doorkeeper,
+        supervisor: Supervisor | None = None,
+    ) -> None:
         self._database = database
         self._settings = settings
         self._metrics = metrics
         self._doorkeeper = doorkeeper
+        self._supervisor = supervisor or Supervisor(metrics)
         self._mails = Mails(lambda: self.templates, settings)
         self._codes: Codes | None = None
         self._templates: Templates | None = None
@@ -91,11 +101,17 @@ class Lifecycle:
         codes = SignInCodes(self.codes, tokens.schema)
         rule = rule_of(self._settings, stdout=stdout)
         if stdout:
-            return Collector(self._database, tokens, self._writing(codes), self._metrics, self._settings, rule)
+            return self._collector(tokens, self._writing(codes), rule)
         post = self._mailing(tokens, codes)
         registry = TemplateRegistry(self._database, tokens, lambda: self.templates)
         await registry.register()
-        return Collector(self._database, tokens, post, self._metrics, self._settings, rule, registry)
+        return self._collector(tokens, post, rule, registry)
+
+    def _collector(
+        self, tokens: Tokens, post: Post, rule: Rule, registry: TemplateRegistry | None = None
+    ) -> Collector:
+        settings, supervisor = self._settings, self._supervisor
+        return Collector(self._database, tokens, post, self._metrics, settings, rule, registry, supervisor)
 
     def _mailing(self, tokens: Tokens, codes: SignInCodes) -> Post:
         self.templates  # noqa: B018 -- read now: a wrong folder stops us here, not the first mail

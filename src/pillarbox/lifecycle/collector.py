@@ -14,12 +14,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from pillarbox.errors import NotPossible, StoreError
+from pillarbox.errors import NotPossible, StoreBug, StoreError
 from pillarbox.lifecycle.gather import AS_THE_ORIGINAL, Collect, Gather, Rule
-from pillarbox.loops import run_every, wait, wait_for_any
+from pillarbox.loops import wait, wait_for_any
 from pillarbox.store import lifecycle_schema
 from pillarbox.store.hearing import hear
 from pillarbox.store.opening import patiently
+from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class Collector:
         settings: Settings,
         rule: Rule,
         registry: TemplateRegistry | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self._shared = database
         self._database = database
@@ -91,6 +93,7 @@ class Collector:
         self._post = post
         self._metrics = metrics
         self._settings = settings
+        self._supervisor = supervisor or Supervisor(metrics)
         self._gather = Gather(rule)
         self._registry = registry
         self._hinted = asyncio.Event()
@@ -104,6 +107,7 @@ class Collector:
         """
         self._database = await self._shared.for_queue(CONNECTIONS)
         self._stopping = stop.is_set
+        run_every = self._supervisor.run_every
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._limit_draining(stop))
@@ -162,11 +166,13 @@ class Collector:
     async def _tried(self, failures: int) -> tuple[float | None, int]:
         """One step; returns for how long to rest, and how many failed in a row."""
         try:
-            return await self.step(), 0
-        except NotPossible:  # nobody reads what is written
+            pause = await self.step()
+        except (NotPossible, StoreBug):  # standard output is closed, or the schema has gone
             raise
         except Exception as error:
             return self._failed(error, failures), failures + 1
+        self._supervisor.succeeded("collect")
+        return pause, 0
 
     async def step(self) -> float | None:
         """Look, and collect if it is time; returns for how long to rest, None: until somebody hints."""
@@ -238,11 +244,9 @@ class Collector:
     def _failed(self, error: Exception, failures: int) -> float:
         """Say so; returns how long to wait before the next try."""
         pause = min(FIRST_PAUSE * 2 ** min(failures, 10), LONGEST_PAUSE)
+        self._supervisor.failed("collect", error)
         if isinstance(error, StoreError):
-            log.warning("the store is away; will try again", error=str(error), failures=failures + 1)
             self._gather.reopened()
-        else:
-            log.error("collecting tokens failed; will try again", error=repr(error), exc=error)
         return float(pause * random.uniform(0.9, 1.1))  # noqa: S311 -- jitter, not a secret
 
     def _tell_how(self) -> None:

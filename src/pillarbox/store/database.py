@@ -4,38 +4,74 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import asyncpg
 
-from pillarbox.errors import StoreError
+from pillarbox.errors import StoreBug, StoreDataError, StoreError, WrongDatabase
 
 # The pool tells of every failed reconnection with a traceback; our loops say it once, in words.
 logging.getLogger("asyncpg.pool").setLevel(logging.ERROR)
-# What an absent, stopping or overloaded server raises; the statement may or may not have been carried out.
-AWAY = (
+# Everything that asyncpg and the network raise.
+FOREIGN_ERRORS = (
     OSError,
     asyncio.TimeoutError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,  # how a connection cut at a bad moment shows itself
-    asyncpg.PostgresConnectionError,
-    asyncpg.OperatorInterventionError,
-    asyncpg.TooManyConnectionsError,
-    asyncpg.InsufficientResourcesError,
+    asyncpg.PostgresError,
 )
-# PostgreSQL aborted the statement for its own reasons; it can simply be made again.
-TRY_AGAIN = (asyncpg.SerializationError, asyncpg.DeadlockDetectedError)
+# SQLSTATE classes that prove a value of the statement to be the cause: cardinality violation, data exception,
+# integrity constraint violation, program limit exceeded (such as a value too long for an index).
+DATA_CLASSES = ("21", "22", "23", "54")
+# SQLSTATEs of class 42 that do not prove the statement wrong: missing privileges can be granted, and a prepared
+# statement that exists already belongs to the connection (behind a pooler).
+NO_BUG = ("42501", "42P05")
+INVALID_SCHEMA_NAME = "3F000"
+# The class that the SQL functions of Pillarbox raise with; their callers turn these into errors of their own.
+OWN_CLASS = "PB"
 
 
 @contextmanager
-def translated() -> Any:
-    """Turn what PostgreSQL's absence raises into StoreError."""
+def translated() -> Iterator[None]:
+    """Turn foreign errors into StoreError; errors that the SQL functions of Pillarbox raise pass unchanged."""
     try:
         yield
-    except (*AWAY, *TRY_AGAIN) as error:
+    except asyncpg.PostgresError as error:
+        sqlstate = error.sqlstate or ""
+        if sqlstate.startswith(OWN_CLASS):
+            raise
+        refusal = _refusal(error, sqlstate)
+        # The cause of a data error quotes the value, and would be logged with it.
+        raise refusal from (None if isinstance(refusal, StoreDataError) else error)
+    except FOREIGN_ERRORS as error:
+        if isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError):
+            raise _invalid_input(error) from None
         raise StoreError(f"PostgreSQL: {type(error).__name__}: {error}".rstrip(": ")) from error
+
+
+def _refusal(error: asyncpg.PostgresError, sqlstate: str) -> StoreError:
+    """The server's error as one of ours, without DETAIL; data errors without their message too: both quote values."""
+    name = type(error).__name__
+    if sqlstate[:2] in DATA_CLASSES:
+        return _data_error(name, sqlstate, getattr(error, "constraint_name", None))
+    text = f"PostgreSQL: {name}: {error.args[0] if error.args else ''}".rstrip(": ")
+    if sqlstate == INVALID_SCHEMA_NAME or (sqlstate.startswith("42") and sqlstate not in NO_BUG):
+        return StoreBug(text, sqlstate)
+    return StoreError(text, sqlstate or None)
+
+
+def _invalid_input(error: asyncpg.InterfaceError) -> StoreError:
+    """What asyncpg raises before it asks the server: a value that it cannot encode, or a wrong address."""
+    if isinstance(error, asyncpg.ClientConfigurationError):
+        return WrongDatabase(f"PostgreSQL: {error.args[0]}")
+    return _data_error(type(error).__name__, "22000", None)
+
+
+def _data_error(name: str, sqlstate: str, constraint: str | None) -> StoreDataError:
+    where = f", constraint {constraint}" if constraint else ""
+    return StoreDataError(f"PostgreSQL: {name}: refused a value (SQLSTATE {sqlstate}{where})", sqlstate, constraint)
 
 
 async def _keep(connection: asyncpg.Connection) -> None:
@@ -94,7 +130,7 @@ class Database:
     async def close(self) -> None:
         try:
             await asyncio.wait_for(self.pool.close(), 5)
-        except (TimeoutError, *AWAY):
+        except FOREIGN_ERRORS:
             self.pool.terminate()
 
     async def fetch(self, query: str, *arguments: Any) -> list[asyncpg.Record]:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from pillarbox.loops import wait_for_any
-from pillarbox.store.database import Database
+from pillarbox.store.database import Database, translated
 
 # How often a silent connection is proven alive: a dead one would leave polling alone.
 PROBE_INTERVAL = 30.0
@@ -27,4 +27,5 @@ async def hear(
             one()
         while not (stop.is_set() or lost.is_set()):
             if not await wait_for_any(stop, lost, seconds=probe):
-                await connection.execute("SELECT 1", timeout=10)
+                with translated():
+                    await connection.execute("SELECT 1", timeout=10)

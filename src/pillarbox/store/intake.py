@@ -8,16 +8,17 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-import asyncpg
 from asyncpg.pgproto.pgproto import UUID as FastUUID  # a uuid.UUID that takes a fifth of the time to make
 
-from pillarbox.errors import InvalidMail, StoreError
+from pillarbox.errors import InvalidMail, StoreDataError, StoreError
 from pillarbox.store import sql
 from pillarbox.store.database import Database, Db, translated
 
 QUERIES = sql.load("intake")
 # SQLSTATE classes that say that the values themselves cannot be stored: data exception, program limit exceeded.
 _BAD_VALUES = ("22", "54")
+# SQLSTATE of a lock that was not free in time.
+_LOCK_NOT_AVAILABLE = "55P03"
 _RANDOM_BITS = 0x3FFF_FFFF_FFFF_FFFF
 _VERSION_7 = 0x7000_8000_0000_0000_0000
 
@@ -84,11 +85,14 @@ async def accept(database: Db, ids: Sequence[UUID], entries: Sequence[Entry]) ->
     try:
         with translated():
             row = await database.fetchrow(QUERIES["accept"], ids, *map(_column, zip(*entries, strict=True)))
-    except asyncpg.PostgresError as error:  # it refused; being away raises StoreError
-        raise _refusal(error) from error
+    except StoreDataError as error:
+        is_bad_value = (error.sqlstate or "")[:2] in _BAD_VALUES
+        # Not the mail's fault otherwise, such as a tenant that was removed a moment ago.
+        raise NotStored(_unstorable() if is_bad_value else StoreError(str(error), error.sqlstate)) from None
     except StoreError as error:
-        if isinstance(error.__cause__, ValueError):  # asyncpg could not write the values down
-            raise NotStored(_unstorable()) from error
+        if error.sqlstate == _LOCK_NOT_AVAILABLE:
+            reason = StoreError("the idempotency key is in use by a transaction that is still open", error.sqlstate)
+            raise NotStored(reason) from error
         raise
     assert row is not None
     return row["verdicts"], row["now"]
@@ -97,14 +101,6 @@ async def accept(database: Db, ids: Sequence[UUID], entries: Sequence[Entry]) ->
 def _column(values: tuple[Any, ...]) -> tuple[Any, ...]:
     """A column as an array; an empty one stands for all nulls, which would cost as much to write as other values."""
     return () if values.count(None) == len(values) else values
-
-
-def _refusal(error: asyncpg.PostgresError) -> Exception:
-    if isinstance(error, asyncpg.LockNotAvailableError):
-        return NotStored(StoreError("the idempotency key is in use by a transaction that is still open"))
-    if error.sqlstate[:2] in _BAD_VALUES:
-        return NotStored(_unstorable())
-    return StoreError(f"PostgreSQL refused to store mails: {type(error).__name__}")
 
 
 def _unstorable() -> InvalidMail:

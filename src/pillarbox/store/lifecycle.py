@@ -10,9 +10,18 @@ from uuid import UUID
 
 import asyncpg
 
-from pillarbox.errors import ExpiredToken, InvalidMail, InvalidToken, NotFound, SupersededToken, UsedToken, WrongCode
+from pillarbox.errors import (
+    ExpiredToken,
+    InvalidMail,
+    InvalidToken,
+    NotFound,
+    StoreDataError,
+    SupersededToken,
+    UsedToken,
+    WrongCode,
+)
 from pillarbox.store import messages, sql
-from pillarbox.store.database import Db
+from pillarbox.store.database import Db, translated
 from pillarbox.store.lifecycle_schema import quoted
 
 URGENT, BULK = 0, 2
@@ -23,6 +32,8 @@ RELEASED = 1000
 # Older tokens that a new one looks at: each of them did the same, so that only mails of the last few can still wait.
 OLDER = 50
 
+# SQLSTATE of a text that is not of its type: here, the name of an action that does not exist.
+_INVALID_TEXT = "22P02"
 _REFUSALS: dict[str, Callable[[str], InvalidToken]] = {
     "PB404": InvalidToken,
     "PB410": UsedToken,
@@ -246,10 +257,13 @@ class Tokens:
 
         NotFound: there is no such account, action, portal or template. InvalidMail: its address is not a legal one.
         """
+        text = json.dumps(data) if data is not None else None
         try:
-            text = json.dumps(data) if data is not None else None
-            return int(await db.fetchval(self._queries["issue"], account, action, text))
-        except asyncpg.InvalidTextRepresentationError:
+            with translated():
+                return int(await db.fetchval(self._queries["issue"], account, action, text))
+        except StoreDataError as error:
+            if error.sqlstate != _INVALID_TEXT:
+                raise
             raise NotFound(f"there is no action {action!r}") from None
         except asyncpg.PostgresError as error:
             if error.sqlstate == "PB400":
@@ -290,8 +304,11 @@ def _account(row: asyncpg.Record | None) -> Account | None:
 def _refusals() -> Iterator[None]:
     """Turn what the database says of a token into errors of ours."""
     try:
-        yield
-    except asyncpg.InvalidTextRepresentationError:
+        with translated():
+            yield
+    except StoreDataError as error:
+        if error.sqlstate != _INVALID_TEXT:
+            raise
         raise InvalidToken("there is no such action") from None
     except asyncpg.PostgresError as error:
         refusal = _REFUSALS.get(error.sqlstate or "")

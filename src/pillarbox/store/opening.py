@@ -8,20 +8,22 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from asyncpg import PostgresError
-
-from pillarbox.errors import SchemaMismatch, StoreError
-from pillarbox.loops import run_every, wait
+from pillarbox.errors import StoreError, WrongDatabase
+from pillarbox.loops import backoff, wait
 from pillarbox.setting_kinds import show_url
 from pillarbox.settings import Settings
 from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres
+from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 
 log = logs.get("pillarbox.store")
 T = TypeVar("T")
-# Pause between tries to reach a database that is away at the start.
-CONNECT_PAUSE = 1.0
+# Pauses between tries to reach a database at the start double from the first to the longest: a wrong password tried
+# every second would fill the server's log.
+CONNECT_PAUSE, LONGEST_CONNECT_PAUSE = 1.0, 10.0
+# SQLSTATE of a database name that the server does not know.
+NO_SUCH_DATABASE = "3D000"
 # How often the embedded server is looked after: the first moment without it is the time that mails wait.
 WATCH_INTERVAL = 1.0
 
@@ -63,38 +65,48 @@ async def _connect(settings: Settings, url: str) -> Database:
         return await Database.connect(
             url, least=settings.pool_min, most=settings.pool_max, statement_cache=settings.statement_cache
         )
-    except (StoreError, PostgresError) as error:  # away, or it does not let us in
+    except StoreError as error:
         reason = str(error).removeprefix("PostgreSQL: ")
-        raise StoreError(f"cannot connect to {show_url(url)}: {reason}") from error
+        raised = WrongDatabase if is_final(error) else StoreError
+        raise raised(f"cannot connect to {show_url(url)}: {reason}", error.sqlstate) from error
 
 
 async def _connect_patiently(settings: Settings, url: str, stop: asyncio.Event) -> Database:
+    pauses = backoff(CONNECT_PAUSE, LONGEST_CONNECT_PAUSE)
     while True:
         try:
             return await _connect(settings, url)
         except StoreError as error:
-            if stop.is_set() or not isinstance(error.__cause__, StoreError):  # it is there, but does not let us in
+            if stop.is_set() or not error.retryable:
                 raise
             place = show_url(url).rpartition("@")[2]
             log.warning("waiting for the database", database=place, error=str(error.__cause__))
-            await wait(stop, CONNECT_PAUSE)
+            await wait(stop, next(pauses))
+
+
+def is_final(error: StoreError) -> bool:
+    """Whether waiting for the database cannot help: the named database does not exist, or the URL is wrong.
+
+    A refused login (class 28) or a missing privilege (42501) is waited for: a service may start while a person
+    changes the password.
+    """
+    return not error.retryable or error.sqlstate == NO_SUCH_DATABASE
 
 
 async def patiently(call: Callable[[], Awaitable[T]], stop: asyncio.Event | None) -> T:
-    """Make a call of a start, again while the database is away: it may go just after it came. Without `stop`, once."""
+    """Make a call of a start; again while PostgreSQL is unavailable. Without `stop`, once."""
+    pauses = backoff(CONNECT_PAUSE, LONGEST_CONNECT_PAUSE)
     while True:
         try:
             return await call()
-        except SchemaMismatch:
-            raise
         except StoreError as error:
-            if stop is None or stop.is_set():
+            if stop is None or stop.is_set() or not error.retryable:
                 raise
             log.warning("waiting for the database", error=str(error))
-            await wait(stop, CONNECT_PAUSE)
+            await wait(stop, next(pauses))
 
 
-async def keep_embedded_running(settings: Settings, stop: asyncio.Event) -> None:
+async def keep_embedded_running(settings: Settings, supervisor: Supervisor, stop: asyncio.Event) -> None:
     """Start the embedded server again, with backoff, whenever it has ended before `stop`."""
     server = _embedded(settings)
 
@@ -105,7 +117,7 @@ async def keep_embedded_running(settings: Settings, stop: asyncio.Event) -> None
         await asyncio.to_thread(server.start)
         log.info("the embedded PostgreSQL runs again")
 
-    await run_every("embedded PostgreSQL", WATCH_INTERVAL, check, stop)
+    await supervisor.run_every("embedded PostgreSQL", WATCH_INTERVAL, check, stop)
 
 
 def embedded_data(settings: Settings) -> Path:

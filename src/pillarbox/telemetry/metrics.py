@@ -48,6 +48,7 @@ WAITING = (
 WAKEUPS = ("notify", "poll", "trailing", "due", "settled")
 SOURCES = ("http", "smtp")
 CALLS = ("delivered", "retry", "failed")  # how calls to webhooks end
+REFUSED = ("stripped", "abandoned")  # what becomes of outcomes that PostgreSQL refuses
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 DOORS, ANSWERS = ("key", "login", "session", "password", "link"), ("accepted", "refused", "throttled")  # who is who
 
@@ -123,6 +124,13 @@ _TABLE = (
     ("collected_total", "counter", ("outcome",), "Tokens collected, by what became of them; held ones come again."),
     ("collect_batch_seconds", "histogram", (), "Time from taking a batch of tokens to its commit."),
     ("tokens_waiting", "gauge", (), "Tokens that could be collected now, counted up to 100,000."),
+    ("task_failures_total", "counter", ("task",), "Errors of background tasks; each went on, or ended the process."),
+    (
+        "settlement_refusals_total",
+        "counter",
+        ("result",),
+        "Outcomes that PostgreSQL refused: `stripped` were written without texts, `abandoned` become unknown.",
+    ),
     ("template_fallbacks_total", "counter", (), "Mails rendered in another language than was asked for."),
 )
 METRICS: dict[str, Described] = {row[0]: Described(*row) for row in _TABLE}
@@ -209,6 +217,8 @@ class Metrics:
         self.collected = self._counter("collected_total")
         self.collect_seconds = self._histogram("collect_batch_seconds", COMMIT_BUCKETS)
         self.tokens_waiting = self._gauge("tokens_waiting")
+        self.task_failures = self._counter("task_failures_total")
+        self.settlement_refusals = self._counter("settlement_refusals_total")
         self.template_fallbacks = self._counter("template_fallbacks_total")
         self._settled: dict[tuple[str, str, str | None], tuple[_Inc, _Observe]] = {}
         for source in WAKEUPS:  # a rate needs the zero before the first
@@ -219,6 +229,8 @@ class Metrics:
             self.authentications.labels(kind, result)
         for source in SOURCES:
             self.accepted.labels(source)
+        for result in REFUSED:
+            self.settlement_refusals.labels(result)
 
     def outcome(self, provider: str, verdict: Verdict, reason: Reason | None, seconds: float) -> None:
         """One settled attempt at one recipient. Called for every mail, so its children are looked up once."""

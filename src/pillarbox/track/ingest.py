@@ -15,7 +15,7 @@ from pillarbox.batching import AGAIN, Answers, Batcher
 from pillarbox.errors import Forged, StoreError
 from pillarbox.model.address import MAX_ADDRESS_OCTETS, ascii_address
 from pillarbox.store import feedback as store
-from pillarbox.store.database import TRY_AGAIN, Database
+from pillarbox.store.database import Database
 from pillarbox.store.feedback import Found, Row, Token
 from pillarbox.telemetry.metrics import Metrics
 from pillarbox.track.feedback.base import Heard, Once
@@ -29,6 +29,8 @@ AT_ONCE = 2
 FEW = 20
 # Tries of a statement that PostgreSQL gave up because of another.
 TRIES = 3
+# SQLSTATE class of statements that PostgreSQL rolled back for its own reasons (deadlock, serialization failure).
+ROLLED_BACK = "40"
 
 Redact = Callable[[str], str]
 
@@ -91,7 +93,7 @@ class Ingest:
             try:
                 return await store.hear(self._database, rows, self._lasts)
             except StoreError as error:
-                if left == 1 or not isinstance(error.__cause__, TRY_AGAIN):
+                if left == 1 or not (error.sqlstate or "").startswith(ROLLED_BACK):
                     raise
         raise AssertionError
 

@@ -10,17 +10,19 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from uuid import UUID
 
-from pillarbox.errors import StoreError
-from pillarbox.loops import run_every, wait_for_any
+from pillarbox.errors import StoreDataError, StoreError
+from pillarbox.loops import backoff, wait_for_any
 from pillarbox.model.webhook import CallState
 from pillarbox.settings import Settings
 from pillarbox.store import webhooks
 from pillarbox.store.database import Database
 from pillarbox.store.hearing import hear
 from pillarbox.store.webhooks import Claimed, Keys, Result
+from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 from pillarbox.track.webhook_call import WebhookLine, lease_of
@@ -30,8 +32,10 @@ log = logs.get("pillarbox.webhooks")
 POLL = 2.0
 # Overdue calls that a claim did not return are held back by earlier ones, or by how many may be made at once.
 SOONEST = 0.1
-# Pause after the store was away, and between tries to write a result.
-STORE_PAUSE = 0.5
+# Pauses after a failure to look for calls, or to write a result, double from the first to the longest.
+STORE_PAUSE, LONGEST_PAUSE = 0.5, 10.0
+# Stands for a text about a failed call that PostgreSQL cannot hold.
+UNSTORABLE = "the reason cannot be stored"
 # How often a broken listening connection is opened again.
 LISTEN_PAUSE = 1.0
 # How often the number of waiting calls is read.
@@ -48,22 +52,33 @@ def open_line(settings: Settings, redact: Callable[[str], str], version: str) ->
 class Caller:
     """Makes the calls of this process."""
 
-    def __init__(self, database: Database, keys: Keys, settings: Settings, metrics: Metrics, line: WebhookLine) -> None:
+    def __init__(
+        self,
+        database: Database,
+        keys: Keys,
+        settings: Settings,
+        metrics: Metrics,
+        line: WebhookLine,
+        supervisor: Supervisor | None = None,
+    ) -> None:
         self._database = database
         self._keys = keys
         self._settings = settings
         self._metrics = metrics
         self._line = line
+        self._supervisor = supervisor or Supervisor(metrics)
         self._most = settings.webhook_concurrency
         # So that one customer's slow server cannot take every place.
         self._per_endpoint = max(1, self._most // 5)
         self._in_hand: Counter[UUID] = Counter()
         self._tasks: dict[asyncio.Task[None], Claimed] = {}
         self._look = asyncio.Event()
+        self._pauses = backoff(STORE_PAUSE, LONGEST_PAUSE)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Make calls until `stop`; then wait for those in hand, and give back what does not end."""
-        loops = [run_every("webhooks", MEASURE, self._measure, stop)]
+        run_every = self._supervisor.run_every
+        loops = [run_every("count webhook calls", MEASURE, self._measure, stop)]
         if self._settings.notify:
             told = {webhooks.CHANNEL: self._look.set}
             loops.append(run_every("webhook hints", LISTEN_PAUSE, partial(hear, self._database, told, stop), stop))
@@ -92,6 +107,7 @@ class Caller:
             task = asyncio.create_task(self._make(call))
             self._tasks[task] = call
             task.add_done_callback(self._done(call))
+            self._supervisor.watch("webhook call", task)
         return len(found)
 
     async def _round(self) -> float:
@@ -100,12 +116,11 @@ class Caller:
             if await self.run_once():
                 return SOONEST
             due = await webhooks.due_in(self._database)
-        except StoreError as error:
-            log.warning("the store is away; will try again", error=str(error))
-            return STORE_PAUSE
         except Exception as error:
-            log.error("looking for webhook calls failed; will try again", error=repr(error), exc=error)
-            return POLL
+            self._supervisor.failed("webhooks", error)
+            return next(self._pauses)
+        self._supervisor.succeeded("webhooks")
+        self._pauses = backoff(STORE_PAUSE, LONGEST_PAUSE)
         return POLL if due is None else min(POLL, max(due, SOONEST))
 
     def _done(self, call: Claimed) -> Callable[[asyncio.Task[None]], None]:
@@ -115,8 +130,6 @@ class Caller:
             if not self._in_hand[call.endpoint_id]:
                 del self._in_hand[call.endpoint_id]
             self._look.set()
-            if not task.cancelled() and (error := task.exception()):
-                log.error("a webhook call failed here", call=call.id, exc=error)
 
         return done
 
@@ -140,12 +153,20 @@ class Caller:
 
     async def _settle(self, call: Claimed, result: Result) -> webhooks.Settled:
         """Insist until it is written; after the lease another makes the call again, and this changes nothing."""
+        pauses = backoff(STORE_PAUSE, LONGEST_PAUSE)
         while True:
             try:
                 return await webhooks.settle(self._database, call, result, self._settings.webhook_disable_after)
+            except StoreDataError as error:
+                if result.error in (None, UNSTORABLE):
+                    raise  # not the text's fault: the call is made again when its lease has run out
+                self._supervisor.report("webhook call", error)
+                result = replace(result, error=UNSTORABLE)
             except StoreError as error:
-                log.warning("cannot write a webhook call while the store is away", call=call.id, error=str(error))
-                await asyncio.sleep(STORE_PAUSE)
+                if not error.retryable:
+                    raise
+                self._supervisor.report("webhook call", error)
+                await asyncio.sleep(next(pauses))
 
     async def _drain(self) -> None:
         if self._tasks:

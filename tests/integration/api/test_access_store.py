@@ -6,10 +6,9 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import asyncpg
 import pytest
 
-from pillarbox.errors import InvalidMail, NotFound, NotPossible, UnknownName
+from pillarbox.errors import InvalidMail, NotFound, NotPossible, StoreDataError, UnknownName
 from pillarbox.model.access import Order, Scope
 from pillarbox.store import access, tenants
 from pillarbox.store.database import Database
@@ -161,7 +160,7 @@ async def test_a_wrong_key_is_refused_and_nothing_made(
 
 @pytest.mark.parametrize("scopes", ["{admin}", "{send,admin}", "{}", "{other}"])
 async def test_the_database_guards_scopes_too(database: Database, scopes: str) -> None:
-    with pytest.raises(asyncpg.CheckViolationError):
+    with pytest.raises(StoreDataError):
         await database.execute(
             f"INSERT INTO pillarbox.api_keys (tenant_id, name, prefix, hash, scopes)"
             f" VALUES (1, 'a', 'p', sha256(''), '{scopes}')"
@@ -317,6 +316,6 @@ async def test_development_is_the_default_tenant_with_every_scope(database: Data
 
 async def test_a_class_in_use_stays(database: Database) -> None:
     await tenants.add_tenant(database, "shop", default_class="bulk")
-    with pytest.raises(asyncpg.ForeignKeyViolationError):
+    with pytest.raises(StoreDataError):
         await database.execute("DELETE FROM pillarbox.classes WHERE name = 'bulk'")
     assert "bulk" in await list_classes(database)

@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from pillarbox.app import build_collector
-from pillarbox.errors import SchemaMismatch, SecretError
+from pillarbox.errors import SchemaMismatch, SecretError, StoreError
 from pillarbox.lifecycle import assembly
 from pillarbox.lifecycle.gather import Collect
 from pillarbox.lifecycle.signing import check_expiry, verify
@@ -417,7 +417,7 @@ async def test_a_batch_that_fails_leaves_nothing_behind(database: Database, data
            CREATE TRIGGER refuse BEFORE INSERT ON lifecycle.collected EXECUTE FUNCTION refuse()"""
     )
     async with collector(database_url) as (_, one):
-        with pytest.raises(asyncpg.RaiseError):
+        with pytest.raises(StoreError, match="RaiseError: no"):
             await one.collect(ALL)
         assert await outcomes(database) == {"waiting": 3}
         assert not await mailed(database)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-import asyncpg
 import pytest
 import pytest_asyncio
 
-from pillarbox.errors import ExpiredToken
+from pillarbox.errors import ExpiredToken, StoreDataError
 from pillarbox.lifecycle.gather import Collect
 from pillarbox.store.database import Database
 from pillarbox.store.lifecycle import Tokens
@@ -49,7 +48,7 @@ async def test_data_that_python_cannot_read_harms_no_other(db: Database, databas
 @pytest.mark.parametrize("moment", [2**63 - 1, 1_800_000_000_000])
 async def test_a_token_that_never_expires_or_in_milliseconds_is_refused(db: Database, moment: int) -> None:
     number = await add_account(db, "ada", "suspended")
-    with pytest.raises(asyncpg.CheckViolationError):
+    with pytest.raises(StoreDataError):
         await db.execute(
             "INSERT INTO lifecycle.tokens (account, action, expires_at) VALUES ($1, 'sign_in_code', $2)", number, moment
         )

@@ -10,6 +10,7 @@ import socket
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pillarbox.accept.door import network_of
@@ -19,7 +20,9 @@ from pillarbox.accept.smtp.machine import Machine
 from pillarbox.accept.smtp.rules import Limits, Room
 from pillarbox.model.proxies import TrustedProxies
 from pillarbox.sockets import BACKLOG
+from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
+from pillarbox.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     import ssl
@@ -73,7 +76,9 @@ class Server:
         patience: Patience,
         crowd: Crowd,
         certificate: Certificate | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
+        self._supervisor = supervisor or Supervisor(Metrics())
         self.submission = submission
         self.patience = patience
         self.loop = asyncio.get_running_loop()
@@ -92,13 +97,15 @@ class Server:
 
     async def run(self, listeners: Sequence[Listener], stop: asyncio.Event) -> None:
         """Serve open listeners until `stop`; then finish what is being stored, and say goodbye to the others."""
-        accepting = [self.loop.create_task(self._accept(one)) for one in listeners if one.implicit_tls]
+        keep = self._supervisor.keep
+        accepting = [
+            self.loop.create_task(keep("accept SMTP connections", partial(self._accept, one), stop))
+            for one in listeners
+            if one.implicit_tls
+        ]
         servers = [await self._start(one) for one in listeners if not one.implicit_tls]
         with self._reloading():
-            while not stop.is_set():
-                self._look_around()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(stop.wait(), LOOK_INTERVAL)
+            await self._supervisor.run_every("watch SMTP sessions", LOOK_INTERVAL, self._look_around, stop)
         for server in servers:
             server.close()
         for task in (*accepting, *self._handshakes):
@@ -128,6 +135,7 @@ class Server:
                 task = self.loop.create_task(self._shake_hands(listener, taken, address[0]))
                 self._handshakes.add(task)
                 task.add_done_callback(self._handshakes.discard)
+                self._supervisor.watch("SMTP handshake", task)
             else:
                 taken.close()
 
@@ -139,9 +147,11 @@ class Server:
                 ssl=self.tls_context(),
                 ssl_handshake_timeout=self.patience.handshake,
             )
-        except (OSError, TimeoutError, asyncio.CancelledError):  # ssl.SSLError is an OSError
+        except BaseException as error:
             taken.close()
             self.left(peer, listener)
+            if not isinstance(error, OSError | asyncio.CancelledError):  # ssl.SSLError and TimeoutError are OSErrors
+                raise
 
     @contextlib.contextmanager
     def _reloading(self) -> Iterator[None]:
@@ -155,7 +165,7 @@ class Server:
         finally:
             self.loop.remove_signal_handler(signal.SIGHUP)
 
-    def _look_around(self) -> None:
+    async def _look_around(self) -> None:
         now = self.loop.time()
         for connection in list(self.connections):
             connection.look_at_clock(now)
@@ -209,6 +219,7 @@ class Server:
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        self._supervisor.watch("SMTP session", task)
 
     def tls_context(self) -> ssl.SSLContext:
         assert self._certificate is not None, "TLS is offered only where there is a certificate"

@@ -6,6 +6,7 @@ import ipaddress
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pillarbox.accept.smtp.listeners import Listener
@@ -17,6 +18,8 @@ from pillarbox.errors import SettingsError, Unauthorized
 from pillarbox.model.address import ascii_domain
 from pillarbox.model.proxies import TrustedProxies
 from pillarbox.sockets import show_address
+from pillarbox.store.opening import patiently
+from pillarbox.supervisor import Supervisor
 
 if TYPE_CHECKING:
     import asyncio
@@ -32,7 +35,15 @@ Ready = Callable[[Mapping[str, str]], None]
 class SmtpService:
     """What the settings say about SMTP, ready to be run."""
 
-    def __init__(self, settings: Settings, doorkeeper: Doorkeeper, intake: Intake, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        doorkeeper: Doorkeeper,
+        intake: Intake,
+        metrics: Metrics,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        self._supervisor = supervisor or Supervisor(metrics)
         self._settings = settings
         self._metrics = metrics
         self._name = ascii_domain(settings.smtp_hostname or socket.gethostname())
@@ -42,9 +53,18 @@ class SmtpService:
     async def run(self, stop: asyncio.Event, ready: Ready | None = None) -> None:
         """Serve until `stop`; `ready` gets where each listener is, once all can be connected to."""
         certificate = self._certificate()
-        listeners = [await self._listener(name, *address) for name, address in self._settings.smtp_addresses.items()]
+        listeners = [
+            await patiently(partial(self._listener, name, *address), stop)
+            for name, address in self._settings.smtp_addresses.items()
+        ]
         server = Server(
-            self._name, self._door, self._limits, patience_of(self._settings), crowd_of(self._settings), certificate
+            self._name,
+            self._door,
+            self._limits,
+            patience_of(self._settings),
+            crowd_of(self._settings),
+            certificate,
+            self._supervisor,
         )
         with ExitStack() as opened:
             for listener in listeners:

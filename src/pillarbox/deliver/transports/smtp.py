@@ -186,7 +186,7 @@ class SmtpTransport:
         for _ in range(wanted):
             task = asyncio.get_running_loop().create_task(self._connect())
             self._connecting.add(task)
-            task.add_done_callback(self._connecting.discard)
+            task.add_done_callback(self._connect_ended)
 
     def _probe(self, wanted: int) -> int:
         """Until a connection stands, and while others fail, one attempt at a time, after a pause if due."""
@@ -213,6 +213,17 @@ class SmtpTransport:
             self._connect_failed(failed)
         else:
             self._connected(link)
+
+    def _connect_ended(self, task: asyncio.Task[None]) -> None:
+        """Go on after an unexpected error, too: the parcels that wait must get another connection."""
+        self._connecting.discard(task)
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        loop = asyncio.get_running_loop()
+        loop.call_exception_handler({"message": "connecting broke", "exception": error, "task": task})
+        self._failures += 1
+        self._not_before = loop.time() + self._backoff()
+        self._pump()
 
     def _connected(self, link: Link) -> None:
         self._arrived()

@@ -23,7 +23,7 @@ from importlib import resources
 
 import asyncpg
 
-from pillarbox.errors import SchemaMismatch, StoreError
+from pillarbox.errors import SchemaMismatch, WrongDatabase
 from pillarbox.store.database import Db
 from pillarbox.store.migrations import concurrent
 
@@ -120,7 +120,9 @@ class Series:
         try:
             rows = await connection.fetch(f"SELECT version, checksum FROM {self.schema}.migrations")  # noqa: S608
         except asyncpg.UndefinedColumnError:
-            raise StoreError(f"the table {self.schema}.migrations is not Pillarbox's: choose another schema") from None
+            raise WrongDatabase(
+                f"the table {self.schema}.migrations is not Pillarbox's: choose another schema"
+            ) from None
         return {row["version"]: row["checksum"] for row in rows}
 
     def _compare(self, done: dict[int, str]) -> None:
@@ -148,7 +150,7 @@ def _read(package: str, file: str) -> Migration:
 def check_server(connection: asyncpg.Connection) -> None:
     version = connection.get_server_version()
     if version.major * 10000 < OLDEST_SERVER:
-        raise StoreError(f"PostgreSQL {version.major} is too old: Pillarbox needs 14 or newer")
+        raise WrongDatabase(f"PostgreSQL {version.major} is too old: Pillarbox needs 14 or newer")
 
 
 def available() -> list[Migration]:
