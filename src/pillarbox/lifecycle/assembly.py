@@ -107,9 +107,7 @@ class Lifecycle:
         await registry.register()
         return self._collector(tokens, post, rule, registry)
 
-    def _collector(
-        self, tokens: Tokens, post: Post, rule: Rule, registry: TemplateRegistry | None = None
-    ) -> Collector:
+    def _collector(self, tokens: Tokens, post: Post, rule: Rule, registry: TemplateRegistry | None = None) -> Collector:
         settings, supervisor = self._settings, self._supervisor
         return Collector(self._database, tokens, post, self._metrics, settings, rule, registry, supervisor)
 
