@@ -14,6 +14,8 @@ from pillarbox.store.access import KeyFacts, LoginFacts
 RETENTIONS = ("content_retention", "finished_retention")
 _DOMAINS = "`example.com` is that domain, `*.example.com` its subdomains; none: any."
 Domains = Annotated[tuple[str, ...], Field(description=_DOMAINS)]
+_MAKERS = "`key`, `session` (an administrator's), `development` or `command`; null: not known, from before 0.2."
+MadeBy = Annotated[str | None, Field(description=_MAKERS)]
 Seconds = Annotated[float, Field(gt=0, le=36500 * 86400, description="Null: the installation's.")]
 Limit = Annotated[Whole, Field(ge=1, le=2**31 - 1, description="Null: no limit.")]
 
@@ -98,6 +100,7 @@ class KeyShown(BaseModel):
     created_at: datetime
     expires_at: datetime | None
     last_used_at: Annotated[datetime | None, Field(description="To the minute.")]
+    made_by: MadeBy
 
 
 class KeyMade(KeyShown):
@@ -121,6 +124,7 @@ class LoginShown(BaseModel):
     created_at: datetime
     expires_at: datetime | None
     last_used_at: Annotated[datetime | None, Field(description="To the minute.")]
+    made_by: MadeBy
 
 
 class LoginMade(LoginShown):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Annotated, Any
 
-from fastapi import Header, Path
+from fastapi import Header, Path, Query
 from pydantic import BaseModel, ConfigDict
 
 from pillarbox.api.fields import NAME
@@ -31,6 +31,7 @@ IdempotencyKey = Annotated[
 ]
 NamePath = Annotated[str, Path(pattern=NAME, description="A tenant's name.")]
 Prefix = Annotated[str, Path(pattern=r"^(pbx_)?[a-z0-9]{10}$", description="The key's prefix.")]
+KeepDescendants = Annotated[bool, Query(description="Leave the keys and logins in force that it made.")]
 Username = Annotated[str, Path(pattern=r"^[A-Za-z0-9_.-]{1,63}@[A-Za-z0-9_.-]{1,63}$", description="The user name.")]
 
 

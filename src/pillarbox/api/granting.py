@@ -20,9 +20,11 @@ from pillarbox.api.access_models import (
 )
 from pillarbox.api.problems import Problem
 from pillarbox.errors import InvalidMail, NotAllowed, NotFound, NotPossible
-from pillarbox.model.access import Principal, Scope, matches
+from pillarbox.model.access import Principal, Scope
 from pillarbox.model.access_settings import checked_domains
+from pillarbox.model.lineage import covers, earlier, within
 from pillarbox.store import access
+from pillarbox.store.lineage import Maker
 
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
@@ -50,24 +52,31 @@ async def logins_of(database: Database, tenant: str | None) -> LoginList:
     return LoginList(logins=[login_shown(one) for one in await access.list_logins(database, tenant)])
 
 
-async def make_key(database: Database, tenant: str | None, new: NewKey) -> KeyMade:
+def maker_of(principal: Principal) -> Maker:
+    """Who is put down as the maker of a key or login."""
+    return Maker(principal.kind, principal.id if principal.kind == "key" else None)
+
+
+async def make_key(database: Database, tenant: str | None, new: NewKey, principal: Principal) -> KeyMade:
     """Make a key of a tenant, or an administrator's."""
     _check_expiry(new.expires_at)
+    new = narrowed(principal, new, new.scopes)
     with settings_told():
         facts, secret = await access.add_key(
             database, tenant, new.name, new.scopes, sender_domains=new.sender_domains,
-            recipient_domains=new.recipient_domains, expires_at=new.expires_at,
+            recipient_domains=new.recipient_domains, expires_at=new.expires_at, maker=maker_of(principal),
         )  # fmt: skip
     return KeyMade(**key_shown(facts).model_dump(), secret=secret.reveal())
 
 
-async def make_login(database: Database, tenant: str, new: NewLogin) -> LoginMade:
+async def make_login(database: Database, tenant: str, new: NewLogin, principal: Principal) -> LoginMade:
     """Make an SMTP login of a tenant."""
     _check_expiry(new.expires_at)
+    new = narrowed(principal, new, [Scope.SEND])
     with settings_told():
         facts, secret = await access.add_login(
             database, tenant, new.name, sender_domains=new.sender_domains, recipient_domains=new.recipient_domains,
-            expires_at=new.expires_at,
+            expires_at=new.expires_at, maker=maker_of(principal),
         )  # fmt: skip
     return LoginMade(**login_shown(facts).model_dump(), password=secret.reveal())
 
@@ -77,12 +86,12 @@ def _check_expiry(expires_at: datetime | None) -> None:
         raise Problem("invalid-setting", "must lie in the future", code="out_of_range", field="expires_at")
 
 
-async def revoke_key(database: Database, prefix: str, tenant: str | None) -> None:
-    """Take a key out of force; NotFound if there is none, or none of that tenant."""
+async def revoke_key(database: Database, prefix: str, tenant: str | None, keep_descendants: bool) -> None:
+    """Take a key out of force with what it made; NotFound if there is none, or none of that tenant."""
     found = await access.list_keys(database, tenant, prefix=prefix.removeprefix("pbx_"))
     if not found:
         raise NotFound("there is no such key")
-    await access.revoke_key(database, found[0].id, tenant)
+    await access.revoke_key(database, found[0].id, tenant, keep_descendants=keep_descendants)
 
 
 async def revoke_login(database: Database, username: str, tenant: str | None) -> None:
@@ -94,19 +103,27 @@ async def revoke_login(database: Database, username: str, tenant: str | None) ->
 
 
 def narrowed(principal: Principal, new: New, scopes: Collection[Scope]) -> New:
-    """A key or login as its maker may make it: with none but its own scopes and domains, which it has by default."""
+    """A key or login as its maker may make it: with none but its own scopes and domains, and no longer than itself.
+
+    The maker's domains and end are the default.
+    """
     wider = sorted(set(scopes) - principal.scopes)
-    if wider:
+    if wider and not covers(principal.scopes, scopes):
         raise NotAllowed("wider", "scopes", f"the {principal.kind} that asks lacks {', '.join(wider)} itself")
     with settings_told():
         domains = {
             field: _within(field, getattr(principal, field), checked_domains(field, getattr(new, field)))
             for field in ("sender_domains", "recipient_domains")
         }
-    return new.model_copy(update=domains)
+    end = earlier(new.expires_at, principal.expires_at)
+    if new.expires_at is not None and end != new.expires_at:
+        assert principal.expires_at is not None
+        until = principal.expires_at.isoformat(timespec="seconds")
+        raise NotAllowed("wider", "expires_at", f"the {principal.kind} that asks ends at {until} itself")
+    return new.model_copy(update={**domains, "expires_at": end})
 
 
 def _within(field: str, own: Sequence[str], asked: Sequence[str]) -> Sequence[str]:
-    if own and not all(one in own or matches(one, own) for one in asked):
+    if asked and not within(asked, own):
         raise NotAllowed("wider", field, "the key that asks may not use all of these domains itself")
     return asked or own

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from pillarbox.api import granting
 from pillarbox.api.access_models import KeyList, KeyMade, LoginList, LoginMade, NewKey, NewLogin
-from pillarbox.api.described import BODY, Prefix, Username, needs, problems
+from pillarbox.api.described import BODY, KeepDescendants, Prefix, Username, needs, problems
 from pillarbox.api.routing import Who, json_response, router
 from pillarbox.model.access import Scope
 
@@ -32,7 +32,7 @@ async def list_keys(asked: Who) -> Response:
     "/keys",
     operation_id="make_key",
     summary="Make a key",
-    description="Its secret is shown this once. A key makes none that may do more than itself.",
+    description="Its secret is shown this once. A key makes none that may do more than itself, or for longer.",
     status_code=201,
     response_model=KeyMade,
     responses=problems("taken", "invalid-setting", *BODY),
@@ -40,22 +40,22 @@ async def list_keys(asked: Who) -> Response:
     tags=["keys"],
 )
 async def make_key(asked: Who, new: NewKey) -> Response:
-    narrow = granting.narrowed(asked.principal, new, new.scopes)
-    return json_response(await granting.make_key(asked.app.database, asked.tenant.name, narrow), 201)
+    made = await granting.make_key(asked.app.database, asked.tenant.name, new, asked.principal)
+    return json_response(made, 201)
 
 
 @routes.delete(
     "/keys/{prefix}",
     operation_id="revoke_key",
     summary="Revoke a key",
-    description="It is refused from now on.",
+    description="It is refused from now on, and so are the keys and logins that it and those made.",
     status_code=204,
-    responses=problems("not-found"),
+    responses=problems("not-found", "invalid-request"),
     openapi_extra=MANAGE,
     tags=["keys"],
 )
-async def revoke_key(asked: Who, prefix: Prefix) -> Response:
-    await granting.revoke_key(asked.app.database, prefix, asked.tenant.name)
+async def revoke_key(asked: Who, prefix: Prefix, keep_descendants: KeepDescendants = False) -> Response:
+    await granting.revoke_key(asked.app.database, prefix, asked.tenant.name, keep_descendants)
     return Response(status_code=204)
 
 
@@ -85,8 +85,8 @@ async def list_smtp_logins(asked: Who) -> Response:
     tags=["keys"],
 )
 async def make_smtp_login(asked: Who, new: NewLogin) -> Response:
-    narrow = granting.narrowed(asked.principal, new, [Scope.SEND])
-    return json_response(await granting.make_login(asked.app.database, asked.tenant.name, narrow), 201)
+    made = await granting.make_login(asked.app.database, asked.tenant.name, new, asked.principal)
+    return json_response(made, 201)
 
 
 @routes.delete(

@@ -33,7 +33,8 @@ async def ensure_development_key(app: App) -> Path | None:
     token = read_private_file(path)
     if token is None or (await access.find_keys(app.database, [token]))[0] is None:
         for old in await access.list_keys(app.database, "default", name="development"):
-            await access.revoke_key(app.database, old.id)
+            # Its file was lost, and is written again: what was made with it is not in doubt.
+            await access.revoke_key(app.database, old.id, keep_descendants=True)
         made = await access.add_key(app.database, "default", "development", [Scope.SEND, Scope.READ, Scope.MANAGE])
         write_private_file(path, made[1].reveal())
     return path

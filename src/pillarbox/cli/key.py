@@ -12,8 +12,9 @@ from pillarbox.cli.access_options import All, Expires, Name, Of, Recipients, Sen
 from pillarbox.cli.command import Given, command
 from pillarbox.errors import NotFound, NotPossible
 from pillarbox.model.access import Scope
-from pillarbox.store import access
+from pillarbox.store import access, lineage
 from pillarbox.store.access import KeyFacts
+from pillarbox.store.lineage import Revoked
 
 if TYPE_CHECKING:
     from pillarbox.app import App
@@ -89,16 +90,30 @@ async def add(
         output.note(f"made key {name} of {_owner(facts)}; it is shown this once: keep it now")
 
 
-async def list_(given: Given, tenant: Of = None, all_: All = False) -> None:
+async def list_(
+    given: Given,
+    tenant: Of = None,
+    all_: All = False,
+    exceeding: Annotated[
+        bool, typer.Option("--exceeding", help="Keys and SMTP logins that exceed the key that made them.")
+    ] = False,
+) -> None:
     """List keys by their beginnings. The rest of a key is known to nobody but its owner.
+
+    A key or login that a key makes never exceeds it. Version 0.1.0 did not ensure that, and did not record which key
+    made which: --exceeding lists those that outlive or exceed a key that may have made them, for you to decide.
 
     \b
     Examples:
       pillarbox key list
       pillarbox key list --tenant shop --all
+      pillarbox key list --exceeding
     """
     async with given.app() as app:
         await access_options.check_tenant(app.database, tenant)
+        if exceeding:
+            await _list_exceeding(app, tenant, given.json)
+            return
         found = await access.list_keys(app.database, tenant, revoked=all_)
     if given.json:
         output.print_json([_public(one) for one in found])
@@ -110,6 +125,20 @@ async def list_(given: Given, tenant: Of = None, all_: All = False) -> None:
     ]  # fmt: skip
     heads = ("key", "name", "tenant", "scopes", "last used", "expires", "")
     output.table(heads, rows, "no key: make one with `pillarbox key add`")
+
+
+async def _list_exceeding(app: App, tenant: str | None, as_json: bool) -> None:
+    found = [one for one in await lineage.exceeding(app.database) if tenant in (None, one.tenant)]
+    if as_json:
+        output.print_json([output.plain(one) for one in found])
+        return
+    rows = [
+        (one.kind, f"pbx_{one.label}" if one.kind == "key" else one.label, one.name, one.tenant or "(administrators)",
+         joined(one.fields), f"{one.parent_name} (pbx_{one.parent})", "yes" if one.certain else "perhaps")
+        for one in found
+    ]  # fmt: skip
+    heads = ("kind", "key or login", "name", "tenant", "exceeds in", "key", "made by it")
+    output.table(heads, rows, "no key or login exceeds a key that made it, or may have made it")
 
 
 async def show(given: Given, key: Key, tenant: Of = None) -> None:
@@ -135,30 +164,55 @@ async def show(given: Given, key: Key, tenant: Of = None) -> None:
             ("state", state(found.expires_at, found.revoked_at)),
             ("last used", used(found.last_used_at)),
             ("made", output.when(found.created_at)),
+            ("made by", _maker(found)),
             ("expires", output.when(found.expires_at)),
             ("revoked", output.when(found.revoked_at)),
         ]
     )
 
 
-async def revoke(given: Given, key: Key, tenant: Of = None, yes: options.Yes = False) -> None:
-    """Take a key out of force, at once and for good. What it handed over stays.
+async def revoke(
+    given: Given,
+    key: Key,
+    tenant: Of = None,
+    keep_descendants: Annotated[
+        bool, typer.Option("--keep-descendants", help="Leave the keys and logins in force that it made.")
+    ] = False,
+    yes: options.Yes = False,
+) -> None:
+    """Revoke a key, and the keys and SMTP logins that it made, at once and for good. What it handed over stays.
 
     \b
     Examples:
       pillarbox key revoke pbx_k3x9q2m7ab
       pillarbox key revoke website --tenant shop --yes
+      pillarbox key revoke website --tenant shop --keep-descendants
     """
     async with given.app() as app:
         found = await _find(app, key, tenant)
         if found.revoked_at:
             raise NotPossible(f"{_beginning(found)} was revoked at {output.when(found.revoked_at)}")
-        options.confirm(f"Revoke the key {found.name} of {_owner(found)}?", yes)
-        await access.revoke_key(app.database, found.id)
+        made = Revoked(0, 0) if keep_descendants else await lineage.descendants(app.database, found.id)
+        options.confirm(f"Revoke the key {found.name} of {_owner(found)}{_with_descendants(made)}?", yes)
+        made = await access.revoke_key(app.database, found.id, keep_descendants=keep_descendants)
     if given.json:
-        output.print_json({"prefix": _beginning(found), "name": found.name, "revoked": True})
+        told = {"prefix": _beginning(found), "name": found.name, "revoked": True}
+        output.print_json(told | {"descendants": {"keys": made.keys, "logins": made.logins}})
     else:
-        output.say(f"revoked {found.name} ({_beginning(found)})")
+        output.say(f"revoked {found.name} ({_beginning(found)}){_with_descendants(made)}")
+
+
+def _with_descendants(made: Revoked) -> str:
+    """The keys and logins that are revoked with a key, in words; empty if there are none."""
+    if not made.keys and not made.logins:
+        return ""
+    return f", with {output.counted(made.keys, 'key')} and {output.counted(made.logins, 'SMTP login')} made by it"
+
+
+def _maker(facts: KeyFacts) -> str:
+    if facts.parent is not None:
+        return f"the key pbx_{facts.parent}"
+    return facts.made_by or "not known"
 
 
 def _owner(key: KeyFacts) -> str:

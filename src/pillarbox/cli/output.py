@@ -209,7 +209,7 @@ def counted(count: int, noun: str, *, more: bool = False) -> str:
     """A number with its noun: `1 delivery`, `2,000 deliveries`; `more`: there are at least so many."""
     if count == 1 and not more:
         return f"1 {noun}"
-    if noun.endswith("y"):
+    if noun.endswith("y") and noun[-2] not in "aeiou":
         plural = f"{noun[:-1]}ies"
     elif noun.endswith("s"):
         plural = f"{noun}es"

@@ -8,12 +8,14 @@ import typer
 
 from pillarbox.cli import output
 from pillarbox.cli.command import Given, command, setting
-from pillarbox.store import catalog, lifecycle_schema
+from pillarbox.store import catalog, lifecycle_schema, lineage
 from pillarbox.store.lifecycle import Tokens
 from pillarbox.store.migrations import migrate as apply
 from pillarbox.store.opening import open_database
 
 LIFECYCLE_SCHEMA = setting("lifecycle_schema", "--lifecycle-schema", "NAME")
+# The migration since which the makers of keys are on record: what may exceed its maker is told once.
+PARENTS = "parents"
 # What can be installed beside the queue.
 PARTS = ("lifecycle",)
 
@@ -51,6 +53,7 @@ async def migrate(given: Given, parts: Parts = None) -> None:
     async with open_database(given.settings) as database, database.connection() as connection:
         applied = [("pillarbox", one) for one in await apply(connection)]
         applied += [(schema, one) for one in await lifecycle(connection, schema)]
+        exceeding = await lineage.exceeding(database) if any(one.name == PARENTS for _, one in applied) else []
     if given.json:
         output.print_json([{"schema": place, "version": one.version, "name": one.name} for place, one in applied])
         return
@@ -58,6 +61,9 @@ async def migrate(given: Given, parts: Parts = None) -> None:
         output.say(f"applied {one.version:04d} {one.name}" + (f" in {place}" if place != "pillarbox" else ""))
     if not applied:
         output.say("the schema is up to date")
+    if exceeding:
+        number = output.counted(len(exceeding), "credential")
+        output.note(f"{number} may exceed the key that made it: see `pillarbox key list --exceeding`")
 
 
 async def grant(

@@ -69,6 +69,7 @@ class Principal:
     sender_domains: tuple[str, ...] = ()  # a further restriction by the key or login; empty: any
     recipient_domains: tuple[str, ...] = ()
     id: int | None = None  # the key's or login's own; None in development
+    expires_at: datetime | None = None  # the end of the key or login, or of one above it; None: it does not end
 
 
 def require(principal: Principal, scope: Scope) -> Tenant:

@@ -10,7 +10,7 @@ import hmac
 import re
 import secrets
 import string
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Any
 from pillarbox.errors import NotFound, NotPossible
 from pillarbox.model.access import Principal, Scope
 from pillarbox.model.access_settings import checked_domains, checked_name, checked_scopes
+from pillarbox.model.lineage import Grant
 from pillarbox.model.secret import Secret
-from pillarbox.store import sql, tenants
+from pillarbox.store import lineage, sql, tenants
+from pillarbox.store.lineage import COMMAND, Maker, Revoked
 
 if TYPE_CHECKING:
     import asyncpg
@@ -53,6 +55,8 @@ class KeyFacts:
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
+    made_by: str | None = None  # a Maker's kind; None: not known
+    parent: str | None = None  # the prefix of the key that made it
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ class LoginFacts:
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
+    made_by: str | None = None
+    parent: str | None = None
 
 
 def prefix_of(token: str) -> str | None:
@@ -86,9 +92,10 @@ async def find_keys(database: Database, tokens: Sequence[str]) -> list[Principal
     """Whose keys these are, in one statement; None for what is no key in force."""
     prefixes = [prefix_of(token) or "" for token in tokens]
     rows = await database.fetch(QUERIES["find_keys"], list(set(prefixes)))
+    above = await _above(database, rows)
     by_prefix = {row["prefix"]: row for row in rows}
     return [
-        _admit("key", by_prefix.get(prefix), token) for prefix, token in zip(prefixes, tokens, strict=True)
+        _admit("key", by_prefix.get(prefix), token, above) for prefix, token in zip(prefixes, tokens, strict=True)
     ]  # fmt: skip
 
 
@@ -96,22 +103,39 @@ async def find_logins(database: Database, logins: Sequence[tuple[str, str]]) -> 
     """Whose user names and passwords these are, in one statement; None for what is no login in force."""
     usernames = {username for username, password in logins if is_login(username, password)}
     rows = await database.fetch(QUERIES["find_logins"], list(usernames))
+    above = await _above(database, rows)
     by_name = {row["username"]: row for row in rows}
-    return [_admit("login", by_name.get(username), password) for username, password in logins]
+    return [_admit("login", by_name.get(username), password, above) for username, password in logins]
 
 
-def _admit(kind: str, row: asyncpg.Record | None, secret: str) -> Principal | None:
+async def _above(database: Database, rows: Sequence[asyncpg.Record]) -> dict[int, list[Grant]]:
+    """What the parents of these keys or logins may do; most have none."""
+    parents = {row["parent_id"] for row in rows} - {None}
+    return await lineage.ancestors(database, parents) if parents else {}
+
+
+def _admit(
+    kind: str, row: asyncpg.Record | None, secret: str, above: Mapping[int, Sequence[Grant]]
+) -> Principal | None:
     kept = row["hash"] if row is not None else _NOBODY
     if not hmac.compare_digest(kept, digest(secret)) or row is None:
         return None
+    scopes = frozenset(map(Scope, row["scopes"]))
+    senders, recipients = tuple(row["own_sender_domains"] or ()), tuple(row["recipient_domains"] or ())
+    grant = Grant(scopes, senders, recipients, row["expires_at"])
+    if row["parent_id"] is not None:
+        grant = lineage.through(grant, above[row["parent_id"]])
+        if grant.expires_at is not None and grant.expires_at <= row["now"]:
+            return None
     return Principal(
         kind,
         row["own_name"],
         tenants.tenant_of(row) if row["id"] is not None else None,
-        frozenset(map(Scope, row["scopes"])),
-        tuple(row["own_sender_domains"] or ()),
-        tuple(row["recipient_domains"] or ()),
+        grant.scopes,
+        grant.sender_domains,
+        grant.recipient_domains,
         row["own_id"],
+        grant.expires_at,
     )
 
 
@@ -172,6 +196,7 @@ async def add_key(
     sender_domains: Sequence[str] = (),
     recipient_domains: Sequence[str] = (),
     expires_at: datetime | None = None,
+    maker: Maker = COMMAND,
 ) -> tuple[KeyFacts, Secret]:
     """Make a key of a tenant, or without one an administrator's; returns it with its secret, which is kept nowhere."""
     kept = checked_scopes(scopes, admin=tenant is None)
@@ -179,16 +204,18 @@ async def add_key(
     prefix, token = _new_token()
     tenant_id = (await tenants.get_tenant(database, tenant)).id if tenant is not None else None
     async with database.transaction() as connection:
+        await lineage.hold_parent(connection, maker)
         await connection.execute(QUERIES["retire_key"], tenant_id, name)
         row = await connection.fetchrow(
             QUERIES["add_key"], tenant_id, checked_name(name), prefix, digest(token), kept, senders or None,
-            recipients or None, expires_at,
+            recipients or None, expires_at, maker.key_id, maker.kind,
         )  # fmt: skip
     if row is None:
         raise NotPossible(f"there is a key {name!r} already: revoke it first, or choose another name")
     facts = KeyFacts(
-        row["id"], name, tenant, prefix, kept, senders, recipients, row["created_at"], expires_at, None, None
-    )
+        row["id"], name, tenant, prefix, kept, senders, recipients, row["created_at"], expires_at, None, None,
+        maker.kind, row["parent"],
+    )  # fmt: skip
     return facts, Secret(token)
 
 
@@ -218,29 +245,47 @@ async def add_login(
     sender_domains: Sequence[str] = (),
     recipient_domains: Sequence[str] = (),
     expires_at: datetime | None = None,
+    maker: Maker = COMMAND,
 ) -> tuple[LoginFacts, Secret]:
     """Make a login of a tenant; returns it with its password, which is kept nowhere."""
     username, password = f"{checked_name(name)}@{tenant}", new_secret()
     senders, recipients = _domains(sender_domains, recipient_domains)
     tenant_id = (await tenants.get_tenant(database, tenant)).id
     async with database.transaction() as connection:
+        await lineage.hold_parent(connection, maker)
         await connection.execute(QUERIES["retire_login"], username)
         row = await connection.fetchrow(
             QUERIES["add_login"], tenant_id, name, username, digest(password), senders or None, recipients or None,
-            expires_at,
+            expires_at, maker.key_id, maker.kind,
         )  # fmt: skip
     if row is None:
         raise NotPossible(f"there is a login {username!r} already: revoke it first, or choose another name")
     facts = LoginFacts(
-        row["id"], name, tenant, username, senders, recipients, row["created_at"], expires_at, None, None
-    )
+        row["id"], name, tenant, username, senders, recipients, row["created_at"], expires_at, None, None,
+        maker.kind, row["parent"],
+    )  # fmt: skip
     return facts, Secret(password)
 
 
-async def revoke_key(database: Database, key_id: int, tenant: str | None = None) -> None:
-    """Take a key out of force, at once; NotFound if none in force has this id, or not of this tenant."""
-    if await database.fetchval(QUERIES["revoke_key"], key_id, tenant) is None:
-        raise NotFound("there is no such key in force: see `pillarbox key list`")
+async def revoke_key(
+    database: Database, key_id: int, tenant: str | None = None, *, keep_descendants: bool = False
+) -> Revoked:
+    """Take a key out of force, at once, with all that it and its descendants made, unless those are to be kept.
+
+    NotFound if no key in force has this id, or none of this tenant.
+    """
+    async with database.transaction() as connection:
+        if await connection.fetchval(lineage.QUERIES["revoke_key"], key_id, tenant) is None:
+            raise NotFound("there is no such key in force: see `pillarbox key list`")
+        keys = logins = 0
+        parents = [] if keep_descendants else [key_id]
+        while parents:
+            # Waits for whoever makes a key by one of these at this moment: the next round then finds it.
+            rows = await connection.fetch(lineage.QUERIES["revoke_children"], parents)
+            keys += sum(row["revoked"] for row in rows)
+            logins += int((await connection.execute(lineage.QUERIES["revoke_logins_of"], parents)).rpartition(" ")[2])
+            parents = [row["id"] for row in rows]
+    return Revoked(keys, logins)
 
 
 async def revoke_login(database: Database, login_id: int, tenant: str | None = None) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import asyncpg
 import pytest
 
 from pillarbox.store.access import digest
+from pillarbox.store.migrations import migrate
 from tests.integration.cli.cli_helpers import Cli
 
 
@@ -138,6 +141,61 @@ def test_an_administrators_key(cli: Cli) -> None:
     assert (made["tenant"], made["scopes"]) == (None, ["admin"])
     assert "(administrators)" in cli("key", "list").out
     assert "none: of the administrators" in cli("key", "show", "operations").out
+
+
+def child_of(cli: Cli, parent: str, name: str, expires: str = "NULL") -> None:
+    cli.sql(
+        "INSERT INTO pillarbox.api_keys (tenant_id, name, prefix, hash, scopes, parent_id, made_by, expires_at)"
+        f" SELECT 1, %s, left(md5(%s), 10), sha256('x'), '{{send}}', id, 'key', {expires}"
+        " FROM pillarbox.api_keys WHERE 'pbx_' || prefix = %s",
+        name, name, parent,
+    )  # fmt: skip
+
+
+def test_a_key_is_revoked_with_what_it_made(cli: Cli) -> None:
+    for keep in (False, True):
+        made = cli.json("key", "add", "--name", "manager", "--scope", "manage")
+        child_of(cli, made["prefix"], f"child-{keep}")
+        question = cli("key", "revoke", made["prefix"], code=1, stdin="n\n")
+        assert "with 1 key and 0 SMTP logins made by it" in question.out + question.err
+        arguments = ["--keep-descendants"] if keep else []
+        told = cli.json("key", "revoke", made["prefix"], "--yes", *arguments)
+        assert told["descendants"] == {"keys": 0 if keep else 1, "logins": 0}
+        assert [one["name"] for one in cli.json("key", "list")] == (["child-True"] if keep else [])
+    assert "the key pbx_" in cli("key", "show", "child-True").out
+
+
+def test_what_exceeds_its_maker_is_listed(cli: Cli) -> None:
+    assert "no key or login exceeds" in cli("key", "list", "--exceeding").err
+    made = cli.json("key", "add", "--name", "manager", "--scope", "manage", "--expires", "5d")
+    child_of(cli, made["prefix"], "lasting")
+    [one] = cli.json("key", "list", "--exceeding")
+    assert (one["name"], one["fields"], one["certain"]) == ("lasting", ["scopes", "expires_at"], True)
+    assert "scopes, expires_at" in cli("key", "list", "--exceeding").out
+    assert cli.json("key", "list", "--exceeding", "--tenant", "default") == [one]
+
+
+def test_migrate_tells_what_may_exceed_its_maker(empty_database_url: str) -> None:
+    asyncio.run(migrate_to(empty_database_url, 13))
+    cli = Cli(empty_database_url)
+    for name, scope, expires in (("manager", "manage", "now() + interval '5 days'"), ("lasting", "send", "NULL")):
+        cli.sql(
+            "INSERT INTO pillarbox.api_keys (tenant_id, name, prefix, hash, scopes, expires_at)"
+            f" VALUES (1, %s, left(md5(%s), 10), sha256('x'), ARRAY[%s], {expires})",
+            name, name, scope,
+        )  # fmt: skip
+    assert "1 credential may exceed the key that made it" in cli("migrate").err
+    assert "exceed" not in cli("migrate").err
+    assert [one["name"] for one in cli.json("key", "list", "--exceeding")] == ["lasting"]
+    assert len(cli.json("key", "list")) == 2
+
+
+async def migrate_to(url: str, version: int) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await migrate(connection, to=version)
+    finally:
+        await connection.close()
 
 
 def test_a_key_is_revoked(cli: Cli) -> None:

@@ -4,7 +4,7 @@
 SELECT t.id, t.name, t.created_at, t.default_sender, t.default_class, t.order_mode, t.max_message_bytes, t.max_recipients,
   t.sender_domains, t.rate_per_second, t.rate_per_hour, t.rate_per_day, t.content_retention, t.finished_retention,
   k.prefix, k.hash, k.id AS own_id, k.name AS own_name, k.scopes, k.sender_domains AS own_sender_domains,
-  k.recipient_domains
+  k.recipient_domains, k.expires_at, k.parent_id, now() AS now
 FROM pillarbox.api_keys k LEFT JOIN pillarbox.tenants t ON t.id = k.tenant_id
 WHERE k.prefix = ANY ($1::text[]) AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())
 
@@ -13,7 +13,7 @@ WHERE k.prefix = ANY ($1::text[]) AND k.revoked_at IS NULL AND (k.expires_at IS 
 SELECT t.id, t.name, t.created_at, t.default_sender, t.default_class, t.order_mode, t.max_message_bytes, t.max_recipients,
   t.sender_domains, t.rate_per_second, t.rate_per_hour, t.rate_per_day, t.content_retention, t.finished_retention,
   l.username, l.hash, l.id AS own_id, l.name AS own_name, '{send}'::text[] AS scopes,
-  l.sender_domains AS own_sender_domains, l.recipient_domains
+  l.sender_domains AS own_sender_domains, l.recipient_domains, l.expires_at, l.parent_id, now() AS now
 FROM pillarbox.smtp_logins l JOIN pillarbox.tenants t ON t.id = l.tenant_id
 WHERE l.username = ANY ($1::text[]) AND l.revoked_at IS NULL AND (l.expires_at IS NULL OR l.expires_at > now())
 
@@ -34,8 +34,8 @@ UPDATE pillarbox.smtp_logins SET last_used_at = now() WHERE id IN (
 -- name: list_keys
 -- Keys, newest last: of tenant $1 (null: all), with prefix $2 and name $3 (null: any), the revoked ones only with $4.
 SELECT k.id, k.name, t.name AS tenant, k.prefix, k.scopes, k.sender_domains, k.recipient_domains, k.created_at,
-  k.expires_at, k.revoked_at, k.last_used_at
-FROM pillarbox.api_keys k LEFT JOIN pillarbox.tenants t ON t.id = k.tenant_id
+  k.expires_at, k.revoked_at, k.last_used_at, k.made_by, p.prefix AS parent
+FROM pillarbox.api_keys k LEFT JOIN pillarbox.tenants t ON t.id = k.tenant_id LEFT JOIN pillarbox.api_keys p ON p.id = k.parent_id
 WHERE ($1::text IS NULL OR t.name = $1) AND ($2::text IS NULL OR k.prefix = $2) AND ($3::text IS NULL OR k.name = $3)
   AND ($4 OR k.revoked_at IS NULL)
 ORDER BY k.id
@@ -43,8 +43,8 @@ ORDER BY k.id
 -- name: list_logins
 -- Logins, newest last: of tenant $1 (null: all), with user name $2 (null: any), the revoked ones only with $3.
 SELECT l.id, l.name, t.name AS tenant, l.username, l.sender_domains, l.recipient_domains, l.created_at, l.expires_at,
-  l.revoked_at, l.last_used_at
-FROM pillarbox.smtp_logins l JOIN pillarbox.tenants t ON t.id = l.tenant_id
+  l.revoked_at, l.last_used_at, l.made_by, p.prefix AS parent
+FROM pillarbox.smtp_logins l JOIN pillarbox.tenants t ON t.id = l.tenant_id LEFT JOIN pillarbox.api_keys p ON p.id = l.parent_id
 WHERE ($1::text IS NULL OR t.name = $1) AND ($2::text IS NULL OR l.username = $2) AND ($3 OR l.revoked_at IS NULL)
 ORDER BY l.id
 
@@ -55,10 +55,11 @@ WHERE coalesce(tenant_id, 0) = coalesce($1::int4, 0) AND name = $2 AND revoked_a
 
 -- name: add_key
 -- Add a key; no row when a live one of its tenant has the name.
-INSERT INTO pillarbox.api_keys (tenant_id, name, prefix, hash, scopes, sender_domains, recipient_domains, expires_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+INSERT INTO pillarbox.api_keys (tenant_id, name, prefix, hash, scopes, sender_domains, recipient_domains, expires_at, parent_id,
+  made_by)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 ON CONFLICT (coalesce(tenant_id, 0), name) WHERE revoked_at IS NULL DO NOTHING
-RETURNING id, created_at
+RETURNING id, created_at, (SELECT p.prefix FROM pillarbox.api_keys p WHERE p.id = parent_id) AS parent
 
 -- name: retire_login
 -- Free the user name ($1) of a login that has expired.
@@ -66,17 +67,11 @@ UPDATE pillarbox.smtp_logins SET revoked_at = now() WHERE username = $1 AND revo
 
 -- name: add_login
 -- Add a login; no row when a live one has the user name.
-INSERT INTO pillarbox.smtp_logins (tenant_id, name, username, hash, sender_domains, recipient_domains, expires_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7)
+INSERT INTO pillarbox.smtp_logins (tenant_id, name, username, hash, sender_domains, recipient_domains, expires_at, parent_id,
+  made_by)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
 ON CONFLICT (username) WHERE revoked_at IS NULL DO NOTHING
-RETURNING id, created_at
-
--- name: revoke_key
--- Take a key ($1) out of force; no row when it is not, or not of tenant $2 (null: any).
-UPDATE pillarbox.api_keys SET revoked_at = now()
-WHERE id = $1 AND revoked_at IS NULL
-  AND ($2::text IS NULL OR tenant_id = (SELECT t.id FROM pillarbox.tenants t WHERE t.name = $2))
-RETURNING id
+RETURNING id, created_at, (SELECT p.prefix FROM pillarbox.api_keys p WHERE p.id = parent_id) AS parent
 
 -- name: revoke_login
 -- Take a login ($1) out of force; no row when it is not, or not of tenant $2 (null: any).
