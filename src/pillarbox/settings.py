@@ -183,6 +183,9 @@ class Settings:
     retention_webhooks: float | None = setting("30d", duration("1s", or_off=True),
         "Age at which webhook calls are deleted from their log; those of a deleted mail go with it.",
         "replaying is for outages of days")
+    retention_tokens: float | None = setting("90d", duration("1s", or_off=True),
+        "Age at which tokens of accounts are deleted that were used or have expired; off keeps them.",
+        "as long as the story of their mails")
     retention_interval: float = setting("10m", duration("10ms"),
         "How often retention runs.",
         "small steps keep tables and vacuum calm")

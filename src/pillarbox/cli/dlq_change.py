@@ -11,6 +11,7 @@ import typer
 from pillarbox.cli import options, output
 from pillarbox.cli.command import Given, command
 from pillarbox.cli.queue_change import COUNTED
+from pillarbox.lifecycle import resending
 from pillarbox.store import dlq as store
 from pillarbox.store.dlq_change import Change, Wanted, change, nobody_listens
 from pillarbox.store.messages import Filter, find_message
@@ -18,6 +19,8 @@ from pillarbox.store.operations import DISCARD, REPROCESS, Manner, Operation
 from pillarbox.store.tenants import get_tenant
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from pillarbox.app import App
 
 # The filters that all of these commands have, by the names that `Filter` gives them.
@@ -70,7 +73,8 @@ async def reprocess(
 ) -> int:
     """Queue dead letters again, with a fresh count of attempts; their history stays.
 
-    What expired or has lost its content is left out: it could not be sent.
+    What expired or has lost its content is left out: it could not be sent. But the mail of an account that is named by
+    its ID is rendered again from its token, by a collector; if the token has expired, a new one is issued.
 
     \b
     Examples:
@@ -83,7 +87,7 @@ async def reprocess(
         chosen = None if via is None else await store.provider_id(app.database, via, None)
         return await change(app.database, REPROCESS, wanted, Manner(chosen, via, keep_attempts), told=told)
 
-    ask = _Ask(ids, all, Filter(**filters), tenant, limit, dry_run, yes)
+    ask = _Ask(ids, all, Filter(**filters), tenant, limit, dry_run, yes, from_tokens=via is None)
     return await _change(given, REPROCESS, ask, run)
 
 
@@ -122,6 +126,7 @@ class _Ask(NamedTuple):
     limit: int | None
     dry_run: bool
     yes: bool
+    from_tokens: bool = False  # mails of accounts are rendered again
 
 
 async def _change(given: Given, operation: Operation, ask: _Ask, run: Run) -> int:
@@ -129,6 +134,9 @@ async def _change(given: Given, operation: Operation, ask: _Ask, run: Run) -> in
         raise typer.BadParameter("give messages' IDs, or --all with filters")
     async with given.app() as app:
         ids = [await find_message(app.database, one) for one in ask.ids] if ask.ids else None
+        resent = 0
+        if ids and ask.from_tokens:
+            ids, resent = await _resend_mails_of_accounts(app, ids, dry_run=ask.dry_run)
         wanted = Wanted(await tenant_id_of(app, ask.tenant), ids, ask.which, ask.limit)
         most = COUNTED if ask.limit is None else min(ask.limit, COUNTED)
         would = await run(app, replace(wanted, limit=most, dry_run=True), nobody_listens)
@@ -139,8 +147,21 @@ async def _change(given: Given, operation: Operation, ask: _Ask, run: Run) -> in
                 what = output.counted(would.changed, "delivery", more=would.changed == COUNTED)
                 options.confirm(f"{what} will be {operation.word}. Go on?", ask.yes)
             done = await _with_progress(app, operation, wanted, would.changed, run)
+    done.changed += resent
     _tell(given, operation, done, ask.dry_run)
-    return 1 if ids and not done.changed else 0
+    return 1 if ask.ids and not done.changed else 0
+
+
+async def _resend_mails_of_accounts(app: App, ids: list[UUID], *, dry_run: bool) -> tuple[list[UUID], int]:
+    """Let collectors mail tokens again whose mails failed; returns the other messages, and how many these were."""
+    others: list[UUID] = []
+    for one in ids:
+        token = await resending.token_of(app.database, app.settings, one)
+        if token is None:
+            others.append(one)
+        elif not dry_run:
+            await resending.resend(app.database, app.settings, one, token)
+    return others, len(ids) - len(others)
 
 
 async def _with_progress(app: App, operation: Operation, wanted: Wanted, total: int, run: Run) -> Change:

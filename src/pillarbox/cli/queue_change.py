@@ -10,12 +10,16 @@ import typer
 
 from pillarbox.cli import options, output
 from pillarbox.cli.command import Given, command
+from pillarbox.lifecycle import resending
 from pillarbox.model.delivery import State
 from pillarbox.store import operations
 from pillarbox.store.messages import Filter, find_message, states_of
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from pillarbox.app import App
+    from pillarbox.store.lifecycle import Resent
     from pillarbox.store.operations import Operation
 
 OptionalId = Annotated[str | None, typer.Argument(metavar="ID", help="The message's id, or its beginning.")]
@@ -49,7 +53,9 @@ async def retry(
 ) -> int:
     """Queue failed deliveries again, with all their attempts before them.
 
-    With --all, what expired or has lost its content is left out: it could not be sent.
+    The mail of an account is rendered again from its token, by a collector, since its body was dropped; if the token
+    has expired, a new one is issued. With --all, what expired or has lost its content is left out: it could not be
+    sent.
 
     \b
     Examples:
@@ -157,6 +163,8 @@ async def _change(
 
 async def _change_one(given: Given, app: App, operation: Operation, id: str, n: int | None) -> int:
     message_id = await find_message(app.database, id)
+    if operation is operations.RETRY and (token := await resending.token_of(app.database, app.settings, message_id)):
+        return _tell_resent(given, message_id, await resending.resend(app.database, app.settings, message_id, token))
     changed = await operations.change_message(app.database, operation, message_id, n)
     if given.json:
         output.print_json({"id": message_id, operation.word: sorted(number for _, number in changed)})
@@ -166,6 +174,16 @@ async def _change_one(given: Given, app: App, operation: Operation, id: str, n: 
     if flying and operation is operations.CANCEL:
         output.error(f"{flying} in flight cannot be cancelled any more")
         return 1
+    return 0
+
+
+def _tell_resent(given: Given, message_id: UUID, resent: Resent) -> int:
+    if given.json:
+        output.print_json({"id": message_id, "token": resent.token, "is_new": resent.is_new})
+    elif resent.is_new:
+        output.say(f"its token has expired: token {resent.token} was issued, and a collector mails it")
+    else:
+        output.say(f"a collector mails token {resent.token} again, as a new message")
     return 0
 
 

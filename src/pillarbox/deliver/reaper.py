@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.settings import Settings
+from pillarbox.store import lifecycle_schema
 from pillarbox.store.database import Database
+from pillarbox.store.lifecycle import Tokens
 from pillarbox.store.retention import purge, purge_webhook_calls
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
@@ -105,9 +107,18 @@ class Chores:
         dropped["webhook_calls"] += await purge_webhook_calls(
             self._database, settings.retention_webhooks, settings.retention_batch
         )
+        dropped["account_tokens"] += await self._drop_tokens()
         for what, count in dropped.items():
             self._metrics.retention_deleted.labels(what).inc(count)
         return dropped.total()
+
+    async def _drop_tokens(self) -> int:
+        """Drop old tokens of accounts, where there are any."""
+        settings = self._settings
+        age = settings.retention_tokens
+        if age is None or not await lifecycle_schema.is_installed(self._database, settings.lifecycle_schema):
+            return 0
+        return await Tokens(settings.lifecycle_schema).purge(self._database, age, settings.retention_batch)
 
     async def measure(self) -> int:
         """Look at the queue's depth for the metrics."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from pillarbox.errors import (
     InvalidMail,
     InvalidToken,
     NotFound,
+    NotPossible,
     StoreDataError,
     SupersededToken,
     UsedToken,
@@ -92,6 +94,13 @@ class SetAside(NamedTuple):
     created_at: int | None
     expires_at: int | None
     again_in: float  # seconds until it is tried again
+
+
+class Resent(NamedTuple):
+    """The token that is collected once more; `is_new`: it was issued in the place of one that had expired."""
+
+    token: int
+    is_new: bool
 
 
 class TokenState(NamedTuple):
@@ -272,6 +281,39 @@ class Tokens:
                 raise
             hint = f" ({error.hint})" if error.hint else ""
             raise NotFound(f"{error.message}{hint}") from None
+
+    async def purge(self, db: Db, age: float, batch: int) -> int:
+        """Delete tokens that were used or expired `age` seconds ago, `batch` rows at a time; returns how many."""
+        dropped = 0
+        last: int | None = 0
+        while last is not None:
+            row = await db.fetchrow(self._queries["purge_tokens"], last, timedelta(seconds=age), batch)
+            assert row is not None
+            dropped += int(row["dropped"])
+            last = row["next"]
+        return dropped
+
+    async def mail_token(self, db: Db, message_id: UUID) -> int | None:
+        """The token that a failed mail, which cannot be sent again as it is, is to be rendered again from."""
+        found: int | None = await db.fetchval(self._queries["mail_token"], message_id)
+        return found
+
+    async def resend(self, connection: asyncpg.Connection, token: int) -> Resent:
+        """Let a token be collected once more; one that has expired is issued anew. NotPossible: why it cannot be."""
+        row = await connection.fetchrow(self._queries["resend_state"], token)
+        if row is None:
+            raise NotFound(f"there is no token {token}: issue a new one with issue_token")
+        if row["state"] == "used":
+            raise NotPossible(f"token {token} was used: its mail need not be sent again")
+        if row["newer"] is not None:
+            raise NotPossible(
+                f"token {row['newer']} took the place of token {token}: its mail is the one to send again"
+            )
+        if row["state"] == "expired":
+            data = None if row["data"] is None else json.loads(row["data"])
+            return Resent(await self.issue(connection, row["account"], row["action"], data), is_new=True)
+        await connection.fetch(self._queries["collect_again"], token)
+        return Resent(token, is_new=False)
 
     async def grant(self, connection: asyncpg.Connection, role: str) -> list[str]:
         """Let a role keep accounts, issue tokens and use them; returns the statements carried out."""

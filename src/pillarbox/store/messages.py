@@ -21,7 +21,7 @@ from pillarbox.store.waiting import Waiting, waiting
 if TYPE_CHECKING:
     import asyncpg
 
-    from pillarbox.store.database import Database
+    from pillarbox.store.database import Database, Db
 
 QUERIES = sql.load("messages")
 # States with a partial index of their own: listing them does not walk the history.
@@ -266,7 +266,7 @@ async def envelope_of(database: Database, message_id: UUID, tenant_id: int | Non
     return _envelope(row)
 
 
-async def deliveries_of(database: Database, message_id: UUID, tenant_id: int | None = None) -> list[DeliveryFacts]:
+async def deliveries_of(database: Db, message_id: UUID, tenant_id: int | None = None) -> list[DeliveryFacts]:
     """The deliveries of a message, in order; none if there is no such message, or none of that tenant."""
     rows = await database.fetch(QUERIES["deliveries"], message_id, tenant_id)
     return [DeliveryFacts(**dict(one) | {"role": ROLES[one["role"]]}) for one in rows]

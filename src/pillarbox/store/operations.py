@@ -52,6 +52,8 @@ RETRY = Operation("retried", (State.FAILED,), State.QUEUED, "retried")
 # As RETRY, with more to choose; and giving dead letters up.
 REPROCESS = Operation("reprocessed", (State.FAILED,), State.QUEUED, "reprocessed")
 DISCARD = Operation("discarded", (State.FAILED,), State.CANCELLED, "discarded", reason=Reason.CANCELLED)
+# A mail of an account that is rendered again from its token, as another message.
+RESEND = Operation("resent", (State.FAILED,), State.CANCELLED, "resent", reason=Reason.CANCELLED)
 CANCEL = Operation(
     "cancelled",
     (State.PENDING, State.QUEUED, State.HELD),

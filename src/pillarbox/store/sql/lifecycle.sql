@@ -186,6 +186,61 @@ SELECT (SELECT count(*) FROM came) + (SELECT count(*) FROM went)
 -- A new token of account $1 for action $2, with data $3.
 SELECT {schema}.issue_token($1::bigint, $2::text::{schema}.token_action, $3::text::jsonb)
 
+-- name: purge_tokens
+-- Of the $3 tokens after $1, delete those that were used or expired $2 ago, and what is left of tokens that are gone. A token
+-- stays while it supersedes an older one that has not expired. Answers with how many were deleted, and after which to go on
+-- (null: all that may be old were looked at; ids follow the order of creation closely enough).
+WITH seen AS MATERIALIZED (
+  SELECT id, account, action, expires_at, consumed_at, created_at FROM {schema}.tokens
+  WHERE id > $1::bigint ORDER BY id LIMIT $3::int
+), old AS MATERIALIZED (
+  SELECT s.id FROM seen s
+  WHERE coalesce(s.consumed_at, s.expires_at) < extract(epoch FROM now() - $2::interval)
+    AND NOT EXISTS (SELECT FROM {schema}.waiting w WHERE w.token = s.id)
+    AND NOT EXISTS (SELECT FROM {schema}.tokens o
+                    WHERE o.account = s.account AND o.action = s.action AND o.id < s.id
+                      AND o.consumed_at IS NULL AND o.expires_at > extract(epoch FROM now()))
+), dropped AS (
+  DELETE FROM {schema}.tokens WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
+), orphans AS (
+  DELETE FROM {schema}.collected c
+  WHERE c.token > $1::bigint AND c.token <= (SELECT max(id) FROM seen) AND c.at < now() - $2::interval
+    AND NOT EXISTS (SELECT FROM {schema}.tokens t WHERE t.id = c.token)
+)
+SELECT (SELECT count(*) FROM dropped)::int AS dropped,
+  (SELECT max(id) FROM seen
+   HAVING count(*) = $3::int AND min(created_at) < extract(epoch FROM now() - $2::interval)) AS next
+
+-- name: mail_token
+-- The token of mail $1, if something of the mail failed and it cannot be sent again as it is: its body was dropped, or it has
+-- expired. No row for any other mail, nor if a later mail took its place.
+SELECT c.token
+FROM pillarbox.messages m
+JOIN {schema}.collected c ON c.message_id = m.id
+  AND c.token = CASE WHEN m.metadata->>'token' ~ '^[0-9]{1,18}$' THEN (m.metadata->>'token')::bigint END
+WHERE m.id = $1::uuid
+  AND (m.expires_at <= now() OR NOT EXISTS (SELECT FROM pillarbox.contents b WHERE b.message_id = m.id))
+  AND EXISTS (SELECT FROM pillarbox.deliveries d WHERE d.message_id = m.id AND d.state::text = 'failed')
+
+-- name: resend_state
+-- What stands in the way of mailing token $1 again, with what a new one would need.
+SELECT t.account, t.action::text AS action, t.data::text AS data,
+  CASE WHEN t.consumed_at IS NOT NULL THEN 'used' WHEN t.expires_at <= extract(epoch FROM now()) THEN 'expired' ELSE 'good' END AS state,
+  (SELECT max(n.id) FROM {schema}.tokens n WHERE n.account = t.account AND n.action = t.action AND n.id > t.id) AS newer
+FROM {schema}.tokens t WHERE t.id = $1::bigint FOR UPDATE OF t
+
+-- name: collect_again
+-- Let token $1 wait to be collected once more, and tell the collectors.
+WITH forgotten AS (
+  DELETE FROM {schema}.collected WHERE token = $1::bigint
+), waits AS (
+  INSERT INTO {schema}.waiting (token, lane)
+  SELECT t.id, array_position('{urgent,normal,bulk}', c.lane) - 1
+  FROM {schema}.tokens t JOIN {schema}.actions c ON c.name = t.action::text WHERE t.id = $1::bigint
+  ON CONFLICT (token) DO UPDATE SET held = NULL, held_until = NULL
+)
+SELECT pg_notify('token_insert', '')
+
 -- name: grants
 -- The statements that let a role ($1) keep accounts, issue tokens and use them, without seeing a secret or a code; no row when
 -- there is no such role.
