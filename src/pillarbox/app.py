@@ -97,6 +97,7 @@ class App:
     redactor: Redactor
     metrics: Metrics
     keyless: bool = False  # whether clients on this machine need no key: in `up` only
+    capture_all: bool = False  # `up --capture-all`: nothing leaves this machine, whatever routes and people say
     supervisor: Supervisor = field(init=False, repr=False)
     _intake: Intake | None = field(default=None, init=False, repr=False)
     _doorkeeper: Doorkeeper | None = field(default=None, init=False, repr=False)
@@ -265,7 +266,11 @@ class App:
     async def load_providers(self) -> Book:
         """What the roster needs to know, secrets opened."""
         found = await providers.list_providers(self.database, self.keys)
-        return Book(found, await providers.list_classes(self.database), await routes.list_rules(self.database))
+        classes = await providers.list_classes(self.database)
+        if self.capture_all:
+            return Book([one for one in found if one.kind == "capture"], classes, captures=True)
+        captures = await providers.captures_by_default(self.database, development=self.settings.is_development)
+        return Book(found, classes, await routes.list_rules(self.database), captures)
 
 
 def smtp_settings(provider: Provider, connections: int) -> SmtpSettings:

@@ -28,8 +28,8 @@ SHOP, OTHER = 2, 3
 MAIL = Facts(SHOP, "shop.example", "mail.example", "normal", "transactional", "receipt", ("paid",), 5000)
 
 
-def provider(id: int, kind: str = "smtp", *, enabled: bool = True) -> Provider:
-    return Provider(id, f"p{id}", kind, {}, None, enabled)
+def provider(id: int, kind: str = "smtp", *, enabled: bool = True, release_only: bool = False) -> Provider:
+    return Provider(id, f"p{id}", kind, {}, None, enabled, release_only=release_only)
 
 
 def rule(id: int, tenant: int | None = None, place: int = 1, *providers: int, **more: Any) -> Rule:
@@ -172,8 +172,15 @@ def test_what_captures_stands_in_for_nobody() -> None:
     both = [provider(1, "capture"), provider(2, "smtp")]
     assert list(Router([], both).choose(MAIL, 0.0).providers) == [2]
     off = [provider(1, "capture"), provider(2, "smtp", enabled=False)]
-    assert list(Router([], off).choose(MAIL, 0.0).providers) == [2, 1]
-    assert list(Router([], both[:1]).choose(MAIL, 0.0).providers) == [1]
+    assert list(Router([], off).choose(MAIL, 0.0).providers) == [2]
+    assert list(Router([], both[:1]).choose(MAIL, 0.0).providers) == []
+    assert list(Router([], both[:1], captures=True).choose(MAIL, 0.0).providers) == [1]
+
+
+def test_a_release_only_provider_is_used_where_a_rule_names_it() -> None:
+    providers = [provider(1, "smtp", release_only=True), provider(2, "smtp")]
+    assert list(Router([], providers).choose(MAIL, 0.0).providers) == [2]
+    assert list(Router([rule(1, None, 1, 1)], providers).choose(MAIL, 0.0).providers) == [1]
 
 
 def test_a_rule_may_name_what_captures() -> None:

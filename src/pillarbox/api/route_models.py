@@ -194,6 +194,7 @@ class ProviderHealth(BaseModel):
     name: str
     kind: str
     enabled: bool
+    release_only: Annotated[bool, Field(description="Used only where a route or a person names it.")]
     state: Annotated[Literal["closed", "open", "half_open"], Field(description="Of its circuit breaker.")]
     reason: Annotated[str | None, Field(description="Of the last failure.")]
     since: datetime | None
@@ -235,4 +236,6 @@ def explained(found: list[Explanation], *, foreign: bool) -> Explanations:
 def health_shown(use: ProviderUse, row: HealthRow) -> ProviderHealth:
     budget = Budget(**use.money) if use.money else None
     values = {name: getattr(row, name) for name in HealthRow.__slots__}
-    return ProviderHealth(name=use.name, kind=use.kind, enabled=use.enabled, budget=budget, **values)
+    return ProviderHealth(
+        name=use.name, kind=use.kind, enabled=use.enabled, release_only=use.release_only, budget=budget, **values
+    )

@@ -36,7 +36,7 @@ from pillarbox.store.health import HealthRow
 
 if TYPE_CHECKING:
     from pillarbox.route.explain import Explanation
-    from pillarbox.store.database import Database
+    from pillarbox.app import App
 
 routes = router()
 ADMIN = needs(Scope.ADMIN)
@@ -62,7 +62,7 @@ MAIL = "Give `message_id`, or describe a mail that nobody has sent yet. It is to
 )
 async def explain_route(asked: Who, mail: MailToExplain) -> Response:
     tenant = asked.tenant
-    found = await _explain(asked.app.database, mail, tenant, tenant.id)
+    found = await _explain(asked.app, mail, tenant, tenant.id)
     return json_response(explained(found, foreign=False))
 
 
@@ -78,19 +78,20 @@ async def explain_route(asked: Who, mail: MailToExplain) -> Response:
 )
 async def admin_explain_route(asked: Who, mail: AnyMailToExplain) -> Response:
     tenant = await tenants.get_tenant(asked.app.database, mail.tenant)
-    return json_response(explained(await _explain(asked.app.database, mail, tenant, None), foreign=True))
+    return json_response(explained(await _explain(asked.app, mail, tenant, None), foreign=True))
 
 
-async def _explain(database: Database, mail: MailToExplain, tenant: Tenant, only_of: int | None) -> list[Explanation]:
+async def _explain(app: App, mail: MailToExplain, tenant: Tenant, only_of: int | None) -> list[Explanation]:
+    database, development = app.database, app.settings.is_development
     if mail.message_id is not None:
-        return await asking.explain_message(database, mail.message_id, only_of)
+        return await asking.explain_message(database, mail.message_id, only_of, development=development)
     with settings_told():
         await asking.check_class(database, mail.class_)
         facts = asking.facts_of(
             tenant, mail.from_, mail.to or "", lane=mail.lane, class_name=mail.class_, kind=mail.kind, tags=mail.tags,
             size=mail.size,
         )  # fmt: skip
-    return [(await asking.load_world(database)).explain(facts, raw=mail.raw)]
+    return [(await asking.load_world(database, development=development)).explain(facts, raw=mail.raw)]
 
 
 @routes.get(
@@ -200,8 +201,9 @@ async def provider_events(asked: Who, provider: Provider = None, limit: Limit = 
     database = asked.app.database
     wanted = None
     if provider is not None:
-        wanted = next((one.id for one in (await health.list_usage(database)).values() if one.name == provider), None)
-        if wanted is None:
+        known = [one for one in (await health.list_usage(database)).values() if one.name == provider]
+        if not known:
             raise NotFound("there is no such provider")
+        wanted = max(known, key=lambda one: (not one.removed, one.id)).id  # of one name, the one that is in use
     found = await health.list_events(database, wanted, limit, before)
     return json_response(ProviderEventList(events=[ProviderEventShown(**asdict(one)) for one in found]))

@@ -118,8 +118,9 @@ async def _check(app: App) -> None:
 async def _add(app: App, name: str, twin: Twin) -> int:
     secret = Secret(twin.webhook_secret) if twin.webhook_secret else None
     return await providers.add_provider(
-        app.database, app.keys, name, twin.kind, twin.provider_settings(), Secret(twin.secret), webhook_secret=secret
-    )
+        app.database, app.keys, name, twin.kind, twin.provider_settings(), Secret(twin.secret), webhook_secret=secret,
+        demo=True,
+    )  # fmt: skip
 
 
 async def _forget(app: App) -> None:

@@ -12,16 +12,19 @@ from pillarbox.store.vault import read_private_file, write_private_file
 
 
 async def ensure_provider(app: App, *, development: bool) -> None:
-    """Add a first provider where there is none: SMTP_HOST's, or in development one that captures."""
+    """Add a first provider where there never was one: SMTP_HOST's, or in development one that captures."""
     settings = app.settings
     if settings.smtp_from_address:
         await tenants.set_default_sender(app.database, _mailbox(settings.smtp_from_name, settings.smtp_from_address))
-    if await providers.list_providers(app.database, None):
+    known = await providers.list_providers(app.database, None)
+    if app.capture_all and all(one.kind != "capture" for one in known):
+        await providers.add_provider(app.database, app.keys, "capture", "capture", {})
+    if known or app.capture_all:
         return
     if settings.smtp_host:
         given = {"host": settings.smtp_host, "port": settings.smtp_port, "tls": Tls.OPPORTUNISTIC}
         await providers.add_provider(app.database, app.keys, "default", "smtp", given)
-    elif development:
+    elif await providers.captures_by_default(app.database, development=development):
         await providers.add_provider(app.database, app.keys, "capture", "capture", {})
 
 

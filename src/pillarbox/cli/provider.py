@@ -34,6 +34,7 @@ def register(root: typer.Typer) -> None:
     command(group, "test")(prove)
     command(group, "enable")(enable)
     command(group, "disable")(disable)
+    command(group, "release-only")(release_only)
     command(group, "limit")(provider_limit.limit)
     provider_health.register(group)
     command(group, "remove")(remove)
@@ -64,11 +65,17 @@ async def list_(
     rows = [
         (one.name, one.kind, _server(one), one.settings.get("tls", "starttls") if one.kind == "smtp" else "",
          one.settings.get("username"), MASK if (one.id, "secret") in sealed else "", one.retry or _policy(one),
-         Text("on", style="green") if one.enabled else Text("off", style="dim"))
+         _switched(one))
         for one in shown
     ]  # fmt: skip
     heads = ("name", "kind", "server~", "tls", "username~", "secret", "retry", "")
     output.table(heads, rows, "no provider: add one with `pillarbox provider add`")
+
+
+def _switched(provider: Provider) -> Text:
+    if not provider.enabled:
+        return Text("off", style="dim")
+    return Text("release only", style="yellow") if provider.release_only else Text("on", style="green")
 
 
 def _server(provider: Provider) -> str:
@@ -88,7 +95,7 @@ def _public(provider: Provider, sealed: set[tuple[int, str]]) -> dict[str, Any]:
     """A provider as it may be shown."""
     return {
         "id": provider.id, "name": provider.name, "kind": provider.kind, "enabled": provider.enabled,
-        "retry": provider.retry, "settings": dict(provider.settings),
+        "release_only": provider.release_only, "retry": provider.retry, "settings": dict(provider.settings),
         **{name: MASK if (provider.id, name) in sealed else None for name in ("secret", "webhook_secret")},
         **provider_limit.shown(provider),
     }  # fmt: skip
@@ -110,6 +117,7 @@ async def show(given: Given, name: Name) -> None:
     output.say(Text.assemble((provider.name, "bold"), (f" ({provider.kind})", "dim")))
     rows: list[tuple[str, object]] = [
         ("enabled", "yes" if provider.enabled else "no"),
+        ("release only", "yes: used where a route or a person names it" if provider.release_only else None),
         ("secret", public["secret"]),
         ("webhook secret", public["webhook_secret"]),
     ]
@@ -222,6 +230,26 @@ async def _switch(given: Given, name: str, enabled: bool) -> None:
         await providers.enable_provider(app.database, name, enabled)
     word = "enabled" if enabled else "disabled"
     output.print_json({"name": name, "enabled": enabled}) if given.json else output.say(f"{word} {name}")
+
+
+async def release_only(
+    given: Given,
+    name: Name,
+    on: Annotated[bool, typer.Option("--on/--off", help="Keep it out of the default route, or let it in.")] = True,
+) -> None:
+    """Use a provider only where a route or a person names it, such as `dlq reprocess --via`; never by default.
+
+    \b
+    Examples:
+      pillarbox provider release-only relay
+      pillarbox provider release-only relay --off
+    """
+    async with given.app() as app:
+        await providers.set_release_only(app.database, name, on)
+    if given.json:
+        output.print_json({"name": name, "release_only": on})
+    else:
+        output.say(f"{name} is used {'only where a route or a person names it' if on else 'by default, too'}")
 
 
 async def remove(given: Given, name: Name, yes: options.Yes = False) -> None:

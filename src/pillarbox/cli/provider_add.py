@@ -9,7 +9,7 @@ import typer
 
 from pillarbox.cli import provider_http
 from pillarbox.cli.command import Given, command
-from pillarbox.cli.provider_options import Name, Retry, add, limit, positive, without_none
+from pillarbox.cli.provider_options import Name, ReleaseOnly, Retry, add, limit, positive, without_none
 from pillarbox.cli.secret_input import is_given, read_secret
 from pillarbox.model.provider import Tls
 from pillarbox.setting_kinds import HOST
@@ -58,6 +58,7 @@ async def add_smtp(
         bool, typer.Option("--insecure", help="Send the password without TLS; only for a network you trust.")
     ] = False,
     retry: Retry = None,
+    release_only: ReleaseOnly = False,
     ca_file: Annotated[
         str | None,
         typer.Option("--ca-file", metavar="FILE", help="Trust this CA, too: for servers with a private one."),
@@ -109,7 +110,7 @@ async def add_smtp(
         "connect_timeout": connect_timeout, "command_timeout": command_timeout, "data_timeout": data_timeout,
         "max_messages": max_messages, "max_age": max_age, "max_idle": max_idle,
     }  # fmt: skip
-    await add(given, name, "smtp", without_none(settings), password, retry)
+    await add(given, name, "smtp", without_none(settings), password, retry, release_only=release_only)
 
 
 async def add_capture(given: Given, name: Name, retry: Retry = None) -> None:

@@ -58,7 +58,7 @@ async def health_(
 
 def public(use: ProviderUse, row: HealthRow) -> dict[str, Any]:
     """A provider's health as programs see it."""
-    head = {"id": use.id, "name": use.name, "kind": use.kind, "enabled": use.enabled}
+    head = {"id": use.id, "name": use.name, "kind": use.kind, "enabled": use.enabled, "release_only": use.release_only}
     told: dict[str, Any] = output.plain(head | output.plain(row) | {"budget": use.money})
     return told
 
@@ -103,6 +103,7 @@ def _tell(use: ProviderUse, row: HealthRow) -> None:
     limits = ", ".join(f"{one.most:,} per {one.period}" for one in use.rates)
     output.pairs([
         ("enabled", "yes" if use.enabled else "no"),
+        ("release only", "yes" if use.release_only else None),
         ("breaker", Text(row.state.replace("_", " "), style=STYLES[row.state])),
         ("since", output.when(row.since)), ("reason", row.reason),
         ("retry at", output.when(row.retry_at) if row.state == "open" else None),

@@ -9,7 +9,7 @@ import typer
 
 from pillarbox.cli import output
 from pillarbox.cli.command import Given, command
-from pillarbox.cli.provider_options import Name, Retry, add, limit, positive, without_none
+from pillarbox.cli.provider_options import Name, ReleaseOnly, Retry, add, limit, positive, without_none
 from pillarbox.cli.secret_input import is_given, read_secret
 from pillarbox.errors import SettingsError
 from pillarbox.model.provider import HTTP_KINDS, MAILGUN_HOSTS, feedback_path, http_settings
@@ -57,6 +57,7 @@ async def add_sendgrid(
     webhook_key: WebhookKey = None,
     url: Url = None,
     retry: Retry = None,
+    release_only: ReleaseOnly = False,
     connections: Connections = None,
     timeout: Timeout = None,
 ) -> None:
@@ -69,7 +70,8 @@ async def add_sendgrid(
     """
     given_settings = {"url": url, "webhook_key": webhook_key, "connections": connections, "timeout": timeout}
     settings = _checked("sendgrid", given_settings)
-    await add(given, name, "sendgrid", settings, _secret("API key", secret_stdin, secret_env), retry)
+    secret = _secret("API key", secret_stdin, secret_env)
+    await add(given, name, "sendgrid", settings, secret, retry, release_only=release_only)
 
 
 async def add_ses(
@@ -88,6 +90,7 @@ async def add_ses(
     topic: Topics = None,
     url: Url = None,
     retry: Retry = None,
+    release_only: ReleaseOnly = False,
     connections: Connections = None,
     timeout: Timeout = None,
 ) -> None:
@@ -103,7 +106,8 @@ async def add_ses(
         "region": region, "access_key_id": access_key_id, "configuration_set": configuration_set, "url": url,
         "topics": topic or None, "connections": connections, "timeout": timeout,
     })  # fmt: skip
-    await add(given, name, "ses", settings, _secret("secret access key", secret_stdin, secret_env), retry)
+    secret = _secret("secret access key", secret_stdin, secret_env)
+    await add(given, name, "ses", settings, secret, retry, release_only=release_only)
 
 
 async def add_mailgun(
@@ -117,6 +121,7 @@ async def add_mailgun(
     webhook_secret_env: WebhookEnv = None,
     url: Url = None,
     retry: Retry = None,
+    release_only: ReleaseOnly = False,
     connections: Connections = None,
     timeout: Timeout = None,
 ) -> None:
@@ -132,7 +137,7 @@ async def add_mailgun(
     settings = _checked("mailgun", given_settings)
     secret = _secret("API key", secret_stdin, secret_env)
     webhook_secret = _webhook_secret(webhook_secret_stdin, webhook_secret_env)
-    await add(given, name, "mailgun", settings, secret, retry, webhook_secret)
+    await add(given, name, "mailgun", settings, secret, retry, webhook_secret, release_only=release_only)
 
 
 async def feedback(

@@ -46,6 +46,12 @@ Retry = Annotated[
 ]
 
 
+ReleaseOnly = Annotated[
+    bool,
+    typer.Option("--release-only", help="Use it only where a route or a person names it, never by default."),
+]
+
+
 def without_none(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that were given."""
     return {key: value for key, value in settings.items() if value is not None}
@@ -59,16 +65,23 @@ async def add(
     secret: Secret | None,
     retry: str | None,
     webhook_secret: Secret | None = None,
+    *,
+    release_only: bool = False,
 ) -> None:
     """Add a provider, and say what to do next."""
     async with given.app() as app:
         number = await providers.add_provider(
-            app.database, app.keys, name, kind, settings, secret, retry, webhook_secret
+            app.database, app.keys, name, kind, settings, secret, retry, webhook_secret, release_only=release_only
         )
+        captures = await providers.captures_by_default(app.database, development=app.settings.is_development)
     path = feedback_path(kind, number) if kind in HTTP_KINDS else None
     if given.json:
         output.print_json({"id": number, "name": name, "kind": kind} | without_none({"webhook": path}))
         return
     output.say(f"added {kind} provider {name}; try it with `pillarbox provider test {name}`")
+    if kind == "capture" and not captures:
+        output.note(
+            "no mail goes to it by default: name it in a route (`pillarbox route add`), or use `up --capture-all`"
+        )
     if path:
         output.say(f"its feedback goes to {path}: see `pillarbox provider feedback --help`")

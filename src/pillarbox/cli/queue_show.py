@@ -19,7 +19,7 @@ from pillarbox.model.delivery import State
 from pillarbox.model.message import Content
 from pillarbox.model.secret import MASK
 from pillarbox.store import messages
-from pillarbox.store.messages import WAITING, policy_of, remaining
+from pillarbox.store.messages import WAITING, policy_of, provider_name, remaining
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -128,7 +128,7 @@ def _sizes(one: Envelope) -> str:
 def _tell_deliveries(story: Story) -> None:
     rows = [
         (str(one.n), one.role, one.recipient, output.styled(one.state), str(one.attempts), one.reason,
-         one.provider, _next(one))
+         provider_name(one), _next(one))
         for one in story.deliveries
     ]  # fmt: skip
     output.table(("n#", "", "recipient~", "state", "tries#", "reason", "provider", "next attempt"), rows)
@@ -190,7 +190,7 @@ def moments(story: Story) -> Iterator[Moment]:
 def _attempt(claim: int, rows: list[AttemptFacts]) -> Moment:
     first = rows[0]
     took = output.span((first.ended_at - first.started_at).total_seconds())
-    via = f" via {first.provider}" if first.provider else ""
+    via = f" via {provider_name(first)}" if first.provider else ""
     by = f" by worker {first.worker}" if first.worker else ""
     below = [_outcome(row) for row in rows]
     if first.conversation:

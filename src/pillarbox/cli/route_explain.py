@@ -62,14 +62,18 @@ async def explain(
         raise typer.BadParameter("give a message's id, or describe a mail with --to")
     async with given.app() as app:
         if id is not None:
-            found = await asked.explain_message(app.database, await messages.find_message(app.database, id))
+            found = await asked.explain_message(
+                app.database, await messages.find_message(app.database, id), development=app.settings.is_development
+            )
         else:
             owner = await tenants.get_tenant(app.database, tenant)
             await asked.check_class(app.database, class_)
             facts = asked.facts_of(
                 owner, sender, to or "", lane=lane, class_name=class_, kind=kind, tags=tag or (), size=size
             )
-            found = [(await asked.load_world(app.database)).explain(facts, raw=raw)]
+            found = [
+                (await asked.load_world(app.database, development=app.settings.is_development)).explain(facts, raw=raw)
+            ]
         names = await _tenant_names(app)
     if given.json:
         output.print_json([told(one) | {"tenant": names.get(one.facts.tenant_id)} for one in found])

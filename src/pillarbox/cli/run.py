@@ -31,7 +31,6 @@ from pillarbox.cli.signals import foreground, stopping
 from pillarbox.errors import NotPossible, SettingsError, StoreError
 from pillarbox.lifecycle.keys import has_keys
 from pillarbox.settings import Settings
-from pillarbox.store import providers
 from pillarbox.store.opening import keep_embedded_running, patiently
 from pillarbox.telemetry import logs
 
@@ -68,9 +67,14 @@ RequireKey = Annotated[
         "--require-key", help="Ask every client for a key, those on this machine, too; without SMTP on port 1025."
     ),
 ]
+CaptureAll = Annotated[
+    bool, typer.Option("--capture-all", help="Keep every mail for reading; send nothing out, whatever routes say.")
+]
 
 
-async def up(given: Given, demo: WithDemo = False, require_key: RequireKey = False) -> int:
+async def up(
+    given: Given, demo: WithDemo = False, require_key: RequireKey = False, capture_all: CaptureAll = False
+) -> int:
     """Start everything: database, HTTP, SMTP and a worker, until Ctrl-C.
 
     Without a database URL it runs a PostgreSQL of its own, kept in the data directory; with one it uses
@@ -81,6 +85,9 @@ async def up(given: Given, demo: WithDemo = False, require_key: RequireKey = Fal
     hands mail over by SMTP on 127.0.0.1:1025 without a login. To Pillarbox a proxy on this machine is such a
     process, and so is everybody who comes through it: use --require-key before you put one in front, or `serve`.
 
+    While no other provider was ever configured, mails are captured for reading. From then on they leave, or wait
+    visibly while none can be used; --capture-all captures them all the same, in this process.
+
     --demo also starts servers that behave like SendGrid, Amazon SES and Mailgun, and sends a mail through them
     every two seconds; some bounce, some are complained about. Nothing leaves the machine, and all of it ends with
     Ctrl-C.
@@ -88,6 +95,7 @@ async def up(given: Given, demo: WithDemo = False, require_key: RequireKey = Fal
     \b
     Examples:
       pillarbox up
+      pillarbox up --capture-all
       pillarbox up --demo --data /tmp/demo
       pillarbox up --require-key
       pillarbox up --data /tmp/second --http 127.0.0.1:8026 --smtp 127.0.0.1:1026
@@ -98,6 +106,8 @@ async def up(given: Given, demo: WithDemo = False, require_key: RequireKey = Fal
     embedded = settings.database_url is None
     if demo and not embedded:
         raise SettingsError("--demo runs with Pillarbox's own PostgreSQL only: leave out --database-url")
+    if demo and capture_all:
+        raise typer.BadParameter("give --demo or --capture-all, not both")
     keyless = settings.is_development and not require_key
     if embedded and keyless and settings.smtp is None:
         settings = replace(settings, smtp=DEVELOPMENT_SMTP)
@@ -109,6 +119,7 @@ async def up(given: Given, demo: WithDemo = False, require_key: RequireKey = Fal
             patient = None if embedded else stop
             async with open_app(settings, start=embedded, migrating=True, keyless=keyless, patient=patient) as app:
                 running = True
+                app.capture_all = capture_all
                 await _run_all(app, stop, demo)
     except asyncio.CancelledError:
         return INTERRUPTED
@@ -124,10 +135,11 @@ async def _run_all(app: App, stop: asyncio.Event, demo: bool) -> None:
     from pillarbox.cli.demo import demonstration  # only here: it brings servers that no other command needs
 
     settings = app.settings
-    await patiently(partial(ensure_provider, app, development=settings.database_url is None), stop)
+    await patiently(partial(ensure_provider, app, development=settings.is_development), stop)
     key = await patiently(partial(ensure_development_key, app), stop)
     async with demonstration(app, wanted=demo) as shown:
-        found = await providers.list_providers(app.database)
+        book = await app.load_providers()
+        found = [one for one in book.providers if book.captures or one.kind != "capture"]
         roles = ["api", *(["smtp"] if settings.smtp_addresses else [])]
         doors = _doors(roles, partial(banner, app, found, key, shown))
         more = [*([work] if settings.worker_enabled else []), *([collect] if has_keys(settings) else [])]

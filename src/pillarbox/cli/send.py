@@ -20,7 +20,7 @@ from pillarbox.cli.command import Given, command
 from pillarbox.cli.send_wait import SETTLED, Watch
 from pillarbox.errors import InvalidMail, NotPossible
 from pillarbox.model.delivery import State
-from pillarbox.store.messages import short_id, story
+from pillarbox.store.messages import provider_name, short_id, story
 
 if TYPE_CHECKING:
     from pillarbox.app import App
@@ -157,6 +157,6 @@ async def _tell(app: App, message_id: UUID) -> None:
     for one in told.deliveries:
         last = next((attempt for attempt in reversed(told.attempts) if attempt.n == one.n), None)
         words = [one.reason or "", str(last.code or "") if last else "", (last.reply or "") if last else ""]
-        via = f" via {one.provider}" if one.provider else ""
+        via = f" via {provider_name(one)}" if one.provider else ""
         said = output.clean(f"{via} {' '.join(filter(None, words))}".rstrip())
         output.say(Text.assemble(output.clean(f"{one.recipient}: "), output.styled(one.state), said))

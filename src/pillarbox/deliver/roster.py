@@ -36,6 +36,7 @@ class Book:
     providers: Sequence[Provider]
     classes: dict[str, MessageClass] = field(default_factory=dict)
     rules: Sequence[Rule] = ()
+    captures: bool = False  # mails without a rule may be captured
 
 
 class Roster:
@@ -144,7 +145,7 @@ class Roster:
                 self._lines[provider.id] = self._line(provider, before.get(provider.id))
             except PillarboxError as error:  # such as a kind that only a newer version knows: the others go on
                 log.error("a provider cannot be used", provider=provider.name, error=str(error))
-        self.router = Router(book.rules, enabled)
+        self.router = Router(book.rules, enabled, captures=book.captures)
         self._fed = {lane: line for lane, line in self._fed.items() if self._lines.get(line.provider.id) is line}
         if not self._lines and (before or not self._read):
             log.warning("no provider is enabled; mails wait. Add one with `pillarbox provider add`")

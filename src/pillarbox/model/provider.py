@@ -196,6 +196,7 @@ class Provider:
     enabled: bool = True
     retry: str | None = None  # the name of a retry policy; the kind's own when not set
     webhook_secret: Secret | None = None  # what its feedback is signed with, where that is a secret
+    release_only: bool = field(default=False, compare=False)  # only where a route or a person names it
     # How fast mails leave through it; the queue keeps these, so that a new limit needs no new connections.
     rate_per_second: int | None = field(default=None, compare=False)
     rate_per_hour: int | None = field(default=None, compare=False)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from pillarbox.model.access import matches
 
-# Without a rule: providers that tell us what becomes of a mail come first. What sends nothing out comes last, and only
-# where nothing else is enabled.
+# Without a rule: providers that tell us what becomes of a mail come first. What sends nothing out is used only in
+# development, while nothing else was ever configured.
 DEFAULT_ORDER = ("sendgrid", "ses", "mailgun", "smtp", "capture")
 
 

@@ -74,15 +74,19 @@ class World:
         )  # fmt: skip
 
 
-async def load_world(database: Database) -> World:
-    """Everything that decides about routes."""
+async def load_world(database: Database, *, development: bool = False) -> World:
+    """Everything that decides about routes, as processes see it that are in `development` or not."""
     usage = await health.list_usage(database)
-    router = Router(await routes.list_rules(database), await providers.list_providers(database))
+    captures = await providers.captures_by_default(database, development=development)
+    known = await providers.list_providers(database)
+    router = Router(await routes.list_rules(database), known, captures=captures)
     now = max((one.at for one in usage.values()), default=datetime.fromtimestamp(0).astimezone())
     return World(router, await health.list_health(database), usage, now)
 
 
-async def explain_message(database: Database, message_id: UUID, tenant_id: int | None = None) -> list[Explanation]:
+async def explain_message(
+    database: Database, message_id: UUID, tenant_id: int | None = None, *, development: bool = False
+) -> list[Explanation]:
     """Why a message would leave as it would now: once for recipients whose route is the same.
 
     With a tenant, only if the message is its own; NotFound otherwise.
@@ -90,7 +94,7 @@ async def explain_message(database: Database, message_id: UUID, tenant_id: int |
     envelope = await messages.envelope_of(database, message_id, tenant_id)
     deliveries = await messages.deliveries_of(database, message_id, tenant_id)
     chosen = await routes.chosen_providers(database, message_id)
-    world = await load_world(database)
+    world = await load_world(database, development=development)
     tenant = await tenants.get_tenant(database, envelope.tenant)
     alike: dict[tuple[str, int | None], list[int]] = {}
     for one in deliveries:

@@ -21,7 +21,8 @@ class Chosen(NamedTuple):
 class Router:
     """The rules and providers of an installation, ready to be asked."""
 
-    def __init__(self, rules: Iterable[Rule], providers: Iterable[Provider]) -> None:
+    def __init__(self, rules: Iterable[Rule], providers: Iterable[Provider], *, captures: bool = False) -> None:
+        """`captures`: the default order may capture mails; see `store.providers.captures_by_default`."""
         ordered = sorted((rule for rule in rules if rule.enabled), key=lambda rule: (rule.place, rule.id))
         self._general = [rule for rule in ordered if rule.tenant_id is None]
         own: defaultdict[int, list[Rule]] = defaultdict(list)
@@ -29,7 +30,7 @@ class Router:
             if rule.tenant_id is not None:
                 own[rule.tenant_id].append(rule)
         self._by_tenant = {tenant: [*some, *self._general] for tenant, some in own.items()}
-        self.default = Chosen(None, _default_order(providers))
+        self.default = Chosen(None, _default_order(providers, captures))
 
     def rules_for(self, tenant_id: int) -> Sequence[Rule]:
         """The rules that hold for a tenant, in the order in which they are tried."""
@@ -53,11 +54,10 @@ def chance_of(message_id: UUID) -> float:
     return (message_id.int & 0xFFFFFF) / 0x1000000
 
 
-def _default_order(providers: Iterable[Provider]) -> list[int]:
-    """By kind, then by age. What captures stands in for nobody: a mail that fails over to it would never arrive."""
-    ordered = sorted(providers, key=_preference)
-    leaving = [one for one in ordered if one.kind != "capture"]
-    return [one.id for one in (leaving if any(one.enabled for one in leaving) else ordered)]
+def _default_order(providers: Iterable[Provider], captures: bool) -> list[int]:
+    """By kind, then by age. What captures stands in for no other: a mail that it takes counts as sent, and never arrives."""
+    usable = [one for one in providers if not one.release_only and (captures or one.kind != "capture")]
+    return [one.id for one in sorted(usable, key=_preference)]
 
 
 def _preference(provider: Provider) -> tuple[int, int]:

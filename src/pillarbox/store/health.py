@@ -63,6 +63,7 @@ class ProviderUse:
     name: str
     kind: str
     enabled: bool
+    release_only: bool
     removed: bool
     rates: Sequence[RateUse]
     price_per_thousand: Decimal | None

@@ -129,6 +129,7 @@ class DeliveryFacts:
     reason: str | None
     retry: str | None  # the policy followed, once it was deferred
     provider: str | None
+    provider_removed: bool
     claim: int | None
     worker: int | None
 
@@ -142,6 +143,7 @@ class AttemptFacts:
     started_at: datetime
     ended_at: datetime
     provider: str | None
+    provider_removed: bool
     worker: str | None
     verdict: str
     reason: str | None
@@ -149,6 +151,13 @@ class AttemptFacts:
     reply: str | None
     provider_message_id: str | None
     conversation: str | None
+
+
+def provider_name(facts: DeliveryFacts | AttemptFacts) -> str:
+    """The provider's name for people; another may have that name since it was removed."""
+    if facts.provider is None:
+        return ""
+    return f"{facts.provider} (removed)" if facts.provider_removed else facts.provider
 
 
 @dataclass(frozen=True, slots=True)

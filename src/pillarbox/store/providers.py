@@ -25,7 +25,7 @@ SECRETS = ("secret", "webhook_secret")
 # What a provider's row says of it in so many words.
 _PLAIN = (
     "id", "name", "kind", "enabled", "retry", "rate_per_second", "rate_per_hour", "rate_per_day",
-    "price_per_thousand", "budget_per_month", "reserve_urgent", "reserve_normal",
+    "price_per_thousand", "budget_per_month", "reserve_urgent", "reserve_normal", "release_only",
 )  # fmt: skip
 
 
@@ -79,14 +79,21 @@ async def add_provider(
     secret: Secret | None = None,
     retry: str | None = None,
     webhook_secret: Secret | None = None,
+    *,
+    release_only: bool = False,
+    demo: bool = False,
 ) -> int:
-    """Add a provider, its secrets sealed; NotPossible when the name is taken."""
+    """Add a provider, its secrets sealed; NotPossible when the name is taken.
+
+    One of a `demo` leads to this machine: it does not end the time in which mails are captured by default.
+    """
     provider_id = await database.fetchval(QUERIES["reserve_provider_id"])
     sealed = _sealed(keys, secret, _context(provider_id, "secret"))
     webhook = _sealed(keys, webhook_secret, _context(provider_id, "webhook_secret"))
     added = await database.fetchval(
-        QUERIES["add_provider"], provider_id, name, kind, json.dumps(dict(settings)), sealed, retry, webhook
-    )
+        QUERIES["add_provider"], provider_id, name, kind, json.dumps(dict(settings)), sealed, retry, webhook,
+        release_only, kind != "capture" and not release_only and not demo,
+    )  # fmt: skip
     if added is None:
         raise NotPossible(f"there is a provider {name!r} already: remove it first, or choose another name")
     return int(added)
@@ -95,6 +102,17 @@ async def add_provider(
 async def enable_provider(database: Database, name: str, enabled: bool) -> None:
     if await database.fetchval(QUERIES["enable_provider"], name, enabled) is None:
         raise _missing(name)
+
+
+async def set_release_only(database: Database, name: str, release_only: bool) -> None:
+    """Keep a provider out of the default route, or let it in."""
+    if await database.fetchval(QUERIES["release_only"], name, release_only) is None:
+        raise _missing(name)
+
+
+async def captures_by_default(database: Database, *, development: bool) -> bool:
+    """Whether the default route captures: in development, while nothing else was ever configured for it."""
+    return development and not await database.fetchval(QUERIES["sends_out"])
 
 
 async def limit_provider(

@@ -12,7 +12,7 @@ ORDER BY e.id DESC LIMIT $2
 
 -- name: list_usage
 -- What each provider, removed ones, too, may send and cost, and what of it is used up this month (UTC) and now.
-SELECT p.id, p.name, p.kind, p.enabled, p.removed_at IS NOT NULL AS removed, p.rate_per_second, p.rate_per_hour,
+SELECT p.id, p.name, p.kind, p.enabled, p.release_only, p.removed_at IS NOT NULL AS removed, p.rate_per_second, p.rate_per_hour,
   p.rate_per_day, nullif(r.second_at, '-infinity') AS second_at, nullif(r.hour_at, '-infinity') AS hour_at,
   nullif(r.day_at, '-infinity') AS day_at, p.price_per_thousand, p.budget_per_month, p.reserve_urgent, p.reserve_normal,
   coalesce(s.mails, 0) AS mails, now() AS at

@@ -117,13 +117,13 @@ SELECT text, html, raw, attachments FROM pillarbox.contents WHERE message_id = $
 -- name: deliveries
 -- The deliveries of one message; with $2 only if it is that tenant's.
 SELECT d.n, d.recipient, d.role::text AS role, d.state::text AS state, d.attempts, d.next_attempt_at, d.claimed_at,
-  d.settled_at, d.reason, d.retry, p.name AS provider, d.claim, d.worker
+  d.settled_at, d.reason, d.retry, p.name AS provider, p.removed_at IS NOT NULL AS provider_removed, d.claim, d.worker
 FROM pillarbox.deliveries d LEFT JOIN pillarbox.providers p ON p.id = d.provider_id
 WHERE d.message_id = $1 AND ($2::int IS NULL OR d.tenant_id = $2) ORDER BY d.n
 
 -- name: attempts
 -- The attempts at one message, one row per attempt and recipient, with what was said (redacted).
-SELECT a.claim, a.n, a.started_at, a.ended_at, p.name AS provider, coalesce(w.name, a.worker::text) AS worker, a.verdict,
+SELECT a.claim, a.n, a.started_at, a.ended_at, p.name AS provider, p.removed_at IS NOT NULL AS provider_removed, coalesce(w.name, a.worker::text) AS worker, a.verdict,
   a.reason, a.code, a.reply, a.provider_message_id, c.lines AS conversation
 FROM pillarbox.attempts a
 LEFT JOIN pillarbox.providers p ON p.id = a.provider_id

@@ -1,7 +1,7 @@
 -- name: list_providers
 -- Every provider that was not removed, in order of preference: capture comes last, it sends nothing out.
 SELECT id, name, kind, settings, secret, webhook_secret, enabled, retry, rate_per_second, rate_per_hour, rate_per_day,
-  price_per_thousand, budget_per_month, reserve_urgent, reserve_normal
+  price_per_thousand, budget_per_month, reserve_urgent, reserve_normal, release_only
 FROM pillarbox.providers WHERE removed_at IS NULL ORDER BY kind = 'capture', id
 
 -- name: reserve_provider_id
@@ -9,9 +9,28 @@ FROM pillarbox.providers WHERE removed_at IS NULL ORDER BY kind = 'capture', id
 SELECT nextval(pg_get_serial_sequence('pillarbox.providers', 'id'))::integer
 
 -- name: add_provider
--- Add a provider; no row when the name is taken.
-INSERT INTO pillarbox.providers (id, name, kind, settings, secret, retry, webhook_secret) OVERRIDING SYSTEM VALUE
-VALUES ($1, $2, $3, $4::jsonb, $5, $6, $7) ON CONFLICT DO NOTHING RETURNING id
+-- Add a provider; no row when the name is taken. With $9 it counts as one that sends mails out by default.
+WITH added AS (
+  INSERT INTO pillarbox.providers (id, name, kind, settings, secret, retry, webhook_secret, release_only) OVERRIDING SYSTEM VALUE
+  VALUES ($1, $2, $3, $4::jsonb, $5, $6, $7, $8) ON CONFLICT DO NOTHING RETURNING id
+), counted AS (
+  UPDATE pillarbox.installation SET sends_out = true WHERE $9::bool AND NOT sends_out AND EXISTS (SELECT FROM added)
+)
+SELECT id FROM added
+
+-- name: sends_out
+-- Whether a provider that sends mails out was ever configured for the default route.
+SELECT sends_out FROM pillarbox.installation
+
+-- name: release_only
+-- Keep a provider out of the default route ($2), or let it in; no row when there is none of that name.
+WITH changed AS (
+  UPDATE pillarbox.providers SET release_only = $2 WHERE name = $1 AND removed_at IS NULL RETURNING id, kind
+), counted AS (
+  UPDATE pillarbox.installation SET sends_out = true
+  WHERE NOT $2 AND NOT sends_out AND EXISTS (SELECT FROM changed WHERE kind <> 'capture')
+)
+SELECT id FROM changed
 
 -- name: enable_provider
 -- Switch a provider on or off; no row when there is none of that name.
@@ -35,8 +54,7 @@ WHERE id = $1 AND removed_at IS NULL RETURNING id
 
 -- name: remove_provider
 -- Forget a provider's secret and free its name; attempts keep pointing at its row.
-UPDATE pillarbox.providers
-SET removed_at = now(), enabled = false, secret = NULL, webhook_secret = NULL, name = left(name, 40) || '-removed-' || id
+UPDATE pillarbox.providers SET removed_at = now(), enabled = false, secret = NULL, webhook_secret = NULL
 WHERE name = $1 AND removed_at IS NULL RETURNING id
 
 -- name: sealed_secrets

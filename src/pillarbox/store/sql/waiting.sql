@@ -16,7 +16,7 @@ WITH head AS (
   FROM head h JOIN pillarbox.tenants t ON t.id = h.tenant_id JOIN pillarbox.rates r ON r.kind = 't' AND r.id = t.id
   UNION ALL
   SELECT 'provider_rate', p.rate_per_second, p.rate_per_hour, p.rate_per_day, r.second_at, r.hour_at, r.day_at
-  FROM (SELECT * FROM pillarbox.providers WHERE enabled AND removed_at IS NULL
+  FROM (SELECT * FROM pillarbox.providers WHERE enabled AND removed_at IS NULL AND NOT release_only
         ORDER BY array_position('{sendgrid,ses,mailgun,smtp,capture}', kind), id LIMIT 1) p
   JOIN pillarbox.rates r ON r.kind = 'p' AND r.id = p.id
   WHERE EXISTS (SELECT FROM head) AND NOT EXISTS (SELECT FROM pillarbox.routes WHERE enabled)
