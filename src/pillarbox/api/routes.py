@@ -35,8 +35,8 @@ from pillarbox.store import routes as store
 from pillarbox.store.health import HealthRow
 
 if TYPE_CHECKING:
-    from pillarbox.route.explain import Explanation
     from pillarbox.app import App
+    from pillarbox.route.explain import Explanation
 
 routes = router()
 ADMIN = needs(Scope.ADMIN)

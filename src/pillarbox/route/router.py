@@ -55,7 +55,7 @@ def chance_of(message_id: UUID) -> float:
 
 
 def _default_order(providers: Iterable[Provider], captures: bool) -> list[int]:
-    """By kind, then by age. What captures stands in for no other: a mail that it takes counts as sent, and never arrives."""
+    """By kind, then by age. A mail that is captured counts as sent and never arrives: nothing fails over to it."""
     usable = [one for one in providers if not one.release_only and (captures or one.kind != "capture")]
     return [one.id for one in sorted(usable, key=_preference)]
 
