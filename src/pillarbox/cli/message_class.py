@@ -9,6 +9,7 @@ import typer
 
 from pillarbox.cli import options, output
 from pillarbox.cli.command import Given, command
+from pillarbox.cli.provider_options import positive
 from pillarbox.model.delivery import Unknown
 from pillarbox.model.retry import POLICIES
 from pillarbox.setting_kinds import show_duration
@@ -36,12 +37,14 @@ async def list_classes(given: Given) -> None:
     if given.json:
         output.print_json(found)
     else:
-        output.table(("name", "retry", "unknowns", "secret", "content kept"), [_row(one) for one in found])
+        heads = ("name", "retry", "unknowns", "secret", "content kept", "waits for a provider")
+        output.table(heads, [_row(one) for one in found])
 
 
 def _row(one: catalog.ClassFacts) -> tuple[str, ...]:
     kept = show_duration(one.content_retention.total_seconds()) if one.content_retention else "as configured"
-    return one.name, one.retry or "the provider's", one.unknown, "yes" if one.secret else "no", kept
+    waits = show_duration(one.max_wait.total_seconds()) if one.max_wait else "for ever"
+    return one.name, one.retry or "the provider's", one.unknown, "yes" if one.secret else "no", kept, waits
 
 
 async def set_class(
@@ -60,6 +63,14 @@ async def set_class(
     keep: Annotated[
         str | None, typer.Option("--keep", metavar="AGE", help="How long content is kept: 7d, or default.")
     ] = None,
+    max_wait: Annotated[
+        str | None,
+        typer.Option(
+            "--max-wait",
+            metavar="TIME",
+            help="How long a mail waits while no provider can be used, before it fails: 5d unless set, or never.",
+        ),
+    ] = None,
 ) -> None:
     """Add a class, or change what is given of one.
 
@@ -67,9 +78,12 @@ async def set_class(
     Examples:
       pillarbox class set codes --secret --retry lifecycle --unknown hold
       pillarbox class set bulk --keep 2d
+      pillarbox class set codes --max-wait 15m
+      pillarbox class set invoices --max-wait never
     """
     if retry not in (None, "provider", *POLICIES):
         raise typer.BadParameter(f"--retry must be one of {', '.join(POLICIES)} or provider")
+    waits = None if max_wait in (None, "never") else timedelta(seconds=positive(max_wait))
     kept = timedelta(seconds=options.seconds(keep)) if keep not in (None, "default") else None
     async with given.app() as app:
         known = {one.name: one for one in await catalog.list_classes(app.database)}
@@ -80,6 +94,7 @@ async def set_class(
             unknown or old.unknown,
             old.secret if secret is None else secret,
             old.content_retention if keep is None else kept,
+            old.max_wait if max_wait is None else waits,
         )
         await catalog.put_class(app.database, new)
     if given.json:

@@ -141,10 +141,23 @@ def _tell_deliveries(story: Story) -> None:
             )
     for plan, numbers in plans.items():
         output.say(Text(f"  {', '.join(numbers)}: {plan}", style="dim"))
+    for delivery in story.deliveries:
+        if delivery.waiting_since is not None and delivery.state in WAITING:
+            output.say(Text(f"  {delivery.n}: {_patience(delivery.waiting_since, story.message)}", style="yellow"))
     if (held := story.waiting) is not None:
         whose = "its tenant" if held.waits_for == "tenant_rate" else "the provider"
         said = f"  waits for the rate limit of {whose} ({held.most:,} per {held.period}); expected to leave "
         output.say(Text(said + output.ahead(held.expected_at), style="yellow"))
+
+
+def _patience(since: datetime, message: Envelope) -> str:
+    """Since when a delivery found no provider, and when that ends it."""
+    told = f"no provider of its route can be used since {output.when(since)}"
+    if message.expires_at is not None:
+        return f"{told}; it expires {output.ahead(message.expires_at)}"
+    if message.max_wait is None:
+        return f"{told}; its class lets it wait for ever"
+    return f"{told}; it fails after {output.span(message.max_wait.total_seconds())} without one (max_wait of its class)"
 
 
 def _next(one: DeliveryFacts) -> str:

@@ -47,7 +47,7 @@ class MustWait(Exception):
 
     @property
     def briefly(self) -> bool:
-        return self.seconds <= SHORT_WAIT and self.reason is not Reason.NO_PROVIDER
+        return self.seconds < SHORT_WAIT and self.reason is not Reason.NO_PROVIDER
 
 
 @dataclass(slots=True)
@@ -204,7 +204,10 @@ class Journey:
         if not left:
             return
         if waits:
-            raise MustWait(*min(waits))
+            seconds, reason = min(waits)
+            # A provider that only a limit holds back was found: then it is the limit that the mail waits for.
+            limits = (why for _, why in waits if why is not Reason.NO_PROVIDER)
+            raise MustWait(seconds, next(limits, reason))
         if cannot is not None:
             self.end(left, cannot)
         elif not self.roster.lines:
@@ -236,7 +239,7 @@ class Journey:
             wait, why = await self.allowed(line, recipients)
             if wait:
                 reason = Reason.BUDGET if why == "budget_per_month" else Reason.RATE_LIMITED
-                if wait <= SHORT_WAIT:
+                if wait < SHORT_WAIT:
                     raise MustWait(wait, reason)
                 return min(wait, LONGEST_WAIT), reason
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from pillarbox.model.delivery import State
 from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.settings import Settings
 from pillarbox.store import lifecycle_schema
@@ -12,6 +13,7 @@ from pillarbox.store.database import Database
 from pillarbox.store.lifecycle import Tokens
 from pillarbox.store.retention import purge, purge_webhook_calls
 from pillarbox.supervisor import Supervisor
+from pillarbox.store.waits import Patience
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 
@@ -23,6 +25,10 @@ PROMOTE_INTERVAL = 0.5
 # How often a process notes that the database is available: often enough that a gap of a third of any lease is
 # noticed, also of a shorter lease of another process. It is one cheap statement, and one process writes.
 TOUCH_INTERVAL, TOUCHES_PER_LEASE = 1.0, 12
+# How often mails are looked for that have waited for a provider for too long, and rounds of BATCH at a time: a million
+# waiting mails are looked at within the hour, and some days of waiting are kept to that precision.
+GIVE_UP_INTERVAL = 10.0
+GIVE_UP_ROUNDS = 5
 # Tenants whose depth is read; as many as there are series for is enough.
 LONGEST_SHOWN = 50
 
@@ -44,6 +50,7 @@ class Chores:
         self._settings = settings
         self._touch_interval = min(TOUCH_INTERVAL, settings.worker_lease / TOUCHES_PER_LEASE)
         self._supervisor = supervisor or Supervisor(metrics)
+        self._patience = Patience(database)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Do all of them, each at its own interval, until `stop`."""
@@ -58,6 +65,7 @@ class Chores:
             ),
             run_every("reap", settings.reap_interval, self.reap, stop),
             run_every("promote", PROMOTE_INTERVAL, self.promote, stop),
+            run_every("give_up", GIVE_UP_INTERVAL, self.give_up, stop),
             run_every("retention", settings.retention_interval, self.retain, stop),
             run_every("measure", settings.worker_poll_interval, self.measure, stop),
         )
@@ -97,6 +105,19 @@ class Chores:
             promoted += count
             await self._queue.hint()
         return promoted
+
+    async def give_up(self) -> int:
+        """End mails that have found no provider for as long as their class allows."""
+        total = 0
+        for _ in range(GIVE_UP_ROUNDS):
+            ended = await self._patience.give_up(BATCH)
+            for tenant, count in ended.items():
+                for _ in range(count):
+                    self._metrics.settled_for(tenant, State.FAILED)
+            total += ended.total()
+        if total:
+            log.warning("mails waited for a provider for too long and failed", deliveries=total)
+        return total
 
     async def retain(self) -> int:
         """Drop what is older than it may be."""

@@ -61,7 +61,7 @@ class Roster:
         self._lines: dict[int, Line] = {}
         self._classes: dict[str, MessageClass] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._read = False
+        self.read = False  # whether the book was read at all
         self.router = Router((), ())
         self.known: frozenset[int] = frozenset()  # all that were not removed, switched off or not
         self.window = 0  # parcels that one of several providers should hold at most; 0: any number
@@ -147,9 +147,9 @@ class Roster:
                 log.error("a provider cannot be used", provider=provider.name, error=str(error))
         self.router = Router(book.rules, enabled, captures=book.captures)
         self._fed = {lane: line for lane, line in self._fed.items() if self._lines.get(line.provider.id) is line}
-        if not self._lines and (before or not self._read):
+        if not self._lines and (before or not self.read):
             log.warning("no provider is enabled; mails wait. Add one with `pillarbox provider add`")
-        self._read = True
+        self.read = True
         for number, line in before.items():
             if self._lines.get(number) is not line:
                 task = asyncio.ensure_future(line.close())

@@ -11,8 +11,9 @@ from pillarbox.deliver.roster import Roster
 from pillarbox.errors import PillarboxError, StoreError
 from pillarbox.loops import wait
 from pillarbox.model.outcome import Reason
-from pillarbox.route.health import Circuit, Health
+from pillarbox.route.health import LONGEST_WAIT, Circuit, Health
 from pillarbox.store import vitals as store
+from pillarbox.store import waits
 from pillarbox.store.database import Database
 from pillarbox.store.vitals import Vital
 from pillarbox.supervisor import Supervisor
@@ -55,6 +56,7 @@ class Vitals:
         self._turned: dict[int, Line] = {}  # lines with news that the others do not know yet
         self._news = asyncio.Event()  # of our own, or of others'
         self._shared: dict[int, Circuit] = {}  # as all processes know them; closed if not here
+        self._exchanged = False  # whether the shared state was read at all
         self._near: set[int] = set()  # providers whose budget is nearly used up, as was told
         self.recovered: Callable[[], None] = lambda: None  # told when a provider can be used, perhaps again
         roster.opened = self._opened
@@ -69,6 +71,7 @@ class Vitals:
             run_every("probes", READ_INTERVAL, self.probe_all, stop),
             run_every("checks", CHECK_INTERVAL / 6, self.check_all, stop),
             run_every("budgets", BUDGET_INTERVAL, self.read_budgets, stop),
+            run_every("waits", waits.REPORT_INTERVAL, self.report, stop),
         )
 
     async def _watch(self, stop: asyncio.Event) -> None:
@@ -148,6 +151,12 @@ class Vitals:
         for line in self._roster.lines:
             self._metrics.circuit(line.provider.name, line.health.circuit)
             self._metrics.pace.labels(line.provider.name).set(line.pace.limit)
+        self._exchanged = True
+
+    async def report(self) -> None:
+        """Say that this worker runs, and whether it finds a provider for any mail."""
+        known = self._exchanged and self._roster.read
+        await waits.report(self._database, self._roster.usable if known else None)
 
     def _take_on(self, line: Line, vital: Vital) -> None:
         if vital.held_for is not None and vital.held_for > 0:
@@ -160,7 +169,7 @@ class Vitals:
         if circuit is line.health.circuit is Circuit.CLOSED:
             return
         was_open = line.health.circuit is Circuit.OPEN
-        retry_at = now + (vital.retry_in or 0.0)
+        retry_at = now + min(vital.retry_in or 0.0, LONGEST_WAIT)  # processes of an older version wait longer
         shared = Health(circuit, now, 0, 0, vital.opened, retry_at, vital.reason, line.health.usual)
         line.adopt(shared, told=False)
         if was_open and circuit is not Circuit.OPEN:
@@ -178,7 +187,7 @@ class Vitals:
 
     async def _probe(self, line: Line) -> None:
         """Ask a provider whose breaker is open whether it is back; one process does."""
-        if not await store.take_probe(self._database, line.provider.id, CHECK_TIMEOUT + READ_INTERVAL):
+        if not await store.take_probe(self._database, line.provider.id, CHECK_TIMEOUT + READ_INTERVAL, LONGEST_WAIT):
             return
         asked = asyncio.get_running_loop().time()
         ok, said = await self._ask(line)

@@ -290,9 +290,14 @@ class Worker:
 
     def _put_off(self, claimed: Claimed, wait: MustWait) -> None:
         """A mail must wait: its lane with it if not for long, or if nothing could leave anyway; else it steps aside."""
-        if wait.briefly or not self._roster.usable or not self._queue.may_postpone(claimed):
+        usable = self._roster.usable
+        if wait.briefly or not usable or not self._queue.may_postpone(claimed):
             self._queue.hold(claimed, min(wait.seconds, LONGEST_ASIDE))
-            self._release(claimed)
+            if usable and wait.reason is Reason.NO_PROVIDER:  # it stays the next of its lane, marked as waiting
+                self._queue.give_back(claimed)
+                self._settler.postpone(claimed, 0.0, wait.reason)
+            else:
+                self._release(claimed)
         else:
             self._settler.postpone(claimed, wait.seconds, wait.reason)
 

@@ -16,7 +16,7 @@ from enum import StrEnum
 FAILURES_TO_OPEN = 3
 SUCCESSES_TO_CLOSE = 3
 FIRST_WAIT = 5.0  # before an open breaker is probed; doubled with every opening
-LONGEST_WAIT = 300.0
+LONGEST_WAIT = 18.0  # a probe may take 10 s to fail: with that, an open breaker is probed every 30 s at least
 MOST_OPENED = 6  # openings that are counted: the wait is the longest then, and a long outage is forgiven within an hour
 FORGIVEN_AFTER = 600.0  # healthy seconds after which one opening is forgotten
 # An answer that takes this long counts as a failure, though it may still come. A provider that usually takes long gets

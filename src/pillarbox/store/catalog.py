@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 QUERIES = sql.load("providers") | sql.load("catalog")
 NEWEST = 2**63 - 1
+# What RFC 5321 (4.5.4.1) asks of a sender that cannot reach a server: it goes on for four to five days at least.
+MAX_WAIT = timedelta(days=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,7 @@ class ClassFacts:
     unknown: str
     secret: bool
     content_retention: timedelta | None  # None: the installation's
+    max_wait: timedelta | None = MAX_WAIT  # how long mails wait for a provider; None: for ever
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +56,9 @@ async def list_classes(database: Database) -> list[ClassFacts]:
 async def put_class(database: Database, facts: ClassFacts) -> None:
     """Add a class, or change it."""
     await database.execute(
-        QUERIES["put_class"], facts.name, facts.retry, facts.unknown, facts.secret, facts.content_retention
-    )
+        QUERIES["put_class"], facts.name, facts.retry, facts.unknown, facts.secret, facts.content_retention,
+        facts.max_wait,
+    )  # fmt: skip
 
 
 async def grant(database: Database, role: str) -> list[str]:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -113,6 +113,7 @@ class Envelope:
     idempotency_key: str | None
     retry: str | None  # the class's policy
     unknown: str | None
+    max_wait: timedelta | None  # how long the class lets it wait for a provider; None: for ever
     content: dict[str, int] | None  # octets by part; None when it was dropped
 
 
@@ -132,6 +133,7 @@ class DeliveryFacts:
     provider_removed: bool
     claim: int | None
     worker: int | None
+    waiting_since: datetime | None  # when it first found no provider, since the last attempt
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,9 +44,9 @@ async def read(database: Database) -> list[Vital]:
     return [Vital(*row) for row in await database.fetch(QUERIES["vitals"])]
 
 
-async def take_probe(database: Database, provider_id: int, seconds: float) -> bool:
+async def take_probe(database: Database, provider_id: int, seconds: float, longest: float) -> bool:
     """Whether this process is the one to probe a provider whose breaker is open."""
-    return await database.fetchval(QUERIES["take_probe"], provider_id, seconds) is not None
+    return await database.fetchval(QUERIES["take_probe"], provider_id, seconds, longest) is not None
 
 
 async def reopen(database: Database, provider_id: int, reason: str | None, opened: int, wait: float) -> datetime | None:

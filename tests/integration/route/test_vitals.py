@@ -13,6 +13,7 @@ from pillarbox.deliver.transports.capture import CaptureTransport
 from pillarbox.deliver.vitals import Vitals
 from pillarbox.model.outcome import Reason
 from pillarbox.model.provider import Provider
+from pillarbox.route.health import LONGEST_WAIT
 from pillarbox.store import vitals as store
 from pillarbox.store.database import Database
 from pillarbox.telemetry.metrics import Metrics
@@ -72,3 +73,23 @@ async def test_a_breaker_that_turns_while_it_is_being_told_is_told_again(
     await one.share()
     [known] = await store.read(database)
     assert (known.state, line.health.circuit) == ("open", "open")
+
+
+async def test_a_breaker_is_probed_soon_whatever_an_older_process_wrote(database: Database) -> None:
+    """Earlier versions waited for up to five minutes."""
+
+    async def book() -> Book:
+        return Book([Provider(1, "relay", "smtp", {}, None)])
+
+    roster = Roster(book, lambda _: CaptureTransport(_keep), lambda _: str)
+    one = Vitals("here", database, roster, Metrics())
+    await roster.refresh()
+    await store.turn(database, 1, "open", "unavailable", 6, 300.0, "elsewhere")
+    await one.exchange()
+    line = roster.line(1)
+    assert line is not None
+    assert line.unusable_for() is not None
+    assert line.health.retry_at <= asyncio.get_running_loop().time() + LONGEST_WAIT
+    line.health = replace(line.health, retry_at=0.0)
+    await one.probe_all()
+    assert line.unusable_for() is None

@@ -102,7 +102,7 @@ SELECT m.id, m.created_at, (SELECT name FROM pillarbox.tenants WHERE id = m.tena
   coalesce(k.secret, false) AS secret, m.kind, m.lane, m.sender, m."to", m.cc, m.reply_to, m.subject, m.headers, m.tags,
   m.metadata, m.size, m.send_at, m.expires_at, m.max_attempts,
   (SELECT i.key FROM pillarbox.idempotency_keys i WHERE i.message_id = m.id LIMIT 1) AS idempotency_key,
-  k.retry, k.unknown, c.message_id IS NOT NULL AS has_content,
+  k.retry, k.unknown, k.max_wait, c.message_id IS NOT NULL AS has_content,
   octet_length(c.text) AS text_size, octet_length(c.html) AS html_size, octet_length(c.raw) AS raw_size,
   jsonb_array_length(c.attachments) AS attachment_count
 FROM pillarbox.messages m
@@ -117,7 +117,7 @@ SELECT text, html, raw, attachments FROM pillarbox.contents WHERE message_id = $
 -- name: deliveries
 -- The deliveries of one message; with $2 only if it is that tenant's.
 SELECT d.n, d.recipient, d.role::text AS role, d.state::text AS state, d.attempts, d.next_attempt_at, d.claimed_at,
-  d.settled_at, d.reason, d.retry, p.name AS provider, p.removed_at IS NOT NULL AS provider_removed, d.claim, d.worker
+  d.settled_at, d.reason, d.retry, p.name AS provider, p.removed_at IS NOT NULL AS provider_removed, d.claim, d.worker, d.waiting_since
 FROM pillarbox.deliveries d LEFT JOIN pillarbox.providers p ON p.id = d.provider_id
 WHERE d.message_id = $1 AND ($2::int IS NULL OR d.tenant_id = $2) ORDER BY d.n
 
@@ -177,7 +177,7 @@ LIMIT $2
 -- $9 are how many the policies $8 allow. They leave through provider $6; null: as the routes say.
 WITH changed AS (
   UPDATE pillarbox.deliveries d
-  SET state = 'queued', next_attempt_at = now(), settled_at = NULL, claimed_at = NULL, reason = NULL, via = $6::int4,
+  SET state = 'queued', next_attempt_at = now(), settled_at = NULL, claimed_at = NULL, reason = NULL, waiting_since = NULL, via = $6::int4,
     attempts = CASE WHEN $7::bool THEN least(d.attempts, coalesce(
       m.max_attempts, (SELECT p.most FROM unnest($8::text[], $9::int2[]) AS p(name, most) WHERE p.name = coalesce(d.retry, k.retry)),
       (SELECT min(most) FROM unnest($9::int2[]) AS most)) - 1) ELSE 0 END,
@@ -197,7 +197,7 @@ SELECT message_id, n FROM changed
 -- tell customers with webhooks. Contents of secret classes are dropped when nothing of the message is left to send.
 WITH changed AS (
   UPDATE pillarbox.deliveries d
-  SET state = $4::text::pillarbox.state, reason = $5::text, settled_at = now()
+  SET state = $4::text::pillarbox.state, reason = $5::text, settled_at = now(), waiting_since = NULL
   FROM (SELECT DISTINCT * FROM unnest($1::uuid[], $2::int2[]) AS r(message_id, n)) r
   WHERE d.message_id = r.message_id AND d.n = r.n AND d.state::text = ANY ($3::text[])
   RETURNING d.message_id, d.n, d.tenant_id, d.attempts
@@ -222,7 +222,7 @@ WHERE (SELECT count(*) FROM customers) >= 0 AND (SELECT count(*) FROM dropped) >
 WITH changed AS (
   UPDATE pillarbox.deliveries d
   SET state = CASE WHEN $3::timestamptz > now() THEN 'pending' ELSE 'queued' END::pillarbox.state,
-    next_attempt_at = greatest(now(), $3)
+    next_attempt_at = greatest(now(), $3), waiting_since = NULL
   WHERE d.message_id = $1 AND d.n = ANY ($2::int2[]) AND d.state::text IN ('pending', 'queued') AND d.attempts = 0
   RETURNING d.message_id, d.n
 ), told AS (

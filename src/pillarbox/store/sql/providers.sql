@@ -72,7 +72,7 @@ UPDATE pillarbox.providers SET webhook_secret = $2 WHERE id = $1
 
 -- name: list_classes
 -- Every message class.
-SELECT name, retry, unknown, secret, content_retention FROM pillarbox.classes ORDER BY name
+SELECT name, retry, unknown, secret, content_retention, max_wait FROM pillarbox.classes ORDER BY name
 
 -- name: put_class
 -- Add or change a message class. With another retention the walks begin anew: what they passed may be too old now.
@@ -80,9 +80,9 @@ WITH anew AS (
   DELETE FROM pillarbox.retention_walks
   WHERE EXISTS (SELECT FROM pillarbox.classes WHERE name = $1 AND content_retention IS DISTINCT FROM $5::interval)
 )
-INSERT INTO pillarbox.classes (name, retry, unknown, secret, content_retention) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO pillarbox.classes (name, retry, unknown, secret, content_retention, max_wait) VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (name) DO UPDATE SET retry = excluded.retry, unknown = excluded.unknown, secret = excluded.secret,
-  content_retention = excluded.content_retention
+  content_retention = excluded.content_retention, max_wait = excluded.max_wait
 
 -- name: capture
 -- Keep a mail for reading.

@@ -204,7 +204,7 @@ WITH settled AS (
       next_attempt_at = CASE WHEN r.delay IS NULL THEN d.next_attempt_at
                              ELSE least(now() + r.delay * interval '1 second', r.expires_at) END,
       settled_at = CASE WHEN r.delay IS NULL THEN clock_timestamp() END,
-      claim = NULL, worker = NULL
+      claim = NULL, worker = NULL, waiting_since = NULL
   FROM unnest($2::uuid[], $3::int2[], $4::int8[], $5::text[], $6::text[], $7::text[], $8::float8[], $9::int4[],
               $10::text[], $11::int2[], $12::text[], $13::text[], $14::float8[], $15::float8[], $16::timestamptz[])
     AS r(message_id, n, claim, state, reason, retry, delay, provider_id, verdict, code, reply, provider_message_id,
@@ -268,10 +268,13 @@ WHERE d.message_id = r.message_id AND d.claim = r.claim
 
 -- name: postpone
 -- Let claimed messages of which nothing was sent wait for $3 seconds each, because of $4; not longer than they may. Fenced.
+-- With 0 seconds they stay the next of their lane. Those that found no provider are marked with when that began.
 UPDATE pillarbox.deliveries d
-SET state = 'pending', reason = r.reason, claim = NULL, worker = NULL, claimed_at = NULL,
-    next_attempt_at = least(now() + r.wait * interval '1 second',
-                            (SELECT m.expires_at FROM pillarbox.messages m WHERE m.id = d.message_id))
+SET state = CASE WHEN r.wait > 0 THEN 'pending' ELSE 'queued' END::pillarbox.state, reason = r.reason,
+    claim = NULL, worker = NULL, claimed_at = NULL,
+    waiting_since = CASE WHEN r.reason = 'no_provider' THEN coalesce(d.waiting_since, now()) END,
+    next_attempt_at = CASE WHEN r.wait > 0 THEN least(now() + r.wait * interval '1 second',
+      (SELECT m.expires_at FROM pillarbox.messages m WHERE m.id = d.message_id)) ELSE d.next_attempt_at END
 FROM unnest($1::uuid[], $2::int8[], $3::float8[], $4::text[]) AS r(message_id, claim, wait, reason)
 WHERE d.message_id = r.message_id AND d.claim = r.claim
 
@@ -335,7 +338,7 @@ WITH available AS MATERIALIZED (
 ), taken AS (
   UPDATE pillarbox.deliveries d
   SET state = CASE WHEN coalesce(k.unknown, 'resend') = 'hold' THEN 'held' ELSE 'queued' END::pillarbox.state,
-      attempts = d.attempts + 1, claim = NULL, worker = NULL, reason = 'lost',
+      attempts = d.attempts + 1, claim = NULL, worker = NULL, reason = 'lost', waiting_since = NULL,
       next_attempt_at = now() + CASE WHEN k.unknown = 'wait' THEN interval '15 minutes' ELSE interval '0' END,
       settled_at = CASE WHEN k.unknown = 'hold' THEN now() END
   FROM lost l

@@ -35,9 +35,11 @@ SELECT provider_id, state, reason, since, opened, extract(epoch FROM retry_at - 
 FROM pillarbox.provider_health
 
 -- name: take_probe
--- Take on the probe of provider $1, whose breaker is open and whose wait is over; nobody else does within $2 seconds.
+-- Take on the probe of provider $1, whose breaker is open and whose wait is over; nobody else does within $2 seconds. A wait
+-- longer than $3 seconds is over after these: a process of an older version wrote it.
 UPDATE pillarbox.provider_health SET retry_at = now() + $2 * interval '1 second'
-WHERE provider_id = $1 AND state = 'open' AND retry_at <= now() RETURNING provider_id
+WHERE provider_id = $1 AND state = 'open' AND (retry_at <= now() OR retry_at > now() + $3 * interval '1 second')
+RETURNING provider_id
 
 -- name: reopen
 -- Write that the probe of provider $1 failed: it stays open for $4 seconds more, the $3th time, because of $2.

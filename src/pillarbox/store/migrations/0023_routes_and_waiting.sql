@@ -1,0 +1,41 @@
+-- What the default route uses; names of providers that were removed; how long mails wait for a provider.
+
+ALTER TABLE pillarbox.providers
+  ADD COLUMN release_only boolean NOT NULL DEFAULT false;  -- only where a route or a person names it
+
+-- Whether a provider that sends mails out was ever configured for the default route: from then on nothing is captured
+-- unless a route says so. Those of a demo do not count: they lead to this machine.
+ALTER TABLE pillarbox.installation ADD COLUMN sends_out boolean NOT NULL DEFAULT false;
+UPDATE pillarbox.installation SET sends_out = EXISTS (
+  SELECT FROM pillarbox.providers
+  WHERE kind <> 'capture' AND NOT (name LIKE 'demo-%' AND starts_with(settings ->> 'url', 'http://127.0.0.1:') IS TRUE));
+
+-- A removed provider keeps its name, and does not stand in the way of another of that name.
+ALTER TABLE pillarbox.providers DROP CONSTRAINT providers_name_key;
+UPDATE pillarbox.providers SET name = regexp_replace(name, '-removed-' || id || '$', '') WHERE removed_at IS NOT NULL;
+CREATE UNIQUE INDEX providers_name ON pillarbox.providers (name) WHERE removed_at IS NULL;
+
+-- Null: for ever. Mails of existing classes get the default, too; their time begins with this version.
+ALTER TABLE pillarbox.classes
+  ADD COLUMN max_wait interval DEFAULT interval '5 days' CHECK (max_wait > interval '0');
+
+-- Since when a worker found no provider for it, while it found some for other mails; null once anything was attempted.
+ALTER TABLE pillarbox.deliveries ADD COLUMN waiting_since timestamptz;
+
+ALTER TABLE pillarbox.installation
+  ADD COLUMN worked_until timestamptz,       -- when a worker was last seen running
+  ADD COLUMN no_provider_since timestamptz;  -- since when no worker finds a provider for any mail; null: one does
+
+-- Times without a running worker: nobody looked for a provider then.
+CREATE TABLE pillarbox.worker_gaps (
+  began  timestamptz NOT NULL,
+  ended  timestamptz NOT NULL CHECK (ended > began)
+);
+REVOKE ALL ON pillarbox.worker_gaps FROM PUBLIC;
+
+-- How long workers have run since a moment.
+CREATE FUNCTION pillarbox._worked_since(moment timestamptz) RETURNS interval LANGUAGE sql STABLE AS $$
+  SELECT now() - $1 - coalesce((
+    SELECT sum(g.ended - greatest(g.began, $1)) FROM pillarbox.worker_gaps g WHERE g.ended > $1), interval '0')
+$$;
+REVOKE EXECUTE ON FUNCTION pillarbox._worked_since FROM PUBLIC;

@@ -1,0 +1,83 @@
+-- name: report
+-- A worker runs, and finds a provider for some mails ($1 true), for none (false), or does not know yet (null). A longer
+-- silence of all workers than $2 seconds is written down: it does not count as waiting.
+WITH before AS (
+  SELECT worked_until FROM pillarbox.installation FOR UPDATE
+), reported AS (
+  UPDATE pillarbox.installation i
+  SET worked_until = now(),
+    no_provider_since = CASE WHEN $1::bool THEN NULL WHEN NOT $1 THEN coalesce(i.no_provider_since, now())
+                             ELSE i.no_provider_since END
+  FROM before RETURNING before.worked_until
+), forgotten AS (
+  DELETE FROM pillarbox.worker_gaps WHERE ended < now() - interval '400 days'
+)
+INSERT INTO pillarbox.worker_gaps (began, ended)
+SELECT worked_until, now() FROM reported WHERE worked_until < now() - $2::float8 * interval '1 second'
+
+-- name: outage
+-- Whether workers run and none of them finds a provider for any mail.
+SELECT no_provider_since IS NOT NULL FROM pillarbox.installation
+
+-- name: marked
+-- The next $4 deliveries that wait for a provider of their own route, after time $1, message $2 and number $3; none that cannot
+-- have waited long enough.
+SELECT waiting_since, message_id, n FROM pillarbox.deliveries
+WHERE (waiting_since, message_id, n) > ($1::timestamptz, $2::uuid, $3::int2)
+  AND waiting_since <= now() - (SELECT min(max_wait) FROM pillarbox.classes)
+ORDER BY waiting_since, message_id, n LIMIT $4
+
+-- name: fresh
+-- The next $6 deliveries that were not tried yet, after tenant $1, lane $2, place $3, message $4 and number $5.
+SELECT tenant_id, lane, seq, message_id, n FROM pillarbox.deliveries
+WHERE state = 'queued' AND attempts = 0 AND (tenant_id, lane, seq) >= ($1::int4, $2::int2, $3::int8)
+  AND (tenant_id, lane, seq, message_id, n) > ($1, $2, $3, $4::uuid, $5::int2)
+ORDER BY tenant_id, lane, seq, message_id, n LIMIT $6
+
+-- name: deferred
+-- The next $6 deliveries that were tried before, after tenant $1, lane $2, time $3, message $4 and number $5.
+SELECT tenant_id, lane, next_attempt_at, message_id, n FROM pillarbox.deliveries
+WHERE state = 'queued' AND attempts > 0 AND (tenant_id, lane, next_attempt_at) >= ($1::int4, $2::int2, $3::timestamptz)
+  AND (tenant_id, lane, next_attempt_at, message_id, n) > ($1, $2, $3, $4::uuid, $5::int2)
+ORDER BY tenant_id, lane, next_attempt_at, message_id, n LIMIT $6
+
+-- name: give_up
+-- End those of these deliveries (messages $1, numbers $2) that have waited for a provider as long as their class allows: by
+-- their own mark, or since they were due in the present outage of all providers. Only time in which workers ran counts. Of a
+-- message with an `expires_at` only that decides. Customers are told, and contents of secret classes dropped, as when an attempt
+-- ends them.
+WITH overdue AS MATERIALIZED (
+  SELECT d.message_id, d.n, w.waited, CASE WHEN m.expires_at IS NULL THEN 'no_provider' ELSE 'expired' END AS reason
+  FROM unnest($1::uuid[], $2::int2[]) AS r(message_id, n)
+  JOIN pillarbox.deliveries d ON d.message_id = r.message_id AND d.n = r.n
+  CROSS JOIN pillarbox.installation i
+  JOIN LATERAL (SELECT class, expires_at FROM pillarbox.messages WHERE id = r.message_id LIMIT 1) m ON true
+  LEFT JOIN pillarbox.classes k ON k.name = m.class
+  CROSS JOIN LATERAL (
+    SELECT pillarbox._worked_since(least(d.waiting_since, CASE WHEN i.no_provider_since IS NOT NULL
+      THEN greatest(i.no_provider_since, d.next_attempt_at) END)) AS waited) w
+  WHERE d.state::text IN ('pending', 'queued') AND w.waited > interval '0'
+    AND (m.expires_at <= now() OR m.expires_at IS NULL AND w.waited >= k.max_wait)
+  ORDER BY d.message_id, d.n FOR UPDATE OF d SKIP LOCKED
+), ended AS (
+  UPDATE pillarbox.deliveries d
+  SET state = 'failed', reason = o.reason, settled_at = now(), waiting_since = NULL
+  FROM overdue o WHERE d.message_id = o.message_id AND d.n = o.n
+  RETURNING d.message_id, d.n, d.tenant_id, d.attempts, d.reason, o.waited
+), told AS (
+  INSERT INTO pillarbox.events (message_id, n, kind, data)
+  SELECT message_id, n, 'gave_up', jsonb_build_object(
+    'reason', reason, 'waited_seconds', round(extract(epoch FROM waited)::numeric, 3)) FROM ended
+), customers AS (
+  SELECT pillarbox._tell_customers(
+    array_agg(e.message_id), array_agg(e.n), array_agg('message.failed'::text), array_agg(now()),
+    array_agg(jsonb_build_object('state', 'failed', 'reason', e.reason, 'attempt', e.attempts)))
+  FROM ended e
+  WHERE EXISTS (SELECT FROM pillarbox.webhook_endpoints p WHERE p.enabled AND p.tenant_id = e.tenant_id)
+  HAVING count(*) > 0
+), dropped AS (
+  SELECT pillarbox._drop_secret_contents(ARRAY(SELECT DISTINCT message_id FROM ended)) WHERE EXISTS (SELECT FROM ended)
+)
+SELECT tenant_id, count(*) AS count FROM ended
+WHERE (SELECT count(*) FROM customers) >= 0 AND (SELECT count(*) FROM dropped) >= 0  -- so that both are carried out
+GROUP BY tenant_id

@@ -1,0 +1,69 @@
+"""Mails that wait for a provider, and ending those that have waited as long as their class allows (ADR 0023)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from pillarbox.store import sql
+
+if TYPE_CHECKING:
+    from pillarbox.store.database import Database
+
+QUERIES = sql.load("waits")
+# How often workers say that they run, and whether a provider is usable.
+REPORT_INTERVAL = 15.0
+# A silence of all workers that is longer than this was a time without workers: three reports were missed.
+LONGEST_SILENCE = 3 * REPORT_INTERVAL
+LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+LOWEST = UUID(int=0)
+# Where each walk begins: before every key.
+MARKED: tuple[Any, ...] = (LONG_AGO, LOWEST, -1)
+FRESH: tuple[Any, ...] = (-1, -1, -1, LOWEST, -1)
+DEFERRED: tuple[Any, ...] = (-1, -1, LONG_AGO, LOWEST, -1)
+
+
+async def report(database: Database, usable: bool | None) -> None:
+    """A worker runs; `usable`: whether a provider can be used, for any mail at all. None: not known yet."""
+    await database.execute(QUERIES["report"], usable, LONGEST_SILENCE)
+
+
+class Walk:
+    """Goes through deliveries in the order of an index, some at a time, and begins again at the end."""
+
+    def __init__(self, query: str, start: tuple[Any, ...]) -> None:
+        self._query = QUERIES[query]
+        self._start = self._after = start
+
+    async def next(self, database: Database, limit: int) -> list[tuple[UUID, int]]:
+        rows: Sequence[Any] = await database.fetch(self._query, *self._after, limit)
+        self._after = tuple(rows[-1]) if len(rows) == limit else self._start
+        return [(row["message_id"], row["n"]) for row in rows]
+
+
+class Patience:
+    """Ends deliveries that have waited for too long. The work of a round is bounded, however many wait."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._marked = Walk("marked", MARKED)
+        self._unmarked = (Walk("fresh", FRESH), Walk("deferred", DEFERRED))
+
+    async def give_up(self, limit: int) -> Counter[int]:
+        """Look at up to `limit` deliveries of each walk; how many were ended, by tenant."""
+        ended = await self._end(await self._marked.next(self._database, limit))
+        # While providers can be used, all that waits unmarked is on its way to them.
+        if await self._database.fetchval(QUERIES["outage"]):
+            for walk in self._unmarked:
+                ended += await self._end(await walk.next(self._database, limit))
+        return ended
+
+    async def _end(self, keys: Sequence[tuple[UUID, int]]) -> Counter[int]:
+        if not keys:
+            return Counter()
+        ids, numbers = [one for one, _ in keys], [n for _, n in keys]
+        rows = await self._database.fetch(QUERIES["give_up"], ids, numbers)
+        return Counter({row["tenant_id"]: row["count"] for row in rows})
