@@ -19,6 +19,7 @@ from pillarbox.store.pages import Leg, Summary
 # What events may tell a tenant. Numbers of claims and workers would tell how much the others send.
 TOLD = frozenset({
     "who", "name", "as", "reason", "send_at", "message", "via", "provider", "from", "to", "code", "hard", "text",
+    "waited_seconds",
 })  # fmt: skip
 
 
