@@ -12,8 +12,8 @@ from pillarbox.store import lifecycle_schema
 from pillarbox.store.database import Database
 from pillarbox.store.lifecycle import Tokens
 from pillarbox.store.retention import purge, purge_webhook_calls
-from pillarbox.supervisor import Supervisor
 from pillarbox.store.waits import Patience
+from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 
