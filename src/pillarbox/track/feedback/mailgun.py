@@ -1,4 +1,6 @@
-"""Mailgun's webhooks: one event each. The signature covers a token, not the body: a token is good for one body.
+"""Mailgun's webhooks: one event each, as JSON or as an older form.
+
+The signature covers a token, not the body: a token is good for one body.
 
 https://documentation.mailgun.com/docs/mailgun/user-manual/webhooks/securing-webhooks
 """
@@ -9,11 +11,15 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from email.utils import getaddresses
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.errors import Forged
 from pillarbox.model.outcome import Reason
 from pillarbox.track.feedback.base import Heard, Kind, Once, Posted
+from pillarbox.track.feedback.mailgun_forms import as_json, fields_of, is_form
 from pillarbox.track.feedback.words import (
     AHEAD,
     UNHAPPY,
@@ -42,6 +48,8 @@ FAILURES = {"permanent": Kind.BOUNCED, "temporary": Kind.DEFERRED}
 HARD = {Kind.COMPLAINED, Kind.UNSUBSCRIBED}
 # Why Mailgun failed a mail for good, where that is about the address itself.
 HARD_REASONS = {"bounce"}
+# A message has at most so many recipients.
+MOST_RECIPIENTS = 100
 # How the reason begins where Mailgun's own list has the address, and nothing was tried.
 SUPPRESSED = "suppress-"
 
@@ -56,19 +64,34 @@ class MailgunFeedback:
     async def verify(self, posted: Posted, now: float) -> Once:
         if self._secret is None:
             raise Forged("no_key", "the provider has no webhook secret to verify feedback with")
-        stamp, token, signature = _signature(posted.body)
+        told = _told(posted)
+        stamp, token, signature = _signature(told)
         right = hmac.digest(self._secret.reveal().encode(), (stamp + token).encode(), "sha256").hex()
         if not hmac.compare_digest(right.encode(), signature.lower().encode()):
             raise Forged("signature", "the signature is wrong")
         check_time(float(stamp), now, self._window)
-        return Once(token, hashlib.sha256(posted.body).digest(), moment(float(stamp) + self._window + AHEAD))
+        # A form that is posted again has another boundary: what counts is what it says.
+        body = _canonical(told) if is_form(posted.headers) else posted.body
+        return Once(token, hashlib.sha256(body).digest(), moment(float(stamp) + self._window + AHEAD))
 
     def parse(self, posted: Posted) -> Sequence[Heard]:
-        event = json.loads(posted.body).get("event-data")
+        told = _told(posted)
+        event = told.get("event-data")
         if not isinstance(event, dict):
             raise ValueError("no event")
         kind = _kind(event)
-        return [_one(event, kind)] if kind else []
+        if kind is None:
+            return []
+        signed_at = float(_signature(told)[0])
+        recipients = _recipients(event)
+        event_id = id_of(event.get("id")) or f"sha256:{hashlib.sha256(_canonical(event)).hexdigest()}"
+        heard = _one(event, kind, event_id, signed_at)
+        if len(recipients) == 1:
+            return [replace(heard, recipient=recipients[0])]
+        return [
+            replace(heard, event_id=f"{event_id[:200]}:{number}", recipient=one)
+            for number, one in enumerate(recipients)
+        ]
 
     async def answer(self, posted: Posted) -> None:
         """Mailgun asks for nothing."""
@@ -77,12 +100,28 @@ class MailgunFeedback:
         """Nothing is open."""
 
 
-def _signature(body: bytes) -> tuple[str, str, str]:
-    """Time stamp, token and signature of a body; Forged if they are not there, or not what they can be."""
+def _told(posted: Posted) -> Mapping[str, Any]:
+    """What a request says; Forged if it is nothing of Mailgun's."""
     try:
-        given = json.loads(body)["signature"]
+        told = as_json(fields_of(posted.headers, posted.body)) if is_form(posted.headers) else json.loads(posted.body)
+    except (ValueError, RecursionError):
+        told = None
+    if not isinstance(told, dict):
+        raise Forged("unsigned", "the signature is missing")
+    return told
+
+
+def _canonical(told: Mapping[str, Any]) -> bytes:
+    """The same bytes for whatever says the same."""
+    return json.dumps(told, sort_keys=True).encode()
+
+
+def _signature(told: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Time stamp, token and signature of a request; Forged if they are not there, or not what they can be."""
+    try:
+        given = told["signature"]
         stamp, token, signature = (str(given[name]) for name in ("timestamp", "token", "signature"))
-    except (ValueError, TypeError, LookupError, RecursionError):
+    except (ValueError, TypeError, LookupError):
         raise Forged("unsigned", "the signature is missing") from None
     is_plain = stamp.isascii() and stamp.isdecimal() and len(stamp) < 16 and id_of(token) and token.isascii()
     if not is_plain or not signature.isascii():
@@ -98,10 +137,29 @@ def _kind(event: Mapping[str, Any]) -> Kind | None:
     return FAILURES.get(str(event.get("severity")))
 
 
-def _one(event: Mapping[str, Any], kind: Kind) -> Heard:
-    event_id = id_of(event.get("id"))
-    if event_id is None:
-        raise ValueError("an event without an id")
+def _recipients(event: Mapping[str, Any]) -> list[str | None]:
+    """Whom an event is about. A rejected mail names no recipient: it was rejected for all of them."""
+    recipient = event.get("recipient")
+    if isinstance(recipient, str) and recipient:
+        return [recipient]
+    message = part(event, "message")
+    listed = message.get("recipients")
+    given = listed if isinstance(listed, list) else []
+    texts = [part(event, "envelope").get("targets"), part(message, "headers").get("to"), *given]
+    addresses = (address for _, address in getaddresses([one for one in texts if isinstance(one, str)]))
+    found: list[str | None] = list(dict.fromkeys(address for address in addresses if "@" in address))
+    return found[:MOST_RECIPIENTS] or [None]
+
+
+def _time(event: Mapping[str, Any], signed_at: float) -> datetime:
+    """When it happened; where the event does not say, when it was signed."""
+    try:
+        return moment(event.get("timestamp"))
+    except ValueError:
+        return moment(signed_at)
+
+
+def _one(event: Mapping[str, Any], kind: Kind, event_id: str, signed_at: float) -> Heard:
     headers = part(part(event, "message"), "headers")
     status = part(event, "delivery-status")
     said = (
@@ -113,9 +171,8 @@ def _one(event: Mapping[str, Any], kind: Kind) -> Heard:
     return Heard(
         kind=kind,
         event_id=event_id,
-        at=moment(event.get("timestamp")),
+        at=_time(event, signed_at),
         message_id=message_of(part(event, "user-variables").get("pillarbox_message"), headers.get("message-id")),
-        recipient=event.get("recipient"),
         provider_message_id=id_of(headers.get("message-id")),
         hard=kind in HARD or (kind is Kind.BOUNCED and _is_hard(event, status)),
         reason=_reason(event, status, *said) if unhappy else None,

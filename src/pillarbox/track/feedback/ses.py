@@ -17,7 +17,7 @@ from pillarbox.errors import Forged
 from pillarbox.model.outcome import Reason
 from pillarbox.telemetry import logs
 from pillarbox.track.feedback.base import Heard, Kind, Posted
-from pillarbox.track.feedback.sns import Certificates, check_signature, confirm
+from pillarbox.track.feedback.sns import SIGNED, SIGNED_CONFIRMATION, Certificates, check_signature, confirm
 from pillarbox.track.feedback.words import UNHAPPY, check_time, id_of, message_of, part, reason_of, text_of
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 log = logs.get("pillarbox.feedback")
 NOTIFICATION, SUBSCRIPTION, UNSUBSCRIPTION = "Notification", "SubscriptionConfirmation", "UnsubscribeConfirmation"
+SIGNED_FIELDS = frozenset((*SIGNED, *SIGNED_CONFIRMATION, "SignatureVersion", "Signature", "SigningCertURL"))
 TYPES = frozenset({NOTIFICATION, SUBSCRIPTION, UNSUBSCRIPTION})
 
 KINDS = {
@@ -98,9 +99,14 @@ class SesFeedback:
         envelope = json.loads(posted.body)
         if envelope["Type"] != NOTIFICATION:
             return []
-        told = json.loads(envelope["Message"])
+        told = _message(envelope["Message"])
+        if told is None:
+            log.info("a topic sent a notice, not feedback", provider=self._provider)
+            return []
         name = told.get("eventType") or told.get("notificationType")
-        return list(_heard(name, told, str(envelope["MessageId"]))) if name in KINDS else []
+        if name not in KINDS:
+            return []
+        return list(_heard(name, told, str(envelope["MessageId"]), _moment(envelope["Timestamp"])))
 
     async def answer(self, posted: Posted) -> None:
         envelope = json.loads(posted.body)
@@ -119,9 +125,22 @@ def _envelope(body: bytes) -> Mapping[str, Any]:
         envelope = json.loads(body)
     except (ValueError, RecursionError):
         raise Forged("unsigned", "this is no message of SNS") from None
-    if not isinstance(envelope, dict) or not all(isinstance(value, str) for value in envelope.values()):
+    if not isinstance(envelope, dict):
         raise Forged("unsigned", "this is no message of SNS")
-    return envelope
+    # Null is as good as left out, and is not signed. What is not signed, such as attributes, may be anything.
+    given = {name: value for name, value in envelope.items() if value is not None}
+    if not all(isinstance(given[name], str) for name in SIGNED_FIELDS & given.keys()):
+        raise Forged("unsigned", "this is no message of SNS")
+    return given
+
+
+def _message(text: str) -> Mapping[str, Any] | None:
+    """What SES tells; None for a notice in plain words, such as that a topic was validated."""
+    try:
+        told = json.loads(text)
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None
 
 
 def _time(text: object) -> float:
@@ -138,7 +157,17 @@ def _moment(text: object) -> datetime:
     return moment.replace(tzinfo=moment.tzinfo or UTC)
 
 
-def _heard(name: str, told: Mapping[str, Any], envelope_id: str) -> Iterator[Heard]:
+def _event_time(published_at: datetime, *given: object) -> datetime:
+    """The first time that is given; where there is none, when the notification was published."""
+    for one in given:
+        try:
+            return _moment(one)
+        except ValueError:
+            continue
+    return published_at
+
+
+def _heard(name: str, told: Mapping[str, Any], envelope_id: str, published_at: datetime) -> Iterator[Heard]:
     """One for each recipient."""
     place, list_name = DETAILS[name]
     mail, detail = part(told, "mail"), part(told, place)
@@ -150,7 +179,7 @@ def _heard(name: str, told: Mapping[str, Any], envelope_id: str) -> Iterator[Hea
     tags = part(mail, "tags").get("pillarbox_message")
     tagged = message_of(*(tags if isinstance(tags, list) else ()))
     message_id = tagged or message_of(*_message_ids(mail))
-    at = _moment(detail.get("timestamp") or mail.get("timestamp"))
+    at = _event_time(published_at, detail.get("timestamp"), mail.get("timestamp"))
     for number, one in enumerate(recipients[:MOST_RECIPIENTS]):
         said = one if isinstance(one, dict) else {"emailAddress": one}
         raw = {**told, "mail": {**mail, "destination": []}, place: {**detail, list_name or "recipient": one}}
