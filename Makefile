@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test coverage check bench lock clean
+.PHONY: help install up test coverage versions check bench lock clean
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -27,6 +27,11 @@ test: install ## Run all tests (PYTEST="-k name" for some); those of the databas
 
 coverage: install ## Run all tests and say which lines they never reach
 	$(BIN)/python -m pytest -n 4 --dist worksteal --cov --cov-report=term --cov-fail-under=85 $(PYTEST)
+
+versions: install ## Run the tests of the database on PostgreSQL 14 to 18, as far as they can be had
+	@$(BIN)/python tests/postgres_versions.py | while read -r bin; do echo "with $$($$bin/postgres --version)"; \
+	  TEST_POSTGRES_BIN=$$bin $(BIN)/python -m pytest -q -n 4 --dist worksteal $$(cat tests/on_every_postgres) $(PYTEST) \
+	    </dev/null || exit 1; done
 
 check: install ## Lint, format check, types, import contracts
 	$(BIN)/ruff check .

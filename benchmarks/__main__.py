@@ -20,7 +20,7 @@ from benchmarks import harness, report
 
 NAMES = (
     "drain", "tenants", "providers", "failover", "feedback", "enqueue", "submission", "http", "fairness", "steady",
-    "history", "collector", "latency", "memory", "plot",
+    "history", "backlog", "collector", "latency", "memory", "plot",
 )  # fmt: skip
 
 

@@ -107,7 +107,7 @@ async def _claim_and_settle(bench: Bench, url: str, size: int, count: int) -> Sa
         while claims := await queue.claim(size, 2**40, True):
             for claimed in claims:
                 queue.begin(claimed)
-            await queue.settle(Account([_sent(claimed) for claimed in claims]))
+            await queue.settle(Account([sent(claimed) for claimed in claims]))
             for claimed in claims:
                 queue.end(claimed)
             done += len(claims)
@@ -120,7 +120,7 @@ async def _claim_and_settle(bench: Bench, url: str, size: int, count: int) -> Sa
     return Sample(done / seconds, done, {"PostgreSQL": cpu})
 
 
-def _sent(claimed: Claimed) -> Settlement:
+def sent(claimed: Claimed) -> Settlement:
     now = asyncio.get_running_loop().time()
     message = claimed.message.id
     outcome = accepted(250, "2.0.0 OK")

@@ -23,6 +23,9 @@ from pillarbox.store.contents import read_attachments
 from pillarbox.store.database import Database
 
 QUERIES = sql.load("queue")
+# The most messages in one claim. The planner's estimate of its cost follows this number, which is in the
+# statement, too; larger claims would save nothing, and a worker with more room claims again.
+LARGEST_CLAIM = 500
 # However short the lease, a heartbeat may take this many seconds: a loaded machine needs them.
 SHORTEST_TIMEOUT = 1.0
 
@@ -60,6 +63,7 @@ class PostgresQueue:
         hinted: bool = False,
         barred: Set[fairness.Key] = frozenset(),
     ) -> list[Claimed]:
+        limit = min(limit, LARGEST_CLAIM)
         if look or self._lanes.stale(hinted):
             await self._survey()
         portions = self._lanes.portions(limit, barred)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
@@ -31,6 +31,9 @@ NO_BUG = ("42501", "42P05")
 INVALID_SCHEMA_NAME = "3F000"
 # The class that the SQL functions of Pillarbox raise with; their callers turn these into errors of their own.
 OWN_CLASS = "PB"
+# What every session begins with, unless a pooler in transaction mode is between. None of our statements
+# is worth compiling; PostgreSQL decides by an estimate, which old statistics can make far too high.
+SESSION = {"jit": "off"}
 
 
 @contextmanager
@@ -78,6 +81,16 @@ async def _keep(connection: asyncpg.Connection) -> None:
     """Leave a connection as it is: our statements leave nothing behind that asyncpg's reset query would clear."""
 
 
+def _starting(settings: Mapping[str, str]) -> Callable[[asyncpg.Connection], Awaitable[None]]:
+    """What begins a session with these settings. They are not startup parameters: PgBouncer refuses those."""
+    statements = "; ".join(f"SET {name} = {value}" for name, value in settings.items())
+
+    async def start(connection: asyncpg.Connection) -> None:
+        await connection.execute(statements)
+
+    return start
+
+
 class Database:
     """A pool of connections. Each method is one statement in its own short transaction."""
 
@@ -94,7 +107,7 @@ class Database:
         least: int = 1,
         most: int = 8,
         statement_cache: bool = True,
-        server_settings: dict[str, str] | None = None,
+        session: Mapping[str, str] = SESSION,
     ) -> Database:
         """Open the pool. Without a statement cache it also works through a pooler in transaction mode."""
         with translated():
@@ -105,7 +118,7 @@ class Database:
                 command_timeout=60,  # every statement is short; one that is not has met a lock or a dead network
                 max_inactive_connection_lifetime=300,
                 statement_cache_size=100 if statement_cache else 0,
-                server_settings=server_settings if statement_cache else None,  # a pooler would refuse them
+                init=_starting(session) if statement_cache else None,  # a pooler would give them to other clients
                 reset=_keep,
             )
         return cls(pool, url, statement_cache)
@@ -114,12 +127,11 @@ class Database:
         """A second pool on the same database, for the few statements of a queue, made over and over.
 
         They are planned once: their plans do not depend on their arguments, and planning a claim costs as much as a
-        small claim itself.
+        small claim itself. A plan made while the queue was empty is still used when it is long, until PostgreSQL
+        analyses the tables: it must not read them whole, which is what an empty table suggests.
         """
-        settings = {"plan_cache_mode": "force_generic_plan"}
-        return await self.connect(
-            self._url, least=0, most=most, statement_cache=self._statement_cache, server_settings=settings
-        )
+        session = SESSION | {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
+        return await self.connect(self._url, least=0, most=most, statement_cache=self._statement_cache, session=session)
 
     @property
     def pool_use(self) -> tuple[int, int]:

@@ -366,7 +366,7 @@ def test_listing_dead_letters_does_not_walk_the_history(cli: Cli) -> None:
     for place in range(len(values), 0, -1):
         query = query.replace(f"${place}", values[place - 1])
     plan = "\n".join(line for (line,) in cli.sql(f"EXPLAIN {query}"))
-    assert "deliveries_live" in plan
+    assert "deliveries_state" in plan
     assert "Seq Scan on deliveries" not in plan
 
 

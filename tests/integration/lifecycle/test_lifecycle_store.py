@@ -499,26 +499,16 @@ async def remember(db: Database) -> None:
 
 async def test_large_tables_are_never_read_whole(db: Database, tokens: Tokens) -> None:
     await remember(db)
-    given: dict[str, tuple[Any, ...]] = {
-        "count": (1000,),
-        "take": (1000, 2),
-        "settle": ([1], ["mailed"], [None], "mailroom"),
-        "hold": ([1], ["rendering"], ["x"], [60.0]),
-        "release_due": (1000,),
-        "await_older": ([1], 50),
-        "supersede": ([1], 50),
-        "set_aside": (100, 0),
-        "count_set_aside": (100,),
-        "look": (b"x", "activation", 5),
-        "find_account": ("x@x.example",),
-        "account": (1,),
-    }
+    names = (
+        "count", "take", "settle", "hold", "release_due", "await_older", "supersede", "set_aside", "count_set_aside",
+        "look", "find_account", "account",
+    )  # fmt: skip
     large = {f"all of {table}" for table in ("tokens", "accounts", "waiting", "collected", "deliveries")}
     for statistics in ("of before", "of now"):
-        for name, arguments in given.items():
-            found = await plan_of(db, tokens._queries[name], *arguments)
+        for name in names:
+            found = await plan_of(db, tokens._queries[name])
             assert large.isdisjoint(found), (statistics, name, found)
         await db.execute("ANALYZE")
-    assert "waiting_ready" in await plan_of(db, tokens._queries["take"], 1000, 2)
+    assert "waiting_ready" in await plan_of(db, tokens._queries["take"])
     async with db.transaction() as connection:
         assert [due.verdict for due in await tokens.take(connection, 1000)] == [None] * 1000

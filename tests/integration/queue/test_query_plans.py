@@ -7,17 +7,16 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import asyncpg
 import pytest
 
-from pillarbox.queue.postgres import QUERIES, PostgresQueue
+from pillarbox.queue.postgres import QUERIES
 from pillarbox.store.database import Database
 
 HISTORY = 30_000
-COLUMNS = 23  # arrays that `settle` takes
 STATEMENTS = (
     "survey", "claim", "take_lanes", "give_lanes", "settle", "release", "reap", "promote", "release_strays"
 )  # fmt: skip
-CLAIM = (1, [1], [1], [100], [50], 100, 2**30, True)
 
 
 async def remember(database: Database) -> None:
@@ -49,30 +48,26 @@ def scans(plan: dict[str, Any]) -> Iterator[str]:
         yield from scans(child)
 
 
-async def plan_of(database: Database, query: str, *arguments: Any) -> list[str]:
+async def explain(connection: asyncpg.Connection, query: str) -> dict[str, Any]:
+    """The generic plan of a query, which knows no argument: a worker's, and the worst that the planner may choose."""
+    await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
+    await connection.execute(f"PREPARE asked AS {query}")
+    types = await connection.fetchval("SELECT parameter_types FROM pg_prepared_statements WHERE name = 'asked'")
+    arguments = f"({', '.join('NULL' for _ in types)})" if types else ""
+    text = await connection.fetchval(f"EXPLAIN (FORMAT JSON) EXECUTE asked{arguments}")
+    await connection.execute("DEALLOCATE asked")
+    return json.loads(text)[0]["Plan"]  # type: ignore[no-any-return]
+
+
+async def plan_of(database: Database, query: str) -> list[str]:
     async with database.transaction() as connection:
-        await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")  # the worst the planner may choose
-        text = await connection.fetchval("EXPLAIN (FORMAT JSON) " + query, *arguments)
-    return list(scans(json.loads(text)[0]["Plan"]))
+        return list(scans(await explain(connection, query)))
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
 async def test_no_large_table_is_read_whole(database: Database, name: str) -> None:
     await remember(database)
-    queue = PostgresQueue(database)
-    await queue.register("plans", 60)
-    arguments: dict[str, tuple[Any, ...]] = {
-        "survey": (queue.worker, 0, -1, 1000),
-        "claim": CLAIM,
-        "take_lanes": (queue.worker, [], []),
-        "settle": (queue.worker, *([] for _ in range(COLUMNS))),
-        "release": ([], []),
-        "reap": (1000, 60.0),
-        "promote": (1000,),
-        "give_lanes": (queue.worker, [], []),
-        "release_strays": (queue.worker, []),
-    }
-    found = await plan_of(database, QUERIES[name], *arguments[name])
+    found = await plan_of(database, QUERIES[name])
     large = {f"all of {table}" for table in ("deliveries", "messages", "contents", "attempts")}
     assert found
     assert large.isdisjoint(found)
@@ -82,22 +77,20 @@ async def test_no_large_table_is_read_whole(database: Database, name: str) -> No
 async def test_settling_finds_its_rows_by_their_key(database: Database, name: str) -> None:
     """Not by a partial index that the statistics call empty: it is walked whole, for every row."""
     await remember(database)
-    empty: list[Any] = []
-    arguments = (1, *(empty for _ in range(COLUMNS))) if name == "settle" else (empty, empty)
-    found = await plan_of(database, QUERIES[name], *arguments)
-    assert [one for one in found if "webhook_endpoints" not in one] == ["deliveries_pkey"]
+    found = await plan_of(database, QUERIES[name])
+    assert {one for one in found if one.startswith("deliveries")} == {"deliveries_pkey"}
 
 
 async def test_a_claim_finds_the_rest_of_its_messages_by_their_key(database: Database) -> None:
     await remember(database)
     await database.execute("UPDATE pillarbox.deliveries SET state = 'sent'")
     await database.execute("VACUUM ANALYZE pillarbox.deliveries")  # statistics that know of nothing queued
-    found = Counter(await plan_of(database, QUERIES["claim"], *CLAIM))
+    found = Counter(await plan_of(database, QUERIES["claim"]))
     # By the partial indexes to choose the heads, once each; by the key for everything else.
     assert (found["deliveries_ready"], found["deliveries_deferred"], found["deliveries_pkey"]) == (1, 1, 5)
 
 
 async def test_a_survey_jumps_from_lane_to_lane(database: Database) -> None:
     await remember(database)
-    found = Counter(await plan_of(database, QUERIES["survey"], 1, 0, -1, 1000))
+    found = Counter(await plan_of(database, QUERIES["survey"]))
     assert (found["deliveries_ready"], found["deliveries_deferred"], found["deliveries_pkey"]) == (2, 2, 0)

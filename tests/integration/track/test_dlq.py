@@ -181,7 +181,7 @@ async def test_looking_does_not_walk_the_history(database: Database, name: str) 
         await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
         text = await connection.fetchval("EXPLAIN (FORMAT JSON) " + dlq.QUERIES[name], *given)
     found = set(scans(json.loads(text)[0]["Plan"]))
-    assert {"deliveries_live", "deliveries_failed"} & found
+    assert {"deliveries_state", "deliveries_failed"} & found
     assert {"all of messages", "all of deliveries"}.isdisjoint(found)
 
 

@@ -47,7 +47,7 @@ async def looked_at(database: Database, query: str, *arguments: Any) -> int:
 async def test_claiming_and_settling_look_at_little(database: Database, analyze: bool) -> None:
     await remember(database, analyze)
     claim = (60.0, 10, 10, [], [])
-    found = await plan_of(database, QUERIES["claim"], *claim)
+    found = await plan_of(database, QUERIES["claim"])
     assert "all of webhook_calls" not in found
     assert "webhook_calls_order" in found
     assert await looked_at(database, QUERIES["claim"], *claim) < 1000

@@ -75,5 +75,6 @@ UPDATE pillarbox.admin_recovery_codes SET used_at = now() WHERE admin = $1 AND h
 
 -- name: purge_sessions
 -- Delete up to $1 sessions that ran out a day ago.
-DELETE FROM pillarbox.admin_sessions WHERE id IN (
-  SELECT id FROM pillarbox.admin_sessions WHERE expires_at < now() - interval '1 day' ORDER BY expires_at LIMIT $1)
+DELETE FROM pillarbox.admin_sessions WHERE id = ANY (ARRAY(
+  SELECT * FROM (SELECT id FROM pillarbox.admin_sessions WHERE expires_at < now() - interval '1 day'
+                 ORDER BY expires_at LIMIT $1) old LIMIT 10000))

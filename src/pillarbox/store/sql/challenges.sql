@@ -84,5 +84,6 @@ FROM pillarbox.challenges WHERE id = $1 AND realm = $2
 
 -- name: purge_challenges
 -- Delete up to $1 challenges that ran out a day ago: so long their tries count.
-DELETE FROM pillarbox.challenges WHERE id IN (
-  SELECT id FROM pillarbox.challenges WHERE expires_at < now() - interval '1 day' ORDER BY expires_at LIMIT $1)
+DELETE FROM pillarbox.challenges WHERE id = ANY (ARRAY(
+  SELECT * FROM (SELECT id FROM pillarbox.challenges WHERE expires_at < now() - interval '1 day'
+                 ORDER BY expires_at LIMIT $1) old LIMIT 10000))

@@ -7,13 +7,13 @@ FROM pillarbox._hear($1::int4[], $2::text[], $3::int4[], $4::uuid[], $5::int2[],
 -- name: catch_up
 -- Let feedback count that waited for an attempt to be settled, at most $1; returns how much. What a provider said without
 -- having had the mail is forgotten.
-WITH ready AS MATERIALIZED (
+WITH ready AS MATERIALIZED (SELECT * FROM (
   SELECT f.id, f.provider_id = 0 OR EXISTS (
       SELECT FROM pillarbox.attempts a
       WHERE a.message_id = f.message_id AND a.n = f.n AND (a.provider_id = f.provider_id OR a.provider_id IS NULL)
         AND starts_with(f.provider_message_id, a.provider_message_id) IS NOT FALSE) AS due
   FROM pillarbox.feedback f JOIN pillarbox.deliveries d ON d.message_id = f.message_id AND d.n = f.n
-  WHERE f.waiting AND d.state <> 'processing' ORDER BY f.id LIMIT $1 FOR UPDATE OF f SKIP LOCKED
+  WHERE f.waiting AND d.state <> 'processing' ORDER BY f.id LIMIT $1 FOR UPDATE OF f SKIP LOCKED) locked LIMIT 500
 ), dropped AS (
   DELETE FROM pillarbox.feedback f USING ready r WHERE f.id = r.id AND NOT r.due
 )
@@ -39,5 +39,5 @@ ORDER BY a.place
 
 -- name: forget_tokens
 -- Delete up to $1 tokens whose time stamps are refused anyway.
-DELETE FROM pillarbox.feedback_tokens WHERE (provider_id, token) IN (
-  SELECT provider_id, token FROM pillarbox.feedback_tokens WHERE expires_at < now() LIMIT $1)
+DELETE FROM pillarbox.feedback_tokens WHERE ctid = ANY (ARRAY(
+  SELECT * FROM (SELECT ctid FROM pillarbox.feedback_tokens WHERE expires_at < now() LIMIT $1) old LIMIT 10000))

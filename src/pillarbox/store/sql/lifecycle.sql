@@ -8,10 +8,11 @@ SELECT (SELECT count(*) FROM (SELECT FROM {schema}.waiting WHERE held IS NULL OR
 -- name: take
 -- Take up to $1 tokens in lanes up to $2 (0: urgent ones only) until the end of the transaction, with all that a mail needs
 -- and a verdict: null when it is to be mailed. What others have in hand is passed over.
--- (LIMIT 1: rows are found by their keys, whatever the statistics say of the tables.)
-WITH taken AS MATERIALIZED (
+-- (LIMIT 1: rows are found by their keys, whatever the statistics say of the tables. LIMIT 10000, which is the most that $1 can be,
+-- and a condition that always holds and has no statistics (`+ 0`) keep the estimated cost from following the number of tokens, ADR 0018.)
+WITH taken AS MATERIALIZED (SELECT * FROM (
   SELECT token, lane FROM {schema}.waiting WHERE held IS NULL AND lane <= $2::int2
-  ORDER BY lane, token LIMIT $1::int FOR UPDATE SKIP LOCKED
+  ORDER BY lane, token LIMIT $1::int FOR UPDATE SKIP LOCKED) locked LIMIT 10000
 )
 SELECT w.token, t.account, t.action::text AS action, c.number, c.path, c.with_code, t.secret, t.code, t.expires_at, t.created_at,
   a.email, a.login, a.name, a.portal, a.locale, c.template, w.lane, a.data AS account_data, t.data AS token_data,
@@ -22,7 +23,7 @@ SELECT w.token, t.account, t.action::text AS action, c.number, c.path, c.with_co
     WHEN EXISTS (SELECT FROM {schema}.tokens n WHERE n.account = t.account AND n.action = t.action AND n.id > t.id) THEN 'superseded'
     WHEN a.status <> ALL (c.eligible) THEN 'account'
   END AS verdict
-FROM taken w
+FROM (SELECT * FROM taken WHERE token + 0 BETWEEN 1 AND 9223372036854775806) w
 LEFT JOIN LATERAL (SELECT * FROM {schema}.tokens WHERE id = w.token LIMIT 1) t ON true
 LEFT JOIN LATERAL (SELECT * FROM {schema}.accounts WHERE id = t.account LIMIT 1) a ON true
 LEFT JOIN {schema}.actions c ON c.name = t.action::text

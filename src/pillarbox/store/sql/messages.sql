@@ -245,32 +245,12 @@ SELECT pg_notify('pillarbox_wake', '')
 
 -- name: depth_by_tenant
 -- Unfinished and dead-letter deliveries by tenant and state; the oldest of each that is due, as its age in seconds.
-SELECT t.name AS tenant, d.state, count(*) AS count,
-  greatest(0, extract(epoch FROM now() - min(d.due)))::float8 AS oldest
-FROM (
-  SELECT tenant_id, 'pending' AS state, NULL::timestamptz AS due FROM pillarbox.deliveries WHERE state = 'pending'
-  UNION ALL SELECT tenant_id, 'queued', next_attempt_at FROM pillarbox.deliveries WHERE state = 'queued' AND attempts = 0
-  UNION ALL SELECT tenant_id, 'deferred', next_attempt_at FROM pillarbox.deliveries WHERE state = 'queued' AND attempts > 0
-  UNION ALL SELECT tenant_id, 'processing', claimed_at FROM pillarbox.deliveries WHERE state = 'processing'
-  UNION ALL SELECT tenant_id, state::text, NULL FROM pillarbox.deliveries WHERE state IN ('failed', 'held')
-) d JOIN pillarbox.tenants t ON t.id = d.tenant_id
-GROUP BY t.name, d.state ORDER BY t.name, d.state
+SELECT tenant, state, count, oldest FROM pillarbox._depth_by_tenant()
 
 -- name: recent
 -- What was settled in the last $2 seconds and in the last minute, for $3 tenant (null: all). Sent ones are looked for
 -- among messages with ids from $1 on, so that the work does not grow with the history.
-SELECT count(*) FILTER (WHERE s.sent) AS sent, count(*) FILTER (WHERE NOT s.sent) AS failed,
-  count(*) FILTER (WHERE s.sent AND s.settled_at > now() - interval '1 minute') AS sent_last_minute,
-  count(*) FILTER (WHERE NOT s.sent AND s.settled_at > now() - interval '1 minute') AS failed_last_minute
-FROM (
-  SELECT true AS sent, settled_at, tenant_id FROM pillarbox.deliveries
-  WHERE message_id >= $1 AND state IN ('sent', 'delivered', 'bounced', 'complained')
-  UNION ALL
-  SELECT false, settled_at, tenant_id FROM pillarbox.deliveries WHERE state IN ('failed', 'held') AND state = 'failed'
-    AND settled_at > now() - $2::float8 * interval '1 second'
-) s
-WHERE s.settled_at > now() - $2::float8 * interval '1 second'
-  AND ($3::text IS NULL OR s.tenant_id = (SELECT id FROM pillarbox.tenants WHERE name = $3))
+SELECT sent, failed, sent_last_minute, failed_last_minute FROM pillarbox._recent($1, $2, $3)
 
 -- name: workers
 -- Workers whose lease was not taken away, with what they hold.

@@ -69,19 +69,28 @@ RETURNING l.tenant_id, l.lane
 -- the one before is settled; one that was given back, or is due again, comes before all others. A message is taken by its
 -- first due delivery (its head): whoever locks the head gets the rest. Recipients on the tenant's suppression list are named.
 -- `= ANY (ARRAY(…))` keeps the planner on the indexes whatever the statistics say, and `state::text` away from the
--- partial ones, which it would walk whole where it thinks that they are empty.
+-- partial ones, which it would walk whole where it thinks that they are empty; `(SELECT true … LIMIT 1)`, unlike EXISTS, is never
+-- answered by reading the table once.
+-- The estimated cost must not follow the backlog (ADR 0018): above `jit_above_cost` PostgreSQL compiles the statement, for
+-- seconds. So estimates are bounded, in three ways that change no result:
+-- * The planner expects a LIMIT that is no constant to return a tenth of all rows. The constant one around it, LARGEST_CLAIM in
+--   queue/postgres.py, bounds that. It locks nothing more: rows are locked as they are returned.
+-- * It expects one lane in 200 to meet `most BETWEEN 1 AND 1000000`, which every lane that was asked for does.
+-- * It expects one row in 200 to meet `only IS NULL OR …`, and so to read 200 rows for each; of a CASE it expects half.
 WITH asked AS MATERIALIZED (
   SELECT a.tenant_id, a.lane, a.most, a.deferred, a.place, l.order_mode = 'strict' AS strict, l.limited,
     -- While a limit cuts a tenant short, its higher lanes let the lower ones go first now and then, lest these starve.
     (l.limited AND random() < (ARRAY[0.25, 0.2, 0])[a.lane + 1])::int AS late,
-    CASE WHEN l.order_mode = 'strict' AND EXISTS (
-      SELECT FROM pillarbox.deliveries d WHERE d.message_id = l.message_id AND d.state::text = 'queued') THEN l.message_id END AS only
+    CASE WHEN l.order_mode = 'strict' AND (
+      SELECT true FROM pillarbox.deliveries d WHERE d.message_id = l.message_id AND d.state::text = 'queued' LIMIT 1)
+      THEN l.message_id END AS only
   FROM unnest($2::int4[], $3::int2[], $4::int4[], $5::int4[]) WITH ORDINALITY AS a(tenant_id, lane, most, deferred, place)
   JOIN LATERAL (SELECT * FROM pillarbox.lanes WHERE tenant_id = a.tenant_id AND lane = a.lane LIMIT 1) l ON true
-  WHERE EXISTS (SELECT FROM pillarbox.workers WHERE id = $1 AND reaped_at IS NULL AND lease_until > now())
+  WHERE a.most BETWEEN 1 AND 1000000
+    AND EXISTS (SELECT FROM pillarbox.workers WHERE id = $1 AND reaped_at IS NULL AND lease_until > now())
     AND (l.worker = $1 OR l.order_mode = 'parallel')
-    AND (l.order_mode <> 'strict' OR NOT EXISTS (
-      SELECT FROM pillarbox.deliveries d WHERE d.message_id = l.message_id AND d.state::text = 'processing'))
+    AND (l.order_mode <> 'strict' OR (
+      SELECT true FROM pillarbox.deliveries d WHERE d.message_id = l.message_id AND d.state::text = 'processing' LIMIT 1) IS NULL)
 ), allowed AS MATERIALIZED (
   -- Locked in one order, so that two workers cannot wait for each other.
   SELECT r.id, least(pillarbox._allowance(r.second_at, t.rate_per_second, 1, now()),
@@ -92,26 +101,27 @@ WITH asked AS MATERIALIZED (
   ORDER BY r.id FOR UPDATE OF r
 ), retry AS MATERIALIZED (
   SELECT a.place, r.*, a.late + row_number() OVER (PARTITION BY a.place ORDER BY r.next_attempt_at) AS nth
-  FROM asked a CROSS JOIN LATERAL (
+  FROM asked a CROSS JOIN LATERAL (SELECT * FROM (
     SELECT d.message_id, d.size, d.tenant_id, d.next_attempt_at
     FROM pillarbox.deliveries d
     WHERE d.tenant_id = a.tenant_id AND d.lane = a.lane AND d.state = 'queued' AND d.attempts > 0 AND d.next_attempt_at <= now()
-      AND (a.only IS NULL OR d.message_id = a.only)
+      AND CASE WHEN a.only IS NULL THEN true ELSE d.message_id = a.only END
       AND (d.n = 0 OR NOT EXISTS (
         SELECT FROM pillarbox.deliveries h
         WHERE h.message_id = d.message_id AND h.n < d.n AND h.state = 'queued' AND h.next_attempt_at <= now()))
-    ORDER BY d.next_attempt_at LIMIT a.deferred FOR UPDATE SKIP LOCKED) r
+    ORDER BY d.next_attempt_at LIMIT a.deferred FOR UPDATE SKIP LOCKED) locked LIMIT 500) r
 ), fresh AS MATERIALIZED (
   SELECT a.place, f.*, a.late + row_number() OVER (PARTITION BY a.place ORDER BY f.seq) AS nth
-  FROM asked a CROSS JOIN LATERAL (
+  FROM asked a CROSS JOIN LATERAL (SELECT * FROM (
     SELECT d.message_id, d.size, d.tenant_id, d.seq
     FROM pillarbox.deliveries d
     WHERE d.tenant_id = a.tenant_id AND d.lane = a.lane AND d.state = 'queued' AND d.attempts = 0
-      AND (a.only IS NULL OR d.message_id = a.only)
+      AND CASE WHEN a.only IS NULL THEN true ELSE d.message_id = a.only END
       AND (d.n = 0 OR NOT EXISTS (
         SELECT FROM pillarbox.deliveries h
         WHERE h.message_id = d.message_id AND h.n < d.n AND h.state = 'queued' AND h.next_attempt_at <= now()))
-    ORDER BY d.seq, d.n LIMIT a.most - (SELECT count(*) FROM retry r WHERE r.place = a.place) FOR UPDATE SKIP LOCKED) f
+    ORDER BY d.seq, d.n LIMIT a.most - (SELECT count(*) FROM retry r WHERE r.place = a.place)
+    FOR UPDATE SKIP LOCKED) locked LIMIT 500) f
 ), heads AS (
   SELECT message_id, size, tenant_id, nth, place, false AS again FROM fresh
   UNION ALL SELECT message_id, size, tenant_id, nth, place, true FROM retry
@@ -285,11 +295,12 @@ SET state = 'queued', claim = NULL, worker = NULL, claimed_at = NULL
 WHERE state = 'processing' AND worker = $1 AND claim <> ALL ($2::int8[])
 
 -- name: promote
--- Queue scheduled deliveries whose time has come, at most $1 of them.
-UPDATE pillarbox.deliveries SET state = 'queued'
-WHERE state = 'pending' AND (message_id, n) IN (
+-- Queue scheduled deliveries whose time has come, at most $1 of them, and 1000 (see `claim` on constant limits).
+UPDATE pillarbox.deliveries d SET state = 'queued'
+FROM (SELECT * FROM (
   SELECT message_id, n FROM pillarbox.deliveries WHERE state = 'pending' AND next_attempt_at <= now()
-  ORDER BY next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED)
+  ORDER BY next_attempt_at LIMIT $1 FOR UPDATE SKIP LOCKED) locked LIMIT 1000) due
+WHERE d.message_id = due.message_id AND d.n = due.n AND d.state::text = 'pending'
 
 -- name: register_worker
 -- Begin a lease of $2 seconds under a new id.
@@ -374,33 +385,11 @@ WHERE w.reaped_at IS NULL AND w.lease_until < now()
 
 -- name: depth
 -- Live deliveries by state, and the age of the oldest that is due.
-SELECT 'pending' AS state, count(*) AS count, NULL::float8 AS oldest FROM pillarbox.deliveries WHERE state = 'pending'
-UNION ALL
-SELECT 'queued', count(*), extract(epoch FROM now() - min(next_attempt_at))::float8 FROM pillarbox.deliveries
-WHERE state = 'queued' AND attempts = 0
-UNION ALL
-SELECT 'deferred', count(*), greatest(0, extract(epoch FROM now() - min(next_attempt_at)))::float8 FROM pillarbox.deliveries
-WHERE state = 'queued' AND attempts > 0
-UNION ALL
-SELECT 'processing', count(*), extract(epoch FROM now() - min(claimed_at))::float8 FROM pillarbox.deliveries
-WHERE state = 'processing'
-UNION ALL
-SELECT state::text, count(*), NULL FROM pillarbox.deliveries WHERE state IN ('failed', 'held') GROUP BY state
+SELECT state, count, oldest FROM pillarbox._depth()
 
 -- name: longest
 -- The $1 tenants with most deliveries waiting (then those that came first), and how many wait in all the others.
-WITH waiting AS (
-  SELECT tenant_id, count(*) AS count FROM (
-    SELECT tenant_id FROM pillarbox.deliveries WHERE state = 'queued' AND attempts = 0
-    UNION ALL SELECT tenant_id FROM pillarbox.deliveries WHERE state = 'queued' AND attempts > 0) one
-  GROUP BY tenant_id
-), ranked AS (
-  SELECT t.id, t.name, coalesce(w.count, 0) AS count
-  FROM pillarbox.tenants t LEFT JOIN waiting w ON w.tenant_id = t.id
-  ORDER BY w.count DESC NULLS LAST, t.id LIMIT $1
-)
-SELECT id, name, count, ((SELECT coalesce(sum(count), 0) FROM waiting) - (SELECT sum(count) FROM ranked))::bigint AS others
-FROM ranked
+SELECT id, name, count, others FROM pillarbox._longest($1)
 
 -- name: workers_alive
 -- How many workers hold a lease.

@@ -113,10 +113,10 @@ SELECT (SELECT message_id FROM scanned ORDER BY message_id DESC LIMIT 1) AS last
 
 -- name: purge_captured
 -- Delete up to $2 captured mails older than $1.
-DELETE FROM pillarbox.captured WHERE id IN (
-  SELECT id FROM pillarbox.captured WHERE at < now() - $1::interval ORDER BY id LIMIT $2)
+DELETE FROM pillarbox.captured WHERE id = ANY (ARRAY(
+  SELECT * FROM (SELECT id FROM pillarbox.captured WHERE at < now() - $1::interval ORDER BY id LIMIT $2) old LIMIT 10000))
 
 -- name: purge_suppressions
 -- Delete up to $1 addresses from suppression lists that have expired.
-DELETE FROM pillarbox.suppressions WHERE (tenant_id, address) IN (
-  SELECT tenant_id, address FROM pillarbox.suppressions WHERE expires_at <= now() LIMIT $1)
+DELETE FROM pillarbox.suppressions WHERE expires_at <= now() AND ctid = ANY (ARRAY(
+  SELECT * FROM (SELECT ctid FROM pillarbox.suppressions WHERE expires_at <= now() LIMIT $1) old LIMIT 10000))

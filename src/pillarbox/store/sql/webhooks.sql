@@ -56,7 +56,8 @@ DELETE FROM pillarbox.webhook_endpoints WHERE id = $1 AND tenant_id = $2 RETURNI
 
 -- name: drop_calls
 -- Delete up to $2 calls of an endpoint that was removed.
-DELETE FROM pillarbox.webhook_calls WHERE id IN (SELECT id FROM pillarbox.webhook_calls WHERE endpoint_id = $1 LIMIT $2)
+DELETE FROM pillarbox.webhook_calls WHERE id = ANY (ARRAY(
+  SELECT * FROM (SELECT id FROM pillarbox.webhook_calls WHERE endpoint_id = $1 LIMIT $2) dropped LIMIT 5000))
 
 -- name: sealed_secrets
 -- Every secret at rest.
@@ -71,7 +72,8 @@ UPDATE pillarbox.webhook_endpoints SET secret = $2, old_secret = $3 WHERE id = $
 -- counts $5), and one at a time while it fails. Of a message's calls only the first that waits. Everybody's first come
 -- before anybody's second. Jumps from endpoint to endpoint in the index: the work is bounded by how many have
 -- something that waits, not by how much. `next_at` is when the lease ends: a call whose caller died is due then.
--- Each ORDER BY keeps the planner on the one index that has this order, whatever the statistics say.
+-- Each ORDER BY keeps the planner on the one index that has this order, whatever the statistics say. CASE, BETWEEN and LIMIT 200,
+-- which is the most that $3 can be, keep the estimated cost from following the number of calls (ADR 0018).
 WITH RECURSIVE waiting AS (
   (SELECT c.endpoint_id FROM pillarbox.webhook_calls c WHERE c.state = 'waiting' ORDER BY c.endpoint_id LIMIT 1)
   UNION ALL
@@ -86,13 +88,13 @@ WITH RECURSIVE waiting AS (
   LEFT JOIN unnest($4::uuid[], $5::int[]) AS b(id, count) ON b.id = e.id
 ), due AS MATERIALIZED (
   SELECT c.id, row_number() OVER (PARTITION BY o.id ORDER BY c.next_at) AS nth
-  FROM open o CROSS JOIN LATERAL (
+  FROM (SELECT * FROM open WHERE room BETWEEN 1 AND 1000000) o CROSS JOIN LATERAL (SELECT * FROM (
     SELECT c.id, c.next_at FROM pillarbox.webhook_calls c
     WHERE c.endpoint_id = o.id AND c.state = 'waiting' AND c.next_at <= now()
-      AND c.seq = (SELECT b.seq FROM pillarbox.webhook_calls b
-                   WHERE b.endpoint_id = c.endpoint_id AND b.message_id = c.message_id AND b.state = 'waiting'
-                   ORDER BY b.endpoint_id, b.message_id, b.seq LIMIT 1)
-    ORDER BY c.next_at LIMIT greatest(o.room, 0) FOR UPDATE SKIP LOCKED) c
+      AND CASE c.seq WHEN (SELECT b.seq FROM pillarbox.webhook_calls b
+                           WHERE b.endpoint_id = c.endpoint_id AND b.message_id = c.message_id AND b.state = 'waiting'
+                           ORDER BY b.endpoint_id, b.message_id, b.seq LIMIT 1) THEN true ELSE false END
+    ORDER BY c.next_at LIMIT o.room FOR UPDATE SKIP LOCKED) locked LIMIT 200) c
 ), claimed AS (
   UPDATE pillarbox.webhook_calls c
   SET next_at = now() + $1::float8 * interval '1 second', claim = nextval('pillarbox.webhook_claim_seq')
@@ -220,8 +222,8 @@ SELECT count(*) FROM (
 -- name: purge_calls
 -- Delete up to $2 calls older than $1 that nobody will make any more.
 DELETE FROM pillarbox.webhook_calls WHERE id = ANY (ARRAY(
-  SELECT c.id FROM pillarbox.webhook_calls c
+  SELECT * FROM (SELECT c.id FROM pillarbox.webhook_calls c
   WHERE c.id < encode(overlay('\x00000000000000000000000000000000'::bytea PLACING
       substring(int8send((extract(epoch FROM now() - $1::interval) * 1000)::bigint) FROM 3) FROM 1 FOR 6), 'hex')::uuid
     AND (c.state <> 'waiting' OR NOT EXISTS (SELECT FROM pillarbox.webhook_endpoints e WHERE e.id = c.endpoint_id AND e.enabled))
-  ORDER BY c.id LIMIT $2))
+  ORDER BY c.id LIMIT $2) old LIMIT 10000))
