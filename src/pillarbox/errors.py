@@ -25,6 +25,7 @@ PillarboxError
 │   ├── SupersededToken      a newer one took its place
 │   ├── WrongCode            the code is wrong, or was wrong too often
 │   └── SuspendedAccount     it is good, but not while its account is suspended
+├── PasswordRefused          the application does not take a new password; may say why
 ├── RenderError              a template cannot be rendered; says which, where, and what is missing
 ├── InvalidWebhook           a webhook call was not signed with the secret, or not lately
 ├── RefusedAddress           calls to customers may not go there
@@ -198,6 +199,14 @@ class SuspendedAccount(InvalidToken):
     """It is good, but counts only while its account is not suspended."""
 
     reason = "suspended"
+
+
+class PasswordRefused(PillarboxError):
+    """The application does not take this password. `detail` is what it says to the person, if anything."""
+
+    def __init__(self, detail: str | None = None) -> None:
+        super().__init__(detail or "the application does not take this password")
+        self.detail = detail
 
 
 class RenderError(PillarboxError):

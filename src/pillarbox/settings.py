@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from pillarbox.errors import SettingsError
 from pillarbox.model.proxies import Network
@@ -301,6 +302,15 @@ class Settings:
     lifecycle_url: str | None = setting(None, WEB,
         "Where the links in mails of accounts lead: the address of this server, or of a page of yours.",
         "only you know under which name people reach you", unset="the address of http")
+    recovery_hook_url: str | None = setting(None, WEB,
+        "Endpoint of your application that sets a new password, which people choose on the page /recover.",
+        "passwords are your application's", unset="none: the page sends people to your application")
+    recovery_hook_secret: Secret | None = setting(None, KEY,
+        "Key that signs calls to recovery_hook_url.",
+        "your application must know that a call is ours", secret=True)
+    recovery_hook_timeout: float = setting("10s", duration("100ms"),
+        "How long a call to recovery_hook_url may take.",
+        "a person waits, and hashing a password takes a second at most")
     lifecycle_keys: tuple[RetiringKey, ...] = setting(None, RETIRING_KEYS,
         "Keys that sign links; the first signs, all verify until their day.",
         "production sets its own; a day in the future lets links of the old key work until then",
@@ -442,6 +452,11 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
     body, room = (values.get(name, DEFAULTS[name]) for name in ("http_max_body", "http_bytes_in_flight"))
     if body > room:
         yield f"http_max_body is {body}, more than http_bytes_in_flight, which is {room}"
+    if hook := values.get("recovery_hook_url"):
+        if values.get("recovery_hook_secret") is None:
+            yield "recovery_hook_url is set, but not recovery_hook_secret: calls must be signed"
+        if urlsplit(hook).scheme != "https" and urlsplit(hook).hostname not in ("localhost", "127.0.0.1", "::1"):
+            yield "recovery_hook_url must begin with https://, unless it is on this machine: passwords go there"
     if values.get("smtp_certificate") is None:
         for name in ("smtp_submission", "smtp_tls"):
             if values.get(name) is not None:

@@ -21,6 +21,8 @@ STYLE = resources.files(__package__).joinpath("account.css").read_text("utf-8")
 ACCENT, ACCENT_TEXT = COLOURS["accent"], COLOURS["accent_text"]
 # Letters of a name that are shown: more would push the button off a phone.
 LONGEST_NAME = 80
+# More than any manager of passwords makes, and a form stays small.
+LONGEST_PASSWORD = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class Question:
     with_code: bool
     hidden: Mapping[str, str] = field(repr=False)
     wrong: bool = False  # the code that was given before
+    with_password: bool = False  # a new one is set here
+    refused: str | None = None  # why the password that was given before was not taken
 
 
 class Page(NamedTuple):
@@ -59,20 +63,21 @@ class Page(NamedTuple):
 def ask(question: Question, look: Look, language: str) -> Page:
     """The page that a link opens: looking at it changes nothing, its button does."""
     words = LANGUAGES[language]
-    asking = _asking(words, question.action)
+    asking = words.set_password if question.with_password else _asking(words, question.action)
+    told = words.wrong_code if question.wrong else question.refused
     body = (
         f"<h1>{escape(asking.title)}</h1>"
         f"<p>{escape(words.hello.format(name=question.person[:LONGEST_NAME]))}</p><p>{_said(asking.text, look)}</p>"
-        f"{_wrong(words) if question.wrong else ''}{_form(question, asking, words)}"
+        f"{_wrong(told) if told else ''}{_form(question, asking, words)}"
         f"<footer><p>{escape(words.ignore)}</p></footer>"
     )
     return _page(asking.title, body, look, language)
 
 
-def done(action: str, look: Look, language: str) -> Page:
+def done(action: str, look: Look, language: str, *, with_password: bool = False) -> Page:
     """What follows when the link counted."""
     words = LANGUAGES[language]
-    asking = _asking(words, action)
+    asking = words.set_password if with_password else _asking(words, action)
     body = (
         f'<p class="mark" aria-hidden="true">✓</p><h1>{escape(asking.done)}</h1><p>{_said(asking.after, look)}</p>'
         f"{_onward(look)}<footer><p>{escape(words.close)}</p></footer>"
@@ -95,8 +100,8 @@ def _said(text: str, look: Look) -> str:
     return escape(text.format(portal=look.name))
 
 
-def _wrong(words: Words) -> str:
-    return f'<p class="bad" role="alert" id="wrong">{escape(words.wrong_code)}</p>'
+def _wrong(told: str) -> str:
+    return f'<p class="bad" role="alert" id="wrong">{escape(told)}</p>'
 
 
 def _form(question: Question, asking: Asking, words: Words) -> str:
@@ -107,7 +112,10 @@ def _form(question: Question, asking: Asking, words: Words) -> str:
     )
     target = escape(question.path.rpartition("/")[2])
     code = _code(words, question.wrong) if question.with_code else ""
-    return f'<form method="post" action="{target}">{hidden}{code}<button>{escape(asking.button)}</button></form>'
+    password = _passwords(words) if question.with_password else ""
+    return (
+        f'<form method="post" action="{target}">{hidden}{code}{password}<button>{escape(asking.button)}</button></form>'
+    )
 
 
 def _code(words: Words, wrong: bool) -> str:
@@ -118,6 +126,15 @@ def _code(words: Words, wrong: bool) -> str:
         f'<input id="code" name="code" required autofocus autocomplete="one-time-code" inputmode="numeric"'
         rf' maxlength="20" pattern="\s*([0-9]\s*){{5}}" title="{escape(words.code_hint)}" {told}>'
         f'<p class="hint" id="hint">{escape(words.code_hint)}</p>'
+    )
+
+
+def _passwords(words: Words) -> str:
+    """Two fields for a new password: without a script, nobody could look at what they typed."""
+    return "".join(
+        f'<label for="{name}">{escape(label)}</label><input id="{name}" name="{name}" type="password" required'
+        f' autocomplete="new-password" maxlength="{LONGEST_PASSWORD}">'
+        for name, label in (("password", words.new_label), ("password_again", words.again_label))
     )
 
 

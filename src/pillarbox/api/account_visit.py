@@ -9,13 +9,13 @@ from urllib.parse import parse_qsl
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from pillarbox.api import account_pages as pages
-from pillarbox.api.account_pages import NEUTRAL, Look, Page, Question
-from pillarbox.api.account_words import language_for
+from pillarbox.api.account_pages import LONGEST_PASSWORD, NEUTRAL, Look, Page, Question
+from pillarbox.api.account_words import LANGUAGES, language_for
 from pillarbox.api.bodies import check_json, media_type
 from pillarbox.api.fields import Strictly
 from pillarbox.api.problems import Problem
 from pillarbox.api.routing import parsed
-from pillarbox.errors import InvalidToken, WrongCode
+from pillarbox.errors import InvalidToken, PasswordRefused, WrongCode
 from pillarbox.lifecycle.codes import tidy
 from pillarbox.lifecycle.links import Given
 
@@ -44,15 +44,20 @@ class Brought(Strictly):
     token: str
     expires: str | None = None
     code: str | None = None
+    password: str | None = None  # the new one, where the page of the action sets it
 
 
 class Visit:
     """A request for the page of an action; once the account is known, its portal's look and its language are used."""
 
-    def __init__(self, request: Request, action: Action, locale: str, looks: Looks) -> None:
+    def __init__(
+        self, request: Request, action: Action, locale: str, looks: Looks, *, sets_password: bool = False
+    ) -> None:
         self.request = request
         self.action = action
         self.given = Given()
+        self.sets_password = sets_password
+        self._passwords: tuple[str | None, str | None] = (None, None)  # as they were typed; never shown, never kept
         self._default = locale
         self._looks = looks
         self._known: TokenState | None = None
@@ -65,11 +70,27 @@ class Visit:
     def read_body(self, body: bytes) -> None:
         """Take what was posted, by a form or by a program."""
         if media_type(self.request.headers) == FORM:
-            self.given = _given(_fields(body))
+            fields = _fields(body)
+            self._passwords = fields.get("password"), fields.get("password_again")
         else:
             check_json(self.request.headers)
             brought: Brought = parsed(Brought, body)
-            self.given = _given(brought.model_dump(exclude_none=True))
+            if brought.password is not None and not self.sets_password:
+                detail = "no password is set here: the setting recovery_hook_url names no endpoint"
+                raise Problem("invalid-request", detail, code="unknown_field", field="password")
+            self._passwords = brought.password, brought.password
+            fields = brought.model_dump(exclude_none=True)
+        self.given = _given(fields)
+
+    def new_password(self) -> str:
+        """The password that was chosen; PasswordRefused if there is none, or two."""
+        words = LANGUAGES[self._language]
+        password, again = self._passwords
+        if not password or len(password) > LONGEST_PASSWORD or not password.isprintable():
+            raise PasswordRefused(words.refused)
+        if password != again:
+            raise PasswordRefused(words.differ)
+        return password
 
     def meet(self, known: TokenState) -> None:
         """From now on it is known whose link it is."""
@@ -78,7 +99,9 @@ class Visit:
     def asking(self, state: TokenState) -> Response:
         if self._wants_json:
             account = {"id": state.account, "login": state.login}
-            more = {"with_code": state.with_code, "expires_at": state.expires_at}
+            more = {
+                "with_code": state.with_code, "with_password": self.sets_password, "expires_at": state.expires_at
+            }  # fmt: skip
             return self._json({"account": account, "action": state.action, **more})
         return self._page(self._question(state))
 
@@ -86,7 +109,16 @@ class Visit:
         if self._wants_json:
             account = {"id": used.account, "login": used.login, "status": used.status}
             return self._json({"account": account, "action": used.action})
-        return self._page(pages.done(used.action, self._look, self._language))
+        return self._page(pages.done(used.action, self._look, self._language, with_password=self.sets_password))
+
+    def refused(self, error: PasswordRefused) -> Response:
+        """Ask again, and say why the password was not taken."""
+        assert self._known is not None, "a password is looked at after its link"
+        told = error.detail or LANGUAGES[self._language].refused
+        problem = Problem("password", told)
+        if self._wants_json:
+            return self._with_headers(problem.response())
+        return self._page(self._question(self._known, refused=told), problem.type.status)
 
     def ended(self, error: InvalidToken) -> Response:
         """Say why the link does not count; after a wrong code, ask again."""
@@ -123,7 +155,7 @@ class Visit:
     def _look(self) -> Look:
         return self._looks(self._known.portal, self._language) if self._known else NEUTRAL
 
-    def _question(self, known: TokenState, wrong: bool = False) -> Page:
+    def _question(self, known: TokenState, wrong: bool = False, refused: str | None = None) -> Page:
         assert self.action.path is not None
         hidden = {"token": self.given.token, "expires": self.given.expires}
         question = Question(
@@ -133,6 +165,8 @@ class Visit:
             with_code=self.action.with_code,
             hidden={name: value for name, value in hidden.items() if value is not None},
             wrong=wrong,
+            with_password=self.sets_password,
+            refused=refused,
         )
         return pages.ask(question, self._look, self._language)
 

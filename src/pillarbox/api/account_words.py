@@ -27,6 +27,7 @@ class Words(NamedTuple):
     """Everything that pages say in one language."""
 
     asking: Mapping[str, Asking]  # by action; `""` for actions of users' own
+    set_password: Asking  # of password_recovery, where the page sets the new one
     endings: Mapping[str, Ending]  # by reason
     hello: str
     code: str
@@ -34,6 +35,10 @@ class Words(NamedTuple):
     wrong_code: str
     ignore: str
     close: str
+    new_label: str
+    again_label: str
+    differ: str
+    refused: str
 
 
 ENGLISH = Words(
@@ -47,10 +52,11 @@ ENGLISH = Words(
         ),
         "password_recovery": Asking(
             "Reset your password",
-            "Enter the code from our mail to confirm that it is you.",
+            "Enter the code from our mail to confirm that it is you."
+            " You then choose a new password at {portal}, not here.",
             "Confirm",
             "Thank you, it is you",
-            "Go back to {portal} to choose a new password.",
+            "Nothing has changed yet. Go back to {portal}: there you choose a new password.",
         ),
         "email_verification": Asking(
             "Confirm your e-mail address",
@@ -74,6 +80,13 @@ ENGLISH = Words(
             "Thank you. Nothing more is needed.",
         ),
     },
+    set_password=Asking(
+        "Choose a new password",
+        "Enter the code from our mail, and the password that you want to have from now on.",
+        "Set password",
+        "Your password is changed",
+        "You can sign in to {portal} with your new password now.",
+    ),
     endings={
         "forged": Ending(
             "This link is not valid",
@@ -104,6 +117,10 @@ ENGLISH = Words(
     wrong_code="That is not the code in our latest mail. Please look again.",
     ignore="Not you? Then close this page: nothing happens.",
     close="You can close this page.",
+    new_label="New password",
+    again_label="The same once more",
+    differ="The two passwords are not the same. Please type them again.",
+    refused="This password was not accepted. Please choose another.",
 )
 
 # Without any form of address: some portals say du, others Sie.
@@ -118,10 +135,11 @@ GERMAN = Words(
         ),
         "password_recovery": Asking(
             "Passwort zurücksetzen",
-            "Bitte den Code aus unserer E-Mail eingeben. So ist sicher, dass niemand anderes hier ist.",
+            "Bitte den Code aus unserer E-Mail eingeben. So ist sicher, dass niemand anderes hier ist."
+            " Das neue Passwort wird danach bei {portal} gewählt, nicht hier.",
             "Bestätigen",
             "Danke, der Code stimmt",
-            "Weiter geht es bei {portal}: dort ein neues Passwort wählen.",
+            "Noch hat sich nichts geändert. Weiter geht es bei {portal}: dort ein neues Passwort wählen.",
         ),
         "email_verification": Asking(
             "E-Mail-Adresse bestätigen",
@@ -145,6 +163,13 @@ GERMAN = Words(
             "Vielen Dank. Mehr ist nicht zu tun.",
         ),
     },
+    set_password=Asking(
+        "Neues Passwort wählen",
+        "Bitte den Code aus unserer E-Mail eingeben und das Passwort, das von nun an gelten soll.",
+        "Passwort setzen",
+        "Das Passwort ist geändert",
+        "Die Anmeldung bei {portal} ist ab sofort mit dem neuen Passwort möglich.",
+    ),
     endings={
         "forged": Ending(
             "Dieser Link ist nicht gültig",
@@ -180,6 +205,10 @@ GERMAN = Words(
     wrong_code="Das ist nicht der Code aus unserer neuesten E-Mail. Bitte noch einmal nachsehen.",
     ignore="Nicht selbst angefordert? Dann diese Seite einfach schließen: Es geschieht nichts.",
     close="Diese Seite kann geschlossen werden.",
+    new_label="Neues Passwort",
+    again_label="Noch einmal dasselbe",
+    differ="Die beiden Passwörter sind nicht gleich. Bitte noch einmal eingeben.",
+    refused="Dieses Passwort wurde nicht angenommen. Bitte ein anderes wählen.",
 )
 
 LANGUAGES: Mapping[str, Words] = {"en": ENGLISH, "de": GERMAN}

@@ -19,9 +19,20 @@ from pillarbox.api.account_visit import Visit
 from pillarbox.api.bodies import Bodies
 from pillarbox.api.door import peer_of
 from pillarbox.api.problems import EXPECTED, STORE_RETRY, Problem, problem_of
-from pillarbox.errors import ForgedToken, InvalidToken, RenderError, SecretError, StoreError, Throttled, WrongCode
+from pillarbox.errors import (
+    ForgedToken,
+    InvalidToken,
+    NoAnswer,
+    PasswordRefused,
+    RenderError,
+    SecretError,
+    StoreError,
+    Throttled,
+    WrongCode,
+)
 from pillarbox.lifecycle.keys import key_ring
 from pillarbox.lifecycle.links import Links, check, check_account
+from pillarbox.lifecycle.password_hook import PasswordHook
 from pillarbox.model.throttle import Failures
 from pillarbox.store import lifecycle_schema
 from pillarbox.store.lifecycle import Tokens
@@ -39,6 +50,8 @@ ALLOWED = "GET, HEAD, POST, OPTIONS"
 MOST_OCTETS = 8 * 1024
 # Seconds after which a new action has its page: sooner than a person opens its first mail.
 REFRESH = 2.0
+# The action whose page can set a new password.
+PASSWORD_RECOVERY = "password_recovery"  # noqa: S105 -- a name, not a password
 LATER = {"Retry-After": str(STORE_RETRY)}
 
 
@@ -101,6 +114,11 @@ class AccountDoor:
         return Links(app.database, Tokens(app.settings.lifecycle_schema), key_ring(app.settings))
 
     @cached_property
+    def _hook(self) -> PasswordHook | None:
+        """Sets new passwords; None where the application does so on a page of its own."""
+        return PasswordHook(self._app.settings) if self._app.settings.recovery_hook_url else None
+
+    @cached_property
     def _failures(self) -> Failures:
         """Counted apart from those of keys: whoever guesses links keeps no program of the same address out."""
         return Failures(self._app.settings.auth_failures_per_minute * PEER_FACTOR)
@@ -115,7 +133,9 @@ class AccountDoor:
             await self._otherwise(scope, receive, send)
             return
         scope["route"] = Place(scope["path"])
-        visit = Visit(Request(scope, receive), action, self._app.settings.lifecycle_locale, self._looks)
+        sets_password = action.name == PASSWORD_RECOVERY and self._hook is not None
+        locale = self._app.settings.lifecycle_locale
+        visit = Visit(Request(scope, receive), action, locale, self._looks, sets_password=sets_password)
         response = await self._answer(visit)
         await response(scope, receive, send)
 
@@ -124,6 +144,10 @@ class AccountDoor:
             return await self._visited(visit)
         except InvalidToken as error:
             return visit.ended(error) if self._counted(visit, error) else visit.problem(self._throttled(visit))
+        except PasswordRefused as error:
+            return visit.refused(error)
+        except NoAnswer as error:  # of the application's endpoint
+            return visit.problem(Problem("overloaded", str(error), headers=LATER))
         except SecretError as error:
             log.error("links cannot be verified", error=str(error))
             return visit.problem(Problem("overloaded", "links cannot be verified now", headers=LATER))
@@ -151,8 +175,13 @@ class AccountDoor:
         with self._bodies.hold(MOST_OCTETS) as body:
             visit.read_body(await body.read(visit.request.headers, visit.request.receive))
         secret = self._prove(visit)
-        check_account((await self._look(visit, secret)).status)
-        used = await self._links.use(visit.action, visit.given, secret)
+        state = await self._look(visit, secret)
+        check_account(state.status)
+        if visit.sets_password and self._hook is not None:
+            password = visit.new_password()
+            used = await self._links.use_with(visit.action, visit.given, state, secret, self._hook, password)
+        else:
+            used = await self._links.use(visit.action, visit.given, secret)
         self._app.doorkeeper.admit("link")
         visit.meet(used)
         return visit.done(used)

@@ -78,6 +78,11 @@ TYPES: dict[str, Type] = {
         " `superseded` (there is a newer one), `wrong_code`, `void` (too many wrong codes), or `suspended` (the account"
         " is). Nothing was changed, but a wrong code is counted.",
     ),
+    "password": Type(
+        422,
+        "The new password was not accepted",
+        "`detail` says why, if the application does. The link still works: choose another password.",
+    ),
     "foreign-origin": Type(
         403, "Another web page may not ask", "Requests of browsers are answered only for pages of this very server."
     ),

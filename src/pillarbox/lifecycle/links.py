@@ -9,6 +9,7 @@ from pillarbox.errors import (
     ExpiredToken,
     ForgedToken,
     InvalidToken,
+    NoAnswer,
     SupersededToken,
     SuspendedAccount,
     UsedToken,
@@ -17,11 +18,14 @@ from pillarbox.errors import (
 from pillarbox.lifecycle.signing import KeyRing, SignedPath, check_expiry, secret_of, verify
 
 if TYPE_CHECKING:
+    from pillarbox.lifecycle.password_hook import PasswordHook
     from pillarbox.store.database import Database
     from pillarbox.store.lifecycle import Action, Tokens, TokenState
 
 # Wrong codes after which a link is void: a person mistypes twice, and five guesses find one code in 20,000.
 TRIES = 5
+# Seconds that a link is kept beyond the hook's timeout: for the statement that uses it, also when the database is slow.
+RESERVED_LONGER = 30.0
 # What no code is: it stands for one that does not fit the signature, so that it is counted as a wrong try.
 WRONG = ""
 
@@ -76,6 +80,24 @@ class Links:
             raise _nothing() if type(error) is InvalidToken else error from None
         check_account(used.status)
         return used
+
+    async def use_with(
+        self, action: Action, given: Given, state: TokenState, secret: bytes, hook: PasswordHook, password: str
+    ) -> TokenState:
+        """Use it once the hook has set the password. What the hook refuses leaves it as it was.
+
+        A wrong code is counted, and the hook hears nothing of it. While the hook works nobody else uses the link.
+        """
+        if self._code(action, given) == WRONG:
+            return await self.use(action, given, secret)
+        check(state)
+        if not await self._tokens.reserve(self._database, secret, action.name, hook.timeout + RESERVED_LONGER):
+            raise NoAnswer("the link is being used at this moment")
+        try:
+            await hook.set_password(state, password)
+            return await self.use(action, given, secret)
+        finally:
+            await self._tokens.let_go(self._database, secret, action.name)
 
     def _code(self, action: Action, given: Given) -> str | None:
         if not action.with_code:

@@ -234,6 +234,15 @@ class Tokens:
             raise WrongCode("the code is wrong", void=state.state == "void")
         return state
 
+    async def reserve(self, db: Db, secret: bytes, action: str, seconds: float) -> bool:
+        """Keep a token for so long, so that nobody else uses it meanwhile; false if somebody has it."""
+        lasts = timedelta(seconds=seconds)
+        return await db.fetchval(self._queries["reserve"], secret, action, lasts) is not None
+
+    async def let_go(self, db: Db, secret: bytes, action: str) -> None:
+        """End what `reserve` began."""
+        await db.execute(self._queries["let_go"], secret, action)
+
     async def look(self, db: Db, secret: bytes, action: str, tries_allowed: int = 5) -> TokenState | None:
         """What using a token would come to; changes nothing. None: there is no such token."""
         row = await db.fetchrow(self._queries["look"], secret, action, tries_allowed)

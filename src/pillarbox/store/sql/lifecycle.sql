@@ -133,6 +133,16 @@ SELECT (SELECT count(*) FROM released)::int AS count, pg_notify('token_insert', 
 -- Use the token with secret $1 of action $2, with code $3, which may be wrong $4 times. Null: it was.
 SELECT {schema}.consume_token($1::bytea, $2::text::{schema}.token_action, $3::text, $4::int)
 
+-- name: reserve
+-- Keep the token with secret $1 of action $2 for $3, unless somebody has it; no row then.
+UPDATE {schema}.tokens SET hook_until = clock_timestamp() + $3::interval
+WHERE secret = $1::bytea AND action::text = $2::text AND (hook_until IS NULL OR hook_until < clock_timestamp())
+RETURNING id
+
+-- name: let_go
+-- End what `reserve` began.
+UPDATE {schema}.tokens SET hook_until = NULL WHERE secret = $1::bytea AND action::text = $2::text
+
 -- name: look
 -- What using the token with secret $1 of action $2 would come to, if its code may be wrong $3 times.
 SELECT
