@@ -272,6 +272,9 @@ class Settings:
     webhook_allow_private: bool = setting("false", boolean(),
         "Whether webhooks may go to http:// and to private addresses, such as this machine. For development.",
         "a customer could make this server call others behind your firewall")
+    webhook_ca_file: Path | None = setting(None, PATH,
+        "File with certificates (PEM) of authorities that webhooks' servers may be signed by, beside the system's.",
+        "customers' servers have public certificates; those of your own network may not")
     webhook_timeout: float = setting("15s", duration("100ms"),
         "How long a webhook call may take.",
         "Standard Webhooks suggests 15 to 30 seconds; a receiver that works longer should answer first")

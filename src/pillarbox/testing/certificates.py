@@ -62,6 +62,19 @@ class CertificateAuthority:
         """The right names, a day too late."""
         return self.issue(expired=True)
 
+    def self_signed(self) -> Certificate:
+        """The right names, in date, and signed by nobody but itself."""
+        other = self.directory / f"self-signed-{self._issued}"
+        other.mkdir()
+        return make_ca(other).as_server()
+
+    def as_server(self) -> Certificate:
+        """The authority's own certificate, for a server to show."""
+        key = self.path.with_suffix(".key")
+        key.touch(mode=0o600)
+        key.write_bytes(_key_pem(self._key))
+        return Certificate(self.path, key)
+
     def wrong_name(self) -> Certificate:
         """In date and trusted, but for somebody else."""
         return self.issue("elsewhere.example")

@@ -12,6 +12,7 @@ from aiohttp import web
 
 from pillarbox.client.webhook import verify_webhook
 from pillarbox.errors import InvalidWebhook
+from pillarbox.testing.certificates import Certificate
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +48,17 @@ class ReceiverDials:
 
 @dataclass(slots=True)
 class WebhookReceiver:
-    """Use as `async with WebhookReceiver() as receiver`, and give `receiver.url` to `webhook add`."""
+    """Use as `async with WebhookReceiver() as receiver`, and give `receiver.url` to `webhook add`.
+
+    With a `certificate` it speaks TLS.
+    """
 
     secrets: list[str] = field(default_factory=list)
     dials: ReceiverDials = field(default_factory=ReceiverDials)
     calls: list[Received] = field(default_factory=list)
     url: str = ""
     port: int = 0
+    certificate: Certificate | None = None
     _runner: web.AppRunner | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _let_go: asyncio.Event = field(default_factory=asyncio.Event)
@@ -63,10 +68,11 @@ class WebhookReceiver:
         app.router.add_route("*", "/{tail:.*}", self._receive)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
+        tls = self.certificate.server_context() if self.certificate else None
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=tls)
         await site.start()
         self.port = self._runner.addresses[0][1]
-        self.url = f"http://127.0.0.1:{self.port}/hooks"
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}/hooks"
         return self
 
     async def __aexit__(

@@ -12,6 +12,7 @@ import asyncio
 import ipaddress
 import re
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -165,8 +166,13 @@ class GuardedResolver(AbstractResolver):
         pass
 
 
-def guarded_connector(resolver: GuardedResolver, connections: int) -> aiohttp.TCPConnector:
-    """Connections to what the resolver lets pass. No cache: each new connection is a new look."""
+def guarded_connector(
+    resolver: GuardedResolver, connections: int, tls: ssl.SSLContext | bool = True
+) -> aiohttp.TCPConnector:
+    """Connections to what the resolver lets pass. No cache: each new connection is a new look.
+
+    `tls` verifies certificates; true: by the system's authorities.
+    """
 
     def make_socket(found: tuple[Any, ...]) -> socket.socket:
         family, kind, proto, _, where = found
@@ -174,5 +180,6 @@ def guarded_connector(resolver: GuardedResolver, connections: int) -> aiohttp.TC
         return socket.socket(family, kind, proto)
 
     return aiohttp.TCPConnector(
-        resolver=resolver, use_dns_cache=False, limit=connections, socket_factory=make_socket, keepalive_timeout=5
-    )
+        resolver=resolver, use_dns_cache=False, limit=connections, socket_factory=make_socket, keepalive_timeout=5,
+        ssl=tls,
+    )  # fmt: skip

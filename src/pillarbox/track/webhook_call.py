@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import ssl
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import aiohttp
 
-from pillarbox.errors import RefusedAddress
+from pillarbox.errors import RefusedAddress, SettingsError
 from pillarbox.model import webhook
 from pillarbox.model.secret import Secret, masked
 from pillarbox.model.webhook import CallState
@@ -22,6 +24,30 @@ LONGEST_ERROR = 500
 GONE = 410
 
 
+# OpenSSL's codes of what is wrong with a certificate, in words that a customer can act on.
+CERTIFICATE_FAULTS = {
+    9: "the certificate is not yet valid",
+    10: "the certificate has expired",
+    18: "the certificate is self-signed",
+    19: "the certificate was issued by an unknown authority",
+    20: "the certificate was issued by an unknown authority",
+    21: "the certificate was issued by an unknown authority",
+    62: "the certificate is for another name",
+    64: "the certificate is for another address",
+}
+
+
+def trusted(ca_file: Path | None = None) -> ssl.SSLContext:
+    """Verifies certificates and names by the system's authorities and those in a file; SettingsError if it is none."""
+    context = ssl.create_default_context()
+    if ca_file is not None:
+        try:
+            context.load_verify_locations(cafile=ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise SettingsError(f"webhook_ca_file: {ca_file} cannot be used: {error.strerror or error}") from None
+    return context
+
+
 class WebhookLine:
     """Makes calls. Redirects are not followed, cookies not kept, proxies of the environment not used."""
 
@@ -32,13 +58,14 @@ class WebhookLine:
         redact: Callable[[str], str],
         version: str,
         allow_private: bool,
+        tls: ssl.SSLContext | bool = True,
     ) -> None:
         self._redact = redact
         self._allow_private = allow_private
         self._names = Names(connections)
         resolver = GuardedResolver(allow_private, self._names)
         self._session = aiohttp.ClientSession(
-            connector=guarded_connector(resolver, connections),
+            connector=guarded_connector(resolver, connections, tls),
             timeout=aiohttp.ClientTimeout(total=timeout),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers={"User-Agent": f"pillarbox-webhooks/{version}", "Content-Type": "application/json"},
@@ -113,8 +140,11 @@ def _words(fault: Exception) -> str:
     match fault:
         case aiohttp.ClientConnectorDNSError():
             return "the name does not resolve"
-        case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientConnectorSSLError() | aiohttp.ClientSSLError():
-            return "TLS failed: the certificate must be valid for the name"
+        case aiohttp.ClientConnectorCertificateError():
+            code = getattr(fault.certificate_error, "verify_code", 0)
+            return f"TLS failed: {CERTIFICATE_FAULTS.get(code, 'the certificate is not valid')}"
+        case aiohttp.ClientConnectorSSLError() | aiohttp.ClientSSLError():
+            return "TLS failed: no common version or cipher, or the server does not speak TLS"
         case aiohttp.ClientConnectorError():
             return "no connection"
         case aiohttp.ServerDisconnectedError() | aiohttp.ClientOSError():

@@ -25,7 +25,7 @@ from pillarbox.store.webhooks import Claimed, Keys, Result
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
-from pillarbox.track.webhook_call import WebhookLine, lease_of
+from pillarbox.track.webhook_call import WebhookLine, lease_of, trusted
 
 log = logs.get("pillarbox.webhooks")
 # How often to look without being told: a call is no mail, a second or two later is as good.
@@ -45,7 +45,12 @@ MEASURE = 5.0
 def open_line(settings: Settings, redact: Callable[[str], str], version: str) -> WebhookLine:
     """What calls are made with."""
     return WebhookLine(
-        settings.webhook_timeout, settings.webhook_concurrency, redact, version, settings.webhook_allow_private
+        settings.webhook_timeout,
+        settings.webhook_concurrency,
+        redact,
+        version,
+        settings.webhook_allow_private,
+        trusted(settings.webhook_ca_file),
     )
 
 
