@@ -265,6 +265,12 @@ def _read_listen_or_off(raw: object) -> str:
     return "off" if str(raw).strip().lower() == "off" else _read_listen(raw)
 
 
+def _read_local_listen(raw: object) -> str:
+    """host:port; a port alone is one of this machine."""
+    value = _string(raw)
+    return _read_listen(f"127.0.0.1:{value}" if value.isdecimal() else value)
+
+
 def _hidden(value: object) -> str:
     return "****" if value else ""
 
@@ -281,6 +287,7 @@ WEB = text("a URL such as https://mail.example.com", r"https?://[^\s?#]+")
 LOCALE = text("a language tag such as en or de-AT", r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 LISTEN = Kind("host:port, such as 127.0.0.1:8025 or [::1]:8025", _read_listen)
 LISTEN_OR_OFF = Kind("host:port, such as 127.0.0.1:1025 or [::1]:1025, or off", _read_listen_or_off)
+LOCAL_LISTEN = Kind("a port of this machine such as 2525, or host:port", _read_local_listen)
 HOST = text("a host name or address, without a port", r"[^\s/@:\[\]]+|[0-9a-fA-F.]*(:[0-9a-fA-F.]*){2,}")
 HOSTS = Kind("host names separated by commas, without ports, or *", _read_hosts, ", ".join, empty=())
 NETWORKS = Kind(

@@ -26,6 +26,7 @@ from pillarbox.setting_kinds import (
     KEYS,
     LISTEN,
     LISTEN_OR_OFF,
+    LOCAL_LISTEN,
     LOCALE,
     MAILBOX,
     NAME,
@@ -203,9 +204,12 @@ class Settings:
         "Wrong tries at a key or login from one address before it must wait; an address may fail ten times as often.",
         "more than a person mistypes, far too few to guess, and the database hears of no more")
     smtp: str | None = setting(None, LISTEN_OR_OFF,
-        "Where SMTP listens for clients on this machine that need no login. For development: loopback only.",
+        "Where `up` listens for SMTP of clients on this machine, with any login or none. Loopback only.",
         "an application under development needs no account and no certificate",
         unset="127.0.0.1:1025 in `up` with the embedded PostgreSQL, else off")
+    smtp_starttls: str | None = setting(None, LOCAL_LISTEN,
+        "Where `up` listens like smtp, with STARTTLS: with smtp_certificate, or else with one that it makes.",
+        "only for applications that insist on TLS; it prints the file of the CA that they have to trust", unset="off")
     smtp_submission: str | None = setting(None, LISTEN,
         "Where SMTP listens for clients that begin TLS (STARTTLS) and log in.",
         "only you know where clients come from; the usual port is 587", unset="off")
@@ -396,7 +400,8 @@ class Settings:
     @property
     def smtp_addresses(self) -> dict[str, tuple[str, int]]:
         """Where SMTP listens, by the name of the setting that says so."""
-        given = {"smtp": self.smtp, "smtp_submission": self.smtp_submission, "smtp_tls": self.smtp_tls}
+        names = ("smtp", "smtp_starttls", "smtp_submission", "smtp_tls")
+        given = {name: getattr(self, name) for name in names}
         return {name: split_address(where) for name, where in given.items() if where not in (None, "off")}
 
     @property

@@ -8,7 +8,7 @@ from pillarbox.errors import SettingsError
 from pillarbox.model.proxies import TrustedProxies, parse_network
 from pillarbox.settings import load
 
-PROXIES = TrustedProxies([parse_network(one) for one in ("10.0.0.0/8", "2001:db8::/32", "127.0.0.1")])
+PROXIES = TrustedProxies(tuple(map(parse_network, ("10.0.0.0/8", "2001:db8::/32", "127.0.0.1"))))
 
 
 @pytest.mark.parametrize(

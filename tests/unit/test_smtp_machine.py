@@ -284,6 +284,34 @@ def test_logging_in(dialogue: list[bytes]) -> None:
     assert session.mails[0].protocol == "ESMTPSA"
 
 
+def test_a_login_without_tls_in_development() -> None:
+    session = Session(permit=Open(), plain_login=True)
+    offers = lines(session.feed(b"EHLO x\r\n"))
+    assert "AUTH PLAIN LOGIN" in offers
+    assert "STARTTLS" not in offers
+    session.feed(mail())  # none is needed
+    session.feed(b"MAIL FROM:<a@x.example>\r\n")
+    assert session.codes(b"AUTH PLAIN " + plain("\0me\0secret") + b"\r\n") == ["503 5.5.1"]  # not within a mail
+    session.feed(b"RSET\r\n")
+    assert session.codes(b"AUTH PLAIN " + plain("\0me\0wrong") + b"\r\n") == ["535 5.7.8"]
+    assert session.codes(b"AUTH PLAIN " + plain("\0me\0secret") + b"\r\n") == ["235 2.7.0"]
+    assert "AUTH PLAIN LOGIN" not in lines(session.feed(b"EHLO x\r\n"))
+    session.feed(mail())
+    assert [one.protocol for one in session.mails] == ["ESMTP", "ESMTPA"]
+
+
+def test_starttls_in_development_takes_logins_over_tls_only() -> None:
+    session = Session(permit=Open(), starttls=True)
+    offers = lines(session.feed(b"EHLO x\r\n"))
+    assert "STARTTLS" in offers
+    assert "AUTH PLAIN LOGIN" not in offers
+    assert session.codes(b"AUTH PLAIN " + plain("\0me\0secret") + b"\r\n") == ["538 5.7.11"]
+    session.feed(b"STARTTLS\r\n")
+    session.machine.secured()
+    assert "AUTH PLAIN LOGIN" in lines(session.feed(b"EHLO x\r\n"))
+    assert session.codes(b"AUTH PLAIN " + plain("\0me\0secret") + b"\r\n") == ["235 2.7.0"]
+
+
 def test_the_prompts_of_login() -> None:
     session = secure()
     assert session.feed(b"AUTH LOGIN\r\n") == b"334 VXNlcm5hbWU6\r\n"

@@ -84,6 +84,10 @@ class Doorkeeper:
         name = username if access.is_login(username, password) else None
         return await self._enter("login", self._logins, peer, name, password, (username, password))
 
+    async def knows_login(self, username: str) -> bool:
+        """Whether a login ever had this user name, in force or not. For development: it tells strangers who exists."""
+        return access.is_username(username) and await access.has_login(self._database, username)
+
     async def by_session(self, token: str, peer: str) -> Principal:
         """Which administrator's session this is; raises Unauthorized, Throttled or StoreError."""
         name = access.digest(token).hex() if admins.is_session(token) else None

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from pillarbox.model.provider import Provider
 
 KEYLESS = "every process on this machine, a proxy included, has full access without a key (--require-key)"
-LISTENERS = {"smtp": "no login needed", "smtp_submission": "STARTTLS and login", "smtp_tls": "TLS and login"}
+LISTENERS = {
+    "smtp": "any login or none",
+    "smtp_starttls": "STARTTLS, any login or none",
+    "smtp_submission": "STARTTLS and login",
+    "smtp_tls": "TLS and login",
+}
 
 
 def told(app: App, roles: Sequence[str], places: Mapping[str, str]) -> None:
@@ -62,6 +67,7 @@ def banner(app: App, found: list[Provider], key: Path | None, demo: Demo | None,
             *_shown(places),
             ("database", place_of(settings)),
             ("data", _data(settings) if embedded else None),
+            ("smtp ca", _ca_file(settings)),
             ("access", KEYLESS if app.keyless else None),
             ("key", f"in {key}" if key else None),
             ("provider", _describe(using)),
@@ -82,6 +88,15 @@ def _data(settings: Settings) -> str:
 def _program() -> str:
     """How to call this program from here: it may stand in a virtual environment that is not on the path."""
     return "pillarbox" if shutil.which("pillarbox") else os.path.relpath(sys.argv[0])
+
+
+def _ca_file(settings: Settings) -> str | None:
+    """What clients of smtp_starttls have to trust, where the certificate is one that we made."""
+    if "smtp_starttls" not in settings.smtp_addresses or settings.smtp_certificate is not None:
+        return None
+    from pillarbox.accept.smtp import development_certificate  # only here: it takes long to import
+
+    return str(development_certificate.paths_in(settings.data_dir).ca.resolve())
 
 
 def _describe(provider: Provider | None) -> str:

@@ -37,6 +37,7 @@ from pillarbox.telemetry import logs
 SMTP = tuple(
     setting(name, "--" + name.replace("_", "-"), "HOST:PORT") for name in ("smtp", "smtp_submission", "smtp_tls")
 )
+STARTTLS = setting("smtp_starttls", "--smtp-starttls", "PORT")
 # The usual port of programs that catch mail in development.
 DEVELOPMENT_SMTP = "127.0.0.1:1025"
 ROLES = ("api", "smtp", "worker", "collector")
@@ -50,7 +51,7 @@ async def serve_http(app: App, stop: asyncio.Event, ready: Callable[[str], None]
 
 
 def register(root: typer.Typer) -> None:
-    command(root, "up", HTTP, *SMTP, CONCURRENCY, TEMPLATE_DIRS, json=False)(up)
+    command(root, "up", HTTP, *SMTP, STARTTLS, CONCURRENCY, TEMPLATE_DIRS, json=False)(up)
     command(root, "serve", HTTP, *SMTP, CONCURRENCY, TEMPLATE_DIRS, json=False)(serve)
     command(root, "worker", HTTP, CONCURRENCY, json=False)(worker)
 
@@ -82,8 +83,9 @@ async def up(
     still waits is there next time.
 
     With its own PostgreSQL every process on this machine has full access to the HTTP API without a key, and
-    hands mail over by SMTP on 127.0.0.1:1025 without a login. To Pillarbox a proxy on this machine is such a
-    process, and so is everybody who comes through it: use --require-key before you put one in front, or `serve`.
+    hands mail over by SMTP on 127.0.0.1:1025, without TLS and with any login or none. To Pillarbox a proxy on
+    this machine is such a process, and so is everybody who comes through it: use --require-key before you put
+    one in front, or `serve`.
 
     While no other provider was ever configured, mails are captured for reading. From then on they leave, or wait
     visibly while none can be used; --capture-all captures them all the same, in this process.
@@ -98,6 +100,7 @@ async def up(
       pillarbox up --capture-all
       pillarbox up --demo --data /tmp/demo
       pillarbox up --require-key
+      pillarbox up --smtp-starttls 2525     for applications that insist on STARTTLS
       pillarbox up --data /tmp/second --http 127.0.0.1:8026 --smtp 127.0.0.1:1026
       PILLARBOX_DATABASE_URL=postgresql://mail@db.example/mail pillarbox up
     """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -34,17 +35,21 @@ def parse_address(text: str) -> Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
+@lru_cache(maxsize=1024)  # few peers connect often, and parsing an address costs more than a request may
+def _is_within(peer: str, networks: tuple[Network, ...]) -> bool:
+    address = parse_address(peer)
+    return address is not None and any(address in network for network in networks)
+
+
+@dataclass(frozen=True, slots=True)
 class TrustedProxies:
     """The networks in which every address is a proxy of this installation."""
 
-    def __init__(self, networks: Sequence[Network]) -> None:
-        self._networks = tuple(networks)
-        self.trusts = lru_cache(maxsize=1024)(self._trusts)
+    networks: tuple[Network, ...] = ()
 
-    def _trusts(self, peer: str) -> bool:
+    def trusts(self, peer: str) -> bool:
         """Whether the address belongs to a trusted proxy."""
-        address = parse_address(peer)
-        return address is not None and any(address in network for network in self._networks)
+        return bool(self.networks) and _is_within(peer, self.networks)
 
     def client(self, peer: str, x_forwarded_for: Sequence[str], forwarded: Sequence[str]) -> str:
         """The address of the client behind `peer`; `peer` itself unless it is trusted and says who that is.

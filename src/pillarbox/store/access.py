@@ -83,6 +83,11 @@ def prefix_of(token: str) -> str | None:
     return found[1] if found else None
 
 
+def is_username(username: str) -> bool:
+    """Whether it has the form of user names that we hand out."""
+    return bool(_username(username))
+
+
 def is_login(username: str, password: str) -> bool:
     """Whether both have the form of what we hand out."""
     return bool(_username(username) and _password(password))
@@ -106,6 +111,11 @@ async def find_logins(database: Database, logins: Sequence[tuple[str, str]]) -> 
     above = await _above(database, rows)
     by_name = {row["username"]: row for row in rows}
     return [_admit("login", by_name.get(username), password, above) for username, password in logins]
+
+
+async def has_login(database: Database, username: str) -> bool:
+    """Whether there is or was a login with this user name."""
+    return bool(await database.fetchval(QUERIES["has_login"], username))
 
 
 async def _above(database: Database, rows: Sequence[asyncpg.Record]) -> dict[int, list[Grant]]:

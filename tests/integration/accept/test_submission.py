@@ -208,12 +208,37 @@ async def test_never_an_open_relay(database_url: str, database: Database, ca: Ce
         async with connected(one.ports["smtp_tls"], tls=ca.client_context()) as client:
             assert (await client.mail())[:9] == "530 5.7.0"
     assert await count(database) == 0
-    with pytest.raises(SettingsError, match="without a login"):
-        async with installed(database_url, smtp="0.0.0.0:0"):
-            pass
+    for name in ("smtp", "smtp_starttls"):
+        with pytest.raises(SettingsError, match="without a login"):
+            async with installed(database_url, **{name: "0.0.0.0:0"}):
+                pass
     with pytest.raises(SettingsError, match="for development"):
         async with installed(database_url, development="off"):
             pass
+    with pytest.raises(SettingsError, match=r"smtp_starttls is .* for development"):
+        async with installed(database_url, development="off", smtp="off", smtp_starttls="0"):
+            pass
+
+
+async def test_any_login_in_development_but_no_wrong_password(database_url: str, database: Database) -> None:
+    facts, password = await access.add_login(database, "default", "printer")
+    old, _ = await access.add_login(database, "default", "old")
+    await access.revoke_login(database, old.id)
+    unknown = (b"app@corp.example", b"x@default", b"", "ünknown\x01".encode(), b"x" * 2000)
+    async with installed(database_url, auth_failures_per_minute=2) as one:
+
+        async def log_in(username: bytes, password: bytes) -> str:
+            async with connected(one.ports["smtp"]) as client:
+                plain = b64encode(b"\0" + username + b"\0" + password)
+                return (await client.say(b"AUTH PLAIN " + plain + b"\r\n"))[:9]
+
+        for username in unknown * 5:  # and is never throttled: an application logs in for each mail
+            assert await log_in(username, b"secret") == "235 2.7.0"
+        known = facts.username.encode()
+        assert await log_in(known, password.reveal().encode()) == "235 2.7.0"
+        assert await log_in(old.username.encode(), b"wrong") == "535 5.7.8"
+        wrong = password.reveal()[::-1].encode()
+        assert [await log_in(known, wrong) for _ in range(3)] == ["535 5.7.8", "535 5.7.8", "454 4.7.0"]
 
 
 async def test_sender_and_recipient_domains(database_url: str, database: Database, ca: CertificateAuthority) -> None:

@@ -1,4 +1,4 @@
-"""Clients that people use, against `pillarbox up` as a process: swaks, curl, nodemailer, smtplib."""
+"""Clients that people use, against `pillarbox up` as a process: swaks, curl, nodemailer, smtplib, Django."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 import re
 import shutil
 import smtplib
+import ssl
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from email.message import EmailMessage
@@ -16,7 +18,7 @@ import pytest
 
 from pillarbox.testing.certificates import CertificateAuthority, make_ca
 from tests import PATIENCE
-from tests.integration.cli.cli_helpers import Cli, process
+from tests.integration.cli.cli_helpers import Cli, Process, process
 
 NODE = Path(__file__).parents[3] / ".cache" / "node" / "node_modules"
 
@@ -30,6 +32,7 @@ class Door:
     ports: dict[str, int]
     username: str
     password: str
+    process: Process
 
     def stored(self) -> list[tuple[str, str, list[str]]]:
         return self.cli.sql(
@@ -42,7 +45,8 @@ class Door:
 def door(database_url: str, tmp_path: Path) -> Iterator[Door]:
     ca, cli = make_ca(tmp_path), Cli(database_url)
     issued = ca.issue()
-    made = cli.json("smtp-login", "add", "--tenant", "default", "--name", "printer")
+    cli("tenant", "add", "shop")
+    made = cli.json("smtp-login", "add", "--tenant", "shop", "--name", "printer")
     listeners = [f"--{name}=127.0.0.1:0" for name in ("smtp", "smtp-submission", "smtp-tls")]
     env = {
         "PILLARBOX_DATABASE_URL": database_url,
@@ -54,7 +58,7 @@ def door(database_url: str, tmp_path: Path) -> Iterator[Door]:
     with process("up", "--http", "127.0.0.1:0", *listeners, env=env) as serving:
         printed = serving.wait_for("Ctrl-C")
         ports = {name: int(port) for name, port in re.findall(r"(smtp\w*) +127\.0\.0\.1:(\d+)", printed)}
-        yield Door(cli, ca, ports, made["username"], made["password"])
+        yield Door(cli, ca, ports, made["username"], made["password"], serving)
         serving.signal()
         assert serving.end() == 0
         assert "Traceback" not in serving.output
@@ -145,3 +149,109 @@ def test_nodemailer(door: Door) -> None:
     ]
     run("node", "-e", NODEMAILER, str(NODE / "nodemailer"), json.dumps(settings))
     assert door.stored() == [("a@x.example", "Grüße", ["b@y.example", "c@y.example"])] * 9
+
+
+# --- applications with credentials, unchanged, in development: without TLS, with a login that nobody made
+
+
+def tenants_of(cli: Cli) -> list[str]:
+    """The tenant of each mail, in order."""
+    rows = cli.sql(
+        "SELECT t.name FROM pillarbox.messages m JOIN pillarbox.tenants t ON t.id = m.tenant_id ORDER BY m.id"
+    )
+    return [name for (name,) in rows]
+
+
+def check_credentials(door: Door, mails: int) -> None:
+    """Of as many mails with unknown as with known credentials, and a line in the log about the former."""
+    assert tenants_of(door.cli) == ["default"] * mails + ["shop"] * mails
+    log = door.process.output
+    assert log.count("a login that is not known here was accepted") == 1
+    for secret in ("app@corp.example", "hunter2", door.password):
+        assert secret not in log
+
+
+CREDENTIALS = ("app@corp.example", "hunter2")
+
+
+def test_smtplib_with_credentials_in_development(door: Door) -> None:
+    message = EmailMessage()
+    message["From"], message["To"], message["Subject"] = "a@x.example", "b@y.example", "hello"
+    for credentials in (CREDENTIALS, (door.username, door.password)):
+        for mechanism in ("auth_plain", "auth_login"):
+            with smtplib.SMTP("127.0.0.1", door.ports["smtp"]) as client:
+                client.ehlo()
+                assert client.has_extn("auth")
+                assert not client.has_extn("starttls")
+                client.user, client.password = credentials
+                client.auth(mechanism.removeprefix("auth_").upper(), getattr(client, mechanism))
+                client.send_message(message)
+    with smtplib.SMTP("127.0.0.1", door.ports["smtp"]) as client, pytest.raises(smtplib.SMTPAuthenticationError) as no:
+        client.login(door.username, "hunter2")  # a known name: its mail must not go to another tenant
+    assert no.value.smtp_code == 535
+    check_credentials(door, 2)
+
+
+DJANGO = """
+import sys
+from django.conf import settings
+settings.configure(EMAIL_HOST="127.0.0.1", EMAIL_PORT=int(sys.argv[1]), EMAIL_HOST_USER=sys.argv[2],
+                   EMAIL_HOST_PASSWORD=sys.argv[3])
+from django.core.mail import send_mail
+assert send_mail("hello", "text", "a@x.example", ["b@y.example"]) == 1
+"""
+
+
+def test_django_with_credentials_in_development(door: Door) -> None:
+    for credentials in (CREDENTIALS, (door.username, door.password)):
+        run(sys.executable, "-c", DJANGO, str(door.ports["smtp"]), *credentials)
+    check_credentials(door, 1)
+
+
+def test_swaks_with_credentials_in_development(door: Door) -> None:
+    common = ("swaks", "--from", "a@x.example", "--to", "b@y.example", "--server", "127.0.0.1",
+              "--port", str(door.ports["smtp"]))  # fmt: skip
+    for username, password in (CREDENTIALS, (door.username, door.password)):
+        for mechanism in ("PLAIN", "LOGIN"):
+            run(*common, "--auth", mechanism, "--auth-user", username, "--auth-password", password)
+    check_credentials(door, 2)
+
+
+def test_nodemailer_with_credentials_in_development(door: Door) -> None:
+    if not (NODE / "nodemailer").exists():
+        pytest.skip("nodemailer is not installed: tests/packages does that")
+    settings = [
+        {"host": "127.0.0.1", "port": door.ports["smtp"], "auth": {"user": username, "pass": password}}
+        for username, password in (CREDENTIALS, (door.username, door.password))
+    ]
+    run("node", "-e", NODEMAILER, str(NODE / "nodemailer"), json.dumps(settings))
+    check_credentials(door, 3)
+
+
+def test_applications_that_insist_on_starttls_in_development(database_url: str, tmp_path: Path) -> None:
+    """The certificate is made once; its CA is what the banner says."""
+    env = {"PILLARBOX_DATABASE_URL": database_url, "PILLARBOX_DEVELOPMENT": "on", "PILLARBOX_WORKER_ENABLED": "false"}
+    options = ("--http", "127.0.0.1:0", "--smtp-starttls", "0", "--data", str(tmp_path / "data"))
+    authorities = set()
+    for _ in range(2):
+        with process("up", *options, env=env) as up:
+            printed = up.wait_for("Ctrl-C")
+            ca = Path(re.search(r"smtp ca +(\S+)", printed)[1])  # type: ignore[index]
+            port = int(re.search(r"smtp_starttls +127\.0\.0\.1:(\d+)", printed)[1])  # type: ignore[index]
+            authorities.add(ca.read_text())
+            with smtplib.SMTP("127.0.0.1", port) as client:
+                client.ehlo("x")
+                assert not client.has_extn("auth")  # over TLS only
+                client.starttls(context=ssl.create_default_context(cafile=str(ca)))
+                client.login(*CREDENTIALS)
+                client.sendmail("a@x.example", "b@y.example", "Subject: x\r\n\r\nhello\r\n")
+            with smtplib.SMTP("127.0.0.1", port) as client, pytest.raises(ssl.SSLCertVerificationError):
+                client.starttls(context=ssl.create_default_context())
+            if (NODE / "nodemailer").exists():
+                auth = dict(zip(("user", "pass"), CREDENTIALS, strict=True))
+                insisting = {"host": "localhost", "port": port, "requireTLS": True, "auth": auth}
+                settings = [insisting | {"tls": {"ca": ca.read_text()}}]
+                run("node", "-e", NODEMAILER, str(NODE / "nodemailer"), json.dumps(settings))
+    assert len(authorities) == 1
+    assert set(tenants_of(Cli(database_url))) == {"default"}
+    assert (tmp_path / "data" / "smtp-starttls" / "server.pem").stat().st_mode & 0o077 == 0

@@ -43,7 +43,7 @@ def _offers(machine: Machine) -> list[str]:
     offers = [f"SIZE {machine.most_octets}", "PIPELINING", "8BITMIME", "SMTPUTF8"]
     if machine.starttls and not machine.secure:
         offers.append("STARTTLS")
-    if machine.secure and machine.permit is None:
+    if machine.takes_passwords:
         offers.append("AUTH " + " ".join(name.decode() for name in MECHANISMS))
     return [*offers, "ENHANCEDSTATUSCODES"]
 
@@ -155,12 +155,11 @@ def starttls(machine: Machine, argument: bytes) -> None:
 def auth(machine: Machine, argument: bytes) -> None:
     if machine.greeted_as is None:
         machine.refuse(replies.NO_GREETING)
-    elif machine.opening is not None:
-        machine.refuse(replies.NO_LOGIN_NEEDED)
-    elif not machine.secure:
-        machine.refuse(replies.AUTH_NEEDS_TLS)
-    elif machine.permit is not None:
+    elif machine.logged_in or machine.sender is not None:  # not within a mail: RFC 4954 4
         machine.refuse(replies.BAD_SEQUENCE)
+    elif not machine.takes_passwords:
+        is_needless = machine.opening is not None and not machine.starttls
+        machine.refuse(replies.NO_LOGIN_NEEDED if is_needless else replies.AUTH_NEEDS_TLS)
     else:
         mechanism, _, initial = argument.strip().partition(b" ")
         exchange = MECHANISMS.get(mechanism.upper())

@@ -154,8 +154,9 @@ class Connection(asyncio.Protocol):
         self._go_on(actions)
 
     async def _log_in(self, asked: Authenticate) -> None:
+        log_in = self._listener.log_in or self._server.submission.log_in
         try:
-            permit = await self._server.submission.log_in(asked.username, asked.password, self.peer)
+            permit = await log_in(asked.username, asked.password, self.peer)
         except Exception as error:
             self._listener.login_failed()
             actions = self._machine.failed(refuse_login(error))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,12 +13,18 @@ if TYPE_CHECKING:
     from prometheus_client import Counter, Gauge
 
     from pillarbox.accept.smtp.rules import Permit
+    from pillarbox.model.secret import Secret
     from pillarbox.telemetry.metrics import Metrics
+
+LogIn = Callable[[str, "Secret", str], Awaitable["Permit"]]  # by user name, password and the peer's address
 
 
 @dataclass(slots=True)
 class Listener:
-    """A place to connect to. `opening` gives the permit of who has not logged in: None where one must."""
+    """A place to connect to. `opening` gives the permit of who has not logged in: None where one must.
+
+    `log_in` checks logins in another way than the server's submission does; `plain_login` takes them without TLS.
+    """
 
     name: str  # the setting that says where
     address: tuple[str, int]
@@ -26,6 +32,8 @@ class Listener:
     opening: Callable[[], Permit | None] = lambda: None
     starttls: bool = False
     implicit_tls: bool = False
+    plain_login: bool = False
+    log_in: LogIn | None = None
     socket: socket.socket | None = None
     accepted: Callable[[float], None] = field(init=False)  # a mail, in so many seconds
     _sessions: Counter = field(init=False)

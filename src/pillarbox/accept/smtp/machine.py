@@ -22,7 +22,10 @@ _CR = 13
 
 
 class Machine:
-    """A session. `starttls`: TLS can be begun; `secure`: it has been. Without a permit one must log in, over TLS."""
+    """A session. `starttls`: TLS can be begun; `secure`: it has been. Without a permit one must log in, over TLS.
+
+    With one, a client may log in all the same. `plain_login`: also without TLS, for loopback listeners of development.
+    """
 
     def __init__(
         self,
@@ -32,6 +35,7 @@ class Machine:
         *,
         starttls: bool = False,
         secure: bool = False,
+        plain_login: bool = False,
         room: Room | None = None,
         on_refusal: Callable[[bytes, bool], None] = lambda reply, whole_mail: None,
     ) -> None:
@@ -40,6 +44,8 @@ class Machine:
         self.permit = self.opening = permit
         self.starttls = starttls
         self.secure = secure
+        self.plain_login = plain_login
+        self.logged_in = False
         self.greeted_as: str | None = None
         self.extended = False
         self.sender: str | None = None
@@ -103,6 +109,7 @@ class Machine:
         if not self.waiting:
             return []
         self.permit = permit
+        self.logged_in = True
         self.say(replies.LOGGED_IN)
         return self._go_on()
 
@@ -122,6 +129,7 @@ class Machine:
         """TLS is there: what was said before is forgotten (RFC 3207 4.2)."""
         self.secure = True
         self.permit = self.opening
+        self.logged_in = False
         self.greeted_as = None
         self._rest = b""
         self._step = Machine._command
@@ -143,6 +151,11 @@ class Machine:
         self._step = Machine._ignore
 
     # --- what commands call
+
+    @property
+    def takes_passwords(self) -> bool:
+        """Whether a client may log in now."""
+        return (self.secure or self.plain_login) and not self.logged_in
 
     @property
     def most_octets(self) -> int:
@@ -341,7 +354,7 @@ class Machine:
         assert self.sender is not None
         protocol = "UTF8SMTP" if self.utf8 else "ESMTP" if self.extended else "SMTP"
         if self.extended:
-            protocol += ("S" if self.secure else "") + ("A" if self.opening is None else "")
+            protocol += ("S" if self.secure else "") + ("A" if self.logged_in else "")
         return Envelope(self.sender, self.recipients, content, protocol, self.greeted_as or "unknown")
 
 

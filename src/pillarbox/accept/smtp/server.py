@@ -62,7 +62,7 @@ class Crowd:
     connections: int = 1000
     per_peer: int = 200  # not for trusted proxies, behind which are many
     octets: int = 256 * 2**20
-    proxies: TrustedProxies = field(default_factory=lambda: TrustedProxies(()))
+    proxies: TrustedProxies = field(default_factory=TrustedProxies)
 
 
 class Server:
@@ -187,7 +187,7 @@ class Server:
     def new_machine(self, listener: Listener) -> Machine:
         return Machine(
             self._name, self._limits, listener.opening(), starttls=listener.starttls, secure=listener.implicit_tls,
-            room=self._room, on_refusal=listener.refused,
+            plain_login=listener.plain_login, room=self._room, on_refusal=listener.refused,
         )  # fmt: skip
 
     def admit(self, peer: str, listener: Listener) -> bool:

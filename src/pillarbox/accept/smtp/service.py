@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pillarbox.settings import Settings
     from pillarbox.telemetry.metrics import Metrics
 
+# Listeners that need no login, and accept any: on loopback addresses, in `up`.
+DEVELOPMENT = frozenset({"smtp", "smtp_starttls"})
 Ready = Callable[[Mapping[str, str]], None]
 
 
@@ -76,26 +78,40 @@ class SmtpService:
 
     def _certificate(self) -> Certificate | None:
         chain, key = self._settings.smtp_certificate, self._settings.smtp_private_key
+        if chain is None and "smtp_starttls" in self._settings.smtp_addresses:
+            from pillarbox.accept.smtp import development_certificate  # only here: it takes long to import
+
+            host, _ = self._settings.smtp_addresses["smtp_starttls"]
+            chain = development_certificate.load_or_create(self._settings.data_dir, host).server
         return Certificate(chain, key) if chain else None
 
     async def _listener(self, name: str, host: str, port: int) -> Listener:
-        if name != "smtp":
+        if name not in DEVELOPMENT:
             tls = name == "smtp_tls"
             return Listener(name, (host, port), self._metrics, starttls=not tls, implicit_tls=tls)
         where = show_address(host, port)
         if not is_loopback(host):
             raise SettingsError(
-                f"smtp is {where}, where others could send mail without a login: name a loopback address,"
+                f"{name} is {where}, where others could send mail without a login: name a loopback address,"
                 " or use smtp_submission or smtp_tls"
             )
         try:
             permit = await self._door.development()
         except Unauthorized:
             raise SettingsError(
-                f"smtp is {where}, but mail without a login is for development, with `pillarbox up`:"
+                f"{name} is {where}, but mail without a login is for development, with `pillarbox up`:"
                 " use smtp_submission or smtp_tls"
             ) from None
-        return Listener(name, (host, port), self._metrics, lambda: permit)
+        starttls = name == "smtp_starttls"
+        return Listener(
+            name,
+            (host, port),
+            self._metrics,
+            lambda: permit,
+            starttls=starttls,
+            plain_login=not starttls,  # clients that find STARTTLS use it, and would not trust the certificate
+            log_in=self._door.log_in_to_development,
+        )
 
 
 def limits_of(settings: Settings) -> Limits:

@@ -15,6 +15,7 @@ from pillarbox.accept.smtp.replies import reply
 from pillarbox.errors import InvalidMail, PillarboxError
 from pillarbox.model import access
 from pillarbox.model.access import Principal, Scope, require
+from pillarbox.telemetry import logs
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pillarbox.accept.smtp.rules import Permit as AnyPermit
     from pillarbox.model.secret import Secret
 
+log = logs.get("pillarbox.smtp")
 # Seconds after which a permit is asked for anew before the next mail: so soon a revoked login ends, in a session, too.
 FRESH = 1.0
 _NO_RECIPIENT = reply(550, "5.7.1", "the login may not send to this domain")
@@ -84,6 +86,7 @@ class FrontDoor:
         self._intake = intake
         self._limits = limits
         self._name = name
+        self._accepted_unknown = False  # and logged: once, since an application logs in for each mail
 
     async def development(self) -> Permit:
         """The permit of everybody on this machine; Unauthorized where this is no installation for development."""
@@ -95,6 +98,19 @@ class FrontDoor:
             return await self._doorkeeper.by_login(username, password.reveal(), peer)
 
         return Permit(await find(), self._limits, find)
+
+    async def log_in_to_development(self, username: str, password: Secret, peer: str) -> Permit:
+        """A login of ours selects its tenant, and needs its password; any other is accepted as everybody here is.
+
+        A known user name with a wrong password is refused: its mail would silently belong to another tenant.
+        """
+        if await self._doorkeeper.knows_login(username):
+            return await self.log_in(username, password, peer)
+        permit = await self.development()
+        if not self._accepted_unknown:
+            self._accepted_unknown = True
+            log.info("a login that is not known here was accepted, as all are in development", tenant="default")
+        return permit
 
     async def submit(self, permit: AnyPermit, envelope: Envelope, peer: str) -> UUID:
         """Store the mail; returns its id once it is committed."""

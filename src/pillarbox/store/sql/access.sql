@@ -17,6 +17,10 @@ SELECT t.id, t.name, t.created_at, t.default_sender, t.default_class, t.order_mo
 FROM pillarbox.smtp_logins l JOIN pillarbox.tenants t ON t.id = l.tenant_id
 WHERE l.username = ANY ($1::text[]) AND l.revoked_at IS NULL AND (l.expires_at IS NULL OR l.expires_at > now())
 
+-- name: has_login
+-- Whether a login has or had this user name ($1). For development alone: the index knows those in force, the table is small.
+SELECT EXISTS (SELECT FROM pillarbox.smtp_logins WHERE username = $1)
+
 -- name: note_keys
 -- Note that keys were used now, to the minute. Whoever is noted by another at this moment is left to it.
 UPDATE pillarbox.api_keys SET last_used_at = now() WHERE id IN (
