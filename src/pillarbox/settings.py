@@ -132,7 +132,7 @@ class Settings:
         "auto: readable on a terminal, JSON elsewhere")
     log_level: str = setting("info", one_of("debug", "info", "warning", "error"),
         "The least important log lines shown.",
-        "info tells every mail's story in one line per attempt")
+        "info tells every mail's story in one line per attempt; of `up`, a summary every ten seconds unless --verbose")
     secret_keys: tuple[Secret, ...] = setting(None, KEYS,
         "Keys that seal provider secrets at rest; the first seals, all open.",
         "production sets its own, away from the database", unset="made by `up` in data_dir", secret=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Mapping
 
 from pillarbox.errors import SettingsError
 
@@ -33,3 +34,15 @@ def listen(host: str, port: int, setting: str) -> socket.socket:
         reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be listened on ({error.strerror})"
         raise SettingsError(f"{where} {reason}: choose another with {option} HOST:PORT") from None
     return listener
+
+
+def check_free(addresses: Mapping[str, tuple[str, int]]) -> None:
+    """Raise an error that names every address, by its setting, that cannot be listened on, before anything starts."""
+    problems = []
+    for setting, (host, port) in addresses.items():
+        try:
+            listen(host, port, setting).close()
+        except SettingsError as error:
+            problems.append(str(error))
+    if problems:
+        raise SettingsError("\n".join(problems))

@@ -30,9 +30,12 @@ from pillarbox.cli.first_run import ensure_development_key, ensure_provider
 from pillarbox.cli.signals import foreground, stopping
 from pillarbox.errors import NotPossible, SettingsError, StoreError
 from pillarbox.lifecycle.keys import has_keys
+from pillarbox.loops import run_every
 from pillarbox.settings import Settings
+from pillarbox.sockets import check_free
 from pillarbox.store.opening import keep_embedded_running, patiently
 from pillarbox.telemetry import logs
+from pillarbox.telemetry.summary import LOOK_INTERVAL, Summary
 
 SMTP = tuple(
     setting(name, "--" + name.replace("_", "-"), "HOST:PORT") for name in ("smtp", "smtp_submission", "smtp_tls")
@@ -73,8 +76,17 @@ CaptureAll = Annotated[
 ]
 
 
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Log a line per mail; unless given, a summary every ten seconds.")
+]
+
+
 async def up(
-    given: Given, demo: WithDemo = False, require_key: RequireKey = False, capture_all: CaptureAll = False
+    given: Given,
+    demo: WithDemo = False,
+    require_key: RequireKey = False,
+    capture_all: CaptureAll = False,
+    verbose: Verbose = False,
 ) -> int:
     """Start everything: database, HTTP, SMTP and a worker, until Ctrl-C.
 
@@ -114,9 +126,11 @@ async def up(
     keyless = settings.is_development and not require_key
     if embedded and keyless and settings.smtp is None:
         settings = replace(settings, smtp=DEVELOPMENT_SMTP)
+    logs.summarise_mails(not verbose)
     stop, running = asyncio.Event(), False
     try:
         with foreground(), stopping(stop), _sole(settings.data_dir, embedded):
+            _check_ports(settings)
             if embedded:
                 output.note(f"starting PostgreSQL in {settings.data_dir / 'postgres'}")
             patient = None if embedded else stop
@@ -148,7 +162,17 @@ async def _run_all(app: App, stop: asyncio.Event, demo: bool) -> None:
         more = [*([work] if settings.worker_enabled else []), *([collect] if has_keys(settings) else [])]
         more += [shown.run] if shown else []
         more += [_keep_postgres_running] if settings.database_url is None else []
-        await run_together(app, stop, *doors, tend, *more)
+        summary = Summary(app.metrics)
+        more.append(lambda app, stop: run_every("summary", LOOK_INTERVAL, summary.look, stop))
+        try:
+            await run_together(app, stop, *doors, tend, *more)
+        finally:
+            summary.tell()
+
+
+def _check_ports(settings: Settings, *, http: bool = True, smtp: bool = True) -> None:
+    """Report ports in use before anything starts."""
+    check_free(({"http": settings.http_address} if http else {}) | (settings.smtp_addresses if smtp else {}))
 
 
 async def _keep_postgres_running(app: App, stop: asyncio.Event) -> None:
@@ -180,6 +204,7 @@ async def serve(given: Given, roles: Roles = None) -> int:
       pillarbox serve --roles worker --concurrency 20
     """
     chosen = _chosen(given.settings, roles)
+    _check_ports(given.settings, http="api" in chosen, smtp="smtp" in chosen)
 
     def all_roles(app: App) -> list[Role]:
         doors = _doors(chosen, partial(told, app, chosen))
@@ -232,8 +257,11 @@ async def worker(given: Given) -> int:
       pillarbox worker --http 127.0.0.1:9100     with /metrics, /healthz and /readyz
     """
 
-    def roles(app: App) -> list[Role]:  # a worker needs no port unless asked for
-        return [work, tend, *([serve_http] if given.settings.sources.get("http") == "flag" else [])]
+    with_http = given.settings.sources.get("http") == "flag"  # a worker needs no port unless asked for
+    _check_ports(given.settings, http=with_http, smtp=False)
+
+    def roles(app: App) -> list[Role]:
+        return [work, tend, *([serve_http] if with_http else [])]
 
     return await stay(given.settings, roles)
 

@@ -182,7 +182,7 @@ class Settler:
         """One log line and the metrics of one settled delivery."""
         outcome = settlement.outcome
         held = Key(settlement.message_id, settlement.n, settlement.claim) in settled
-        write = log.info if held and outcome.verdict is not Verdict.UNKNOWN else log.warning
+        write = log.mail if held and outcome.verdict is not Verdict.UNKNOWN else log.warning
         write(
             "attempt settled" if held else "claim was lost; outcome not settled",
             message=settlement.message_id,

@@ -203,7 +203,7 @@ class Collector:
         async with self._database.transaction() as connection:
             taken = await self._tokens.take(connection, wanted.limit, urgent_only=wanted.urgent_only)
             if taken:
-                log.info("processing rows", rows=len(taken), why=wanted.why)
+                log.mail("processing rows", rows=len(taken), why=wanted.why)
                 outcomes, problem = await self._settle(connection, taken)
         self._gather.collected(len(taken), wanted.urgent_only)
         if taken:

@@ -326,6 +326,15 @@ _ADDRESS_LIKE = re.compile(r"\S*@\S*")
 _sink = Sink("console", WARNING, lambda text: _ADDRESS_LIKE.sub("[redacted]", text))  # until configured
 
 
+_mail_level = INFO
+
+
+def summarise_mails(wanted: bool) -> None:
+    """Whether lines about single mails are for debugging only, because something else sums them up."""
+    global _mail_level
+    _mail_level = DEBUG if wanted else INFO
+
+
 class Log:
     """A named log. `exc=error` adds an error with its traceback; `bind` gives a log with more fields."""
 
@@ -345,6 +354,11 @@ class Log:
     def info(self, event: str, /, **fields: object) -> None:
         if _sink.level <= INFO:
             _sink.line(INFO, self.name, event, {**self._bound, **fields} if self._bound else fields)
+
+    def mail(self, event: str, /, **fields: object) -> None:
+        """A line about one mail: info, or debug where a summary tells of all mails together."""
+        if _sink.level <= _mail_level:
+            _sink.line(_mail_level, self.name, event, {**self._bound, **fields} if self._bound else fields)
 
     def warning(self, event: str, /, **fields: object) -> None:
         if _sink.level <= WARNING:

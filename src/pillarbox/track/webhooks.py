@@ -143,7 +143,7 @@ class Caller:
         settled = await self._settle(call, result)
         word = {CallState.DELIVERED: "delivered", CallState.WAITING: "retry", CallState.FAILED: "failed"}[result.state]
         self._metrics.webhook_calls.labels(word).inc()
-        write = log.debug if result.state is CallState.DELIVERED else log.info
+        write = log.debug if result.state is CallState.DELIVERED else log.mail
         write(
             "webhook call made" if settled.held else "webhook call made, but its claim was lost",
             call=call.id, endpoint=call.endpoint_id, kind=call.kind, result=word, status=result.status,

@@ -76,15 +76,21 @@ def test_up_serves_delivers_drains_and_continues(data: Path) -> None:
         assert "sent via capture" in sent
         with smtplib.SMTP("127.0.0.1", port_of(up, "smtp")) as client:
             client.sendmail("e@f.example", "g@h.example", "Subject: by SMTP\r\n\r\nhello\r\n")
-        up.wait_for("attempt settled", times=2)
+        up.wait_for('"event":"mails"')
         up.signal(signal.SIGINT)
         assert up.end() == 0
         assert "stopped" in up.output
+        assert "attempt settled" not in up.output
+        summaries = [json.loads(line) for line in up.output.splitlines() if '"event":"mails"' in line]
+        assert sum(line.get("sent", 0) for line in summaries) == 2
+        assert sum(line.get("accepted", 0) for line in summaries) == 1  # by SMTP; the other came by SQL
     assert not EmbeddedPostgres(data / "postgres").running()
-    with process("up", *options) as up:
+    with process("up", *options, "--verbose") as up:
         url_of(up)
+        run("send", "--data", str(data), "--from", "a@b.example", "--to", "i@j.example", "--wait")
+        up.wait_for("attempt settled")
         mails = json.loads(run("captured", "list", "--data", str(data), "--json"))
-        assert [mail["recipients"] for mail in mails] == [["g@h.example"], ["c@d.example"]]
+        assert [mail["recipients"] for mail in mails] == [["i@j.example"], ["g@h.example"], ["c@d.example"]]
         up.signal(signal.SIGTERM)
         assert up.end() == 0
 
@@ -121,6 +127,17 @@ def test_a_port_in_use_is_told(database_url: str) -> None:
             assert up.end() == 1
             assert f"error: {where} is in use: choose another with --http" in up.output
             assert "Traceback" not in up.output
+
+
+def test_ports_in_use_are_told_before_anything_starts(data: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        http, smtp = (f"127.0.0.1:{taken.getsockname()[1]}" for taken in (one, other))
+        with process("up", "--data", str(data), "--http", http, "--smtp", smtp) as up:
+            assert up.end() == 1
+            assert f"{http} is in use: choose another with --http HOST:PORT" in up.output
+            assert f"{smtp} is in use: choose another with --smtp HOST:PORT" in up.output
+            assert "starting PostgreSQL" not in up.output
+    assert not (data / "postgres").exists()
 
 
 @pytest.mark.parametrize("listener", ["smtp", "smtp-submission"])

@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
             actions = self._machine.failed(refuse_mail(error))
         else:
             self._listener.accepted(self._loop.time() - began)
-            log.info(
+            log.mail(
                 "accepted", message=message_id, listener=self._listener.name,
                 size=len(envelope.content), recipients=len(envelope.recipients),
             )  # fmt: skip
