@@ -275,8 +275,10 @@ def _choices(one: Any) -> str:
 
 
 def _named_choices(one: Any) -> str:
-    shown = str(getattr(one, "display_type", "") or "")
-    return shown.strip("<>[]") if shown else one.name.upper()
+    kind = one.type_descriptor
+    if kind.is_choice:
+        return "|".join(str(getattr(choice, "value", choice)) for choice in kind.choices)
+    return {int: "N", float: "NUMBER"}.get(kind.annotation, one.name.upper())
 
 
 def _help(one: Any) -> str:

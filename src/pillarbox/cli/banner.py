@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -18,8 +19,6 @@ from pillarbox.settings import DEFAULTS, Settings
 from pillarbox.store.opening import embedded_data, place_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pillarbox.cli.demo import Demo
     from pillarbox.model.provider import Provider
 
@@ -51,7 +50,7 @@ def banner(app: App, found: list[Provider], key: Path | None, demo: Demo | None,
     output.say(Text(f"Pillarbox {version('pillarbox')} is up", style="bold green"))
     again = [] if settings.data_dir == DEFAULTS["data_dir"] else ["--data", str(settings.data_dir)]
     send = [
-        _program(),
+        *_program(),
         "send",
         *(again if embedded else ()),
         "--from",
@@ -60,7 +59,7 @@ def banner(app: App, found: list[Provider], key: Path | None, demo: Demo | None,
         "you@example.com",
         "--wait",
     ]
-    read = [_program(), "captured", "list", *(again if embedded else ())]
+    read = [*_program(), "captured", "list", *(again if embedded else ())]
     using = next((one for one in found if one.enabled), None)
     output.pairs(
         [
@@ -85,9 +84,16 @@ def _data(settings: Settings) -> str:
     return str(directory) if postgres.parent == directory else f"{directory}, and PostgreSQL's in {postgres}"
 
 
-def _program() -> str:
+def _program() -> list[str]:
     """How to call this program from here: it may stand in a virtual environment that is not on the path."""
-    return "pillarbox" if shutil.which("pillarbox") else os.path.relpath(sys.argv[0])
+    if shutil.which("pillarbox"):
+        return ["pillarbox"]
+    program = Path(sys.argv[0])
+    if program.name != "__main__.py":
+        return [os.path.relpath(program)]
+    python = Path(sys.executable)
+    here = python.is_relative_to(Path.cwd())
+    return [os.path.relpath(python) if here else str(python), "-m", "pillarbox"]
 
 
 def _ca_file(settings: Settings) -> str | None:

@@ -17,6 +17,7 @@ import typer
 
 from pillarbox.app import App, open_app
 from pillarbox.cli import output
+from pillarbox.cli.flags import Command
 from pillarbox.errors import PillarboxError, SettingsError, StoreError
 from pillarbox.settings import SPECS, Settings, load
 from pillarbox.store.opening import place_of
@@ -116,7 +117,7 @@ def command(
             [*(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own), *shared]
         )
         call.__doc__ = function.__doc__
-        group.command(name)(call)
+        group.command(name, cls=Command)(call)
         return function
 
     return register
@@ -142,13 +143,11 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def guarded(run: Callable[[], int]) -> int:
     """Run, and turn what goes wrong into one line on stderr and an exit code; never a traceback."""
     try:
-        return run()
+        code = run()
+        sys.stdout.flush()  # now, when it can still be told what goes wrong
+        return code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:  # the reader had enough: `pillarbox queue list | head`
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except typer.Exit as exit:
         return exit.exit_code
     except (typer.Abort, typer.BadParameter):
@@ -156,7 +155,12 @@ def guarded(run: Callable[[], int]) -> int:
     except SystemExit:  # how rich meets a reader that had enough
         return 0
     except BaseException as error:
-        output.error(explain(first_of(error)))
+        first = first_of(error)
+        if isinstance(first, BrokenPipeError):  # the reader had enough: `pillarbox queue list | head`
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        output.error(explain(first))
         return 1
 
 

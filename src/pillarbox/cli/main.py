@@ -29,6 +29,7 @@ from pillarbox.cli import (
     tenant,
     webhook,
 )
+from pillarbox.cli.flags import apply_to_groups
 
 root = typer.Typer(
     name="pillarbox",
@@ -50,6 +51,7 @@ for module in (
     tenant, message_class, admin, key, smtp_login, keys, config, webhook, template,
 ):  # fmt: skip  # fmt: skip
     module.register(root)
+apply_to_groups(root)
 
 
 def _show_version(wanted: bool) -> None:

@@ -30,7 +30,6 @@ from pillarbox.cli.first_run import ensure_development_key, ensure_provider
 from pillarbox.cli.signals import foreground, stopping
 from pillarbox.errors import NotPossible, SettingsError, StoreError
 from pillarbox.lifecycle.keys import has_keys
-from pillarbox.loops import run_every
 from pillarbox.settings import Settings
 from pillarbox.sockets import check_free
 from pillarbox.store.opening import keep_embedded_running, patiently
@@ -163,7 +162,7 @@ async def _run_all(app: App, stop: asyncio.Event, demo: bool) -> None:
         more += [shown.run] if shown else []
         more += [_keep_postgres_running] if settings.database_url is None else []
         summary = Summary(app.metrics)
-        more.append(lambda app, stop: run_every("summary", LOOK_INTERVAL, summary.look, stop))
+        more.append(lambda app, stop: app.supervisor.run_every("summary", LOOK_INTERVAL, summary.look, stop))
         try:
             await run_together(app, stop, *doors, tend, *more)
         finally:

@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from pillarbox.errors import StoreError, WrongDatabase
+from asyncpg import ClientConfigurationError
+
+from pillarbox.errors import SettingsError, StoreError, WrongDatabase
 from pillarbox.loops import backoff, wait
 from pillarbox.setting_kinds import show_url
 from pillarbox.settings import Settings
@@ -65,7 +67,15 @@ async def _connect(settings: Settings, url: str) -> Database:
         return await Database.connect(
             url, least=settings.pool_min, most=settings.pool_max, statement_cache=settings.statement_cache
         )
+    except ValueError:  # its text may quote a part of the password
+        raise SettingsError(
+            f"the database URL cannot be read: {show_url(url)}\n"
+            "write postgresql://user:password@host:5432/name, with / as %2F, @ as %40, : as %3A, # as %23 and ? as %3F"
+            " in the password"
+        ) from None
     except StoreError as error:
+        if isinstance(error.__cause__, ClientConfigurationError):
+            raise SettingsError(f"the database URL is wrong: {show_url(url)}: {error.__cause__}") from None
         reason = str(error).removeprefix("PostgreSQL: ")
         raised = WrongDatabase if is_final(error) else StoreError
         raise raised(f"cannot connect to {show_url(url)}: {reason}", error.sqlstate) from error

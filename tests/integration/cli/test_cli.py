@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from email.message import EmailMessage
 from typing import Any
@@ -353,3 +356,50 @@ def test_without_any_database_it_says_what_to_do(cli: Cli, tmp_path: Any) -> Non
 
 def test_version(cli: Cli) -> None:
     assert cli("--version").out.startswith("pillarbox ")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:hunter2@[::1/mail",
+        "postgresql://me:hun/ter2@db.example/mail",
+        "postgresql://db.example:port/mail?password=hunter2",
+        "dbname=mail port=abc password=hunter2",
+        "postgresql://me:hunter2@db.example/mail?sslmode=sometimes",
+    ],
+)
+def test_a_wrong_database_url_is_told_without_its_password(url: str) -> None:
+    error = Cli(url)("queue", "stats", code=1).err
+    assert "the database URL" in error
+    assert "postgresql://" in error
+    assert "unexpected" not in error
+    assert "hun" not in error
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["config", "config --json", "keys generate", "--help", "class list", "class list --json", "queue stats --watch"],
+)
+def test_a_reader_that_has_enough_is_no_error(cli: Cli, command: str) -> None:
+    """As in `pillarbox queue list | head -1`."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "pillarbox", *command.split()],
+        env=os.environ | {"PILLARBOX_DATABASE_URL": cli.database_url},
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    os.close(write)
+    assert done.stderr == ""
+    assert done.returncode in (0, 1)
+
+
+def test_flags_are_shown_without_a_type(cli: Cli) -> None:
+    for arguments in (("send", "--help"), ("captured", "--help"), ("--help",)):
+        shown = cli(*arguments).out
+        assert "--help" in shown
+        assert "<bool>" not in shown
