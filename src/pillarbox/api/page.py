@@ -122,7 +122,7 @@ def _providers(numbers: Statistics) -> str:
     rows = [(one.name, one.kind, "in use" if one.enabled else "off") for one in numbers.providers]
     if not rows:
         return '<h2>Providers</h2><p class="dim">None yet: add one with <code>pillarbox provider add</code>.</p>'
-    return "<h2>Providers</h2>" + _table(("name", "kind", ""), rows)
+    return "<h2>Providers</h2>" + _table(("name", "kind", "state"), rows)
 
 
 def _tenants(numbers: Statistics) -> str:
@@ -132,10 +132,11 @@ def _tenants(numbers: Statistics) -> str:
 
 def _mails(mails: Sequence[Captured]) -> str:
     rows = "".join(
-        f'<tr><td class="n"><a href="/captured/{one.id}">{one.id}</a></td>'
-        f"<td>{escape(one.subject) or '(no subject)'}</td>"
-        f"<td>{escape(one.sender)}</td><td>{escape(', '.join(one.recipients))}</td>"
-        f'<td class="n">{one.at:%H:%M:%S}</td></tr>'
+        f'<tr><td class="n" data-head="no."><a href="/captured/{one.id}">{one.id}</a></td>'
+        f'<td data-head="subject">{escape(one.subject) or "(no subject)"}</td>'
+        f'<td data-head="from">{escape(one.sender)}</td>'
+        f'<td data-head="to">{escape(", ".join(one.recipients))}</td>'
+        f'<td class="n" data-head="UTC">{one.at:%H:%M:%S}</td></tr>'
         for one in mails
     )
     heads = '<tr><th class="n">no.</th><th>subject</th><th>from</th><th>to</th><th class="n">UTC</th></tr>'
@@ -143,8 +144,13 @@ def _mails(mails: Sequence[Captured]) -> str:
 
 
 def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    head = "".join(f"<th>{escape(one)}</th>" for one in heads)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    """A table; its cells carry their heads, which narrow screens show beside them."""
+    names = [escape(one) for one in heads]
+    head = "".join(f"<th>{name}</th>" for name in names)
+    body = ""
+    for row in rows:
+        cells = zip(names, row, strict=True)
+        body += "<tr>" + "".join(f'<td data-head="{name}">{escape(cell)}</td>' for name, cell in cells) + "</tr>"
     return f"<table><tr>{head}</tr>{body}</table>"
 
 
