@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pillarbox.cli import output
 from pillarbox.cli.command import Given, command, setting
-from pillarbox.store import catalog, lifecycle_schema, lineage
+from pillarbox.store import adoption, catalog, lifecycle_schema, lineage
 from pillarbox.store.lifecycle import Tokens
 from pillarbox.store.migrations import migrate as apply
 from pillarbox.store.opening import open_database
+
+if TYPE_CHECKING:
+    from pillarbox.settings import Settings
 
 LIFECYCLE_SCHEMA = setting("lifecycle_schema", "--lifecycle-schema", "NAME")
 # The migration since which the makers of keys are on record: what may exceed its maker is told once.
@@ -31,24 +34,41 @@ Parts = Annotated[
 ]
 
 
-async def migrate(given: Given, parts: Parts = None) -> None:
+Adopt = Annotated[
+    str | None,
+    typer.Option(
+        "--adopt",
+        metavar="SCHEMA",
+        show_default=False,
+        help="Take over the original collector's tables in this schema.",
+    ),
+]
+
+
+async def migrate(given: Given, parts: Parts = None, adopt: Adopt = None) -> None:
     """Bring the database's schema up to date. Safe to run at any time, and by several at once.
 
     With `--with lifecycle` it also makes the schema of accounts and tokens, from which activation, recovery and
     the other mails of an account's life leave. Once that is there, it is brought up to date without being named.
+
+    With `--adopt SCHEMA` the tables of the original collector (tetsuo/mailroom) in that schema become the tables of
+    accounts and tokens, where they are and with all their rows. Stop that collector first: they are locked meanwhile.
 
     \b
     Examples:
       pillarbox migrate --database-url postgresql://mail@db.example/mail
       pillarbox migrate --with lifecycle
       pillarbox migrate --with lifecycle --lifecycle-schema people
+      pillarbox migrate --with lifecycle --adopt public
       pillarbox migrate --json
     """
-    schema = given.settings.lifecycle_schema
+    schema = _adopted(given.settings, parts, adopt) if adopt else given.settings.lifecycle_schema
     for part in parts or []:
         if part not in PARTS:
             raise typer.BadParameter(f"{part!r}: give one of {', '.join(PARTS)}", param_hint="--with")
     lifecycle = lifecycle_schema.install if parts else lifecycle_schema.upgrade_if_installed
+    if adopt:
+        lifecycle = adoption.adopt
     lifecycle_schema.quoted(schema)  # a name that cannot be leaves nothing half done
     async with open_database(given.settings) as database, database.connection() as connection:
         applied = [("pillarbox", one) for one in await apply(connection)]
@@ -61,9 +81,23 @@ async def migrate(given: Given, parts: Parts = None) -> None:
         output.say(f"applied {one.version:04d} {one.name}" + (f" in {place}" if place != "pillarbox" else ""))
     if not applied:
         output.say("the schema is up to date")
+    if schema != given.settings.lifecycle_schema:
+        output.note(f"set PILLARBOX_LIFECYCLE_SCHEMA={schema} for every process of Pillarbox: accounts are there now")
     if exceeding:
         number = output.counted(len(exceeding), "credential")
         output.note(f"{number} may exceed the key that made it: see `pillarbox key list --exceeding`")
+
+
+def _adopted(settings: Settings, parts: list[str] | None, adopt: str) -> str:
+    """The schema that is taken over: it becomes `lifecycle_schema`."""
+    if not parts:
+        raise typer.BadParameter("needs --with lifecycle", param_hint="--adopt")
+    if "lifecycle_schema" in settings.sources and settings.lifecycle_schema != adopt:
+        said = (
+            f"{adopt!r}, but lifecycle_schema is {settings.lifecycle_schema!r}: give the same name, or leave that out"
+        )
+        raise typer.BadParameter(said, param_hint="--adopt")
+    return adopt
 
 
 async def grant(

@@ -74,19 +74,23 @@ class Series:
         async with connection.transaction():
             # Released at the end of the transaction, so it also works through a transaction pooler.
             await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
-            await connection.execute(
-                f"CREATE SCHEMA IF NOT EXISTS {self.schema};"
-                f"CREATE TABLE IF NOT EXISTS {self.schema}.migrations (version integer PRIMARY KEY, name text NOT NULL,"
-                " checksum text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"
-            )
+            await self.prepare(connection)
             done = await self._applied(connection)
             self._compare(done)
             steps = (one for one in self.available() if one.version not in done)
             step = next((one for one in steps if to is None or one.version <= to), None)
             if step is not None and not step.outside_transaction:
                 await connection.execute(step.sql.replace("{schema}", self.schema))
-                await self._record(connection, step)
+                await self.record(connection, step)
             return step
+
+    async def prepare(self, connection: asyncpg.Connection) -> None:
+        """Make the schema, and the table of what was applied in it, unless they are there."""
+        await connection.execute(
+            f"CREATE SCHEMA IF NOT EXISTS {self.schema};"
+            f"CREATE TABLE IF NOT EXISTS {self.schema}.migrations (version integer PRIMARY KEY, name text NOT NULL,"
+            " checksum text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"
+        )
 
     async def _apply_outside_transaction(self, connection: asyncpg.Connection, step: Migration) -> bool:
         """Apply a migration outside a transaction; returns false if another process did it meanwhile."""
@@ -94,10 +98,11 @@ class Series:
             if step.version in await self._applied(connection):
                 return False
             await concurrent.run(connection, step.sql.replace("{schema}", self.schema))
-            await self._record(connection, step)
+            await self.record(connection, step)
             return True
 
-    async def _record(self, connection: asyncpg.Connection, step: Migration) -> None:
+    async def record(self, connection: asyncpg.Connection, step: Migration) -> None:
+        """Note that a migration was applied."""
         record = f"INSERT INTO {self.schema}.migrations (version, name, checksum) VALUES ($1, $2, $3)"  # noqa: S608
         await connection.execute(record, step.version, step.name, step.checksum)
 
