@@ -101,4 +101,6 @@ async def settled(database: Database, message_id: UUID, *wanted: str, seconds: f
 
 
 async def attempts(database: Database, message_id: UUID) -> list[Any]:
-    return await database.fetch("SELECT * FROM pillarbox.attempts WHERE message_id = $1 ORDER BY n, claim", message_id)
+    return await database.fetch(
+        "SELECT * FROM pillarbox.attempts WHERE message_id = $1 ORDER BY n, claim, step", message_id
+    )

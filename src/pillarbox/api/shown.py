@@ -13,6 +13,7 @@ from pillarbox.model.delivery import Role, State, delivery_id
 from pillarbox.model.outcome import Verdict
 from pillarbox.model.retry import POLICIES
 from pillarbox.model.secret import MASK
+from pillarbox.store.history import history
 from pillarbox.store.messages import WAITING, AttemptFacts, DeliveryFacts, Envelope, Story, policy_of, remaining
 from pillarbox.store.pages import Leg, Summary
 
@@ -66,7 +67,9 @@ class MessagePage(Shown):
 class AttemptSummary(Shown):
     """One try at a delivery, in short. Texts are redacted."""
 
-    number: Annotated[int, Field(description="1 for the first of those still known.")]
+    number: Annotated[
+        int, Field(description="1 for the first of those still known. One that fails over is followed by another.")
+    ]
     started_at: datetime
     ended_at: datetime
     provider: str | None
@@ -93,6 +96,14 @@ class Retry(Shown):
     ]
 
 
+class Transition(Shown):
+    """A state that a delivery entered."""
+
+    at: datetime
+    state: State
+    reason: str | None
+
+
 class Delivery(Shown):
     """One recipient of a message, and what became of it."""
 
@@ -111,6 +122,9 @@ class Delivery(Shown):
     provider: str | None
     retry: Retry
     attempts: list[Attempt]
+    history: Annotated[
+        list[Transition], Field(description="Every state since the message was accepted, in order, with its time.")
+    ]
 
 
 class Event(Shown):
@@ -226,6 +240,7 @@ def _delivery(told: Story, one: DeliveryFacts) -> Delivery:
         provider=one.provider,
         retry=_retry(one, envelope),
         attempts=list(_attempts([row for row in told.attempts if row.n == one.n])),
+        history=[Transition(at=each.at, state=each.state, reason=each.reason) for each in history(told, one)],
     )
 
 

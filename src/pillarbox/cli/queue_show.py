@@ -19,6 +19,7 @@ from pillarbox.model.delivery import State
 from pillarbox.model.message import Content
 from pillarbox.model.secret import MASK
 from pillarbox.store import messages
+from pillarbox.store.history import history
 from pillarbox.store.messages import WAITING, policy_of, provider_name, remaining
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def as_json(story: Story) -> dict[str, Any]:
     """The story with stable keys; each delivery with what its retry policy still holds for it."""
     told: dict[str, Any] = output.plain(story)
     for delivery, facts in zip(told["deliveries"], story.deliveries, strict=True):
+        delivery["history"] = output.plain(history(story, facts))
         delivery["retry"] = policy_of(facts, story.message)
         delivery["then_after_seconds"] = remaining(facts, story.message)
     return told
@@ -185,22 +187,33 @@ class Moment:
 
 
 def moments(story: Story) -> Iterator[Moment]:
-    """Everything that happened: accepted, attempts, events, and where each delivery stands."""
+    """Everything that happened: accepted, attempts, events, and each state that a delivery went through."""
     yield Moment(story.message.created_at, Text("accepted"))
-    for claim, rows in groupby(story.attempts, key=lambda one: one.claim):
-        yield _attempt(claim, list(rows))
+    grouped = groupby(story.attempts, key=lambda one: (one.claim, one.step))
+    for number, (_, rows) in enumerate(grouped, 1):
+        yield _attempt(number, list(rows))
     for event in story.events:
         about = "" if event.n is None else f" (delivery {event.n})"
         data = " ".join(f"{key}={value}" for key, value in event.data.items())
         yield Moment(event.at, Text(output.clean(f"{event.kind}{about} {data}".rstrip())))
     for one in story.deliveries:
-        if one.state == State.PROCESSING and one.claimed_at:
-            yield Moment(one.claimed_at, Text(f"claimed by worker {one.worker} (delivery {one.n}), in flight"))
-        elif one.settled_at:
-            yield Moment(one.settled_at, Text.assemble(output.styled(one.state), f" (delivery {one.n})"))
+        yield from _states(story, one)
 
 
-def _attempt(claim: int, rows: list[AttemptFacts]) -> Moment:
+def _states(story: Story, one: DeliveryFacts) -> Iterator[Moment]:
+    """The states of a delivery after the first; not those that an attempt or an event of the same name tells."""
+    told = {event.kind for event in story.events if event.n == one.n}
+    for state in history(story, one)[1:]:
+        about = f" (delivery {one.n})"
+        if state.state is State.PROCESSING:
+            if one.state == State.PROCESSING and state.at == one.claimed_at:
+                yield Moment(state.at, Text(f"claimed by worker {one.worker}{about}, in flight"))
+        elif state.state not in told:
+            why = f" {state.reason}" if state.reason else ""
+            yield Moment(state.at, Text.assemble(output.styled(state.state), output.clean(f"{why}{about}")))
+
+
+def _attempt(number: int, rows: list[AttemptFacts]) -> Moment:
     first = rows[0]
     took = output.span((first.ended_at - first.started_at).total_seconds())
     via = f" via {provider_name(first)}" if first.provider else ""
@@ -208,7 +221,7 @@ def _attempt(claim: int, rows: list[AttemptFacts]) -> Moment:
     below = [_outcome(row) for row in rows]
     if first.conversation:
         below += [Text(f"  {line}", style="dim") for line in output.clean_lines(first.conversation).split("\n")]
-    return Moment(first.started_at, Text(output.clean(f"attempt {claim}{via}{by}, {took}")), tuple(below))
+    return Moment(first.started_at, Text(output.clean(f"attempt {number}{via}{by}, {took}")), tuple(below))
 
 
 def _outcome(row: AttemptFacts) -> Text:

@@ -106,6 +106,15 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
+class Transition:
+    """A state that a delivery entered."""
+
+    at: datetime
+    state: str
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Delivery:
     """One recipient of a message, and what became of it."""
 
@@ -122,6 +131,7 @@ class Delivery:
     attempts: Sequence[Attempt]
     waits_for: str | None = None
     expected_at: datetime | None = None
+    history: Sequence[Transition] = ()  # every state since the message was accepted; servers before 0.2 do not tell
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pillarbox.deliver.journey import Journey
+from pillarbox.deliver.journey import Ending, Journey
 from pillarbox.deliver.line import Line
 from pillarbox.deliver.roster import Roster
 from pillarbox.model.delivery import MessageClass, decide
-from pillarbox.queue.base import Claimed, Settlement
+from pillarbox.queue.base import Claimed, Settlement, Try
 
 
 @dataclass(slots=True)
@@ -74,4 +74,15 @@ def settlement(journey: Journey, place: int, message_class: MessageClass) -> Set
         ending.ended,
         ending.ended - ending.started,
         claimed.expires_at,
+        earlier_tries(journey, place, ending) if journey.earlier else (),
     )
+
+
+def earlier_tries(journey: Journey, place: int, last: Ending) -> list[Try]:
+    """What providers did that were left for another; the last stands where the next one was not begun."""
+    tries = []
+    for one in journey.earlier.get(place, ()):
+        if one is not last and one.line is not None:
+            reply = journey.roster.redact(one.line, one.outcome.text) if one.outcome.text else None
+            tries.append(Try(one.line.provider.id, one.outcome, reply, one.ended, one.ended - one.started))
+    return tries

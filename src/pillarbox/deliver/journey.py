@@ -80,6 +80,7 @@ class Journey:
     roster: Roster
     may_begin: Callable[[], bool]
     endings: list[Ending | None] = field(init=False)
+    earlier: dict[int, list[Ending]] = field(default_factory=dict)  # of those that failed over, before the last
     said: list[tuple[Line, str]] = field(default_factory=list)
     events: list[tuple[str, str]] = field(default_factory=list)
     composed: bytes | None = None
@@ -262,6 +263,9 @@ class Journey:
         outcome = ending.outcome
         data = {"from": before.provider.name, "to": line.provider.name, "reason": outcome.reason, "code": outcome.code}
         self.events.append(("failed_over", json.dumps(data)))
+        for place in positions:
+            if (tried := self.endings[place]) is not None:
+                self.earlier.setdefault(place, []).append(tried)
         self.roster.failed_over(before, line, outcome.reason or "")
 
     # -- pack and send

@@ -217,9 +217,14 @@ def account_of(results: Sequence[Result]) -> Account:
 
 def stripped(result: Result) -> Result:
     """A result without free text: replies, the transcript, the data of events, the provider's id of the message."""
-    settlements = [replace(one, reply=None, outcome=_stripped_outcome(one.outcome)) for one in result.settlements]
+    settlements = [_stripped_settlement(one) for one in result.settlements]
     events = [(kind, "{}") for kind, _ in result.events]
     return replace(result, settlements=settlements, conversation=None, events=events)
+
+
+def _stripped_settlement(one: Settlement) -> Settlement:
+    earlier = [replace(each, reply=None, outcome=_stripped_outcome(each.outcome)) for each in one.earlier]
+    return replace(one, reply=None, outcome=_stripped_outcome(one.outcome), earlier=earlier)
 
 
 def _stripped_outcome(outcome: Outcome) -> Outcome:

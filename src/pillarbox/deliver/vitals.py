@@ -56,6 +56,7 @@ class Vitals:
         self._turned: dict[int, Line] = {}  # lines with news that the others do not know yet
         self._news = asyncio.Event()  # of our own, or of others'
         self._shared: dict[int, Circuit] = {}  # as all processes know them; closed if not here
+        self._vitals: dict[int, Vital] = {}  # as last read, of providers that are switched off, too
         self._exchanged = False  # whether the shared state was read at all
         self._near: set[int] = set()  # providers whose budget is nearly used up, as was told
         self.recovered: Callable[[], None] = lambda: None  # told when a provider can be used, perhaps again
@@ -103,6 +104,8 @@ class Vitals:
 
     def _opened(self, line: Line) -> None:
         line.turned = self._note
+        if (vital := self._vitals.get(line.provider.id)) is not None:  # else mails would leave before the next reading
+            self._take_on(line, vital)
         self.recovered()
 
     def _note(self, line: Line) -> None:
@@ -144,7 +147,8 @@ class Vitals:
 
     async def exchange(self) -> None:
         """Read what others know."""
-        for vital in await store.read(self._database):
+        self._vitals = {vital.provider_id: vital for vital in await store.read(self._database)}
+        for vital in self._vitals.values():
             line = self._roster.line(vital.provider_id)
             if line is not None and vital.provider_id not in self._turned:
                 self._take_on(line, vital)

@@ -50,6 +50,17 @@ class Claimed:
 
 
 @dataclass(slots=True)
+class Try:
+    """An attempt through a provider that did not take the mail, before it went to the next. Times as in Settlement."""
+
+    provider_id: int
+    outcome: Outcome
+    reply: str | None
+    ended: float
+    took: float
+
+
+@dataclass(slots=True)
 class Settlement:
     """What became of one delivery in an attempt. `ended` and `took` are by the event loop's clock."""
 
@@ -67,6 +78,7 @@ class Settlement:
     ended: float = 0.0
     took: float = 0.0
     expires_at: datetime | None = None
+    earlier: Sequence[Try] = ()  # in the same claim, in order
 
 
 class Key(NamedTuple):

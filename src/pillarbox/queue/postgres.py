@@ -137,6 +137,7 @@ class PostgresQueue:
             *_columns(account.conversations, 3),
             *_columns(account.events, 4),
             account.secret_messages,
+            *_tries(account.settlements),
         )
         settled = {Key(*row) for row in rows}
         if len(settled) < len(account.settlements):
@@ -262,6 +263,18 @@ def _settlements(settlements: Sequence[Settlement]) -> list[list[Any]]:
          s.outcome.code, s.reply, s.outcome.provider_message_id, now - s.ended, s.took, s.expires_at)
         for s in settlements
     ])  # fmt: skip
+
+
+def _tries(settlements: Sequence[Settlement]) -> list[list[Any]]:
+    """The number of each settlement's last try, and what came of those before it, as arrays."""
+    now = asyncio.get_running_loop().time()
+    earlier = [
+        (s.message_id, s.n, s.claim, step, one.provider_id, one.outcome.verdict, one.outcome.reason, one.outcome.code,
+         one.reply, one.outcome.provider_message_id, now - one.ended, one.took)
+        for s in settlements
+        for step, one in enumerate(s.earlier)
+    ]  # fmt: skip
+    return [[len(s.earlier) for s in settlements], *_columns(earlier, 12)]
 
 
 def _columns(rows: Sequence[Sequence[Any]], width: int = 0) -> list[list[Any]]:

@@ -138,9 +138,13 @@ class DeliveryFacts:
 
 @dataclass(frozen=True, slots=True)
 class AttemptFacts:
-    """How one attempt ended for one recipient. Rows with the same claim are one attempt."""
+    """How one attempt ended for one recipient. Rows with the same claim and step are one attempt.
+
+    A mail that fails over is tried through several providers in one claim: `step` counts these, from 0.
+    """
 
     claim: int
+    step: int
     n: int
     started_at: datetime
     ended_at: datetime

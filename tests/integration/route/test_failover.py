@@ -69,8 +69,13 @@ async def test_a_provider_that_refuses_is_left_at_once(database: Database, datab
     [told] = await events(database, ids[0], "failed_over")
     assert '"from": "first"' in told["data"]
     assert '"to": "second"' in told["data"]
-    [attempt] = await attempts(database, ids[0])
-    assert attempt["verdict"] == "accepted"
+    tries = await attempts(database, ids[0])
+    assert [(one["step"], one["provider_id"], one["verdict"]) for one in tries] == [
+        (0, first, "deferred"),
+        (1, first + 1, "accepted"),
+    ]
+    assert tries[0]["claim"] == tries[1]["claim"]
+    assert tries[0]["started_at"] <= tries[0]["ended_at"] <= tries[1]["ended_at"]
     assert await events(database, later, "failed_over") == [], "it was not even tried with the first"
     assert 'pillarbox_failovers_total{from="first",reason="unavailable",to="second"}' in text
     assert 'pillarbox_provider_circuit{provider="first",state="open"} 1.0' in text

@@ -86,7 +86,7 @@ SELECT a.message_id, a.n, a.started_at, a.ended_at, p.name AS provider, a.verdic
 FROM unnest($1::uuid[], $2::int2[]) AS r(message_id, n)
 JOIN pillarbox.attempts a ON a.message_id = r.message_id AND a.n = r.n
 LEFT JOIN pillarbox.providers p ON p.id = a.provider_id
-ORDER BY a.message_id, a.n, a.claim
+ORDER BY a.message_id, a.n, a.claim, a.step
 
 -- name: choosable
 -- The provider named $1, if mails may leave through it: not when it is switched off, and of tenant $2 (null: a person's choice)

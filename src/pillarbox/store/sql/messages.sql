@@ -123,13 +123,13 @@ WHERE d.message_id = $1 AND ($2::int IS NULL OR d.tenant_id = $2) ORDER BY d.n
 
 -- name: attempts
 -- The attempts at one message, one row per attempt and recipient, with what was said (redacted).
-SELECT a.claim, a.n, a.started_at, a.ended_at, p.name AS provider, p.removed_at IS NOT NULL AS provider_removed, coalesce(w.name, a.worker::text) AS worker, a.verdict,
+SELECT a.claim, a.step, a.n, a.started_at, a.ended_at, p.name AS provider, p.removed_at IS NOT NULL AS provider_removed, coalesce(w.name, a.worker::text) AS worker, a.verdict,
   a.reason, a.code, a.reply, a.provider_message_id, c.lines AS conversation
 FROM pillarbox.attempts a
 LEFT JOIN pillarbox.providers p ON p.id = a.provider_id
 LEFT JOIN pillarbox.workers w ON w.id = a.worker
 LEFT JOIN pillarbox.conversations c ON c.message_id = a.message_id AND c.claim = a.claim
-WHERE a.message_id = $1 ORDER BY a.claim, a.n
+WHERE a.message_id = $1 ORDER BY a.claim, a.step, a.n
 
 -- name: events
 -- The events of one message, in order.

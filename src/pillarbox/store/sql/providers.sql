@@ -33,8 +33,20 @@ WITH changed AS (
 SELECT id FROM changed
 
 -- name: enable_provider
--- Switch a provider on or off; no row when there is none of that name.
-UPDATE pillarbox.providers SET enabled = $2 WHERE name = $1 AND removed_at IS NULL RETURNING id
+-- Switch a provider on or off; no row when there is none of that name. One that is switched on is tried at once: its breaker, if
+-- it was open, lets single mails through.
+WITH before AS (
+  SELECT id, enabled FROM pillarbox.providers WHERE name = $1 AND removed_at IS NULL FOR UPDATE
+), switched AS (
+  UPDATE pillarbox.providers p SET enabled = $2 FROM before WHERE p.id = before.id RETURNING p.id
+), tried AS (
+  UPDATE pillarbox.provider_health h SET state = 'half_open', since = clock_timestamp(), retry_at = now(), held_until = NULL
+  FROM before WHERE h.provider_id = before.id AND $2 AND NOT before.enabled AND h.state = 'open' RETURNING h.provider_id
+), told AS (
+  INSERT INTO pillarbox.provider_events (provider_id, kind, data)
+  SELECT provider_id, 'half_opened', jsonb_build_object('reason', 'enabled') FROM tried
+)
+SELECT id, (SELECT count(pg_notify('pillarbox_health', '')) FROM tried) FROM switched
 
 -- name: limit_provider
 -- Set the rate limits of a provider (null: none); no row when there is none of that name.

@@ -206,7 +206,8 @@ UPDATE pillarbox.workers SET aside = false WHERE id = $1
 -- in `processing` has a claim. Everything else that belongs to these outcomes is written by the same statement, so that all of
 -- it is there or nothing: conversations (messages $17, claims $18, lines $19) and events (messages $20, claims $21, kinds $22,
 -- data $23) of what was settled; the contents of messages of secret classes ($24) are dropped when nothing of them is left to
--- send. Customers with webhooks are told; where there are none, that is one look into an empty index.
+-- send. Customers with webhooks are told; where there are none, that is one look into an empty index. A mail that failed over has
+-- earlier tries in the same claim ($26 to $37); $25 is the number of the last one.
 WITH settled AS (
   UPDATE pillarbox.deliveries d
   SET state = r.state::pillarbox.state, reason = r.reason, retry = coalesce(r.retry, d.retry),
@@ -216,19 +217,28 @@ WITH settled AS (
       settled_at = CASE WHEN r.delay IS NULL THEN clock_timestamp() END,
       claim = NULL, worker = NULL, waiting_since = NULL
   FROM unnest($2::uuid[], $3::int2[], $4::int8[], $5::text[], $6::text[], $7::text[], $8::float8[], $9::int4[],
-              $10::text[], $11::int2[], $12::text[], $13::text[], $14::float8[], $15::float8[], $16::timestamptz[])
+              $10::text[], $11::int2[], $12::text[], $13::text[], $14::float8[], $15::float8[], $16::timestamptz[],
+              $25::int2[])
     AS r(message_id, n, claim, state, reason, retry, delay, provider_id, verdict, code, reply, provider_message_id,
-         ended_ago, took, expires_at)
+         ended_ago, took, expires_at, step)
   WHERE d.message_id = r.message_id AND d.n = r.n AND d.claim = r.claim
-  RETURNING d.message_id, d.n, r.claim, r.provider_id, r.verdict, r.reason, r.code, r.reply, r.provider_message_id,
+  RETURNING d.message_id, d.n, r.claim, r.step, r.provider_id, r.verdict, r.reason, r.code, r.reply, r.provider_message_id,
     clock_timestamp() - r.ended_ago * interval '1 second' AS ended_at, r.took * interval '1 second' AS took,
     d.tenant_id, r.state, d.attempts, CASE WHEN r.delay IS NOT NULL THEN d.next_attempt_at END AS next_attempt_at
 ), recorded AS (
-  INSERT INTO pillarbox.attempts (message_id, n, claim, worker, provider_id, started_at, ended_at, verdict, reason, code,
+  INSERT INTO pillarbox.attempts (message_id, n, claim, step, worker, provider_id, started_at, ended_at, verdict, reason, code,
                                   reply, provider_message_id)
-  SELECT message_id, n, claim, $1::bigint, provider_id, ended_at - took, ended_at, verdict, reason, code, reply,
+  SELECT message_id, n, claim, step, $1::bigint, provider_id, ended_at - took, ended_at, verdict, reason, code, reply,
     provider_message_id
   FROM settled
+  UNION ALL
+  SELECT t.message_id, t.n, t.claim, t.step, $1::bigint, t.provider_id,
+    clock_timestamp() - (t.ended_ago + t.took) * interval '1 second', clock_timestamp() - t.ended_ago * interval '1 second',
+    t.verdict, t.reason, t.code, t.reply, t.provider_message_id
+  FROM unnest($26::uuid[], $27::int2[], $28::int8[], $29::int2[], $30::int4[], $31::text[], $32::text[], $33::int2[], $34::text[],
+              $35::text[], $36::float8[], $37::float8[])
+    AS t(message_id, n, claim, step, provider_id, verdict, reason, code, reply, provider_message_id, ended_ago, took)
+  WHERE (t.message_id, t.n, t.claim) IN (SELECT message_id, n, claim FROM settled)
 ), kept AS (
   INSERT INTO pillarbox.conversations (message_id, claim, lines)
   SELECT c.message_id, c.claim, c.lines
@@ -272,7 +282,7 @@ WHERE EXISTS (
 -- name: release
 -- Give claims back untouched: nothing of them was sent. Fenced like settling.
 UPDATE pillarbox.deliveries d
-SET state = 'queued', claim = NULL, worker = NULL, claimed_at = NULL
+SET state = 'queued', claim = NULL, worker = NULL
 FROM unnest($1::uuid[], $2::int8[]) AS r(message_id, claim)
 WHERE d.message_id = r.message_id AND d.claim = r.claim
 
@@ -281,7 +291,7 @@ WHERE d.message_id = r.message_id AND d.claim = r.claim
 -- With 0 seconds they stay the next of their lane. Those that found no provider are marked with when that began.
 UPDATE pillarbox.deliveries d
 SET state = CASE WHEN r.wait > 0 THEN 'pending' ELSE 'queued' END::pillarbox.state, reason = r.reason,
-    claim = NULL, worker = NULL, claimed_at = NULL,
+    claim = NULL, worker = NULL,
     waiting_since = CASE WHEN r.reason = 'no_provider' THEN coalesce(d.waiting_since, now()) END,
     next_attempt_at = CASE WHEN r.wait > 0 THEN least(now() + r.wait * interval '1 second',
       (SELECT m.expires_at FROM pillarbox.messages m WHERE m.id = d.message_id)) ELSE d.next_attempt_at END
@@ -291,7 +301,7 @@ WHERE d.message_id = r.message_id AND d.claim = r.claim
 -- name: release_strays
 -- Give back what worker $1 claimed but never learned of, because the answer was lost: everything but the claims in $2.
 UPDATE pillarbox.deliveries
-SET state = 'queued', claim = NULL, worker = NULL, claimed_at = NULL
+SET state = 'queued', claim = NULL, worker = NULL
 WHERE state = 'processing' AND worker = $1 AND claim <> ALL ($2::int8[])
 
 -- name: promote
