@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -30,9 +31,8 @@ async def sent_earlier(database: Database, message_id: UUID) -> None:
 
 
 async def tell(database: Database, provider: int, message_id: UUID, kind: str, at: datetime) -> None:
-    row = Row(
-        provider, f"{kind}-{at}", None, message_id, 0, None, None, kind, at, False, "invalid_recipient", "{}", None
-    )
+    data = json.dumps({"reason": REASON})
+    row = Row(provider, f"{kind}-{at}", None, message_id, 0, None, None, kind, at, False, REASON, data, None)
     assert (await feedback.hear(database, [row], None))[0] is not None
 
 
