@@ -426,7 +426,7 @@ async def test_changing_at_the_command_line(database: Database, database_url: st
     assert "1 delivery reprocessed" in (await run("reprocess", str(ids[3]))).out
     assert "without anything that failed" in (await run("reprocess", str(ids[3]), code=1)).err
     assert "no provider" in (await run("reprocess", str(ids[2]), "--via", "none", code=1)).err
-    assert "1 deliveries discarded" in (await run("discard", str(ids[2]))).out
+    assert "1 delivery discarded" in (await run("discard", str(ids[2]))).out
     assert "2 deliveries discarded" in (await run("discard", "--all", "--yes")).out
     assert await facts(database, ids[0]) == [("cancelled", 10, "cancelled", None)]
     await run("reprocess", code=2)
