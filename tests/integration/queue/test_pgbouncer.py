@@ -1,4 +1,4 @@
-"""Behind PgBouncer in transaction mode: no prepared statements, no LISTEN, and everything works."""
+"""Behind PgBouncer: in transaction mode without prepared statements and LISTEN, in session mode as without it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import asyncpg
 import pytest
 
 from pillarbox.store.database import Database
+from pillarbox.store.migrations import check_schema, migrate
 from pillarbox.testing import SmtpServer
 from tests.harness import add_smtp, enqueue, eventually, settled, working
 
@@ -24,16 +26,22 @@ listen_addr = 127.0.0.1
 listen_port = {port}
 unix_socket_dir =
 auth_type = any
-pool_mode = transaction
-default_pool_size = 3
+pool_mode = {mode}
+default_pool_size = {size}
 logfile = {directory}/log
 ignore_startup_parameters = extra_float_digits
 """
 
 
+# In session mode each client keeps a server connection.
+SIZES = {"transaction": 3, "session": 30}
+
+
 @pytest.fixture
-async def bouncer_url(database_url: str, free_port: int, tmp_path: Path) -> AsyncIterator[str]:
-    """The test's database through a pooler with three server connections."""
+async def bouncer_url(
+    request: pytest.FixtureRequest, database_url: str, free_port: int, tmp_path: Path
+) -> AsyncIterator[str]:
+    """The test's database through a pooler, in transaction mode unless the test says otherwise."""
     if not PGBOUNCER:
         pytest.skip("PgBouncer is not installed (Debian package pgbouncer)")
     parts = urlsplit(database_url)
@@ -41,7 +49,8 @@ async def bouncer_url(database_url: str, free_port: int, tmp_path: Path) -> Asyn
     password = Path(password_file).read_text("utf-8").strip().rpartition(":")[2]
     config = tmp_path / "pgbouncer.ini"
     place = f"{host} user=postgres password={password}"
-    config.write_text(CONFIG.format(host=place, port=free_port, directory=tmp_path))
+    mode = getattr(request, "param", "transaction")
+    config.write_text(CONFIG.format(host=place, port=free_port, directory=tmp_path, mode=mode, size=SIZES[mode]))
     uid = None
     if os.geteuid() == 0:  # it refuses to run as root, like PostgreSQL, whose socket is for its own uid
         uid = Path(host).stat().st_uid
@@ -79,3 +88,37 @@ async def test_mails_flow_through_a_transaction_pooler(database: Database, bounc
                 await settled(database, message_id, "sent")
     await pooled.close()
     assert len(server.mails) == 20
+
+
+@pytest.mark.parametrize("bouncer_url", ["session"], indirect=True)
+async def test_mails_flow_through_a_session_pooler_with_default_settings(database: Database, bouncer_url: str) -> None:
+    pooled = await Database.connect(bouncer_url)
+    assert await pooled.fetchval("SHOW jit") == "off"
+    async with SmtpServer() as server:
+        await add_smtp(database, server)
+        async with working(bouncer_url):
+            ids = [await enqueue(pooled, f"r{k}@x.example") for k in range(20)]
+            for message_id in ids:
+                await settled(database, message_id, "sent")
+    await pooled.close()
+    assert len(server.mails) == 20
+
+
+async def test_settings_do_not_reach_other_clients_of_a_transaction_pooler(bouncer_url: str) -> None:
+    pooled = await Database.connect(bouncer_url, statement_cache=False, most=1)
+    await pooled.fetchval("SELECT 1")
+    other = await asyncpg.connect(bouncer_url, statement_cache_size=0)
+    assert await other.fetchval("SHOW jit") == "on"
+    await other.close()
+    await pooled.close()
+
+
+@pytest.mark.parametrize("bouncer_url", ["session"], indirect=True)
+async def test_migrations_through_a_session_pooler(database_url: str, bouncer_url: str) -> None:
+    direct = await asyncpg.connect(database_url)
+    await direct.execute("DROP SCHEMA pillarbox CASCADE")
+    connection = await asyncpg.connect(bouncer_url)
+    assert await migrate(connection)
+    await check_schema(direct)
+    await connection.close()
+    await direct.close()
