@@ -27,10 +27,11 @@ class Gauge:
 
     async def read(self) -> float:
         """Take one reading; returns the average utilisation."""
-        now = self._worker.in_flight / self._worker.window
+        now = self._worker.utilisation
         self._average += (now - self._average) * NEWEST
         self._metrics.utilisation.set(self._average)
         self._metrics.in_flight.set(self._worker.in_flight)
+        self._metrics.window.set(self._worker.window)
         self._read_pools()
         self._warn()
         return self._average

@@ -30,6 +30,8 @@ SHORT_WAIT = 5.0
 LONGEST_PAUSE = 60.0
 # A mail that a limit holds back asks again after this at the latest: the limit, or the month's budget, may be raised.
 LONGEST_WAIT = 3600.0
+# How long the lane of a mail waits at least whose provider holds as many of the worker's places as it may.
+FULL_WAIT = 0.1
 # A store that does not say what a provider may send is asked again after this.
 STORE_WAIT = 1.0
 # How long a mail steps aside whose route has no provider that could be used: long enough not to be claimed for nothing
@@ -236,6 +238,9 @@ class Journey:
                 raise MustWait(wait, Reason.RATE_LIMITED)
             aside = min(max(SHORTEST_ASIDE, self.claimed.age / 4), LONGEST_ASIDE)
             return max(wait, aside) if self.roster.usable else wait, Reason.NO_PROVIDER
+        if not self.roster.has_room(line) and not self.begun:
+            self.roster.feed(self.lane, line)
+            raise MustWait(FULL_WAIT, Reason.RATE_LIMITED)
         if line.limited:
             wait, why = await self.allowed(line, recipients)
             if wait:
@@ -341,6 +346,11 @@ class Journey:
     @property
     def lane(self) -> Key:
         return Key(self.claimed.tenant_id, self.claimed.lane)
+
+    @property
+    def begun(self) -> bool:
+        """Whether something of it was handed to a provider."""
+        return any(ending is not None and ending.line is not None for ending in self.endings)
 
     # -- how it ended
 

@@ -50,6 +50,7 @@ class Line:
         self._allow = allow
         self._loop = asyncio.get_running_loop()
         self._waiting: Rounds[asyncio.Future[int]] = Rounds()
+        self._asking = 0  # mails that wait for the right to be sent
         self._entering = 0  # parcels let in whose turn to run has not come yet
         self._out: dict[int, float] = {}  # parcels with the transport, oldest first: since when
         self._slow: set[int] = set()  # those of them that count as failures already
@@ -66,8 +67,8 @@ class Line:
 
     @property
     def held(self) -> int:
-        """Parcels that wait for this provider or are on their way through it."""
-        return len(self._out) + len(self._waiting)
+        """Parcels that wait for this provider, or for the right to send through it, or are on their way."""
+        return self._asking + len(self._out) + len(self._waiting)
 
     # -- may it send?
 
@@ -92,7 +93,11 @@ class Line:
         """Use up its rate and budget for one mail; if they do not allow it now, seconds to wait, and which does not."""
         if self._allow is None or not self.limited:
             return 0.0, None
-        wait, why = await self._allow(lane, recipients)
+        self._asking += 1
+        try:
+            wait, why = await self._allow(lane, recipients)
+        finally:
+            self._asking -= 1
         self._denied_at = self._loop.time() if wait else None
         return wait, why
 

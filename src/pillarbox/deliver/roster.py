@@ -17,6 +17,7 @@ from pillarbox.model.message import Message
 from pillarbox.model.provider import Provider
 from pillarbox.model.retry import QUADRATIC, RetryPolicy
 from pillarbox.model.routing import Rule
+from pillarbox.route import shares
 from pillarbox.route.router import Router
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
@@ -25,8 +26,6 @@ log = logs.get("pillarbox.roster")
 # Time for a polite QUIT; servers that do not answer it are left.
 CLOSE_TIMEOUT = 2.0
 DEFAULT_CLASS = MessageClass("transactional")
-# Of several providers, one that holds this share of a window gets no more for now.
-ENOUGH = 0.75
 
 
 @dataclass(slots=True)
@@ -64,7 +63,7 @@ class Roster:
         self.read = False  # whether the book was read at all
         self.router = Router((), ())
         self.known: frozenset[int] = frozenset()  # all that were not removed, switched off or not
-        self.window = 0  # parcels that one of several providers should hold at most; 0: any number
+        self.free: Callable[[], int] | None = None  # how many places the worker has free; None: any number
         self._fed: dict[Key, Line] = {}  # lanes, and where the last mail of each went
         self.opened: Callable[[Line], None] = lambda line: None  # told of every new line
         self.failed_over: Callable[[Line, Line, str], None] = lambda before, after, reason: None
@@ -116,20 +115,42 @@ class Roster:
 
     def barred(self) -> set[Key]:
         """Lanes not to claim from: they feed a provider that has enough, and others need the places."""
-        if len(self._lines) < 2 or not any(map(self._has_enough, self._lines.values())):
-            return set()
-        return {lane for lane, line in self._fed.items() if self._has_enough(line)}
+        full = self._with_enough()
+        return {lane for lane, line in self._fed.items() if line in full} if full else set()
 
-    def _has_enough(self, line: Line) -> bool:
-        return line.held > self.window * ENOUGH
+    def _with_enough(self) -> list[Line]:
+        """Those of several providers that should get no more for now."""
+        if self.free is None or len(self._lines) < 2:
+            return []
+        free = self.free()
+        return [line for line in self._lines.values() if shares.has_enough(free, line.held)]
+
+    def stuck(self) -> int:
+        """Places held by providers that should get no more: not to be counted on for now."""
+        return sum(line.held for line in self._with_enough())
 
     def room(self, most: int) -> int:
-        """How many mails are worth claiming: what a provider can hold, or fewer if all are near their limits."""
+        """How many mails are worth claiming, whichever provider they go to; fewer if all are near their limits."""
         lines = self._lines.values()
-        if len(lines) > 1 and self.window:
-            most = min(most, self.window - max((one.held for one in lines if not self._has_enough(one)), default=0))
-        rooms = [line.room() for line in lines]
-        return most if None in rooms else min(most, sum(room for room in rooms if room is not None))
+        if self.free is not None and len(lines) > 1:
+            free, full = self.free(), self._with_enough()
+            rooms = [shares.headroom(free, line.held) for line in lines if line not in full]
+            most = min(most, min(rooms, default=0))
+        limits = [line.room() for line in lines]
+        known = [limit for limit in limits if limit is not None]
+        return most if len(known) < len(limits) or not limits else min(most, sum(known))
+
+    def has_room(self, line: Line) -> bool:
+        """Whether a claimed mail may go to this provider, or others need the place it would take."""
+        if self.free is None or len(self._lines) < 2:
+            return True
+        return shares.headroom(self.free() + 1, line.held) > 0  # its own place is free, if it goes nowhere
+
+    def least_room(self, most: int) -> int:
+        """How many more mails the provider that has least room may get."""
+        if len(self._lines) < 2:
+            return most
+        return min([most, *(shares.headroom(most, line.held) for line in self._lines.values())])
 
     # -- keeping in step
 

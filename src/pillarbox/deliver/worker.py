@@ -71,7 +71,7 @@ class Worker:
         self._roster = roster
         self._metrics = metrics
         self._wakeup = wakeup
-        roster.window = self.pace.window
+        roster.free = lambda: self.window - self.in_flight
         self._supervisor = supervisor or Supervisor(metrics)
         self._settler = Settler(
             queue, metrics, self._supervisor, self._freed, self._deferred, self._abandoned, self._broke
@@ -97,8 +97,14 @@ class Worker:
 
     @property
     def window(self) -> int:
-        """How many it may hold: a window for each provider, so that a slow one does not take the others' places."""
-        return self.pace.window * max(1, len(self._roster.lines))
+        """How many it may hold, whatever the number of its providers: what a kill can leave unknown."""
+        return self.pace.window
+
+    @property
+    def utilisation(self) -> float:
+        """How much of what it can hold is in use; where there are several providers, for the busiest of them."""
+        held = self.in_flight
+        return held / (held + self._roster.least_room(self.window - held)) if held else 0.0
 
     def stop(self) -> None:
         """Claim nothing more; finish what is in flight, then let `run` return."""
@@ -218,16 +224,18 @@ class Worker:
             return 0
         held = self.in_flight
         free = self.window - held
-        if held and (free < self.pace.window * WORTH_CLAIMING or self._held_bytes >= self.pace.bytes_in_flight):
+        worth = (self.window - self._roster.stuck()) * WORTH_CLAIMING
+        if held and (free < worth or self._held_bytes >= self.pace.bytes_in_flight):
             return 0
-        self._full_since = None
-        return min(free, self.pace.claim_limit)
+        room = self._roster.room(min(free, self.pace.claim_limit))
+        if room:
+            self._full_since = None
+        return room
 
     async def _claim(self, room: int, look: bool) -> bool:
         """Claim and start what fits; says whether it is worth claiming again before waiting."""
         lease = self.lease  # the claim's, even if it is lost and replaced before the answer comes
-        room = self._roster.room(room)
-        if not (lease.valid() and room and self._roster.usable):
+        if not (lease.valid() and self._roster.usable):
             return False
         spare = self.pace.bytes_in_flight - self._held_bytes
         self._barred = self._roster.barred()
@@ -249,6 +257,7 @@ class Worker:
             self._claimed_at = asyncio.get_running_loop().time()
         for claimed in claims:
             self._start(claimed, lease)
+        await asyncio.sleep(0)  # until they are with their providers: how much these hold decides on the next claim
         self._metrics.claimed(sum(len(claimed.ns) for claimed in claims))
         return bool(claims) or await self._cut_short(spare)
 

@@ -99,6 +99,7 @@ _TABLE = (
     ("workers", "gauge", (), "Workers that hold a lease, in all processes."),
     ("worker_utilisation", "gauge", (), "Share of the in-flight window in use, averaged: 0 to 1."),
     ("worker_in_flight", "gauge", (), "Mails claimed and not yet settled by this worker."),
+    ("worker_window", "gauge", (), "Most mails that this worker holds at a time: what killing it can leave unknown."),
     ("wakeups_total", "counter", ("source",), "Why an idle worker looked: notify, poll, trailing, due, settled."),
     ("retention_deleted_total", "counter", ("what",), "Rows that retention dropped."),
     ("webhook_calls_total", "counter", ("result",), "Calls to customers' webhooks, by how they ended."),
@@ -191,6 +192,7 @@ class Metrics:
         self.workers = self._gauge("workers")
         self.utilisation = self._gauge("worker_utilisation")
         self.in_flight = self._gauge("worker_in_flight")
+        self.window = self._gauge("worker_window")
         self.wakeups = self._counter("wakeups_total")
         self.retention_deleted = self._counter("retention_deleted_total")
         self.webhook_calls = self._counter("webhook_calls_total")

@@ -385,6 +385,31 @@ async def test_a_slow_provider_does_not_take_the_places_of_another(database: Dat
     assert len(first.mails) + len(second.mails) == 203
 
 
+async def test_many_lanes_of_a_slow_provider_leave_places_for_another(database: Database, database_url: str) -> None:
+    """Each mail for the slow one is the first of its lane, so that nobody can know where it will go."""
+    release = asyncio.Event()
+
+    async def slow(session: object, argument: object) -> None:
+        await release.wait()
+
+    async with SmtpServer(Faults(body=slow)) as first, SmtpServer() as second:
+        await add_smtp(database, first, "first")
+        await add_smtp(database, second, "second")
+        for name in ("other", *(f"t{number}" for number in range(60))):
+            await tenants.add_tenant(database, name)
+        await add_route(database, "second", tenant="other")
+        many = [await enqueue(database, tenant=f"t{number}") for number in range(60)]
+        async with working(database_url, worker_concurrency=2, worker_pipeline=5):
+            await first.wait_for(lambda: sum(line.startswith("DATA") for line in first.commands) == 2)
+            for _ in range(20):
+                await settled(database, await enqueue(database, tenant="other"), "sent")
+            release.set()
+            for message_id in many:
+                await settled(database, message_id, "sent")
+    assert len(first.mails) + len(second.mails) == 80
+    assert len(second.mails) >= 20
+
+
 async def test_a_server_that_is_slow_to_greet_is_not_taken_for_hung_for_ever(
     database: Database, database_url: str, quick_breakers: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
