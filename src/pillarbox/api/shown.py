@@ -115,7 +115,8 @@ class Delivery(Shown):
     attempts_made: int
     next_attempt_at: datetime | None
     waits_for: Annotated[
-        str | None, Field(description="What it waits for although it is due, such as a rate limit.")
+        str | None,
+        Field(description="What holds it back: `provider` (none can be used), `tenant_rate` or `provider_rate`."),
     ] = None
     expected_at: Annotated[datetime | None, Field(description="When that wait is expected to end.")] = None
     settled_at: datetime | None
@@ -225,7 +226,7 @@ def story(told: Story) -> Message:
 
 def _delivery(told: Story, one: DeliveryFacts) -> Delivery:
     envelope = told.message
-    held = told.waiting if one.state == State.QUEUED else None
+    waits_for, expected_at = _wait_of(told, one)
     return Delivery(
         id=delivery_id(envelope.id, one.n),
         recipient=one.recipient,
@@ -234,14 +235,23 @@ def _delivery(told: Story, one: DeliveryFacts) -> Delivery:
         reason=one.reason,
         attempts_made=one.attempts,
         next_attempt_at=next_attempt(one),
-        waits_for=held.waits_for if held else None,
-        expected_at=held.expected_at if held else None,
+        waits_for=waits_for,
+        expected_at=expected_at,
         settled_at=one.settled_at,
         provider=one.provider,
         retry=_retry(one, envelope),
         attempts=list(_attempts([row for row in told.attempts if row.n == one.n])),
         history=[Transition(at=each.at, state=each.state, reason=each.reason) for each in history(told, one)],
     )
+
+
+def _wait_of(told: Story, one: DeliveryFacts) -> tuple[str | None, datetime | None]:
+    """What holds a delivery back, and when that is expected to end."""
+    if told.waits_for_provider(one) is not None:
+        return "provider", None
+    if told.waiting is not None and one.state == State.QUEUED:
+        return told.waiting.waits_for, told.waiting.expected_at
+    return None, None
 
 
 def next_attempt(one: DeliveryFacts) -> datetime | None:

@@ -144,8 +144,8 @@ def _tell_deliveries(story: Story) -> None:
     for plan, numbers in plans.items():
         output.say(Text(f"  {', '.join(numbers)}: {plan}", style="dim"))
     for delivery in story.deliveries:
-        if delivery.waiting_since is not None and delivery.state in WAITING:
-            output.say(Text(f"  {delivery.n}: {_patience(delivery.waiting_since, story.message)}", style="yellow"))
+        if (since := story.waits_for_provider(delivery)) is not None:
+            output.say(Text(f"  {delivery.n}: {_patience(since, story.message)}", style="yellow"))
     if (held := story.waiting) is not None:
         whose = "its tenant" if held.waits_for == "tenant_rate" else "the provider"
         said = f"  waits for the rate limit of {whose} ({held.most:,} per {held.period}); expected to leave "

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -17,6 +17,7 @@ from pillarbox.model.retry import POLICIES
 from pillarbox.store import sql
 from pillarbox.store.contents import read_attachments
 from pillarbox.store.waiting import Waiting, waiting
+from pillarbox.store.waits import outage_since
 
 if TYPE_CHECKING:
     import asyncpg
@@ -183,6 +184,16 @@ class Story:
     attempts: Sequence[AttemptFacts] = field(default_factory=list)
     events: Sequence[EventFacts] = field(default_factory=list)
     waiting: Waiting | None = None  # the rate limit that holds back what is due
+    outage_since: datetime | None = None  # no provider can be used for any mail since then; told of queued ones only
+
+    def waits_for_provider(self, delivery: DeliveryFacts) -> datetime | None:
+        """Since when a delivery waits for a provider; None: it does not."""
+        if delivery.state not in WAITING:
+            return None
+        due = delivery.state == State.QUEUED and delivery.next_attempt_at <= datetime.now(UTC)
+        if delivery.waiting_since is None and self.outage_since is not None and due:
+            return max(self.outage_since, delivery.next_attempt_at)
+        return delivery.waiting_since
 
 
 def id_at(when: datetime) -> UUID:
@@ -264,12 +275,14 @@ async def story(database: Database, message_id: UUID, tenant_id: int | None = No
     attempts = await database.fetch(QUERIES["attempts"], message_id)
     events = await database.fetch(QUERIES["events"], message_id)
     deliveries = await deliveries_of(database, message_id, tenant_id)
+    queued = any(one.state == State.QUEUED for one in deliveries)
     return Story(
         envelope,
         deliveries,
         [AttemptFacts(**dict(one)) for one in attempts],
         [EventFacts(one["at"], one["n"], one["kind"], _object(one["data"])) for one in events],
-        await waiting(database, message_id) if any(one.state == "queued" for one in deliveries) else None,
+        await waiting(database, message_id) if queued else None,
+        await outage_since(database) if queued else None,
     )
 
 

@@ -31,6 +31,12 @@ async def report(database: Database, usable: bool | None) -> None:
     await database.execute(QUERIES["report"], usable, LONGEST_SILENCE)
 
 
+async def outage_since(database: Database) -> datetime | None:
+    """Since when running workers find no provider for any mail; None: one does, or none runs."""
+    found: datetime | None = await database.fetchval(QUERIES["outage_since"], LONGEST_SILENCE)
+    return found
+
+
 class Walk:
     """Goes through deliveries in the order of an index, some at a time, and begins again at the end."""
 

@@ -14,6 +14,7 @@ from pillarbox.store.database import Database
 from pillarbox.store.waits import QUERIES, Patience, report
 from pillarbox.testing import SmtpServer
 from tests.harness import add_smtp, attempts, deliveries, enqueue, eventually, no_keys, settled, working
+from tests.integration.api.api_helpers import Api
 from tests.integration.cli.cli_helpers import Cli
 
 
@@ -115,6 +116,19 @@ async def test_the_body_of_a_secret_mail_goes_with_its_end(database: Database) -
     await age(database, message_id)
     assert await give_up(database) == 1
     assert await database.fetchval("SELECT count(*) FROM pillarbox.contents") == 0
+
+
+async def test_a_mail_shows_that_no_provider_can_be_used(api: Api, database_url: str) -> None:
+    """Although nothing was written to it: it is not even claimed."""
+    message_id = await api.shop.sent_id()
+    await report(api.database, False)
+    [delivery] = (await api.shop.get(f"/messages/{message_id}")).json["deliveries"]
+    assert (delivery["state"], delivery["waits_for"], delivery["expected_at"]) == ("queued", "provider", None)
+    shown = (await asyncio.to_thread(Cli(database_url), "queue", "show", message_id)).out
+    assert "no provider of its route can be used since" in shown
+    await report(api.database, True)
+    [delivery] = (await api.shop.get(f"/messages/{message_id}")).json["deliveries"]
+    assert delivery["waits_for"] is None
 
 
 # --- time without workers

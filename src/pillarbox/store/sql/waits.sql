@@ -19,6 +19,10 @@ SELECT worked_until, now() FROM reported WHERE worked_until < now() - $2::float8
 -- Whether workers run and none of them finds a provider for any mail.
 SELECT no_provider_since IS NOT NULL FROM pillarbox.installation
 
+-- name: outage_since
+-- Since when running workers find no provider for any mail; null: one does, or none runs ($1 seconds without a report).
+SELECT no_provider_since FROM pillarbox.installation WHERE worked_until > now() - $1::float8 * interval '1 second'
+
 -- name: marked
 -- The next $4 deliveries that wait for a provider of their own route, after time $1, message $2 and number $3; none that cannot
 -- have waited long enough.
