@@ -148,7 +148,7 @@ def metrics_page() -> str:
         (
             "`what`",
             "`messages`, `contents`, `captured`, `keys` (idempotency keys), `tokens` (of feedback), `suppressions`,"
-            " `webhook_calls`",
+            " `webhook_calls`, `challenges`, `sessions`, `auth_failures`",
         ),
         ("`route`", "a route's template, such as `/api/v1/messages/{message_id}`; `none`"),
         ("`method`", "an HTTP method, or `other`"),

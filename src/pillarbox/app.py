@@ -17,6 +17,7 @@ from uuid import UUID
 
 from pillarbox.accept.door import Doorkeeper
 from pillarbox.accept.intake import Intake
+from pillarbox.accept.shared_failures import SharedFailures
 from pillarbox.accept.smtp.service import Ready, SmtpService
 from pillarbox.deliver.gauge import Gauge
 from pillarbox.deliver.mime import compose
@@ -96,6 +97,7 @@ class App:
     database: Database
     redactor: Redactor
     metrics: Metrics
+    installation_key: bytes = field(repr=False)  # from which keys of pseudonyms are derived
     keyless: bool = False  # whether clients on this machine need no key: in `up` only
     capture_all: bool = False  # `up --capture-all`: nothing leaves this machine, whatever routes and people say
     supervisor: Supervisor = field(init=False, repr=False)
@@ -125,6 +127,7 @@ class App:
                 self.database,
                 self.metrics,
                 failures=settings.auth_failures_per_minute,
+                shared=SharedFailures(self.database, self.installation_key),
                 development=self.keyless,
                 supervisor=self.supervisor,
             )
@@ -319,7 +322,7 @@ async def _assemble(settings: Settings, database: Database, keyless: bool) -> Ap
     key = given.reveal().encode() if given else await providers.redaction_key(database)
     redactor = Redactor(key)
     logs.configure(settings.log_format, settings.log_level, redactor)
-    return App(settings, database, redactor, Metrics(), keyless)
+    return App(settings, database, redactor, Metrics(), key, keyless)
 
 
 def build_worker(app: App, queue: PostgresQueue, roster: Roster, wakeup: Wakeup) -> Worker:

@@ -2,7 +2,8 @@
 
 Nothing is cached: every look-up asks the database, many callers with one statement, so that what is revoked is refused
 at once. Whoever fails too often waits without the database being asked. What was right before is asked about even so:
-strangers behind the same address, or who know a key's prefix, lock nobody out.
+strangers behind the same address, or who know a key's prefix, lock nobody out. Failures are counted by all processes
+together: a process learns what the others have counted with each failure of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
+from pillarbox.accept.shared_failures import Place, SharedFailures
 from pillarbox.batching import Batcher
 from pillarbox.errors import PillarboxError, Throttled, Unauthorized
 from pillarbox.model.access import Principal
@@ -43,6 +45,12 @@ class _Try:
     digest: bytes  # of the secret
     given: Any  # as the store wants it
 
+    def by_name(self, kind: str) -> Place:
+        return (kind, self.peer, self.name)
+
+    def by_peer(self) -> Place:
+        return (self.peer,)
+
 
 class Doorkeeper:
     """Tells who asks; one per process, so that callers share statements and failures are counted together."""
@@ -53,12 +61,14 @@ class Doorkeeper:
         metrics: Metrics,
         *,
         failures: int,
+        shared: SharedFailures | None = None,
         development: bool = False,
         clock: Callable[[], float] = time.monotonic,
         supervisor: Supervisor | None = None,
     ) -> None:
         self._database = database
         self._metrics = metrics
+        self._shared = shared
         self._development = development
         self._clock = clock
         self._supervisor = supervisor or Supervisor(metrics)
@@ -98,9 +108,11 @@ class Doorkeeper:
         if refusal := self._refusal(kind, _Try(network_of(peer), name, b"", None)):
             raise refusal
 
-    def refuse(self, kind: str, peer: str, name: str) -> Unauthorized:
+    async def refuse(self, kind: str, peer: str, name: str) -> Unauthorized | Throttled:
         """Count a failure; returns what to raise."""
-        return self._fail(kind, _Try(network_of(peer), name, b"", None))
+        one = _Try(network_of(peer), name, b"", None)
+        error = self._fail(kind, one)
+        return await self._share(kind, one) or error
 
     def admit(self, kind: str) -> None:
         """Count somebody who was right."""
@@ -126,7 +138,22 @@ class Doorkeeper:
         one = _Try(peer, name, access.digest(secret), given)
         if refusal := self._refusal(kind, one):
             raise refusal
-        return await door.ask(one)
+        try:
+            return await door.ask(one)
+        except Unauthorized as error:
+            raise await self._share(kind, one) or error from None
+
+    async def _share(self, kind: str, one: _Try) -> Throttled | None:
+        """Count a failure for all processes and learn what they have counted; an error if that is too much."""
+        if self._shared is None:
+            return None
+        counted = await self._shared.add(one.by_name(kind), one.by_peer())
+        now, is_over = self._clock(), False
+        kept = ((self._by_name, one.by_name(kind)), (self._by_peer, one.by_peer()))
+        for (failures, place), found in zip(kept, counted, strict=False):  # nothing is found without the database
+            failures.learn(place, now, found.failures, found.age)
+            is_over = is_over or found.failures > failures.most
+        return self._refusal(kind, one) if is_over else None
 
     async def _look_up(
         self, kind: str, find: Callable[[Database, Sequence[Any]], Awaitable[list[Principal | None]]], tries: list[_Try]
@@ -150,15 +177,15 @@ class Doorkeeper:
 
     def _fail(self, kind: str, one: _Try) -> Unauthorized:
         now = self._clock()
-        self._by_name.add((kind, one.peer, one.name), now)
-        self._by_peer.add(one.peer, now)
+        self._by_name.add(one.by_name(kind), now)
+        self._by_peer.add(one.by_peer(), now)
         self._metrics.authentications.labels(kind, "refused").inc()
         return Unauthorized(f"the {_WORDS.get(kind, kind)} is not valid")
 
     def _refusal(self, kind: str, one: _Try) -> Throttled | None:
         """An error if there were too many failures from there; what was right before is let through."""
         now = self._clock()
-        seconds = max(self._by_name.wait((kind, one.peer, one.name), now), self._by_peer.wait(one.peer, now))
+        seconds = max(self._by_name.wait(one.by_name(kind), now), self._by_peer.wait(one.by_peer(), now))
         if not seconds or one.digest in self._right:
             return None
         self._metrics.authentications.labels(kind, "throttled").inc()

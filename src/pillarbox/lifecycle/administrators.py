@@ -117,11 +117,12 @@ class Administrators:
             tenant = await tenants.get_tenant(self._database, self._settings.lifecycle_tenant)
             async with self._database.transaction() as connection:
                 held = await admins.hold(connection, kept.id, password=kept.password)
-                if held is None:  # changed, or disabled, since it was compared
-                    raise self._doorkeeper.refuse(_DOOR, peer, email.lower())
-                self._doorkeeper.admit(_DOOR)
-                write = partial(self._mails.write_code, Reader(held.email, held.email, held.name), tenant)
-                return await codes.begin(connection, ADMIN, held.id, held.email, write)
+                if held is not None:
+                    self._doorkeeper.admit(_DOOR)
+                    write = partial(self._mails.write_code, Reader(held.email, held.email, held.name), tenant)
+                    return await codes.begin(connection, ADMIN, held.id, held.email, write)
+            # The password was changed, or the administrator disabled, since it was compared.
+            raise await self._doorkeeper.refuse(_DOOR, peer, email.lower())
 
     async def _proven(self, email: str, password: str, peer: str) -> Kept:
         """Whose password this is."""
@@ -129,7 +130,7 @@ class Administrators:
         in_turn = partial(self._doorkeeper.throttle, _DOOR, peer, email.lower())
         is_right = await self._passwords.is_right(kept.password if kept else None, password, in_turn)
         if kept is None or kept.disabled or not is_right:
-            raise self._doorkeeper.refuse(_DOOR, peer, email.lower())
+            raise await self._doorkeeper.refuse(_DOOR, peer, email.lower())
         return kept
 
     async def verify(self, challenge: str, code: str | None, recovery_code: str | None) -> Session:

@@ -13,7 +13,7 @@ class Failures:
     """Failures by where they came from, each counted for a minute after the first; in bounded memory."""
 
     def __init__(self, most: int, window: float = WINDOW, remembered: int = REMEMBERED) -> None:
-        self._most = most
+        self.most = most
         self._window = window
         self._remembered = remembered
         self._counts: dict[Hashable, tuple[float, int]] = {}  # when the first came, how many; in the order of the first
@@ -21,7 +21,7 @@ class Failures:
     def wait(self, where: Hashable, now: float) -> float:
         """How many seconds it has to wait before the next try; 0 for none."""
         first, count = self._counts.get(where, (now, 0))
-        return max(0.0, self._window - (now - first)) if count >= self._most else 0.0
+        return max(0.0, self._window - (now - first)) if count >= self.most else 0.0
 
     def add(self, where: Hashable, now: float) -> None:
         first, count = self._counts.get(where, (now, 0))
@@ -30,6 +30,16 @@ class Failures:
             first, count = now, 0
         self._counts[where] = (first, count + 1)
         self._forget(now)
+
+    def learn(self, where: Hashable, now: float, count: int, age: float) -> None:
+        """Take over what others have counted, since `age` seconds, if it is more than what is known here."""
+        first, known = self._counts.get(where, (now, 0))
+        if now - first >= self._window:
+            known = 0
+        if count > known and age < self._window:
+            self._counts.pop(where, None)
+            self._counts[where] = (now - age, count)  # last, though it began earlier: it is forgotten a little later
+            self._forget(now)
 
     def _forget(self, now: float) -> None:
         while self._counts:

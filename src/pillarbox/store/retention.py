@@ -11,7 +11,7 @@ from collections import Counter
 from datetime import timedelta
 from uuid import UUID
 
-from pillarbox.store import admins, challenges, sql
+from pillarbox.store import admins, challenges, failures, sql
 from pillarbox.store.database import Database
 from pillarbox.store.feedback import forget_tokens
 
@@ -43,6 +43,8 @@ async def purge(database: Database, content: float | None, finished: float | Non
         dropped["challenges"] += count
     while count := await admins.purge_sessions(database, batch):
         dropped["sessions"] += count
+    while count := await failures.purge(database, batch):
+        dropped["auth_failures"] += count
     await database.execute(QUERIES["forget_walks"])
     return dropped
 

@@ -48,6 +48,15 @@ async def is_answered(one: socket.socket) -> bool:
         return (await asyncio.get_running_loop().sock_recv(one, 1000)).startswith(b"HTTP/1.1 200")
 
 
+async def ready(port: int, source: str) -> bool:
+    """Whether the probe says so, sooner or later: on a busy machine the database may take its time."""
+    return bool(await eventually(lambda: _is_ready(port, source), 60))
+
+
+async def _is_ready(port: int, source: str) -> bool:
+    return await ask(port, "/readyz", source) == 200
+
+
 async def ask(port: int, path: str, source: str, key: str | None = None) -> int:
     connector = aiohttp.TCPConnector(local_addr=(source, 0), force_close=True)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -79,7 +88,7 @@ async def test_one_client_with_900_connections_keeps_nobody_out(database_url: st
     async with serving(database_url) as (port, key), held(port, 900, HOLDING[holding], "127.0.0.1"):
         for source in (OTHER, "127.0.0.1"):
             assert await ask(port, "/healthz", source) == 200
-            assert await ask(port, "/readyz", source) == 200
+            assert await ready(port, source)
             assert await ask(port, "/api/v1/messages", source, key) == 200
 
 
@@ -126,8 +135,8 @@ async def test_requests_under_way_are_never_closed_and_probes_are_answered_besid
 
         await eventually(is_full, 60)
         async with held(port, 3 * RESERVED, b"", "127.0.0.1"):
-            for path in ("/healthz", "/readyz"):
-                assert await ask(port, path, "127.0.0.1") == 200
+            assert await ask(port, "/healthz", "127.0.0.1") == 200
+            assert await ready(port, "127.0.0.1")
         for wire in (first, second):
             await wire.say(b"{}")
             assert problem(await wire.hear()) == (422, "invalid-mail")

@@ -1,0 +1,34 @@
+"""Failed logins, counted in the database for all processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from pillarbox.model.throttle import WINDOW
+from pillarbox.store import sql
+
+if TYPE_CHECKING:
+    from pillarbox.store.database import Database
+
+QUERIES = sql.load("failures")
+_WINDOW = timedelta(seconds=WINDOW)
+
+
+class Counted(NamedTuple):
+    """The failures at a place, and the seconds since the first of them."""
+
+    failures: int
+    age: float
+
+
+async def add(database: Database, failures: Mapping[bytes, int]) -> dict[bytes, Counted]:
+    """Count failures by place; returns what is counted for these places now."""
+    rows = await database.fetch(QUERIES["add_failures"], list(failures), list(failures.values()), _WINDOW)
+    return {row["place"]: Counted(row["failures"], row["age"]) for row in rows}
+
+
+async def purge(database: Database, batch: int) -> int:
+    """Forget places whose minute is over, at most `batch`; returns how many."""
+    return await database.execute(QUERIES["purge_failures"], _WINDOW, batch)
