@@ -233,7 +233,7 @@ async def test_wrong_passwords_count_with_wrong_keys_of_the_same_peer(api: Api) 
     keeper = api.app.doorkeeper
     most = api.app.settings.auth_failures_per_minute * PEER_FACTOR
     for n in range(most):
-        keeper.refuse("password", "127.0.0.1", f"{n}@example.com")
+        await keeper.refuse("password", "127.0.0.1", f"{n}@example.com")
     assert (await login(api)).status == 429
     assert (await api.nobody.using(f"pbx_{'a' * 10}_{'a' * 43}").get("/messages")).status == 429
 
