@@ -134,7 +134,7 @@ class Settings:
         "The least important log lines shown.",
         "info tells every mail's story in one line per attempt; of `up`, a summary every ten seconds unless --verbose")
     secret_keys: tuple[Secret, ...] = setting(None, KEYS,
-        "Keys that seal provider secrets at rest; the first seals, all open.",
+        "Keys that seal provider secrets at rest, and hash sign-in codes; the first seals, all open.",
         "production sets its own, away from the database", unset="made by `up` in data_dir", secret=True)
     redaction_key: Secret | None = setting(None, KEY,
         "Key of the pseudonyms that replace addresses in logs and error columns.",

@@ -51,6 +51,7 @@ class Question:
     wrong: bool = False  # the code that was given before
     with_password: bool = False  # a new one is set here
     refused: str | None = None  # why the password that was given before was not taken
+    code: str = field(default="", repr=False)  # as it was typed before, so that only the password is asked for again
 
 
 class Page(NamedTuple):
@@ -111,19 +112,20 @@ def _form(question: Question, asking: Asking, words: Words) -> str:
         for name, value in question.hidden.items()
     )
     target = escape(question.path.rpartition("/")[2])
-    code = _code(words, question.wrong) if question.with_code else ""
+    code = _code(words, question.wrong, question.code) if question.with_code else ""
     password = _passwords(words) if question.with_password else ""
     return (
         f'<form method="post" action="{target}">{hidden}{code}{password}<button>{escape(asking.button)}</button></form>'
     )
 
 
-def _code(words: Words, wrong: bool) -> str:
+def _code(words: Words, wrong: bool, typed: str) -> str:
     """A field for five digits; spaces may stand between them, as people copy them."""
     told = 'aria-describedby="wrong hint" aria-invalid="true"' if wrong else 'aria-describedby="hint"'
+    value = f' value="{escape(typed)}"' if typed else ""
     return (
         f'<label for="code">{escape(words.code)}</label>'
-        f'<input id="code" name="code" required autofocus autocomplete="one-time-code" inputmode="numeric"'
+        f'<input id="code" name="code"{value} required autofocus autocomplete="one-time-code" inputmode="numeric"'
         rf' maxlength="20" pattern="\s*([0-9]\s*){{5}}" title="{escape(words.code_hint)}" {told}>'
         f'<p class="hint" id="hint">{escape(words.code_hint)}</p>'
     )

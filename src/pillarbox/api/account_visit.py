@@ -158,6 +158,7 @@ class Visit:
     def _question(self, known: TokenState, wrong: bool = False, refused: str | None = None) -> Page:
         assert self.action.path is not None
         hidden = {"token": self.given.token, "expires": self.given.expires}
+        typed = (self.given.code or "") if refused else ""  # a wrong code is not worth keeping
         question = Question(
             action=known.action,
             path=self.action.path,
@@ -167,6 +168,7 @@ class Visit:
             wrong=wrong,
             with_password=self.sets_password,
             refused=refused,
+            code=typed,
         )
         return pages.ask(question, self._look, self._language)
 

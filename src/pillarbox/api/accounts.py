@@ -175,11 +175,10 @@ class AccountDoor:
         with self._bodies.hold(MOST_OCTETS) as body:
             visit.read_body(await body.read(visit.request.headers, visit.request.receive))
         secret = self._prove(visit)
-        state = await self._look(visit, secret)
-        check_account(state.status)
+        check_account((await self._look(visit, secret)).status)
         if visit.sets_password and self._hook is not None:
             password = visit.new_password()
-            used = await self._links.use_with(visit.action, visit.given, state, secret, self._hook, password)
+            used = await self._links.use_with(visit.action, visit.given, secret, self._hook, password)
         else:
             used = await self._links.use(visit.action, visit.given, secret)
         self._app.doorkeeper.admit("link")

@@ -6,6 +6,7 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from pillarbox.errors import SecretError
 from pillarbox.lifecycle.administrators import Administrators
 from pillarbox.lifecycle.codes import Codes, open_codes
 from pillarbox.lifecycle.collector import Collector, Post, rule_of
@@ -19,6 +20,7 @@ from pillarbox.lifecycle.stdout import Pipe, Writing
 from pillarbox.store import lifecycle_schema
 from pillarbox.store.lifecycle import Tokens
 from pillarbox.supervisor import Supervisor
+from pillarbox.telemetry import logs
 
 if TYPE_CHECKING:
     from pillarbox.accept.door import Doorkeeper
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from pillarbox.store.database import Database
     from pillarbox.telemetry.metrics import Metrics
 
+log = logs.get("pillarbox.codes")
 # Seconds after which files of templates are read again: some milliseconds, soon enough for whoever mends one.
 LOOK_AGAIN = 2.0
 # The same where a template is missing: many requests for one that is nowhere must not read the files each time.
@@ -90,7 +93,11 @@ class Lifecycle:
     async def codes(self) -> Codes:
         """The codes of this installation; its key is read once."""
         if self._codes is None:
-            self._codes = await open_codes(self._database, self._settings)
+            try:
+                self._codes = await open_codes(self._database, self._settings)
+            except SecretError as error:  # who asks is told less: which keys there are is no business of theirs
+                log.error("there can be no sign-in codes", error=str(error))
+                raise
         return self._codes
 
     async def collector(self, *, stdout: bool = False) -> Collector:

@@ -82,7 +82,7 @@ class Links:
         return used
 
     async def use_with(
-        self, action: Action, given: Given, state: TokenState, secret: bytes, hook: PasswordHook, password: str
+        self, action: Action, given: Given, secret: bytes, hook: PasswordHook, password: str
     ) -> TokenState:
         """Use it once the hook has set the password. What the hook refuses leaves it as it was.
 
@@ -90,10 +90,12 @@ class Links:
         """
         if self._code(action, given) == WRONG:
             return await self.use(action, given, secret)
-        check(state)
         if not await self._tokens.reserve(self._database, secret, action.name, hook.timeout + RESERVED_LONGER):
+            check(await self.look(action, secret))
             raise NoAnswer("the link is being used at this moment")
         try:
+            state = await self.look(action, secret)  # as it is now, while nobody else can use it
+            check(state)
             await hook.set_password(state, password)
             return await self.use(action, given, secret)
         finally:

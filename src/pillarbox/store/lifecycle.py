@@ -235,7 +235,7 @@ class Tokens:
         return state
 
     async def reserve(self, db: Db, secret: bytes, action: str, seconds: float) -> bool:
-        """Keep a token for so long, so that nobody else uses it meanwhile; false if somebody has it."""
+        """Keep a token for so long, so that nobody else uses it meanwhile; false if it was used, or somebody has it."""
         lasts = timedelta(seconds=seconds)
         return await db.fetchval(self._queries["reserve"], secret, action, lasts) is not None
 

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from pillarbox.errors import SettingsError
+from pillarbox.lifecycle.signing import secret_of
 from pillarbox.settings import load
+from pillarbox.store.lifecycle import Tokens
 from pillarbox.testing.webhook_receiver import WebhookReceiver
 from tests.integration.lifecycle.lifecycle_helpers import wrong
 from tests.integration.lifecycle.link_helpers import Answer, Link, Town, recovering, town_of
@@ -74,6 +76,7 @@ async def test_a_refusal_is_shown_and_the_link_still_works(town: Town, endpoint:
     assert refused.status == 422
     assert "At least &lt;b&gt;20&lt;/b&gt; characters, please." in refused.text
     assert PASSWORD not in refused.text
+    assert f'name="code" value="{link.code}"' in refused.text  # only the password is asked for again
     program = await town.use(link, code=link.code, password=PASSWORD)
     assert (program.status, program.json["type"]) == (422, "/problems/password")
     assert not await town.consumed(link)
@@ -135,6 +138,19 @@ async def test_two_at_once_set_one_password(town: Town, endpoint: WebhookReceive
     answers = await asyncio.gather(*(submit(town, link) for _ in range(5)))
     assert [one.status for one in answers].count(200) == 1
     assert len(endpoint.calls) == 1
+
+
+async def test_a_link_that_was_used_is_kept_for_nobody(town: Town, endpoint: WebhookReceiver) -> None:
+    """Else one who looked at it before, and comes after, would have another password set."""
+    link = await recovering(town)
+    tokens, secret = Tokens("lifecycle"), secret_of(link.token)
+    assert await tokens.reserve(town.database, secret, "password_recovery", 60)
+    assert not await tokens.reserve(town.database, secret, "password_recovery", 60)
+    busy = await submit(town, link)
+    assert (busy.status, endpoint.calls) == (503, [])
+    await tokens.let_go(town.database, secret, "password_recovery")
+    assert (await submit(town, link)).status == 200
+    assert not await tokens.reserve(town.database, secret, "password_recovery", 60)
 
 
 async def test_the_password_is_neither_kept_nor_logged(

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 
 from pillarbox.store.database import Database
+from pillarbox.testing.smtp import SmtpServer
+from pillarbox.testing.smtp_faults import Faults
+from tests.harness import add_smtp, settled, working
 from tests.integration.cli.cli_helpers import Cli
 from tests.integration.lifecycle.collector_helpers import accounts, collector, issue
 from tests.integration.lifecycle.lifecycle_helpers import expire, install
@@ -72,6 +75,27 @@ async def test_it_is_rendered_again_from_its_token(
     await fail_all(database)  # its body is dropped when it is settled, as before
     refused = await asyncio.to_thread(cli, *command, mail, code=1)  # the old one was sent again before
     assert "NotPossible" not in refused.err
+
+
+async def test_a_mail_that_a_server_refused_arrives_when_it_is_sent_again(
+    database: Database, database_url: str, cli: Cli
+) -> None:
+    """With a real worker: its body is gone after each settlement, and the second link works."""
+    await accounts(database, 1)
+    await collected(database_url)
+    [first] = await mails(database)
+    async with SmtpServer(Faults(rcpt=["554 5.7.1 not today", None])) as server:
+        await add_smtp(database, server)
+        async with working(database_url):
+            await settled(database, first["id"], "failed")
+            assert await database.fetchval("SELECT count(*) FROM pillarbox.contents") == 0
+            await asyncio.to_thread(cli, "queue", "retry", str(first["id"]))
+            await collected(database_url)
+            second = (await mails(database))[-1]
+            assert second["id"] != first["id"]
+            await settled(database, second["id"], "sent")
+    assert await database.fetchval("SELECT count(*) FROM pillarbox.contents") == 0
+    assert len(server.mails) == 1
 
 
 async def test_an_expired_token_is_issued_anew(database: Database, database_url: str, cli: Cli) -> None:

@@ -134,9 +134,10 @@ SELECT (SELECT count(*) FROM released)::int AS count, pg_notify('token_insert', 
 SELECT {schema}.consume_token($1::bytea, $2::text::{schema}.token_action, $3::text, $4::int)
 
 -- name: reserve
--- Keep the token with secret $1 of action $2 for $3, unless somebody has it; no row then.
+-- Keep the token with secret $1 of action $2 for $3, unless it was used or somebody has it; no row then.
 UPDATE {schema}.tokens SET hook_until = clock_timestamp() + $3::interval
-WHERE secret = $1::bytea AND action::text = $2::text AND (hook_until IS NULL OR hook_until < clock_timestamp())
+WHERE secret = $1::bytea AND action::text = $2::text AND consumed_at IS NULL
+  AND (hook_until IS NULL OR hook_until < clock_timestamp())
 RETURNING id
 
 -- name: let_go
