@@ -192,3 +192,11 @@ def test_a_sender_adds_no_variables_of_its_own() -> None:
     assert b"theirs" not in call.body
     assert b"From: a@x.test\r\nX-Mailgun-Tag: t\r\nSubject: s\r\n\r\nX-Mailgun-Variables: said\r\n" in call.body
     assert call.body.count(b"pillarbox_message") == 1
+
+
+@pytest.mark.parametrize("api", [SENDGRID, SES, MAILGUN])
+@pytest.mark.parametrize("body", [b"[" * 2000 + b"]" * 2000, b'{"a":' * 2000 + b"1" + b"}" * 2000, b"[" * 100_000])
+def test_an_answer_nested_too_deeply_is_judged_by_its_status(api: Api, body: bytes) -> None:
+    """The provider has answered: what becomes of the mail is known."""
+    assert judged(api, 400, body).verdict is Verdict.REJECTED
+    assert judged(api, 503, body).verdict is Verdict.DEFERRED

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import re
 import string
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+import pillarbox
 from pillarbox.model.redaction import Redactor, redact_pii
 
 KEY = b"a key of the test"
@@ -373,3 +377,65 @@ def test_redacting_twice_changes_nothing(text: str) -> None:
 def test_the_fast_path_never_skips_work(text: str) -> None:
     """A line break makes any text take the slow path, and is no part of any value here."""
     assert redact("\n\n" + text) == "\n\n" + redact(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "gone", "kept"),
+    [
+        (
+            "550 /O=ACME/OU=FIRST GROUP/CN=RECIPIENTS/CN=JDOE not found",
+            "JDOE",
+            "/O=ACME/OU=FIRST GROUP/CN=RECIPIENTS/CN=",
+        ),
+        (
+            "recipient CN=Jane Doe,OU=Sales,DC=acme,DC=example is unknown",
+            "Jane Doe",
+            "OU=Sales,DC=acme,DC=example is unknown",
+        ),
+        ("550 /O=ACME/CN=RECIPIENTS/CN=Jane Doe not found", "Doe", "not found"),
+        ("no user uid=jdoe, ou=people, dc=acme", "jdoe", "ou=people, dc=acme"),
+        ("IMCEAEX-_O=ACME_OU=X_CN=RECIPIENTS_CN=JOHN+2EDOE@acme.example", "JOHN", "IMCEAEX-_O=ACME_OU=X_CN=RECIPIENTS"),
+        ("'CN=Doe\\, Jane,OU=Users' refused", "Jane", "OU=Users' refused"),
+        ("subject=/C=US/O=Acme/CN=mx.example.com verify failed", None, "/CN=mx.example.com verify failed"),
+        ("CN=*.example.com,O=Acme", None, "CN=*.example.com,O=Acme"),
+        ("c=relaxed/relaxed; d=example.com; s=selector; l=5", None, "s=selector"),
+    ],
+)
+def test_people_in_x500_names(text: str, gone: str | None, kept: str) -> None:
+    redacted = redact_pii(text, KEY)
+    assert gone is None or gone not in redacted
+    assert gone is not None or redacted == text
+    assert kept in redacted
+    assert redact_pii(redacted, KEY) == redacted
+
+
+def test_the_same_person_in_x500_names_has_the_same_token() -> None:
+    first, second = (redact_pii(text, KEY) for text in ("CN=Jane Doe,O=A", "/O=B/CN=JANE DOE"))
+    assert first.removeprefix("CN=").removesuffix(",O=A") == second.removeprefix("/O=B/CN=")
+
+
+def _own_messages() -> Iterator[tuple[str, str]]:
+    """The texts of all errors that the product raises, with a word in place of each value."""
+    root = Path(pillarbox.__file__).parent
+    for path in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Raise):
+                continue
+            for one in ast.walk(node):
+                if isinstance(one, ast.JoinedStr):
+                    pieces = (part.value if isinstance(part, ast.Constant) else "value" for part in one.values)
+                    yield f"{path.name}:{one.lineno}", "".join(map(str, pieces))
+                elif isinstance(one, ast.Constant) and isinstance(one.value, str):
+                    yield f"{path.name}:{one.lineno}", one.value
+
+
+def test_our_own_hints_stay_readable() -> None:
+    """An error's hint must not be taken for what it warns of."""
+    found = list(_own_messages())
+    assert len(found) > 300
+    eaten = {place: redact_pii(text, KEY) for place, text in found if redact_pii(text, KEY) != text}
+    assert eaten == {}
+    for text in ("write name@domain", "write Name <name@domain>", "Authorization: Bearer pbx_…"):
+        assert redact_pii(text, KEY) == text
+    for text in ("name@domain.example", "my.name@domain", "name@domains", "Authorization: Bearer pbx_abc…"):
+        assert redact_pii(text, KEY) != text

@@ -29,3 +29,17 @@ def test_what_a_server_repeats_is_masked(said: str) -> None:
 
 def test_other_words_stay() -> None:
     assert masked("535 hunter is wrong", Secret(WORD), "api") == "535 hunter is wrong"
+
+
+@pytest.mark.parametrize(
+    ("password", "said"),
+    [
+        ("a", "host mail.a.example said ****: bad password ****. a-b data"),
+        ("mail", "host mail.a.example said a: bad password a. a-b data"),
+        ("bad", "host mail.a.example said a: **** password a. a-b data"),
+        ("passwor", "host mail.a.example said a: bad ****d a. a-b data"),
+    ],
+)
+def test_a_short_secret_is_masked_only_where_it_stands_alone(password: str, said: str) -> None:
+    """A password of one letter must not make host names and words unreadable."""
+    assert masked("host mail.a.example said a: bad password a. a-b data", Secret(password)) == said

@@ -9,9 +9,11 @@ from typing import Any
 
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
 
 from pillarbox.api.problem_types import TYPES
+from pillarbox.api.validation_words import words_for
 from pillarbox.errors import (
     IdempotencyConflict,
     InvalidMail,
@@ -139,6 +141,13 @@ def _of_http(error: HTTPException) -> Problem:
     return Problem(name, details.get(name, "the request cannot be handled"), headers=error.headers)
 
 
+def options_answer(request: Request, error: BaseException) -> Response | None:
+    """The answer to OPTIONS where a path exists: its methods; None to any other request."""
+    if request.method != "OPTIONS" or not isinstance(error, HTTPException) or error.status_code != 405:
+        return None
+    return Response(status_code=204, headers=error.headers)
+
+
 def busy(detail: str) -> Problem:
     return Problem("overloaded", detail, headers={"Retry-After": str(BUSY_RETRY)})
 
@@ -156,8 +165,7 @@ def invalid(error: ValidationError | Sequence[Mapping[str, Any]], *before: str |
 def _fault(one: Mapping[str, Any], before: tuple[str | int, ...]) -> dict[str, str]:
     kind = one["type"]
     code = _CODES.get(kind) or ("bad_type" if kind.endswith("_type") else "bad_value")
-    detail = "there is no such field" if code == "unknown_field" else one["msg"].removeprefix("Value error, ")
-    return {"field": path_of((*before, *one["loc"])), "code": code, "detail": detail}
+    return {"field": path_of((*before, *one["loc"])), "code": code, "detail": words_for(one)}
 
 
 def path_of(place: Sequence[str | int]) -> str:

@@ -25,7 +25,7 @@ from pillarbox.api.feedback import FeedbackDoor
 from pillarbox.api.forwarding import Forwarding
 from pillarbox.api.guard import Front, Guard, is_loopback
 from pillarbox.api.problem_types import TYPES
-from pillarbox.api.problems import problem_of
+from pillarbox.api.problems import options_answer, problem_of
 from pillarbox.api.protocol import Connection
 from pillarbox.api.v1 import PLACE, Api
 from pillarbox.errors import NotFound, Refused, StoreError, TaskEnded, WrongDatabase
@@ -221,7 +221,7 @@ async def _store_away(request: Request, error: Exception) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    return problem_of(error).response()
+    return options_answer(request, error) or problem_of(error).response()
 
 
 async def _not_found(request: Request, error: Exception) -> Response:

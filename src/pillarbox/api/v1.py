@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Match, Route
 
 from pillarbox.api import (
     admin,
@@ -33,7 +33,7 @@ from pillarbox.api import (
     webhooks,
 )
 from pillarbox.api.bodies import Bodies
-from pillarbox.api.problems import EXPECTED, Problem, invalid, problem_of
+from pillarbox.api.problems import EXPECTED, Problem, invalid, options_answer, problem_of
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -128,7 +128,19 @@ def _forget_other_errors(told: dict[str, Any]) -> None:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    return problem_of(error).response()
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        # Starlette names the methods of the first route only that has the path.
+        error = HTTPException(405, headers={"Allow": _methods(request)})
+    return options_answer(request, error) or problem_of(error).response()
+
+
+def _methods(request: Request) -> str:
+    """The methods of a path; of `/messages/batch`, not those of `/messages/{message_id}`."""
+    routes = [route for route in request.app.routes if isinstance(route, Route)]
+    found = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    exact = [route for route in found if "{" not in route.path]
+    methods = {method for route in exact or found for method in route.methods or ()}
+    return ", ".join(sorted(methods | {"OPTIONS"}))
 
 
 async def _answer_invalid(request: Request, error: Exception) -> Response:

@@ -24,6 +24,6 @@ def verify_webhook(
     verify(headers, content, Secret(secret.strip()), time.time(), tolerance)
     try:
         told: dict[str, Any] = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InvalidWebhook("the body is not JSON") from None
     return told

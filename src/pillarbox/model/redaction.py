@@ -1,10 +1,11 @@
 """redact_pii: texts keep their meaning and lose the people in them.
 
-Addresses, Message-IDs, phone numbers, IP addresses and credentials become `<redacted:xxxxxxxx>`: a keyed hash
-of the normalised value, so that equal values correlate. Status codes, queue ids, times, UUIDs and host names
-stay. When in doubt it redacts. Not guaranteed: people's names; an address cut inside its local part by a line
-break (`ali⏎ce@…`) outside angle brackets, where a word before the break looks the same; addresses spelt for
-humans (`alice at example`); IP addresses inside host names (`host-203-0-113-5.isp.example`).
+Addresses, Message-IDs, phone numbers, IP addresses, people in X.500 names and credentials become
+`<redacted:xxxxxxxx>`: a keyed hash of the normalised value, so that equal values correlate. Status codes,
+queue ids, times, UUIDs and host names stay. When in doubt it redacts. Not guaranteed: people's names; an
+address cut inside its local part by a line break (`ali⏎ce@…`) outside angle brackets, where a word before the
+break looks the same; addresses spelt for humans (`alice at example`); IP addresses inside host names
+(`host-203-0-113-5.isp.example`).
 """
 
 from __future__ import annotations
@@ -89,6 +90,8 @@ _MESSAGE_ID = _compiled(
 # Exact words, none of them personal: in VERP's `photo=example.com@lists.example` the key is the local part.
 _KEY = _compiled(r"(?:to|from|orig_to|rcpt|recipient|sender|e?-?mail|addr(?:ess)?|user(?:name)?)=", re.I)
 _ANY_KEY = _compiled(r"[\w.-]{1,40}=")
+# What our own messages write to show the form of an address. No such domain exists, so nobody has them.
+_PLACEHOLDERS = frozenset({"name@domain", "name@tenant"})
 _ESCAPE = _compiled(r"u00[23][0-9a-fA-F]|[nrt]")  # what remains of \u003c or \n before an address in JSON
 
 
@@ -185,6 +188,7 @@ _SECRET_HINTS = _compiled(r"key|token|secret|pass|pwd|credential|auth|sig|bearer
 _PROSE = _compiled(  # what follows "invalid token:" or "basic" in a sentence
     r"(?i)an?|and|auth[a-z]*|credentials|disabled|error|expected|expired|failed|has|in|incorrect|invalid|is"
     r"|mismatch|missing|must|none|not|null|of|or|required|scheme|the|tokens?|unauthorized|was"
+    r"|calls|its|without|(?:pb[xs]_)?…`?"  # as our own messages go on
 )
 _SASL = _compiled(r"(\bAUTH[ \t]{1,4}[A-Z0-9-]{3,20}[ \t]{1,4})([A-Za-z0-9+/_-]{4,}+={0,2})", re.I)
 _MECHANISM = _compiled(r"(?i)PLAIN|LOGIN|NTLM|GSSAPI|XOAUTH2?|OAUTHBEARER|[A-Z]+-(?:MD5|SHA-|SPNEGO).*")
@@ -239,6 +243,25 @@ def _is_opaque(word: str) -> bool:
     if word.endswith("="):
         return len(word) % 4 == 0 and word.lower() != word != word.upper()
     return len(word) >= _LONG_TOKEN and bool(_LONG_HEX.search(word) or _looks_random(word))
+
+
+# --- X.500 names: /O=ACME/OU=FIRST GROUP/CN=RECIPIENTS/CN=JDOE, CN=Jane Doe,OU=Sales,DC=acme,DC=example ---
+_X500_KEY = r"(?:CN|OU|O|DC|C|L|ST|T|G|S|I|SN|GN|UID|UserID|GivenName|Surname|Title|E|Email|EmailAddress|SerialNumber)"
+# What names a person; the others name what they belong to.
+_X500_PERSON = frozenset({"cn", "uid", "userid", "g", "gn", "givenname", "s", "sn", "surname", "i", "e", "email",
+                          "emailaddress"})  # fmt: skip
+_X500_HINT = _compiled(r"(?i)(?:cn|uid|userid|surname|givenname|gn|sn|emailaddress)\s?=")
+# Two parts at least, for one alone is as likely a parameter; 21 at most, so that the search stays linear. A value goes
+# to the next part, to a word in lower case, or to the end of a line.
+_X500 = _compiled(
+    rf"(?i)(?<![a-z0-9])(?:(?<=IMCEAEX-)_|[/_])?{_X500_KEY}\s?=[^=\r\n<>\"]{{1,200}}?"
+    rf"(?:(?:[ ]?[,;+/][ ]?|_){_X500_KEY}\s?=[^=\r\n<>\"]{{1,200}}?){{1,20}}"
+    rf"(?=[\r\n<>\"')\]]|[ ]?[,;/](?![ ]?{_X500_KEY}\s?=)|@|\.?[ ](?!\S*=)(?-i:[a-z(])|\.?\Z)"
+)
+_X500_PART = _compiled(rf"(?i)({_X500_KEY})(\s?=)(.*?)(?=(?:[ ]?[,;+/][ ]?|_){_X500_KEY}\s?=|\Z)", re.DOTALL)
+# Containers, not people.
+_X500_GROUP = frozenset({"recipients", "users", "configuration", "microsoft exchange", "system"})
+_HOST_NAME = _compiled(r"(?i)(?:\*\.)?[a-z0-9-]+(?:\.[a-z0-9-]+)+")
 
 
 # --- numbers ---
@@ -296,6 +319,8 @@ class Redactor:
         return text
 
     def _round(self, text: str) -> str:
+        if "=" in text and _X500_HINT.search(text):
+            text = _X500.sub(self._x500, text)
         text = self._numbers(self._addresses(self._credentials(text)))
         return _OPAQUE.sub(self._opaque_word, text)
 
@@ -312,6 +337,18 @@ class Redactor:
         """The tokens of what is personal in a decoded text, without the rest; empty when nothing is."""
         redacted = self._round(decoded)
         return " ".join(_TOKEN.findall(redacted)) if redacted != decoded else ""
+
+    def _x500(self, found: re.Match[str]) -> str:
+        return _X500_PART.sub(self._x500_part, found[0])
+
+    def _x500_part(self, found: re.Match[str]) -> str:
+        key, equals, value = found.groups()
+        bare = value.strip()
+        is_person = key.lower() in _X500_PERSON and bare.lower() not in _X500_GROUP and not _HOST_NAME.fullmatch(bare)
+        if not bare or not is_person or _TOKEN.fullmatch(bare):
+            return found[0]
+        before, _, after = value.partition(bare)
+        return f"{key}{equals}{before}{self._token(bare.casefold())}{after}"
 
     def _credentials(self, text: str) -> str:
         if "://" in text and "@" in text:
@@ -351,7 +388,7 @@ class Redactor:
     def _bracketed(self, found: re.Match[str]) -> str:
         """Inside angle brackets an address may be folded anywhere; tags and URLs are for the next step."""
         inside = _FOLD.sub("", found[1]).strip()
-        if "://" in inside or not _ONE_ADDRESS.fullmatch(inside):
+        if "://" in inside or not _ONE_ADDRESS.fullmatch(inside) or inside in _PLACEHOLDERS:
             return found[0]
         return self._token(_normal_address(inside))
 
@@ -370,7 +407,7 @@ class Redactor:
             reverse = reverse or text[::-1]
             local = _LOCAL_REVERSED.match(reverse, size - at.start(), size - done)
             start = _skip(text, size - local.end(), at.start()) if local else at.start()
-            if start == at.start():
+            if start == at.start() or text[start:end] in _PLACEHOLDERS:
                 continue
             token = self._token(_normal_address(text[start:end], sigil))
             start, end = _with_brackets(text, start, end)

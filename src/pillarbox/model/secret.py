@@ -43,6 +43,10 @@ class Secret:
         raise TypeError("a Secret is not pickled")
 
 
+# Shorter secrets occur in ordinary words. Whoever has one has other troubles than a log.
+SHORT = 6
+
+
 def masked(text: str, secret: Secret, username: str | None = None) -> str:
     """The text without the secret, should a server repeat it: as it is, or as the request that carried it spelt it."""
     word = secret.reveal()
@@ -52,4 +56,12 @@ def masked(text: str, secret: Secret, username: str | None = None) -> str:
     escaped = json.dumps(word)[1:-1]
     spellings |= {escaped, escaped.replace("/", "\\/")}
     longest_first = sorted(spellings, key=len, reverse=True)
-    return re.sub("|".join(map(re.escape, longest_first)), MASK, text, flags=re.IGNORECASE)
+    return re.sub("|".join(map(_pattern, longest_first)), MASK, text, flags=re.IGNORECASE)
+
+
+def _pattern(spelling: str) -> str:
+    """Finds a spelling; a short one only where it stands alone, for it is also a part of words and host names."""
+    found = re.escape(spelling)
+    if len(spelling) >= SHORT:
+        return found
+    return rf"(?<!\w)(?<!\w[.-]){found}(?![.-]?\w)"

@@ -318,7 +318,12 @@ def _envelope(row: asyncpg.Record) -> Envelope:
 
 
 def _object(stored: str | None) -> dict[str, Any]:
-    return dict(json.loads(stored)) if stored else {}
+    if not stored:
+        return {}
+    try:
+        return dict(json.loads(stored))
+    except RecursionError:  # PostgreSQL holds deeper objects than Python reads
+        return {"not_shown": "nested too deeply"}
 
 
 async def content(database: Database, message_id: UUID) -> Content | None:

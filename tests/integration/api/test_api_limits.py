@@ -243,7 +243,7 @@ async def test_what_is_not_http(database_url: str, said: bytes) -> None:
         ("PUT", "/messages", 405, "method-not-allowed"),
         ("DELETE", "/messages/x", 405, "method-not-allowed"), ("GET", "/../../etc/passwd", 404, "not-found"),
         ("GET", "/messages/%2e%2e/raw", 404, "not-found"), ("HEAD", "/nonesuch", 404, None),
-        ("OPTIONS", "/messages", 405, "method-not-allowed"),
+        ("OPTIONS", "/nonesuch", 404, "not-found"),
     ],
 )  # fmt: skip
 async def test_paths_and_methods_that_are_not(
@@ -271,3 +271,22 @@ async def test_a_fault_of_ours_is_a_problem_that_tells_nothing(
     logged = capsys.readouterr().err
     assert "a request failed" in logged
     assert "ada@mail.example" not in logged
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("/api/v1/messages", "GET, OPTIONS, POST"),
+        ("/api/v1/messages/batch", "OPTIONS, POST"),
+        ("/api/v1/messages/0198c5a2-7d7e-7000-8000-000000000000", "GET, OPTIONS"),
+        ("/api/v1/admin/tenants/shop", "GET, OPTIONS, PATCH"),
+        ("/healthz", "GET, HEAD"),
+    ],
+)
+async def test_the_methods_of_a_path(database_url: str, path: str, methods: str) -> None:
+    """All of them, though several routes have the path."""
+    async with api_of(database_url) as api:
+        for method, status in (("OPTIONS", 204), ("PUT", 405)):
+            async with api.nobody.session.request(method, api.nobody.url + path) as answer:
+                allowed = ", ".join(sorted(answer.headers["Allow"].split(", ")))
+                assert (answer.status, allowed) == (status, methods), method

@@ -18,8 +18,6 @@ from pillarbox.accept.smtp.body import Body
 from pillarbox.accept.smtp.commands import COMMANDS, unknown
 from pillarbox.accept.smtp.rules import DISCARD_FACTOR, MAX_AUTH_LINE, MAX_HELD, MAX_SKIPPED, Limits, Permit, Room
 
-_CR = 13
-
 
 class Machine:
     """A session. `starttls`: TLS can be begun; `secure`: it has been. Without a permit one must log in, over TLS.
@@ -264,7 +262,7 @@ class Machine:
                 return self._too_long(start)
             if end < 0:
                 return -1
-        if end == start or data[end - 1] != _CR:
+        if end == start or data.find(b"\r", start, end) != end - 1:  # no CR before the LF, or one that stands alone
             self.refuse(replies.BARE_LF)
             return end + 1
         self._commands += 1
@@ -283,7 +281,7 @@ class Machine:
         if end < 0:
             return -1
         self._step = Machine._command
-        if end == start or data[end - 1] != _CR:
+        if end == start or data.find(b"\r", start, end) != end - 1:
             self.refuse(replies.BARE_LF)
         elif data[start : end - 1] == b"*":
             self.refuse(replies.AUTH_CANCELLED)

@@ -36,7 +36,7 @@ def parse_sender(argument: bytes) -> Sender:
     """Take the argument of MAIL apart, or raise Refusal."""
     found = _from(argument)
     if found is None:
-        raise _malformed(argument)
+        raise _malformed(argument, replies.BAD_SENDER)
     address, parameters = found.groups()
     if parameters is None:
         return Sender(_text(address, False), 0, False)
@@ -56,7 +56,7 @@ def parse_recipient(argument: bytes, utf8: bool) -> str:
     """The address in the argument of RCPT, or raise Refusal."""
     found = _to(argument)
     if found is None:
-        raise _malformed(argument)
+        raise _malformed(argument, replies.BAD_ADDRESS)
     address, parameters = found.groups()
     if parameters is not None:
         raise Refusal(replies.BAD_PARAMETER)
@@ -74,8 +74,8 @@ def _text(address: bytes, utf8: bool) -> str:
         raise Refusal(replies.NOT_UTF8) from None
 
 
-def _malformed(argument: bytes) -> Refusal:
+def _malformed(argument: bytes, bad_address: bytes) -> Refusal:
     """Why it is no path: for a person who typed it, or whose program has a fault."""
     if b":" not in argument:
         return Refusal(replies.BAD_SYNTAX)
-    return Refusal(replies.BAD_ADDRESS)
+    return Refusal(bad_address)

@@ -35,7 +35,7 @@ class Answer:
         """The body's object; an empty one where it is none."""
         try:
             found = json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):  # not JSON, or nested deeper than Python reads: its status says enough
             return {}
         return found if isinstance(found, dict) else {}
 
