@@ -146,6 +146,19 @@ async def test_time_without_a_running_worker_does_not_count(database: Database) 
     assert await give_up(database) == 1
 
 
+async def test_workers_that_are_gone_now_do_not_wait_either(database: Database) -> None:
+    """Their silence is written down only when one runs again; a process without a worker may end mails meanwhile."""
+    message_id = await enqueue(database)
+    await begin_outage(database)
+    await age(database, message_id)
+    await database.execute("UPDATE pillarbox.installation SET worked_until = now() - interval '2 days'")
+    assert await give_up(database) == 0
+    await report(database, False)
+    assert await give_up(database) == 0
+    await database.execute("UPDATE pillarbox.classes SET max_wait = interval '3 days'")
+    assert await give_up(database) == 1
+
+
 async def test_a_silence_of_all_workers_is_written_down(database: Database) -> None:
     await report(database, False)
     await report(database, False)

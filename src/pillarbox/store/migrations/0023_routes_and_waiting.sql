@@ -33,10 +33,11 @@ CREATE TABLE pillarbox.worker_gaps (
 );
 REVOKE ALL ON pillarbox.worker_gaps FROM PUBLIC;
 
--- How long workers have run since a moment.
+-- How long workers have run since a moment, up to their last report: what came after it may become a gap. Null: none ever did.
 CREATE FUNCTION pillarbox._worked_since(moment timestamptz) RETURNS interval LANGUAGE sql STABLE AS $$
-  SELECT now() - $1 - coalesce((
+  SELECT i.worked_until - $1 - coalesce((
     SELECT sum(g.ended - greatest(g.began, $1)) FROM pillarbox.worker_gaps g WHERE g.ended > $1), interval '0')
+  FROM pillarbox.installation i
 $$;
 REVOKE EXECUTE ON FUNCTION pillarbox._worked_since FROM PUBLIC;
 
