@@ -76,14 +76,15 @@ RETURNING l.tenant_id, l.lane
 -- * The planner expects a LIMIT that is no constant to return a tenth of all rows. The constant one around it, LARGEST_CLAIM in
 --   queue/postgres.py, bounds that. It locks nothing more: rows are locked as they are returned.
 -- * It expects one lane in 200 to meet `most BETWEEN 1 AND 1000000`, which every lane that was asked for does.
--- * It expects one row in 200 to meet `only IS NULL OR …`, and so to read 200 rows for each; of a CASE it expects half.
+-- * It expects one row in 200 to meet `only IS NULL OR …`, and so to read 200 rows for each; of a CASE it expects half. `only` is the
+--   seq of the one message that a strict lane may give. Of fresh mails it bounds the part of the index that is read: while that
+--   message is deferred, nothing is read of those that wait behind it.
 WITH asked AS MATERIALIZED (
   SELECT a.tenant_id, a.lane, a.most, a.deferred, a.place, l.order_mode = 'strict' AS strict, l.limited,
     -- While a limit cuts a tenant short, its higher lanes let the lower ones go first now and then, lest these starve.
     (l.limited AND random() < (ARRAY[0.25, 0.2, 0])[a.lane + 1])::int AS late,
-    CASE WHEN l.order_mode = 'strict' AND (
-      SELECT true FROM pillarbox.deliveries d WHERE d.message_id = l.message_id AND d.state::text = 'queued' LIMIT 1)
-      THEN l.message_id END AS only
+    CASE WHEN l.order_mode = 'strict' THEN (
+      SELECT d.seq FROM pillarbox.deliveries d WHERE d.message_id = l.message_id AND d.state::text = 'queued' LIMIT 1) END AS only
   FROM unnest($2::int4[], $3::int2[], $4::int4[], $5::int4[]) WITH ORDINALITY AS a(tenant_id, lane, most, deferred, place)
   JOIN LATERAL (SELECT * FROM pillarbox.lanes WHERE tenant_id = a.tenant_id AND lane = a.lane LIMIT 1) l ON true
   WHERE a.most BETWEEN 1 AND 1000000
@@ -105,7 +106,7 @@ WITH asked AS MATERIALIZED (
     SELECT d.message_id, d.size, d.tenant_id, d.next_attempt_at
     FROM pillarbox.deliveries d
     WHERE d.tenant_id = a.tenant_id AND d.lane = a.lane AND d.state = 'queued' AND d.attempts > 0 AND d.next_attempt_at <= now()
-      AND CASE WHEN a.only IS NULL THEN true ELSE d.message_id = a.only END
+      AND CASE WHEN a.only IS NULL THEN true ELSE d.seq = a.only END
       AND (d.n = 0 OR NOT EXISTS (
         SELECT FROM pillarbox.deliveries h
         WHERE h.message_id = d.message_id AND h.n < d.n AND h.state = 'queued' AND h.next_attempt_at <= now()))
@@ -116,7 +117,7 @@ WITH asked AS MATERIALIZED (
     SELECT d.message_id, d.size, d.tenant_id, d.seq
     FROM pillarbox.deliveries d
     WHERE d.tenant_id = a.tenant_id AND d.lane = a.lane AND d.state = 'queued' AND d.attempts = 0
-      AND CASE WHEN a.only IS NULL THEN true ELSE d.message_id = a.only END
+      AND d.seq >= coalesce(a.only, 0) AND d.seq <= coalesce(a.only, 9223372036854775807)
       AND (d.n = 0 OR NOT EXISTS (
         SELECT FROM pillarbox.deliveries h
         WHERE h.message_id = d.message_id AND h.n < d.n AND h.state = 'queued' AND h.next_attempt_at <= now()))
