@@ -62,6 +62,11 @@ def within(what: str, ours: float, unit: str, most: float) -> Finding:
     return Finding(what, ours, unit, most, "limit", f"< {most:g} {unit}", ours < most)
 
 
+def at_most(what: str, ours: float, unit: str, most: float) -> Finding:
+    """Ours not above a bound that is promised."""
+    return Finding(what, ours, unit, most, "bound", f"≤ {most:g} {unit}", ours <= most)
+
+
 @dataclass(slots=True)
 class Table:
     title: str

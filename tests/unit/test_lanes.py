@@ -12,7 +12,7 @@ from pillarbox.deliver.wakeup import TRAILING, Wakeup
 from pillarbox.model.access import Order
 from pillarbox.model.fairness import Key, Portion
 from pillarbox.queue import lanes as module
-from pillarbox.queue.lanes import FIRST, HINTED_INTERVAL, SLACK, SURVEY_INTERVAL, SURVEY_SHARE, Lanes, Seen
+from pillarbox.queue.lanes import FEW_LANES, FIRST, HINTED_INTERVAL, SLACK, SURVEY_INTERVAL, SURVEY_SHARE, Lanes, Seen
 from pillarbox.queue.lanes import TRAILING as TRAILING_LOOK
 
 A, B, C = Key(1, 1), Key(2, 1), Key(3, 1)
@@ -48,6 +48,9 @@ def seen(key: Key, **changes: Any) -> Seen:
 
 def mine(key: Key, **changes: Any) -> Seen:
     return seen(key, mine=True, **changes)
+
+
+MANY = [seen(Key(tenant, 1)) for tenant in range(1, FEW_LANES + 2)]  # too many to be surveyed before every claim
 
 
 def survey(lanes: Lanes, *rows: Seen) -> list[Key]:
@@ -293,16 +296,32 @@ def test_a_held_lane_is_not_claimed_from_until_its_time(lanes: Lanes, clock: Clo
     assert set(asked(lanes)) == {A, B}
 
 
-def test_after_a_hint_there_is_one_more_look(lanes: Lanes, clock: Clock) -> None:
+def test_few_lanes_are_surveyed_before_every_claim(lanes: Lanes) -> None:
+    """So the first claim after a commit knows of the new mail."""
+    survey(lanes, *MANY[1:])
+    assert lanes.stale()
+    claim(lanes, 1, t2=1)
+    assert lanes.stale()
+    survey(lanes, *MANY)
+    assert not lanes.stale()
+
+
+def test_nothing_is_surveyed_while_nothing_is_known_to_wait(lanes: Lanes) -> None:
     survey(lanes, seen(A))
+    claim(lanes, t1=1)  # it gave less than was asked for
+    assert not lanes.stale()
+
+
+def test_after_a_hint_there_is_one_more_look(lanes: Lanes, clock: Clock) -> None:
+    survey(lanes, *MANY)
     clock.now += HINTED_INTERVAL
     assert not lanes.stale()
     assert lanes.stale(hinted=True)
-    survey(lanes, mine(A))
+    survey(lanes, *MANY)
     assert not lanes.stale()
     clock.now += TRAILING_LOOK  # what came just behind the hint made none of its own
     assert lanes.stale()
-    survey(lanes, mine(A))
+    survey(lanes, *MANY)
     clock.now += TRAILING_LOOK
     assert not lanes.stale()
 
@@ -317,7 +336,7 @@ def test_the_next_due_is_the_soonest_of_all(lanes: Lanes) -> None:
 
 
 def test_a_survey_gets_a_small_share_of_the_time(lanes: Lanes, clock: Clock) -> None:
-    survey(lanes, seen(A))
+    survey(lanes, *MANY)
     assert not lanes.stale()
     clock.now += SURVEY_INTERVAL
     assert lanes.stale()
