@@ -12,6 +12,7 @@ import pytest
 from pillarbox.accept.smtp.rules import Limits
 from pillarbox.accept.smtp.server import Crowd, Patience
 from pillarbox.errors import InvalidMail, NotAllowed, StoreError, Throttled, Unauthorized, UnknownName
+from pillarbox.model.proxies import TrustedProxies, parse_network
 from tests.harness import eventually
 from tests.integration.accept.submission_helpers import (
     ENVELOPE,
@@ -184,6 +185,17 @@ async def test_too_many_connections() -> None:
         assert server.count("smtp_turned_away_total", listener="smtp") == 5
         await eventually(lambda: _count(server, 0))
         assert server.server._places == {}
+
+
+async def test_a_trusted_balancer_has_the_places_of_all_its_clients() -> None:
+    proxies = TrustedProxies((parse_network("127.0.0.1"),))
+    async with running(crowd=Crowd(connections=20, per_peer=2, proxies=proxies)) as server:
+        opened = [await asyncio.open_connection("127.0.0.1", server.ports["smtp"]) for _ in range(21)]
+        greetings = [(await reader.readline())[:9] for reader, _ in opened]
+        assert greetings == [b"220 mail."] * 20 + [b"421 4.7.0"]
+        for _, writer in opened:
+            writer.close()
+        await eventually(lambda: _count(server, 0))
 
 
 async def test_two_thousand_idle_connections() -> None:
