@@ -224,7 +224,7 @@ WITH settled AS (
          ended_ago, took, expires_at, step)
   WHERE d.message_id = r.message_id AND d.n = r.n AND d.claim = r.claim
   RETURNING d.message_id, d.n, r.claim, r.step, r.provider_id, r.verdict, r.reason, r.code, r.reply, r.provider_message_id,
-    clock_timestamp() - r.ended_ago * interval '1 second' AS ended_at, r.took * interval '1 second' AS took,
+    now() - r.ended_ago * interval '1 second' AS ended_at, r.took * interval '1 second' AS took,
     d.tenant_id, r.state, d.attempts, CASE WHEN r.delay IS NOT NULL THEN d.next_attempt_at END AS next_attempt_at
 ), recorded AS (
   INSERT INTO pillarbox.attempts (message_id, n, claim, step, worker, provider_id, started_at, ended_at, verdict, reason, code,
@@ -234,7 +234,7 @@ WITH settled AS (
   FROM settled
   UNION ALL
   SELECT t.message_id, t.n, t.claim, t.step, $1::bigint, t.provider_id,
-    clock_timestamp() - (t.ended_ago + t.took) * interval '1 second', clock_timestamp() - t.ended_ago * interval '1 second',
+    now() - (t.ended_ago + t.took) * interval '1 second', now() - t.ended_ago * interval '1 second',
     t.verdict, t.reason, t.code, t.reply, t.provider_message_id
   FROM unnest($26::uuid[], $27::int2[], $28::int8[], $29::int2[], $30::int4[], $31::text[], $32::text[], $33::int2[], $34::text[],
               $35::text[], $36::float8[], $37::float8[])
