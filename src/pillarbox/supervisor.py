@@ -137,6 +137,8 @@ class Supervisor:
         """A task ended for good: this process cannot go on."""
         self._metrics.task_failures.labels(name).inc()
         self._ended.append(name)
+        while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:  # a task group wraps what ended it
+            error = error.exceptions[0]
         unexpected = None if isinstance(error, PillarboxError) else error
         log.error("a task ended for good; stopping the process", task=name, error=str(error), exc=unexpected)
 
