@@ -437,5 +437,6 @@ def test_our_own_hints_stay_readable() -> None:
     assert eaten == {}
     for text in ("write name@domain", "write Name <name@domain>", "Authorization: Bearer pbx_…"):
         assert redact_pii(text, KEY) == text
+    assert "user:password" not in redact_pii("postgresql://user:password@db.example/x", KEY)
     for text in ("name@domain.example", "my.name@domain", "name@domains", "Authorization: Bearer pbx_abc…"):
         assert redact_pii(text, KEY) != text

@@ -90,8 +90,9 @@ _MESSAGE_ID = _compiled(
 # Exact words, none of them personal: in VERP's `photo=example.com@lists.example` the key is the local part.
 _KEY = _compiled(r"(?:to|from|orig_to|rcpt|recipient|sender|e?-?mail|addr(?:ess)?|user(?:name)?)=", re.I)
 _ANY_KEY = _compiled(r"[\w.-]{1,40}=")
-# What our own messages write to show the form of an address. No such domain exists, so nobody has them.
-_PLACEHOLDERS = frozenset({"name@domain", "name@tenant"})
+# What our own messages write to show the form of an address, or of a URL with a login. No such domain exists.
+_PLACEHOLDERS = frozenset({"name@domain", "name@tenant", "user@host", "password@host"})
+_PLACEHOLDER_LOGIN = "user:password"
 _ESCAPE = _compiled(r"u00[23][0-9a-fA-F]|[nrt]")  # what remains of \u003c or \n before an address in JSON
 
 
@@ -352,10 +353,14 @@ class Redactor:
 
     def _credentials(self, text: str) -> str:
         if "://" in text and "@" in text:
-            text = _URL_LOGIN.sub(lambda found: self._token(found[0]), text)
+            text = _URL_LOGIN.sub(self._url_login, text)
         if _SECRET_HINTS.search(text.lower()):
             text = _SASL.sub(self._sasl, _SECRET.sub(self._secret, text))
         return _KNOWN_KEY.sub(lambda found: self._token(found[0]), text)
+
+    def _url_login(self, found: re.Match[str]) -> str:
+        is_hint = found[0] == _PLACEHOLDER_LOGIN and found.string.startswith("@host:", found.end())
+        return found[0] if is_hint else self._token(found[0])
 
     def _secret(self, found: re.Match[str]) -> str:
         head, value = found["head"], found["value"]
