@@ -24,6 +24,7 @@ from pillarbox.cli import (
     send,
     setup,
     smtp_login,
+    sql,
     suppression,
     template,
     tenant,
@@ -48,7 +49,7 @@ root = typer.Typer(
 )
 for module in (
     run, setup, send, collect, queue, dlq, suppression, report, provider, route, captured,
-    tenant, message_class, admin, key, smtp_login, keys, config, webhook, template,
+    tenant, message_class, admin, key, smtp_login, sql, keys, config, webhook, template,
 ):  # fmt: skip  # fmt: skip
     module.register(root)
 apply_to_groups(root)

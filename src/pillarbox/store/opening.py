@@ -45,12 +45,7 @@ async def open_database(
         server = _embedded(settings)
         if start:
             await asyncio.to_thread(server.start)
-        elif not server.running():
-            raise StoreError(
-                f"no database: nothing runs in {settings.data_dir}. Start it with `pillarbox up`, or name a database"
-                " with --database-url or PILLARBOX_DATABASE_URL"
-            )
-        url = server.url()
+        url = running_url(settings)
     try:
         database = await _connect_patiently(settings, url, patient) if patient else await _connect(settings, url)
         try:
@@ -60,6 +55,19 @@ async def open_database(
     finally:
         if server and start:
             await asyncio.to_thread(server.stop)
+
+
+def running_url(settings: Settings) -> str:
+    """The URL of the database in use; if it is the embedded one, that must run."""
+    if settings.database_url is not None:
+        return settings.database_url
+    server = _embedded(settings)
+    if not server.running():
+        raise StoreError(
+            f"no database: nothing runs in {settings.data_dir}. Start it with `pillarbox up`, or name a database"
+            " with --database-url or PILLARBOX_DATABASE_URL"
+        )
+    return server.url()
 
 
 async def _connect(settings: Settings, url: str) -> Database:
