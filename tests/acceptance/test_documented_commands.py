@@ -42,8 +42,8 @@ REPLACED = {
 # Commands that go on until Ctrl-C. They get it once they have said something.
 ENDLESS = ("pillarbox queue stats --watch", "pillarbox template preview")
 # In a terminal of their own, to the end of the document.
-IN_THE_BACKGROUND = ("make up", ".venv/bin/python moody.py")
-DEADLINE = 180
+IN_THE_BACKGROUND = (".venv/bin/python moody.py",)
+DEADLINE = 300
 # Prints a mark and the exit code of what came before, on a line of its own.
 SHELL_END = "printf '\\n%s %%s\\n' $?"
 
@@ -78,6 +78,11 @@ def wait_for(condition: Callable[[], bool], what: Callable[[], str]) -> None:
     while not condition():
         assert time.monotonic() < deadline, what()
         time.sleep(0.05)
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 class Talk:
@@ -199,7 +204,9 @@ class Desk:
             self.sql = Talk(script, self.directory, self.environment, terminal=True)
             return
         if text.strip() in IN_THE_BACKGROUND:
-            self.background.append(Talk(["bash", "-c", f"exec {text}"], self.directory, self.environment, False))
+            server = Talk(["bash", "-c", f"exec {text}"], self.directory, self.environment, terminal=False)
+            self.background.append(server)
+            wait_for(lambda: answers(self.ports["2525"]), server.output)
             return
         for command in ENDLESS:
             text = re.sub(rf"^{re.escape(command)}.*$", self.interrupted, text, flags=re.MULTILINE)
