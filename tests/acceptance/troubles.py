@@ -275,9 +275,9 @@ async def store_fails(one: World) -> None:
             "subject": CODE,
             "text": f"{BODIES[tenant]} broken {CODE}",
         }
-        await refused(one, client, 500, 503, body=mail)
+        await refused(one, client, 422, 503, body=mail)
         noted = [{"address": people["recipient"], "note": BODIES[tenant]}]
-        await refused(one, client, 500, 503, path="/suppressions", body={"suppressions": noted})
+        await refused(one, client, 422, 503, path="/suppressions", body={"suppressions": noted})
     await one.database.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE pid <> pg_backend_pid() AND datname = current_database()"
