@@ -177,3 +177,10 @@ def test_all_of_ours_can_be_repeated() -> None:
     for one in (*available(), *lifecycle_schema.available()):
         if one.outside_transaction:
             assert concurrent.parse(one.sql), one.name
+
+
+async def test_a_pooler_that_changed_the_session_is_noticed(connect: Connect) -> None:
+    connection = await connect()
+    with pytest.raises(StoreError, match="direct connection"):
+        async with concurrent.exclusive(connection):
+            await connection.execute("SELECT pg_advisory_unlock_all()")  # as in a session that never had the lock
