@@ -15,6 +15,7 @@ import pytest
 from pillarbox.app import App
 from pillarbox.deliver.transports.base import Limits, Parcel, Report
 from pillarbox.model.outcome import accepted
+from pillarbox.queue import lanes
 from pillarbox.store.database import Database
 from pillarbox.store.providers import add_provider
 from tests.contract.queues import add_tenant, fill
@@ -22,6 +23,7 @@ from tests.harness import eventually, no_keys, working
 
 CROWD = 1200
 EVERY = 60  # mails of the crowd between two commits of single ones
+SINGLES = CROWD // EVERY - 2  # none at the end, when hardly anything is before them
 
 
 class Order:
@@ -48,7 +50,7 @@ class Order:
             await asyncio.sleep(0)
 
     async def is_done(self) -> bool:
-        return not self.left and self.committed.keys() == self.arrived.keys()
+        return not self.left and len(self.committed) == len(self.arrived) == SINGLES
 
     def before(self) -> list[int]:
         return [self.arrived[one] - at for one, at in self.committed.items()]
@@ -96,8 +98,10 @@ async def test_a_single_mail_waits_behind_one_batch_at_most(
         settings = {"host": "relay.example", "tls": "none"}
         await add_provider(database, no_keys, f"relay{number}", "smtp", settings)
     order = Order(database, await fill(database, CROWD))
+    # Looking after some time is not enough, however slow the machine that runs this.
+    monkeypatch.setattr(lanes, "SURVEY_INTERVAL", 3600.0)
+    monkeypatch.setattr(lanes, "HINTED_INTERVAL", 3600.0)
     monkeypatch.setattr(App, "build_transport", lambda app, provider: Relay(connections, order))
     async with working(database_url, worker_concurrency=connections, worker_pipeline=pipeline):
         await eventually(order.is_done, 60)
-    assert len(order.before()) == CROWD // EVERY - 2
     assert max(order.before()) <= connections * pipeline
