@@ -47,13 +47,13 @@ class Supervisor:
         run_once: Callable[[], Awaitable[object]],
         stop: asyncio.Event,
         *,
-        longest: float = LONGEST_PAUSE,
+        longest: float | None = None,
     ) -> None:
         """Call `run_once` every `seconds` (± 10 %, so that processes do not march in step) until `stop` is set.
 
-        After a failure it is called again sooner, then with pauses that double up to `longest`.
+        After a failure it is called again sooner, then with pauses that double up to `longest` (LONGEST_PAUSE).
         """
-        first, longest = min(seconds, FIRST_PAUSE), max(seconds, longest)
+        first, longest = min(seconds, FIRST_PAUSE), max(seconds, longest or LONGEST_PAUSE)
         pauses = backoff(first, longest)
         while not stop.is_set():
             try:
@@ -143,6 +143,11 @@ class Supervisor:
         log.error("a task ended for good; stopping the process", task=name, error=str(error), exc=unexpected)
 
     # -- what probes ask
+
+    @property
+    def failing(self) -> frozenset[str]:
+        """The tasks whose last try failed."""
+        return frozenset(self._failing)
 
     def dead(self) -> str | None:
         """The task that ended for good, if one did: only a restart helps."""
