@@ -44,8 +44,8 @@ async def collect(
       MAILROOM_DATABASE_URL=dbname=mailroom MAILROOM_SECRET_KEY=cafe… pillarbox collect --stdout
     """
 
-    async def run(app: App, stop: asyncio.Event) -> None:
+    async def collector_role(app: App, stop: asyncio.Event) -> None:
         collector = await patiently(partial(build_collector, app, stdout=stdout), stop)
         await (collector.run_once(stop) if once else collector.run(stop))
 
-    return await stay(given.settings, lambda app: [run])
+    return await stay(given.settings, lambda app: [collector_role])

@@ -223,10 +223,10 @@ def stripped(result: Result) -> Result:
 
 
 def _stripped_settlement(one: Settlement) -> Settlement:
-    earlier = [replace(each, reply=None, outcome=_stripped_outcome(each.outcome)) for each in one.earlier]
-    return replace(one, reply=None, outcome=_stripped_outcome(one.outcome), earlier=earlier)
+    earlier = [replace(each, reply=None, outcome=stripped_outcome(each.outcome)) for each in one.earlier]
+    return replace(one, reply=None, outcome=stripped_outcome(one.outcome), earlier=earlier)
 
 
-def _stripped_outcome(outcome: Outcome) -> Outcome:
+def stripped_outcome(outcome: Outcome) -> Outcome:
     code = outcome.code if outcome.code in CODES else None
     return replace(outcome, code=code, text=None, provider_message_id=None)

@@ -20,13 +20,14 @@ from pathlib import Path
 
 import pytest
 
+from pillarbox.store import providers
 from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres
 from pillarbox.testing import SmtpServer
 from pillarbox.testing.certificates import make_ca
 from pillarbox.testing.smtp import Faults, Hang
 from tests import PATIENCE
-from tests.harness import add_smtp, enqueue, settled, states
+from tests.harness import add_smtp, enqueue, no_keys, settled, states
 from tests.integration.cli.cli_helpers import Process, process
 from tests.places import temporary_directory
 
@@ -258,6 +259,20 @@ def test_a_worker_that_is_not_let_in_says_so(database_url: str) -> None:
     with process("worker", "--database-url", database_url.replace("/test_", "/absent_")) as worker:
         assert worker.end() == 1
         assert "does not exist" in worker.output
+
+
+@pytest.mark.parametrize("command", [("worker",), ("serve", "--roles", "worker")])
+async def test_a_role_that_ends_by_an_error_ends_the_process_with_the_reason(
+    database: Database, database_url: str, command: tuple[str, ...]
+) -> None:
+    await providers.add_provider(database, no_keys, "capture", "capture", {})
+    with process(*command, "--database-url", database_url) as one:
+        await asyncio.to_thread(one.wait_for, "provider ready")
+        await database.execute("ALTER TABLE pillarbox.lanes RENAME TO gone")
+        assert await asyncio.to_thread(one.end) == 1
+        assert 'error: PostgreSQL: UndefinedTableError: relation "pillarbox.lanes" does not exist' in one.output
+        assert "stopped" not in one.output.splitlines()
+        assert "Traceback" not in one.output
 
 
 def test_stats_watch_is_live_and_ends_with_q(database_url: str) -> None:

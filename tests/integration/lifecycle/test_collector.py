@@ -22,7 +22,7 @@ from pillarbox.store import tenants
 from pillarbox.store.database import Database
 from tests.harness import eventually, opened
 from tests.integration.api.api_helpers import api_of
-from tests.integration.cli.cli_helpers import Cli
+from tests.integration.cli.cli_helpers import Cli, process
 from tests.integration.lifecycle.collector_helpers import (
     accounts,
     activate,
@@ -437,3 +437,14 @@ async def test_ids_are_those_of_the_mails(database: Database, database_url: str)
     assert len(rows) == 300
     assert all(json.loads(row["metadata"])["account"] == row["account"] for row in rows)
     assert all(isinstance(row["message_id"], UUID) for row in await database.fetch("SELECT * FROM lifecycle.collected"))
+
+
+@pytest.mark.parametrize(("schema", "more"), [("lifecycle", ()), ("poeple", ("--once",)), ("lifecycle", ("--stdout",))])
+async def test_collecting_without_the_schema_exits_with_the_reason(
+    database_url: str, schema: str, more: tuple[str, ...]
+) -> None:
+    arguments = ("collect", *more, "--database-url", database_url)
+    with process(*arguments, env={"PILLARBOX_LIFECYCLE_KEYS": KEY, "PILLARBOX_LIFECYCLE_SCHEMA": schema}) as one:
+        assert await asyncio.to_thread(one.end) == 1
+        assert "migrate --with lifecycle" in one.output
+        assert "stopped" not in one.output
