@@ -209,7 +209,8 @@ class EmbeddedPostgres:
             time.sleep(ORPHANS_PAUSE)
         while (former := self._recorded_pid()) and _is_zombie(former):
             if time.monotonic() - begin > ORPHANS_PATIENCE:  # its parent takes no notice, and PostgreSQL would wait
-                (self.data / "postmaster.pid").unlink()
+                for lock in (self.sockets / ".s.PGSQL.5432.lock", self.data / "postmaster.pid"):
+                    lock.unlink(missing_ok=True)
             time.sleep(ORPHANS_PAUSE)
 
     def _orphans(self) -> set[int]:
