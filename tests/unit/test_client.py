@@ -242,7 +242,7 @@ def test_every_type_of_problem_is_an_error(name: str) -> None:
     assert "so it is" in str(error)
     assert isinstance(error, NoAnswer) == (
         name in ("internal", "method-not-allowed", "unsupported-media-type", "wrong-host", "head-too-large")
-        or name in ("request-timeout", "invalid-setting", "forged", "link", "wrong-password")
+        or name in ("request-timeout", "invalid-setting", "forged", "link", "password", "wrong-password")
     )
 
 
