@@ -193,6 +193,33 @@ async def test_a_secret_body_is_gone_when_its_last_deliveries_settle_at_once(
     assert await bodies(database) == 0
 
 
+async def test_a_secret_body_is_gone_when_feedback_and_a_settlement_end_its_last_deliveries_at_once(
+    new_queue: NewQueue, database: Database
+) -> None:
+    queue = await new_queue()
+    message_id = await enqueue(database, "a@x.example", "b@x.example", **{"class": "lifecycle"})
+    first, second = await two_claims(queue)
+    held = {"outcome": unknown(Reason.LOST, "cut"), "state": State.HELD, "reason": Reason.LOST}
+    await queue.settle(Account(settlements(first, [0], **held), secret_messages=[message_id]))
+    feedback = await database.fetchval(
+        """INSERT INTO pillarbox.feedback (provider_id, event_id, message_id, n, kind, at, hard, data, waiting)
+           VALUES (0, 'one', $1, 0, 'delivered', now(), false, '{}', false) RETURNING id""",
+        message_id,
+    )
+    async with database.transaction() as blocking:
+        await blocking.execute("SELECT FROM pillarbox.contents FOR UPDATE")
+        tasks = [
+            asyncio.create_task(queue.settle(Account(settlements(second, [1]), secret_messages=[message_id]))),
+            asyncio.create_task(
+                database.fetchval("SELECT pillarbox._apply_feedback(ARRAY[$1::bigint], NULL)", feedback)
+            ),
+        ]
+        await eventually(lambda: both_wait(database))
+    await asyncio.gather(*tasks)
+    assert await states(database, message_id) == ["delivered", "sent"]
+    assert await bodies(database) == 0
+
+
 async def both_wait(database: Database) -> bool:
     query = """SELECT count(*) FROM pg_stat_activity
                WHERE datname = current_database() AND wait_event_type = 'Lock'"""
