@@ -33,6 +33,7 @@ from pillarbox.api import (
     webhooks,
 )
 from pillarbox.api.bodies import Bodies
+from pillarbox.api.door import let_in
 from pillarbox.api.problems import EXPECTED, Problem, invalid, options_answer, problem_of
 
 if TYPE_CHECKING:
@@ -97,10 +98,17 @@ class Api(FastAPI):
         return description()
 
     async def _described(self, request: Request) -> Response:
+        await self._check(request)
         return JSONResponse(description())
 
     async def _shown(self, request: Request) -> Response:
+        await self._check(request)
         return HTMLResponse(page.operations(description(), PLACE))
+
+    async def _check(self, request: Request) -> None:
+        """Raise unless whoever asks has a key, whatever it allows: the description is for clients, not for scanners."""
+        app, _ = self.state.context
+        await let_in(request, app, [])
 
 
 @cache

@@ -87,8 +87,15 @@ async def test_curl_in_chunks(api: Api) -> None:
 # --- the description
 
 
-async def test_the_description_is_served_to_anybody(api: Api) -> None:
-    answer = await api.nobody.get("/openapi.json")
+async def test_the_description_needs_a_key_whatever_it_allows(database_url: str) -> None:
+    async with api_of(database_url, development="off") as api:
+        for place in ("/openapi.json", "/"):
+            assert (await api.nobody.get(place)).status == 401
+            assert (await api.shop.get(place)).status == 200
+
+
+async def test_the_description_is_served(api: Api) -> None:
+    answer = await api.shop.get("/openapi.json")
     assert answer.status == 200
     assert answer.json == description()
     assert answer.json["openapi"].startswith("3.1")
