@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from pillarbox.accept.door import Doorkeeper
@@ -26,20 +26,12 @@ from pillarbox.deliver.roster import Book, Roster
 from pillarbox.deliver.spending import Spending
 from pillarbox.deliver.transports.base import Parcel, Recipient, Report, Transport
 from pillarbox.deliver.transports.capture import CaptureTransport
-from pillarbox.deliver.transports.http import HttpTransport
-from pillarbox.deliver.transports.http_client import HttpClient
-from pillarbox.deliver.transports.http_sending import Api
-from pillarbox.deliver.transports.mailgun import Mailgun
-from pillarbox.deliver.transports.sendgrid import SendGrid
-from pillarbox.deliver.transports.ses import Ses
 from pillarbox.deliver.transports.smtp import SmtpTransport
 from pillarbox.deliver.vitals import CHANNEL as HEALTH_CHANNEL
 from pillarbox.deliver.vitals import Vitals
 from pillarbox.deliver.wakeup import Wakeup, listen
 from pillarbox.deliver.worker import Pace, Worker
 from pillarbox.errors import NotPossible, SettingsError, TaskEnded
-from pillarbox.lifecycle.assembly import Lifecycle
-from pillarbox.lifecycle.collector import Collector, wait_until_installed
 from pillarbox.model import return_path
 from pillarbox.model.address import address_of
 from pillarbox.model.message import Content, Message
@@ -68,14 +60,18 @@ from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 from pillarbox.track.feedback.base import Feedback, Heard
-from pillarbox.track.feedback.mailgun import MailgunFeedback
-from pillarbox.track.feedback.sendgrid import SendGridFeedback
-from pillarbox.track.feedback.ses import SesFeedback
 from pillarbox.track.ingest import REPORT, Ingest
 from pillarbox.track.reception import Reception
 from pillarbox.track.reports import parse as parse_report
-from pillarbox.track.webhook_call import WebhookLine
-from pillarbox.track.webhooks import Caller, open_line, try_out
+
+# Below, aiohttp and Jinja, and what is built on them, are imported where they are needed: they take a third of the time
+# in which a command starts, and few commands need them.
+if TYPE_CHECKING:
+    from pillarbox.deliver.transports.http_client import HttpClient
+    from pillarbox.deliver.transports.http_sending import Api
+    from pillarbox.lifecycle.assembly import Lifecycle
+    from pillarbox.lifecycle.collector import Collector
+    from pillarbox.track.webhook_call import WebhookLine
 
 # How often a worker looks for new providers and classes: soon enough for a person at the command line.
 REFRESH_INTERVAL = 2.0
@@ -84,9 +80,6 @@ LISTEN_INTERVAL = 1.0
 GAUGE_INTERVAL = 1.0
 # How often feedback is looked at that came while its mail was being handed over.
 CATCH_UP_INTERVAL = 1.0
-FEEDBACK: dict[str, Callable[[Provider, float], Feedback]] = {
-    "sendgrid": SendGridFeedback, "ses": SesFeedback, "mailgun": MailgunFeedback,
-}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -137,6 +130,8 @@ class App:
     def lifecycle(self) -> Lifecycle:
         """What accounts and administrators need."""
         if self._lifecycle is None:
+            from pillarbox.lifecycle.assembly import Lifecycle
+
             self._lifecycle = Lifecycle(self.database, self.settings, self.metrics, self.doorkeeper, self.supervisor)
         return self._lifecycle
 
@@ -157,7 +152,14 @@ class App:
 
     def build_feedback(self, provider: Provider) -> Feedback:
         """Whoever understands what a provider of this kind tells."""
-        return FEEDBACK[provider.kind](provider, self.settings.feedback_window)
+        from pillarbox.track.feedback.mailgun import MailgunFeedback
+        from pillarbox.track.feedback.sendgrid import SendGridFeedback
+        from pillarbox.track.feedback.ses import SesFeedback
+
+        kinds: dict[str, Callable[[Provider, float], Feedback]] = {
+            "sendgrid": SendGridFeedback, "ses": SesFeedback, "mailgun": MailgunFeedback,
+        }  # fmt: skip
+        return kinds[provider.kind](provider, self.settings.feedback_window)
 
     async def return_path_key(self) -> bytes:
         """The key that return paths are signed with."""
@@ -195,6 +197,12 @@ class App:
         raise NotPossible(f"provider {provider.name!r} is of an unknown kind {provider.kind!r}")
 
     def _http_transport(self, provider: Provider) -> Transport:
+        from pillarbox.deliver.transports.http import HttpTransport
+        from pillarbox.deliver.transports.http_client import HttpClient
+        from pillarbox.deliver.transports.mailgun import Mailgun
+        from pillarbox.deliver.transports.sendgrid import SendGrid
+        from pillarbox.deliver.transports.ses import Ses
+
         try:
             concurrency = self.settings.worker_concurrency
             settings = http_settings(provider.kind, provider.settings, provider.secret, concurrency)
@@ -248,10 +256,14 @@ class App:
 
     def webhook_line(self) -> WebhookLine:
         """What calls to customers are made with; whoever asks closes it."""
+        from pillarbox.track.webhooks import open_line
+
         return open_line(self.settings, self.redactor, version("pillarbox"))
 
     async def test_webhook(self, endpoint_id: UUID, tenant_id: int) -> Result:
         """Call a tenant's webhook at once, past the queue."""
+        from pillarbox.track.webhooks import try_out
+
         line = self.webhook_line()
         try:
             return await try_out(self.database, self.keys, line, endpoint_id, tenant_id)
@@ -412,6 +424,8 @@ async def tend(app: App, stop: asyncio.Event) -> None:
 
 async def collect(app: App, stop: asyncio.Event) -> None:
     """Turn tokens of accounts into mails until `stop`, as soon as there are accounts."""
+    from pillarbox.lifecycle.collector import wait_until_installed
+
     if await wait_until_installed(app.database, app.settings, stop):
         await (await patiently(partial(build_collector, app), stop)).run(stop)
 
@@ -424,6 +438,8 @@ async def build_collector(app: App, *, stdout: bool = False) -> Collector:
 
 async def notify(app: App, stop: asyncio.Event) -> None:
     """Make calls to customers' webhooks until `stop`."""
+    from pillarbox.track.webhooks import Caller
+
     line = app.webhook_line()
     await Caller(app.database, app.keys, app.settings, app.metrics, line, app.supervisor).run(stop)
 

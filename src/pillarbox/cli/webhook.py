@@ -14,7 +14,6 @@ from pillarbox.cli.webhook_calls import WebhookId, find
 from pillarbox.errors import NotPossible, RefusedAddress
 from pillarbox.model.webhook import CallState, Kind
 from pillarbox.store import tenants, webhooks
-from pillarbox.track.address_guard import check_url
 
 if TYPE_CHECKING:
     from pillarbox.app import App
@@ -62,6 +61,8 @@ async def add(given: Given, url: Url, tenant: Owner = "default", kind: Kinds = N
 
 
 def _checked(app: App, url: str) -> str:
+    from pillarbox.track.address_guard import check_url  # only here: aiohttp takes long to import
+
     try:
         return check_url(url, allow_private=app.settings.webhook_allow_private)
     except RefusedAddress as error:
