@@ -73,8 +73,9 @@ async def reprocess(
 ) -> int:
     """Queue dead letters again, with a fresh count of attempts; their history stays.
 
-    What expired or has lost its content is left out: it could not be sent. But the mail of an account that is named by
-    its ID is rendered again from its token, by a collector; if the token has expired, a new one is issued.
+    What expired or has lost its content is left out: it could not be sent. But the mail of an account that is
+    named by its ID is rendered again from its token, by a collector; if the token has expired, a new one is
+    issued.
 
     \b
     Examples:

@@ -100,8 +100,9 @@ async def list_(
 ) -> None:
     """List keys by their beginnings. The rest of a key is known to nobody but its owner.
 
-    A key or login that a key makes never exceeds it. Version 0.1.0 did not ensure that, and did not record which key
-    made which: --exceeding lists those that outlive or exceed a key that may have made them, for you to decide.
+    A key or login that a key makes never exceeds it. Version 0.1.0 did not ensure that, and did not record
+    which key made which: --exceeding lists those that outlive or exceed a key that may have made them, for
+    you to decide.
 
     \b
     Examples:

@@ -53,9 +53,9 @@ async def retry(
 ) -> int:
     """Queue failed deliveries again, with all their attempts before them.
 
-    The mail of an account is rendered again from its token, by a collector, since its body was dropped; if the token
-    has expired, a new one is issued. With --all, what expired or has lost its content is left out: it could not be
-    sent.
+    The mail of an account is rendered again from its token, by a collector, since its body was dropped; if
+    the token has expired, a new one is issued. With --all, what expired or has lost its content is left out:
+    it could not be sent.
 
     \b
     Examples:

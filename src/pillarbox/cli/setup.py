@@ -51,8 +51,9 @@ async def migrate(given: Given, parts: Parts = None, adopt: Adopt = None) -> Non
     With `--with lifecycle` it also makes the schema of accounts and tokens, from which activation, recovery and
     the other mails of an account's life leave. Once that is there, it is brought up to date without being named.
 
-    With `--adopt SCHEMA` the tables of the original collector (tetsuo/mailroom) in that schema become the tables of
-    accounts and tokens, where they are and with all their rows. Stop that collector first: they are locked meanwhile.
+    With `--adopt SCHEMA` the tables of the original collector (tetsuo/mailroom) in that schema become the
+    tables of accounts and tokens, where they are and with all their rows. Stop that collector first: the
+    tables are locked meanwhile.
 
     \b
     Examples:

@@ -47,6 +47,7 @@ def database(database_url: str) -> Iterator[psycopg.Connection[dict[str, Any]]]:
     given = conninfo_to_dict(database_url)
     place = {"NAME": given["dbname"], "HOST": given.get("host", ""), "PORT": given.get("port", "")}
     place |= {"USER": given.get("user", ""), "PASSWORD": given.get("password", "")}
+    place |= {"OPTIONS": {"passfile": given["passfile"]} if "passfile" in given else {}}
     for alias in ("default", "other"):
         connections.settings[alias].update(place)
         if hasattr(connections._connections, alias):

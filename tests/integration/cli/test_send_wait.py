@@ -11,7 +11,7 @@ from pillarbox.cli import send_wait
 from pillarbox.store.database import Database
 from pillarbox.testing import SmtpServer
 from pillarbox.testing.smtp import Faults
-from tests.harness import add_smtp, working
+from tests.harness import add_smtp, eventually, working
 from tests.integration.cli.cli_helpers import Answer, Cli
 
 SEND = ("send", "--from", "a@shop.example", "--to", "busy@mail.example", "--wait")
@@ -46,6 +46,7 @@ async def test_waiting_for_a_worker_or_a_provider_is_told(database_url: str, mon
     answer = await run(database_url, "--timeout", "2s", code=1)
     assert "still waiting" in answer.out
     assert "no worker is running" in answer.out
-    async with working(database_url):
+    async with working(database_url) as app:
+        await eventually(lambda: app.database.fetchval("SELECT count(*) FROM pillarbox.workers"))
         answer = await run(database_url, "--timeout", "2s", code=1)
     assert "no provider is enabled" in answer.out

@@ -439,10 +439,12 @@ async def test_ids_are_those_of_the_mails(database: Database, database_url: str)
     assert all(isinstance(row["message_id"], UUID) for row in await database.fetch("SELECT * FROM lifecycle.collected"))
 
 
-@pytest.mark.parametrize(("schema", "more"), [("lifecycle", ()), ("poeple", ("--once",)), ("lifecycle", ("--stdout",))])
+@pytest.mark.parametrize("more", [(), ("--once",), ("--stdout",)], ids=["mailing", "once", "stdout"])
+@pytest.mark.parametrize("schema", ["lifecycle", "poeple"])
 async def test_collecting_without_the_schema_exits_with_the_reason(
-    database_url: str, schema: str, more: tuple[str, ...]
+    database: Database, database_url: str, schema: str, more: tuple[str, ...]
 ) -> None:
+    await database.execute("DROP SCHEMA lifecycle CASCADE")
     arguments = ("collect", *more, "--database-url", database_url)
     with process(*arguments, env={"PILLARBOX_LIFECYCLE_KEYS": KEY, "PILLARBOX_LIFECYCLE_SCHEMA": schema}) as one:
         assert await asyncio.to_thread(one.end) == 1

@@ -51,6 +51,7 @@ async def test_the_columns_are_those_of_the_seed_in_its_order_and_then_ours(peop
     ]  # fmt: skip
     assert found["tokens"] == [
         "id", "action", "secret", "code", "account", "expires_at", "consumed_at", "created_at", "data", "wrong_codes",
+        "hook_until",
     ]  # fmt: skip
     assert found["jobs"] == ["job_type", "last_seq"]
     assert [tuple(row) for row in await people.fetch("SELECT * FROM jobs")] == [("mailroom", 0)]

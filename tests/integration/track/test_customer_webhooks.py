@@ -406,7 +406,7 @@ async def test_one_success_ends_the_failing(app: App, receiver: WebhookReceiver)
     receiver.dials = ReceiverDials(status=500, times=1)
     async with notifying(app):
         await tell(app.database, await enqueue(app.database), "message.sent")
-        await receiver.wait_for(lambda: len(receiver.calls) == 1)
+        await eventually(lambda: app.database.fetchval("SELECT attempts = 1 FROM pillarbox.webhook_calls"))
         await tell(app.database, await enqueue(app.database), "message.sent")
         await call_states(app.database, "waiting", "delivered")
     assert (await webhooks.get_endpoint(app.database, endpoint.id)).failing_since is None
