@@ -30,8 +30,6 @@ SHORT_WAIT = 5.0
 LONGEST_PAUSE = 60.0
 # A mail that a limit holds back asks again after this at the latest: the limit, or the month's budget, may be raised.
 LONGEST_WAIT = 3600.0
-# How long the lane of a mail waits at least whose provider holds as many of the worker's places as it may.
-FULL_WAIT = 0.1
 # A store that does not say what a provider may send is asked again after this.
 STORE_WAIT = 1.0
 # How long a mail steps aside whose route has no provider that could be used: long enough not to be claimed for nothing
@@ -239,8 +237,9 @@ class Journey:
             aside = min(max(SHORTEST_ASIDE, self.claimed.age / 4), LONGEST_ASIDE)
             return max(wait, aside) if self.roster.usable else wait, Reason.NO_PROVIDER
         if not self.roster.has_room(line) and not self.begun:
+            # The roster bars the lane while the provider has enough. A time would let other lanes overtake it.
             self.roster.feed(self.lane, line)
-            raise MustWait(FULL_WAIT, Reason.RATE_LIMITED)
+            raise MustWait(0.0, Reason.RATE_LIMITED)
         if line.limited:
             wait, why = await self.allowed(line, recipients)
             if wait:
