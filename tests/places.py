@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pillarbox.store.embedded import EmbeddedPostgres
+
 
 def short_directory(parent: str | None = None) -> Path:
     """A temporary directory for a server, for the caller to remove.
@@ -26,3 +28,14 @@ def temporary_directory() -> Iterator[Path]:
         directory = Path(name)
         directory.chmod(0o711)
         yield directory
+
+
+@contextmanager
+def data_directory() -> Iterator[Path]:
+    """A data directory for `up`; its PostgreSQL does not outlive the test, even if `up` is killed."""
+    with temporary_directory() as directory:
+        data = directory / "data"
+        try:
+            yield data
+        finally:
+            EmbeddedPostgres(data / "postgres").stop("immediate")

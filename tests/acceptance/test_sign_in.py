@@ -15,7 +15,7 @@ from tests import PATIENCE
 from tests.harness import eventually
 from tests.integration.cli.cli_helpers import Cli, Process, process
 from tests.integration.lifecycle.lifecycle_helpers import code_in, wrong
-from tests.places import temporary_directory
+from tests.places import data_directory
 
 from pillarbox.lifecycle.even import USUAL
 from pillarbox.store.embedded import EmbeddedPostgres
@@ -67,16 +67,12 @@ class Server(NamedTuple):
 @pytest.fixture(scope="module")
 def running() -> Iterator[tuple[Process, Path]]:
     """One for all tests here, and its data directory, with a short path: each has people of its own."""
-    with temporary_directory() as directory:
-        data = directory / "data"
-        try:
-            with process("up", "--data", str(data), "--http", "127.0.0.1:0", "--smtp", "127.0.0.1:0") as up:
-                up.wait_for("Ctrl-C")
-                yield up, data
-                up.signal()
-                assert up.end() == 0
-        finally:
-            EmbeddedPostgres(data / "postgres").stop("immediate")
+    ports = ("--http", "127.0.0.1:0", "--smtp", "127.0.0.1:0")
+    with data_directory() as data, process("up", "--data", str(data), *ports) as up:
+        up.wait_for("Ctrl-C")
+        yield up, data
+        up.signal()
+        assert up.end() == 0
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import urllib3
 from tests.integration.cli.cli_helpers import Cli, process
+from tests.places import data_directory
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-templates.md"
 # A block of the page that begins with the name of its file, as a comment.
@@ -37,7 +38,7 @@ def test_the_steps_work_against_the_running_server(tmp_path: Path, monkeypatch: 
     assert begin.split("\n")[:2] == ["mkdir mails", "pillarbox up --template-dirs ./mails"]
     (tmp_path / "mails").mkdir()
     ports = ("--http", "127.0.0.1:0", "--smtp", "127.0.0.1:0")
-    with process("up", "--template-dirs", "./mails", *ports) as up:
+    with data_directory() as data, process("up", "--data", str(data), "--template-dirs", "./mails", *ports) as up:
         url = re.search(r"http://127\.0\.0\.1:\d+", up.wait_for("http://127.0.0.1:"))
         assert url is not None
         message = json.loads(re.search(r"--json '(.*)'", send, re.DOTALL)[1])  # type: ignore[index]

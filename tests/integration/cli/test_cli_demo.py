@@ -14,7 +14,7 @@ from pillarbox.store.embedded import EmbeddedPostgres
 from tests import PATIENCE
 from tests.harness import eventually
 from tests.integration.cli.cli_helpers import process
-from tests.places import temporary_directory
+from tests.places import data_directory
 
 ANY_PORTS = ("--http", "127.0.0.1:0", "--smtp", "127.0.0.1:0")
 DELIVERED = """
@@ -28,9 +28,8 @@ DEMO = ["demo-mailgun", "demo-sendgrid", "demo-ses"]
 @pytest.fixture
 def data() -> Iterator[Path]:
     """A data directory with a short path; its database does not outlive the test."""
-    with temporary_directory() as directory:
-        yield directory / "data"
-        EmbeddedPostgres(directory / "data" / "postgres").stop("immediate")
+    with data_directory() as data:
+        yield data
 
 
 async def names(data: Path, query: str) -> list[str]:

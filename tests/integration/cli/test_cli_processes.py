@@ -29,7 +29,7 @@ from pillarbox.testing.smtp import Faults, Hang
 from tests import PATIENCE
 from tests.harness import add_smtp, enqueue, no_keys, settled, states
 from tests.integration.cli.cli_helpers import Process, process
-from tests.places import temporary_directory
+from tests.places import data_directory
 
 ANY_PORTS = ("--http", "127.0.0.1:0", "--smtp", "127.0.0.1:0")
 
@@ -37,9 +37,8 @@ ANY_PORTS = ("--http", "127.0.0.1:0", "--smtp", "127.0.0.1:0")
 @pytest.fixture
 def data() -> Iterator[Path]:
     """A data directory with a short path; its database does not outlive the test."""
-    with temporary_directory() as directory:
-        yield directory / "data"
-        EmbeddedPostgres(directory / "data" / "postgres").stop("immediate")
+    with data_directory() as data:
+        yield data
 
 
 def run(*arguments: str) -> str:

@@ -16,14 +16,13 @@ import pytest
 from pillarbox.store.embedded import EmbeddedPostgres
 from tests.integration.cli.cli_helpers import process
 from tests.integration.cli.test_cli_processes import ANY_PORTS, run, url_of
-from tests.places import temporary_directory
+from tests.places import data_directory
 
 
 @pytest.fixture
 def data() -> Iterator[Path]:
-    with temporary_directory() as directory:
-        yield directory / "data"
-        EmbeddedPostgres(directory / "data" / "postgres").stop("immediate")
+    with data_directory() as data:
+        yield data
 
 
 def ready(url: str) -> bool:
