@@ -64,3 +64,29 @@ async def test_the_database_goes_away_and_comes_back(postgres: EmbeddedPostgres,
             assert (await friend.say(plain))[:9] == "235 2.7.0"
             assert (await friend.mail()).startswith("250")
         assert await one.app.database.fetchval("SELECT count(*) FROM pillarbox.messages") == 3
+
+
+FAULT = """
+CREATE FUNCTION fault() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN RAISE EXCEPTION 'injected' USING ERRCODE = '{sqlstate}'; END $$;
+CREATE TRIGGER fault BEFORE INSERT ON pillarbox.messages EXECUTE FUNCTION fault();
+"""
+
+
+@pytest.mark.parametrize(
+    "sqlstate", ["25006", "28000", "28P01", "42501", "53100", "55P03", "57014", "40001", "XX000", "42703"]
+)
+async def test_whatever_postgresql_raises_the_mail_is_not_accepted_and_can_be_sent_again(
+    database: Database, database_url: str, sqlstate: str
+) -> None:
+    """Read-only, a password that changed, missing privileges, a full disk, locks, a bug of ours: none is the mail's."""
+    async with installed(database_url) as one, connected(one.ports["smtp"]) as client:
+        async with database.connection() as connection:
+            await connection.execute(FAULT.format(sqlstate=sqlstate))
+        for _ in range(2):
+            assert (await client.mail())[:9] == "451 4.3.0"
+        assert one.app.supervisor.dead() is None
+        async with database.connection() as connection:
+            await connection.execute("DROP FUNCTION fault CASCADE")
+        assert (await client.mail()).startswith("250")
+        assert await database.fetchval("SELECT count(*) FROM pillarbox.messages") == 1
