@@ -12,9 +12,21 @@ from pillarbox.api.problems import MEDIA_TYPE, Problem, busy
 
 # Octets of a request line and its header fields: four times what browsers and proxies let pass.
 MOST_HEAD = 32 * 1024
-# Seconds for which the rest of a refused body is read and thrown away. To close at once would make the client's kernel
-# forget the answer before the client has read it.
+# Seconds for which the rest of a refused request is read and discarded. Closing at once would reset the connection, and
+# the client's kernel would discard the answer before the client has read it.
 LINGER = 2.0
+
+
+class AnswerTransport:
+    """What uvicorn's request cycle sees of the transport: its `close` waits until the client has read the answer."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.write = connection.transport.write
+        self.is_closing = connection.transport.is_closing
+
+    def close(self) -> None:
+        self._connection.close_after_answer()
 
 
 class Connection(HttpToolsProtocol):
@@ -28,6 +40,7 @@ class Connection(HttpToolsProtocol):
         self._is_reserved = False
         self._timer: asyncio.TimerHandle | None = None
         self._lingers = False
+        self._discards = False  # the last answer is written: what still arrives is not parsed
         self._in_head = False
         self._arriving = False  # between a request's first octet and its last
         self._head = 0
@@ -52,7 +65,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self._discards or self.transport.is_closing():
             return
         super().data_received(data)
         if not self._arriving:
@@ -60,11 +73,21 @@ class Connection(HttpToolsProtocol):
         elif self._in_head and self._is_too_much(len(data)):
             self._refuse(Problem("head-too-large", f"the request's head may have {MOST_HEAD} octets"))
         elif self._is_answered() and not self._lingers:
-            self._disarm()
             self._lingers = True
             self._arm(LINGER)
         elif self._timer is None:
             self._arm(self._patience)
+
+    def close_after_answer(self) -> None:
+        """Close the connection. While a request is still arriving, read and discard the rest of it first."""
+        if not self._arriving:
+            self.transport.close()
+            return
+        self._discards = True
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self._arm(LINGER)
 
     def make_room(self) -> None:
         """Close: the connection is idle, and another needs its place."""
@@ -79,6 +102,7 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._limits.work(self)
         super().on_headers_complete()
+        self.cycle.transport = AnswerTransport(self)  # type: ignore[assignment]
         if self._is_reserved:
             self.cycle.keep_alive = False
 
@@ -105,6 +129,7 @@ class Connection(HttpToolsProtocol):
         return not self._in_head and self.cycle is not None and self.cycle.response_complete
 
     def _arm(self, seconds: float) -> None:
+        self._disarm()
         self._timer = self.loop.call_later(seconds, self._late)
 
     def _disarm(self) -> None:
@@ -114,7 +139,7 @@ class Connection(HttpToolsProtocol):
 
     def _late(self) -> None:
         """Nothing more is waited for; whoever has sent a part of a request hears why."""
-        if self._arriving and (self._in_head or not self.cycle.response_started):
+        if self._arriving and not self._discards and (self._in_head or not self.cycle.response_started):
             detail = f"the request did not arrive within {self._patience:g} seconds"
             self._refuse(Problem("request-timeout", detail))
         else:
@@ -129,4 +154,4 @@ class Connection(HttpToolsProtocol):
         ]
         assert answer.media_type == MEDIA_TYPE
         self.transport.write(b"".join(head) + bytes(answer.body))
-        self.transport.close()
+        self.close_after_answer()

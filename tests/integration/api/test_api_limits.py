@@ -213,6 +213,28 @@ async def test_who_hangs_up_in_the_middle_leaves_nothing(database_url: str) -> N
         assert await stored(api) == 1
 
 
+@pytest.mark.parametrize("connection", ["close", "keep-alive"])
+async def test_an_early_answer_is_not_lost_with_the_rest_of_the_body(database_url: str, connection: str) -> None:
+    """As a proxy asks that reads until the end: a reset would take the answer from it."""
+    size = 4 * 1024 * 1024
+    async with api_of(database_url) as api, wired(api) as wire:
+        await wire.say(head(api, f"Content-Length: {size}", f"Connection: {connection}", path="/nonesuch"))
+        sending = asyncio.create_task(wire.say(b" " * size))
+        assert problem(await wire.hear()) == (404, "not-found")
+        await sending
+        if connection == "close":
+            assert await wire.reader.read() == b""
+        assert (await api.shop.get("/messages")).status == 200
+
+
+async def test_a_head_that_is_too_large_is_answered_without_a_reset(database_url: str) -> None:
+    async with api_of(database_url) as api, wired(api) as wire:
+        sending = asyncio.create_task(wire.say(b"GET / HTTP/1.1\r\nX-Long: " + b"x" * 4 * 1024 * 1024))
+        assert problem(await wire.hear()) == (431, "head-too-large")
+        await sending
+        assert await wire.reader.read() == b""
+
+
 async def test_several_requests_in_one_packet(database_url: str) -> None:
     async with api_of(database_url) as api, wired(api) as wire:
         body = json.dumps(MAIL).encode()

@@ -157,7 +157,8 @@ async def test_an_idle_worker_rests(database: Database, database_url: str) -> No
             await eventually(at_rest)
             counts = await looked()
     assert counts["due"] == counts["poll"] == 0
-    assert counts["trailing"] <= counts["notify"] * len(TRAILING)
+    # A hint that arrives while the worker claims is not counted, and is followed by looks, too.
+    assert counts["trailing"] <= 5 * len(TRAILING)
     assert counts["notify"] <= 5
 
 
