@@ -26,11 +26,19 @@ NAMES = (
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", metavar="NAMES", default=",".join(NAMES), help=f"some of {','.join(NAMES)}")
-    parser.add_argument("--quick", action="store_true", help="small numbers, one round: does it run?")
+    parser.add_argument(
+        "--only", metavar="NAMES", default=",".join(NAMES), help=f"some of {','.join(NAMES)}"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="small numbers, one round: does it run?"
+    )
     parser.add_argument("--rounds", type=int, help="interleaved rounds (3; quick: 1)")
-    parser.add_argument("--json", metavar="FILE", type=Path, help="write everything measured to this file")
-    parser.add_argument("--write", action="store_true", help="update benchmarks/RESULTS.md and the plot")
+    parser.add_argument(
+        "--json", metavar="FILE", type=Path, help="write everything measured to this file"
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="update benchmarks/RESULTS.md and the plot"
+    )
     given = parser.parse_args()
     given.only = given.only.split(",")
     if unknown := set(given.only) - set(NAMES):
@@ -47,12 +55,18 @@ async def main(given: argparse.Namespace, console: Console) -> None:
     with Progress(*columns, console=console, transient=True) as progress:
         async with harness.stage(console, progress, rounds, given.quick, given.write) as bench:
             reports, stored = [], []
-            facts = {"machine": report.machine(bench.version), "rounds": rounds, "command": _command(given)}
+            facts = {
+                "machine": report.machine(bench.version),
+                "rounds": rounds,
+                "command": _command(given),
+            }
             for name in (name for name in NAMES if name in given.only):
                 one = await _run(bench, name)
                 report.show_report(console, one)
                 reports.append(one)
-                stored.append(report.as_json(one, date=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", **facts))
+                stored.append(
+                    report.as_json(one, date=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", **facts)
+                )
     report.show_summary(console, reports)
     _keep(given, stored)
 
@@ -80,7 +94,9 @@ def _command(given: argparse.Namespace) -> str:
 
 if __name__ == "__main__":
     console = Console() if sys.stdout.isatty() else Console(width=150)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a script begin deaf to it
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # background jobs of a script begin deaf to it
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(main(options(), console))

@@ -60,7 +60,9 @@ async def run(bench: Bench) -> Report:
         for name, place, session in await stack.enter_async_context(_servers(bench)):
             for waiting in (few, many):
                 url = await stack.enter_async_context(_queue(place, waiting))
-                variants[f"{name}, {waiting:,}"] = partial(_claim_and_settle, bench, url, waiting, session)
+                variants[f"{name}, {waiting:,}"] = partial(
+                    _claim_and_settle, bench, url, waiting, session
+                )
         results = await bench.rounds_of("backlog", variants)
     return _report({name: runs for name, runs in results.items() if runs}, few, many)
 
@@ -83,7 +85,11 @@ async def _servers(bench: Bench) -> AsyncIterator[list[tuple[str, Bench, Mapping
                 bench.skipped.append("Debian's PostgreSQL has no JIT here")
         name = f"PostgreSQL {int(version) // 10000}"
         stock = replace(bench, server=server)
-        yield [*servers, (f"{name}, jit = off", stock, SESSION | GENERIC), (f"{name}, jit = on", stock, GENERIC)]
+        yield [
+            *servers,
+            (f"{name}, jit = off", stock, SESSION | GENERIC),
+            (f"{name}, jit = on", stock, GENERIC),
+        ]
     finally:
         await asyncio.to_thread(server.stop, "immediate")
 
@@ -93,7 +99,9 @@ async def _queue(place: Bench, waiting: int) -> AsyncIterator[str]:
     """A database in which so many mails wait; the same for all sessions of a server."""
     name = f"waiting_{waiting}"
     async with harness.connected(place.server.url()) as connection:
-        exists = await connection.fetchval("SELECT count(*) FROM pg_database WHERE datname = $1", name)
+        exists = await connection.fetchval(
+            "SELECT count(*) FROM pg_database WHERE datname = $1", name
+        )
     if exists:
         yield place.server.url(name)
         return
@@ -101,7 +109,9 @@ async def _queue(place: Bench, waiting: int) -> AsyncIterator[str]:
         async with harness.connected(url) as connection:
             for tenant in ("other", *(f"tenant{n}" for n in range(TENANTS))):
                 await connection.execute("INSERT INTO pillarbox.tenants (name) VALUES ($1)", tenant)
-            task = place.progress.add_task(f"backlog: making {waiting:,} waiting mails", total=waiting)
+            task = place.progress.add_task(
+                f"backlog: making {waiting:,} waiting mails", total=waiting
+            )
             await _fill(connection, waiting)
             place.progress.remove_task(task)
         yield url
@@ -116,7 +126,9 @@ async def _fill(connection: asyncpg.Connection, waiting: int) -> None:
     await connection.execute("CHECKPOINT")
 
 
-async def _claim_and_settle(bench: Bench, url: str, waiting: int, session: Mapping[str, str]) -> Sample:
+async def _claim_and_settle(
+    bench: Bench, url: str, waiting: int, session: Mapping[str, str]
+) -> Sample:
     """Claim and settle half of the smaller backlog, several times over; each time it is filled up before."""
     count = bench.scale(5_000, 500)
     done, seconds, waits = 0, 0.0, list[float]()
@@ -129,7 +141,9 @@ async def _claim_and_settle(bench: Bench, url: str, waiting: int, session: Mappi
     return Sample(done / seconds, done, extra={"p50": harness.middle(waits) * 1e3, "p99": p99})
 
 
-async def _run_once(url: str, count: int, session: Mapping[str, str], waits: list[float]) -> tuple[int, float]:
+async def _run_once(
+    url: str, count: int, session: Mapping[str, str], waits: list[float]
+) -> tuple[int, float]:
     database = await Database.connect(url, least=1, most=1, session=session)
     queue = PostgresQueue(database)
     await queue.register("benchmark", 3600)
@@ -165,7 +179,16 @@ def _report(results: Mapping[str, list[Sample]], few: int, many: int) -> Report:
     middle = {name: harness.median(runs) for name, runs in results.items()}
     table = Table(
         f"Claim and settle by {BATCH}, deliveries/s, beside {few:,} and {many:,} waiting; another tenant's wait in ms",
-        ("server", f"{few:,}", f"{many:,}", "ratio", f"wait p50: {few:,}", f"{many:,}", f"p99: {few:,}", f"{many:,}"),
+        (
+            "server",
+            f"{few:,}",
+            f"{many:,}",
+            "ratio",
+            f"wait p50: {few:,}",
+            f"{many:,}",
+            f"p99: {few:,}",
+            f"{many:,}",
+        ),
     )
     findings = []
     for server in dict.fromkeys(name.rpartition(", ")[0] for name in middle):
@@ -173,9 +196,21 @@ def _report(results: Mapping[str, list[Sample]], few: int, many: int) -> Report:
         if short is None or long is None:
             continue
         waits = [number(one.extra[share]) for share in ("p50", "p99") for one in (short, long)]
-        table.rows.append([server, number(short.rate), number(long.rate), f"{long.rate / short.rate:.2f} ×", *waits])
+        table.rows.append(
+            [
+                server,
+                number(short.rate),
+                number(long.rate),
+                f"{long.rate / short.rate:.2f} ×",
+                *waits,
+            ]
+        )
         what = f"claim + settle, {server}, {many:,} waiting"
-        findings.append(compare(what, long.rate, short.rate, f"{few:,} waiting", 0.9, "deliveries/s"))
+        findings.append(
+            compare(what, long.rate, short.rate, f"{few:,} waiting", 0.9, "deliveries/s")
+        )
         wait = "the same: another tenant's mail waits, p50"
-        findings.append(compare(wait, long.extra["p50"], short.extra["p50"], f"{few:,} waiting", unit="ms"))
+        findings.append(
+            compare(wait, long.extra["p50"], short.extra["p50"], f"{few:,} waiting", unit="ms")
+        )
     return Report("backlog", ABOUT, [table], findings)

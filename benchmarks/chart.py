@@ -32,10 +32,14 @@ class Labels:
 Points = Sequence[tuple[float, float]]
 
 
-def line_chart(labels: Labels, series: Mapping[str, Mapping[float, float]], references: Mapping[str, float]) -> str:
+def line_chart(
+    labels: Labels, series: Mapping[str, Mapping[float, float]], references: Mapping[str, float]
+) -> str:
     """`series` gives y over x by name; `references` are dashed lines across."""
     ticks = sorted({x for line in series.values() for x in line})
-    highest = max([y for line in series.values() for y in line.values()] + list(references.values()))
+    highest = max(
+        [y for line in series.values() for y in line.values()] + list(references.values())
+    )
     plane = Plane(ticks[0], ticks[-1], highest * 1.08)
     parts = [*_frame(labels, plane, ticks), *_lines(series, plane), *_references(references, plane)]
     return _page(labels, parts, [_LINE] * len(series), [*series, *references])
@@ -57,9 +61,19 @@ def point_chart(
     lowest = min([y for _, y in dots if y > 0] + list(references.values()))
     highest = max([y for _, y in places] + list(references.values()))
     step = _step(last := max(x for x, _ in places))
-    plane = Plane(0, ceil(last / step) * step, 10.0 ** ceil(log10(highest)), 10.0 ** floor(log10(lowest)), True)
+    plane = Plane(
+        0,
+        ceil(last / step) * step,
+        10.0 ** ceil(log10(highest)),
+        10.0 ** floor(log10(lowest)),
+        True,
+    )
     ticks = [step * n for n in range(int(plane.last / step) + 1)]
-    parts = [*_frame(labels, plane, ticks), *_dots(points, plane), *_curves(curves, plane, len(points))]
+    parts = [
+        *_frame(labels, plane, ticks),
+        *_dots(points, plane),
+        *_curves(curves, plane, len(points)),
+    ]
     styles = [_DOT] * len(points) + [_LINE] * len(curves)
     parts += [*_references(references, plane), *_marks(marks or {}, plane)]
     return _page(labels, parts, styles, [*points, *curves, *references])
@@ -69,7 +83,9 @@ def _page(labels: Labels, parts: Sequence[str], styles: Sequence[str], names: Se
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
     name = f"<title>{escape(labels.title)}</title><style>{STYLE}</style>"
     ground = f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>'
-    return "\n".join([head, name, ground, *parts, *_legend(labels.legend, styles, names), "</svg>", ""])
+    return "\n".join(
+        [head, name, ground, *parts, *_legend(labels.legend, styles, names), "</svg>", ""]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +104,11 @@ class Plane:
         return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
     def y(self, value: float) -> float:
-        share = log(max(value, self.low) / self.low) / log(self.top / self.low) if self.low else value / self.top
+        share = (
+            log(max(value, self.low) / self.low) / log(self.top / self.low)
+            if self.low
+            else value / self.top
+        )
         return round(HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM), 1)
 
     def heights(self) -> list[float]:
@@ -105,17 +125,31 @@ def _step(top: float) -> float:
     return next(step for step in (size / 5, size / 2, size, size * 2) if top / step <= 8)
 
 
-def _text(x: float, y: float, words: str, anchor: str = "start", kind: str = "", more: str = "") -> str:
-    return f'<text x="{x}" y="{y}" text-anchor="{anchor}" class="{kind}"{more}>{escape(words)}</text>'
+def _text(
+    x: float, y: float, words: str, anchor: str = "start", kind: str = "", more: str = ""
+) -> str:
+    return (
+        f'<text x="{x}" y="{y}" text-anchor="{anchor}" class="{kind}"{more}>{escape(words)}</text>'
+    )
 
 
 def _frame(labels: Labels, plane: Plane, ticks: Sequence[float]) -> list[str]:
     right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
-    parts = [_text(LEFT, 28, labels.title, kind="title"), _text(LEFT, 48, labels.subtitle, kind="small")]
+    parts = [
+        _text(LEFT, 28, labels.title, kind="title"),
+        _text(LEFT, 48, labels.subtitle, kind="small"),
+    ]
     for height in plane.heights():
         y = plane.y(height)
         parts.append(f'<path class="{"grid" if y < bottom else "axis"}" d="M{LEFT} {y}H{right}"/>')
-        parts.append(_text(LEFT - 10, y + 4, f"{height:,.0f}" if height >= 1 or not height else f"{height:g}", "end"))
+        parts.append(
+            _text(
+                LEFT - 10,
+                y + 4,
+                f"{height:,.0f}" if height >= 1 or not height else f"{height:g}",
+                "end",
+            )
+        )
     for tick in ticks:
         parts.append(f'<path class="axis" d="M{plane.x(tick)} {bottom}v5"/>')
         parts.append(_text(plane.x(tick), bottom + 21, f"{tick:g}", "middle"))
@@ -126,7 +160,9 @@ def _frame(labels: Labels, plane: Plane, ticks: Sequence[float]) -> list[str]:
 
 def _references(references: Mapping[str, float], plane: Plane) -> list[str]:
     right = WIDTH - RIGHT
-    return [f'<path class="reference" d="M{LEFT} {plane.y(y)}H{right}"/>' for y in references.values()]
+    return [
+        f'<path class="reference" d="M{LEFT} {plane.y(y)}H{right}"/>' for y in references.values()
+    ]
 
 
 def _marks(marks: Mapping[str, float], plane: Plane) -> list[str]:
@@ -177,5 +213,8 @@ def _legend(title: str, styles: Sequence[str], names: Sequence[str]) -> list[str
     for place, name in enumerate(names):
         y = TOP + 26 + place * 22
         style, colour = (styles[place], COLOURS[place]) if place < len(styles) else (_REFERENCE, "")
-        parts += [style.format(colour=colour, left=left, middle=left + 11, y=y - 4), _text(left + 30, y, name)]
+        parts += [
+            style.format(colour=colour, left=left, middle=left + 11, y=y - 4),
+            _text(left + 30, y, name),
+        ]
     return parts

@@ -18,7 +18,8 @@ from pillarbox.lifecycle.signing import sign
 from pillarbox.store import lifecycle_schema
 
 KEY = "deadbeef" * 8
-# Tokens per second of seed 003's C collector on the machine where it was measured (PERF.md), by its batch limit.
+# Tokens per second of seed 003's C collector on the machine where it was measured (PERF.md), by its
+# batch limit.
 ORIGINAL = {100: 3_392, 1000: 24_500}
 TARGET = 5_000  # mails per second that tokens must become at least
 ABOUT = """Accounts are inserted, each with its activation token; then `pillarbox collect` as a process collects all
@@ -72,7 +73,10 @@ def _report(middle: Mapping[str, Sample], count: int, history: int) -> Report:
     table = Table(f"{count:,} tokens that wait", ("how, and batch limit", "tokens/s", "µs CPU per token: collector",
                                                   "PostgreSQL"))  # fmt: skip
     for name, sample in middle.items():
-        cpu = [number(sample.per_mail(kind)) if sample.cpu else "–" for kind in ("collector", "PostgreSQL")]
+        cpu = [
+            number(sample.per_mail(kind)) if sample.cpu else "–"
+            for kind in ("collector", "PostgreSQL")
+        ]
         table.rows.append([name, number(sample.rate), *cpu])
     unit, stdout, mails = "tokens/s", middle["--stdout, 1000"].rate, middle["mails, 1000"].rate
     findings = [
@@ -102,12 +106,16 @@ async def _stock(url: str, count: int, history: int) -> int:
             last = await connection.fetchval("SELECT max(id) FROM lifecycle.tokens")
         await connection.execute("UPDATE lifecycle.jobs SET last_seq = 0")
         await connection.execute(STOCK, count, "new")
-        await connection.execute("VACUUM ANALYZE lifecycle.accounts, lifecycle.tokens, lifecycle.waiting")
+        await connection.execute(
+            "VACUUM ANALYZE lifecycle.accounts, lifecycle.tokens, lifecycle.waiting"
+        )
         await connection.execute("CHECKPOINT")
     return last or 0
 
 
-async def _measure(bench: Bench, url: str, count: int, limit: int, *, stdout: bool = False, history: int = 0) -> Sample:
+async def _measure(
+    bench: Bench, url: str, count: int, limit: int, *, stdout: bool = False, history: int = 0
+) -> Sample:
     last = await _stock(url, count, history)
     settings = {
         "lifecycle_keys": KEY, "lifecycle_sender": "Hub <no-reply@hub.example>", "log_level": "warning",
@@ -117,9 +125,13 @@ async def _measure(bench: Bench, url: str, count: int, limit: int, *, stdout: bo
     with open(os.devnull, "wb") as nowhere:
         options = {"stdout": nowhere, "env": _environment(url, settings)}
         command = (sys.executable, "-m", "pillarbox", "collect", *(["--stdout"] if stdout else []))
-        async with harness.process(*command, log=bench.directory / "collector.log", **options) as child:
+        async with harness.process(
+            *command, log=bench.directory / "collector.log", **options
+        ) as child:
             async with harness.connected(url) as watch:
-                await harness.until(watch, "SELECT NOT EXISTS (SELECT FROM lifecycle.waiting)", True, child)
+                await harness.until(
+                    watch, "SELECT NOT EXISTS (SELECT FROM lifecycle.waiting)", True, child
+                )
                 rate = await watch.fetchval(SPEED, last)
             cpu = {"collector": child.cpu, "PostgreSQL": bench.postgres_cpu() - before}
     return Sample(float(rate or 0), count, cpu)
@@ -140,7 +152,10 @@ async def _reference(url: str, count: int, limit: int) -> Sample:
 def _dequeue(url: str, count: int, limit: int) -> Sample:
     """The original's loop, as far as its speed goes."""
     key, left = bytes.fromhex(KEY), count
-    with psycopg.connect(url, autocommit=True) as connection, open(os.devnull, "wb", buffering=0) as nowhere:
+    with (
+        psycopg.connect(url, autocommit=True) as connection,
+        open(os.devnull, "wb", buffering=0) as nowhere,
+    ):
         begun = time.perf_counter()
         while left > 0:
             rows = connection.execute(DEQUEUE, (limit,), prepare=True).fetchall()

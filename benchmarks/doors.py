@@ -42,7 +42,11 @@ class Installation:
     def spent(self, **others: Process) -> dict[str, float]:
         """CPU seconds so far, by kind of process."""
         own = {kind: one.cpu for kind, one in self.crew.items()}
-        return own | {"PostgreSQL": self.bench.postgres_cpu()} | {kind: one.cpu for kind, one in others.items()}
+        return (
+            own
+            | {"PostgreSQL": self.bench.postgres_cpu()}
+            | {kind: one.cpu for kind, one in others.items()}
+        )
 
 
 @asynccontextmanager
@@ -54,7 +58,8 @@ async def installation(
     if to:
         await harness.add_provider(url, to.port)
     running = Installation(bench)
-    # Loopback without TLS and login, as the development listener is: ciphers are not what is compared.
+    # Loopback without TLS and login, as the development listener is: ciphers are not what is
+    # compared.
     given = {"http": "127.0.0.1:0", "smtp": "127.0.0.1:0", "development": "on"}
     async with AsyncExitStack() as stack, harness.connected(url) as watch:
         for kind, command in commands.items():
@@ -65,7 +70,9 @@ async def installation(
             running.crew[kind] = child
             running.ports |= await _ports(child)
         if "worker" in commands:
-            await harness.until(watch, "SELECT count(*) FROM pillarbox.workers", 1, running.crew["worker"])
+            await harness.until(
+                watch, "SELECT count(*) FROM pillarbox.workers", 1, running.crew["worker"]
+            )
         yield running
 
 
@@ -157,16 +164,29 @@ class Load:
         self.child.tell(json.dumps(asked))
         told = json.loads(await self.child.line())
         if told["refused"]:
-            raise RuntimeError(f"{told['refused']} of {asked['count']} requests were refused: {told['why']}")
+            raise RuntimeError(
+                f"{told['refused']} of {asked['count']} requests were refused: {told['why']}"
+            )
         return [Timed(*row) for row in json.loads(self._out.read_text())]
 
 
 @asynccontextmanager
-async def load(bench: Bench, protocol: str, port: int, requests: Sequence[tuple[bytes, bytes]]) -> AsyncIterator[Load]:
+async def load(
+    bench: Bench, protocol: str, port: int, requests: Sequence[tuple[bytes, bytes]]
+) -> AsyncIterator[Load]:
     """Somebody who sends: each request is what comes before and after its number."""
     given, out = bench.directory / "requests.json", bench.directory / "answers.json"
     given.write_text(json.dumps([[part.decode("latin-1") for part in one] for one in requests]))
-    command = (sys.executable, "-m", "benchmarks.load", protocol, str(port), str(SESSIONS), str(given), str(out))
+    command = (
+        sys.executable,
+        "-m",
+        "benchmarks.load",
+        protocol,
+        str(port),
+        str(SESSIONS),
+        str(given),
+        str(out),
+    )
     async with harness.process(*command) as child:
         await child.line(60)
         yield Load(child, out)

@@ -49,14 +49,18 @@ async def run(bench: Bench) -> Report:
             TWO_TENS: partial(ours, count, workers=2),
             "pillarbox, 2 × 25": partial(ours, count, workers=2, worker_concurrency=25),
             "pgqueuer + aiosmtplib, 50": partial(peers.python, bench, "pgqueuer", finished, count),
-            "procrastinate + aiosmtplib, 50": partial(peers.python, bench, "procrastinate", finished, fewer),
+            "procrastinate + aiosmtplib, 50": partial(
+                peers.python, bench, "procrastinate", finished, fewer
+            ),
             "Postfix, SMTP in and out": partial(postfix.relay, bench, fewer),
         }
         results = await bench.rounds_of("drain", variants)
     return _report({name: harness.median(runs) for name, runs in results.items()})
 
 
-async def pillarbox(bench: Bench, url: str, samples: list[mails.Sample], count: int, **settings: int) -> Sample:
+async def pillarbox(
+    bench: Bench, url: str, samples: list[mails.Sample], count: int, **settings: int
+) -> Sample:
     await harness.empty(url)
     await mails.enqueue(url, samples, count)
     return await harness.drain(bench, url, count, **settings)
@@ -77,5 +81,9 @@ def _report(middle: Mapping[str, Sample]) -> Report:
         if "pillarbox" not in name and name != PLAIN
     ]
     findings.append(compare("drain, default settings", middle[TEN].rate, plain, "plain aiosmtplib"))
-    findings.append(compare("drain, two workers", middle[TWO_TENS].rate, middle[TEN].rate, "one worker"))
-    return Report("drain", ABOUT, [table], findings, ["1.5 × plain aiosmtplib is what we are after."])
+    findings.append(
+        compare("drain, two workers", middle[TWO_TENS].rate, middle[TEN].rate, "one worker")
+    )
+    return Report(
+        "drain", ABOUT, [table], findings, ["1.5 × plain aiosmtplib is what we are after."]
+    )

@@ -40,7 +40,11 @@ Work = Callable[[asyncpg.Connection, mails.Sample], Awaitable[Any]]
 
 async def run(bench: Bench) -> Report:
     samples = mails.samples()
-    bulk, one, many = bench.scale(50_000, 5_000), bench.scale(10_000, 1_000), bench.scale(40_000, 4_000)
+    bulk, one, many = (
+        bench.scale(50_000, 5_000),
+        bench.scale(10_000, 1_000),
+        bench.scale(40_000, 4_000),
+    )
     async with bench.schema("enqueue") as url, harness.connected(url) as ear:
         await ear.execute(BARE)
         await ear.add_listener("pillarbox_wake", lambda *_: None)
@@ -63,7 +67,9 @@ async def run(bench: Bench) -> Report:
 
 
 def _report(middle: Mapping[str, Sample]) -> Report:
-    bulk = _table("Bulk, one connection", "COPY", middle, "COPY", "enqueue_many", "enqueue_many, psycopg")
+    bulk = _table(
+        "Bulk, one connection", "COPY", middle, "COPY", "enqueue_many", "enqueue_many, psycopg"
+    )
     single = _table(
         "One per transaction, one connection",
         "INSERT, 1",
@@ -94,7 +100,9 @@ def _report(middle: Mapping[str, Sample]) -> Report:
 
 
 def _finding(middle: Mapping[str, Sample], ours: str, reference: str, target: float) -> Finding:
-    return compare(_words(ours), middle[ours].rate, middle[reference].rate, _words(reference), target)
+    return compare(
+        _words(ours), middle[ours].rate, middle[reference].rate, _words(reference), target
+    )
 
 
 def _words(name: str) -> str:
@@ -106,7 +114,9 @@ def _table(title: str, reference: str, middle: Mapping[str, Sample], *names: str
     for name in (name for name in names if name in middle):
         sample = middle[name]
         cpu = [number(sample.per_mail(kind)) for kind in ("PostgreSQL", "client")]
-        table.rows.append([name, number(sample.rate), f"{sample.rate / middle[reference].rate:.2f} ×", *cpu])
+        table.rows.append(
+            [name, number(sample.rate), f"{sample.rate / middle[reference].rate:.2f} ×", *cpu]
+        )
     return table
 
 
@@ -123,10 +133,17 @@ async def _measured(bench: Bench, count: int, work: Callable[[], Awaitable[Any]]
 
 
 async def _bulk(
-    bench: Bench, url: str, samples: Sequence[mails.Sample], count: int, store: Callable[..., Awaitable[Any]]
+    bench: Bench,
+    url: str,
+    samples: Sequence[mails.Sample],
+    count: int,
+    store: Callable[..., Awaitable[Any]],
 ) -> Sample:
     await harness.empty(url)
-    prepared = [_rows(batch) if store is _copy else mails.given(batch) for batch in mails.batches(samples, count)]
+    prepared = [
+        _rows(batch) if store is _copy else mails.given(batch)
+        for batch in mails.batches(samples, count)
+    ]
 
     async def work() -> None:
         for batch in prepared:
@@ -167,11 +184,15 @@ async def _single(
 
 
 async def _insert(connection: asyncpg.Connection, mail: mails.Sample) -> None:
-    await connection.fetchval(INSERT.format("bare"), mails.SENDER, mail.to, mail.subject, mail.text, mail.html)
+    await connection.fetchval(
+        INSERT.format("bare"), mails.SENDER, mail.to, mail.subject, mail.text, mail.html
+    )
 
 
 async def _insert_uncompressed(connection: asyncpg.Connection, mail: mails.Sample) -> None:
-    await connection.fetchval(INSERT.format("uncompressed"), mails.SENDER, mail.to, mail.subject, mail.text, mail.html)
+    await connection.fetchval(
+        INSERT.format("uncompressed"), mails.SENDER, mail.to, mail.subject, mail.text, mail.html
+    )
 
 
 # --- COPY of the same rows
@@ -183,9 +204,15 @@ def _rows(batch: Sequence[mails.Sample]) -> tuple[list[Any], list[Any], list[Any
     sizes = [1024 + len(mail.subject) + len(mail.text) + len(mail.html) for mail in batch]
     mine = list(zip(ids, sizes, batch, strict=True))
     return (
-        [(id, 1, size, 1, now, "transactional", mails.SENDER, [mail.to], mail.subject) for id, size, mail in mine],
+        [
+            (id, 1, size, 1, now, "transactional", mails.SENDER, [mail.to], mail.subject)
+            for id, size, mail in mine
+        ],
         [(id, mail.text, mail.html) for id, _, mail in mine],
-        [(id, n, now, "queued", 1, size, 0, 1, b"t", mail.to) for n, (id, size, mail) in enumerate(mine)],
+        [
+            (id, n, now, "queued", 1, size, 0, 1, b"t", mail.to)
+            for n, (id, size, mail) in enumerate(mine)
+        ],
     )
 
 
@@ -193,7 +220,9 @@ def _time_ordered_id() -> uuid.UUID:
     return uuid.UUID(int=(time.time_ns() // 10**6 << 80) | (uuid.uuid4().int & (1 << 80) - 1))
 
 
-async def _copy(connection: asyncpg.Connection, rows: tuple[list[Any], list[Any], list[Any]]) -> None:
+async def _copy(
+    connection: asyncpg.Connection, rows: tuple[list[Any], list[Any], list[Any]]
+) -> None:
     copy = partial(connection.copy_records_to_table, schema_name="pillarbox")
     await copy("messages", records=rows[0], columns=MESSAGES)
     await copy("contents", records=rows[1], columns=("message_id", "text", "html"))
@@ -203,7 +232,9 @@ async def _copy(connection: asyncpg.Connection, rows: tuple[list[Any], list[Any]
 # --- the other driver
 
 
-async def _psycopg_bulk(bench: Bench, url: str, samples: Sequence[mails.Sample], count: int) -> Sample:
+async def _psycopg_bulk(
+    bench: Bench, url: str, samples: Sequence[mails.Sample], count: int
+) -> Sample:
     await harness.empty(url)
     prepared = [mails.given(batch) for batch in mails.batches(samples, count)]
 
@@ -216,7 +247,9 @@ async def _psycopg_bulk(bench: Bench, url: str, samples: Sequence[mails.Sample],
         return await _measured(bench, count, work)
 
 
-async def _psycopg_single(bench: Bench, url: str, samples: Sequence[mails.Sample], count: int) -> Sample:
+async def _psycopg_single(
+    bench: Bench, url: str, samples: Sequence[mails.Sample], count: int
+) -> Sample:
     await harness.empty(url)
     prepared = list(islice(cycle(mails.given(samples)), count))
 

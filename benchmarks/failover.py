@@ -132,11 +132,25 @@ def _seconds(value: float | None) -> str:
 def _findings(name: str, one: Run) -> list[Finding]:
     after, what = one.normal_after, f"a provider {name}: P95 normal again after the breaker opened"
     watched = one.bins[-1].at - (one.opened or one.failed)
-    never = Finding(f"{what} (never seen)", watched, "s", LIMIT, "limit", f"< {LIMIT:g} s", met=False)
+    never = Finding(
+        f"{what} (never seen)", watched, "s", LIMIT, "limit", f"< {LIMIT:g} s", met=False
+    )
     return [
         never if after is None else within(what, after, "s", LIMIT),
-        Finding(f"the same: mails lost of {one.mails:,}", one.lost, "mails", target="0", met=not one.lost),
-        Finding("the same: sent twice, not unknown", one.unexplained, "mails", target="0", met=not one.unexplained),
+        Finding(
+            f"the same: mails lost of {one.mails:,}",
+            one.lost,
+            "mails",
+            target="0",
+            met=not one.lost,
+        ),
+        Finding(
+            "the same: sent twice, not unknown",
+            one.unexplained,
+            "mails",
+            target="0",
+            met=not one.unexplained,
+        ),
     ]
 
 
@@ -163,7 +177,9 @@ def _openings(runs: Mapping[str, Run]) -> dict[str, float]:
             groups[-1].append(moment)
         else:
             groups.append([moment])
-    return {f"breaker opens: {'; '.join(name for _, name in group)}": group[0][0] for group in groups}
+    return {
+        f"breaker opens: {'; '.join(name for _, name in group)}": group[0][0] for group in groups
+    }
 
 
 # --- measuring
@@ -218,7 +234,9 @@ async def _monotonic(watch: asyncpg.Connection, at: datetime | None) -> float | 
     """A moment of PostgreSQL's clock by ours."""
     if at is None:
         return None
-    ago = await watch.fetchval("SELECT extract(epoch FROM clock_timestamp() - $1::timestamptz)::float8", at)
+    ago = await watch.fetchval(
+        "SELECT extract(epoch FROM clock_timestamp() - $1::timestamptz)::float8", at
+    )
     return time.monotonic() - float(ago)
 
 
@@ -240,7 +258,9 @@ def _judged(
     twice = {one for one, times in came.items() if len(times) > 1}
     return Run(
         mails=len(sent),
-        bins=[Bin((place + 1) * BIN, percentile(some, 0.95)) for place, some in sorted(bins.items())],
+        bins=[
+            Bin((place + 1) * BIN, percentile(some, 0.95)) for place, some in sorted(bins.items())
+        ],
         longest=max(took.values()),
         failed=failed - begun,
         opened=None if opened is None else opened - begun,

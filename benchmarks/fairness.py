@@ -75,7 +75,9 @@ class Setup:
         return self.connections * PIPELINE
 
     def __str__(self) -> str:
-        return f"1 × {self.connections}, {'one provider' if self.providers == 1 else 'two providers'}"
+        return (
+            f"1 × {self.connections}, {'one provider' if self.providers == 1 else 'two providers'}"
+        )
 
 
 USUAL = Setup()
@@ -104,7 +106,9 @@ async def run(bench: Bench) -> Report:
 def _variants(crowd: int) -> dict[str, tuple[int, Setup]]:
     """The lane of the great many, and the worker: every worker beside normal mails, the usual one beside bulk."""
     found = {_beside_name(crowd, "bulk", USUAL): (LANES["bulk"], USUAL)}
-    return found | {_beside_name(crowd, "normal", setup): (LANES["normal"], setup) for setup in SETUPS}
+    return found | {
+        _beside_name(crowd, "normal", setup): (LANES["normal"], setup) for setup in SETUPS
+    }
 
 
 def _beside_name(crowd: int, lane: str, setup: Setup) -> str:
@@ -114,7 +118,9 @@ def _beside_name(crowd: int, lane: str, setup: Setup) -> str:
 # --- reporting
 
 
-def _report(bench: Bench, crowd: int, results: Mapping[str, Sequence[Run]], flood: Sample) -> Report:
+def _report(
+    bench: Bench, crowd: int, results: Mapping[str, Sequence[Run]], flood: Sample
+) -> Report:
     columns = (
         "which",
         "mails",
@@ -136,14 +142,20 @@ def _report(bench: Bench, crowd: int, results: Mapping[str, Sequence[Run]], floo
             if where != IDLE and waits:
                 idle = [wait.took for one in results[IDLE] for wait in one.waits[who]]
                 findings += _findings(f"{who}, {where}", waits, idle, _variants(crowd)[where][1])
-    findings.append(Finding("bulk while urgent floods", flood.rate, "mails/s", flood.extra["all"], "all that left"))
+    findings.append(
+        Finding(
+            "bulk while urgent floods", flood.rate, "mails/s", flood.extra["all"], "all that left"
+        )
+    )
     if bench.write:
         (FOLDER / "fairness.svg").write_text(_drawing(crowd, results))
     return Report("fairness", ABOUT, [table, _flooded(flood)], findings, _notes(results, flood))
 
 
 def _notes(results: Mapping[str, Sequence[Run]], flood: Sample) -> list[str]:
-    rates = {name: middle([one.rate for one in runs]) for name, runs in results.items() if name != IDLE}
+    rates = {
+        name: middle([one.rate for one in runs]) for name, runs in results.items() if name != IDLE
+    }
     told = ", ".join(f"{number(rate)} ({name})" for name, rate in rates.items())
     share = flood.rate / flood.extra["all"]
     return [
@@ -156,20 +168,32 @@ def _cells(waits: Sequence[Wait], beside: bool) -> list[str]:
     if not waits:
         return ["0", *["–"] * 8]
     took, before = [wait.took for wait in waits], [float(wait.before) for wait in waits]
-    cells = [str(len(waits)), *(number(percentile(took, share)) for share in (0.5, 0.95, 0.99)), number(max(took))]
+    cells = [
+        str(len(waits)),
+        *(number(percentile(took, share)) for share in (0.5, 0.95, 0.99)),
+        number(max(took)),
+    ]
     if not beside:
         return [*cells, "–", "–", "–", "–"]
     overtaken = [*(number(percentile(before, share)) for share in (0.5, 0.99)), number(max(before))]
     return [*cells, *overtaken, number(percentile([wait.fifo for wait in waits], 0.5))]
 
 
-def _findings(what: str, waits: Sequence[Wait], idle: Sequence[float], setup: Setup) -> list[Finding]:
+def _findings(
+    what: str, waits: Sequence[Wait], idle: Sequence[float], setup: Setup
+) -> list[Finding]:
     took, fifo = [wait.took for wait in waits], [wait.fifo for wait in waits]
     before = float(max(wait.before for wait in waits))
     rate = sum(wait.before for wait in waits) / sum(took)  # per millisecond
     delay = (percentile(took, 0.99) - percentile(idle, 0.99)) * rate
     return [
-        Finding(f"{what}, p50", percentile(took, 0.5), "ms", percentile(fifo, 0.5), "plain FIFO, computed"),
+        Finding(
+            f"{what}, p50",
+            percentile(took, 0.5),
+            "ms",
+            percentile(fifo, 0.5),
+            "plain FIFO, computed",
+        ),
         Finding(f"{what}, p95", percentile(took, 0.95), "ms", percentile(idle, 0.95), "idle"),
         within(f"{what}: delayed by, p99", max(delay, 0.0), "mails", setup.batch),
         at_most(f"{what}: sent before it, at most", before, "mails", setup.batch),
@@ -181,7 +205,14 @@ def _flooded(flood: Sample) -> Table:
     seconds, urgent = flood.extra["seconds"], flood.extra["urgent"]
     table = Table("While urgent mails flood", columns)
     table.rows.append(["urgent", f"{urgent:,.0f}", number(urgent / seconds), "–"])
-    table.rows.append(["bulk", f"{flood.extra['bulk']:,.0f}", number(flood.rate), number(flood.extra["gap"] * 1e3)])
+    table.rows.append(
+        [
+            "bulk",
+            f"{flood.extra['bulk']:,.0f}",
+            number(flood.rate),
+            number(flood.extra["gap"] * 1e3),
+        ]
+    )
     return table
 
 
@@ -212,7 +243,9 @@ async def _tenants(url: str) -> list[int]:
         return [row["id"] for row in await connection.fetch(query, TENANTS)]
 
 
-async def _beside(bench: Bench, url: str, tenants: Sequence[int], crowd: int, lane: int, setup: Setup) -> Run:
+async def _beside(
+    bench: Bench, url: str, tenants: Sequence[int], crowd: int, lane: int, setup: Setup
+) -> Run:
     """Single mails, while `crowd` mails of another tenant leave; without a crowd for a while."""
     record = bench.directory / "fairness-arrivals"
     record.unlink(missing_ok=True)
@@ -251,7 +284,9 @@ async def _route(url: str, port: int, tenant: int, setup: Setup) -> None:
         await database.close()
 
 
-async def _singles(url: str, tenant: str, priority: str, sent: dict[str, float], enough: asyncio.Event) -> None:
+async def _singles(
+    url: str, tenant: str, priority: str, sent: dict[str, float], enough: asyncio.Event
+) -> None:
     """A mail now and then; notes when each was committed."""
     samples = mails.samples(20)
     async with harness.connected(url) as connection:
@@ -269,10 +304,17 @@ async def _arrivals(record: Path, count: int) -> tuple[list[float], dict[str, fl
     """When each of the great many came, and when each single mail did."""
     await doors.received(record, count)
     came = read_records(record)
-    return sorted(one.at for one in came if not one.headers[0]), {one.headers[0]: one.at for one in came}
+    return sorted(one.at for one in came if not one.headers[0]), {
+        one.headers[0]: one.at for one in came
+    }
 
 
-def _judged(crowd: int, sent: Mapping[str, Mapping[str, float]], many: list[float], came: Mapping[str, float]) -> Run:
+def _judged(
+    crowd: int,
+    sent: Mapping[str, Mapping[str, float]],
+    many: list[float],
+    came: Mapping[str, float],
+) -> Run:
     """What each single mail had to wait; those that came while none of the great many waited do not count."""
     rate = crowd / (many[-1] - many[0]) if crowd else 0.0
     first, last = (many[0], many[-1]) if crowd else (0.0, float("inf"))

@@ -24,7 +24,9 @@ RATE = 1_000  # events per second
 BATCH = (10, 50)  # events in a request, from and to: SendGrid gathers them for some seconds
 CONNECTIONS = 50  # of the worker
 KEEPS_UP = 0.95  # of what is posted: the last answers come after the last posts
-LIMIT = 500.0  # milliseconds for 99 of 100 answers: a provider gives up after seconds, and posts again
+LIMIT = (
+    500.0  # milliseconds for 99 of 100 answers: a provider gives up after seconds, and posts again
+)
 # More mails per second than will leave: the drain must not end before the feedback does.
 MOST = 2_500
 KINDS: Sequence[Kind] = ("delivered", "opened")  # what is said of each mail, one after the other
@@ -58,10 +60,17 @@ def _report(runs: Sequence[Mapping[str, Sample]]) -> Report:
     table = Table("Mails → a twin, and its feedback back", COLUMNS)
     for name in (WITHOUT, WITH):
         got = [one[name].extra for one in runs]
-        times = [number(_middle(got, one)) if name == WITH else "–" for one in ("p50", "p95", "p99", "longest")]
+        times = [
+            number(_middle(got, one)) if name == WITH else "–"
+            for one in ("p50", "p95", "p99", "longest")
+        ]
         came = number(_middle(got, "events")) if name == WITH else "–"
-        cores = [f"{_middle(got, one):.2f}" for one in ("front door", "worker", "PostgreSQL", "twin")]
-        table.rows.append([name, came, *times, number(middle([one[name].rate for one in runs])), *cores])
+        cores = [
+            f"{_middle(got, one):.2f}" for one in ("front door", "worker", "PostgreSQL", "twin")
+        ]
+        table.rows.append(
+            [name, came, *times, number(middle([one[name].rate for one in runs])), *cores]
+        )
     heard = [one[WITH].extra for one in runs]
     events, due = _middle(heard, "events"), _middle(heard, "due")
     ours, alone = (middle([one[name].rate for one in runs]) for name in (WITH, WITHOUT))
@@ -90,16 +99,22 @@ async def _measure(bench: Bench, url: str) -> dict[str, Sample]:
     async with AsyncExitStack() as stack:
         watch = await stack.enter_async_context(harness.connected(url))
         await mails.fill(watch, history + MOST * (3 * seconds + 5))
-        to = await stack.enter_async_context(twins.twin("sendgrid", record=bench.directory / "feedback-mails"))
+        to = await stack.enter_async_context(
+            twins.twin("sendgrid", record=bench.directory / "feedback-mails")
+        )
         [number] = await twins.use(url, to, webhook_key=signer.webhook_key)
         given = twins.SETTINGS | {"http": "127.0.0.1:0", "development": "on"}
-        door = await stack.enter_async_context(harness.pillarbox(bench, url, "serve", "--roles", "api", **given))
+        door = await stack.enter_async_context(
+            harness.pillarbox(bench, url, "serve", "--roles", "api", **given)
+        )
         port = await _port(door)
         settings = twins.SETTINGS | {"worker_concurrency": CONNECTIONS}
         worker = await stack.enter_async_context(harness.worker(bench, url, **settings))
         known = await _sent(to, history, worker)
         requests = list(_requests(signer, known, number))
-        load = await stack.enter_async_context(doors.load(bench, "http", port, [head for head, _ in requests]))
+        load = await stack.enter_async_context(
+            doors.load(bench, "http", port, [head for head, _ in requests])
+        )
         crew = {"front door": door, "worker": worker, "twin": to.child}
         windows = Windows(bench, watch, crew, seconds)
         before = await windows.without()
@@ -108,13 +123,18 @@ async def _measure(bench: Bench, url: str) -> dict[str, Sample]:
         if not await watch.fetchval(LEFT):
             raise Skipped("the mails ran out before the feedback did")
     calm = {one: (before.extra[one] + after.extra[one]) / 2 for one in before.extra}
-    return {WITHOUT: Sample((before.rate + after.rate) / 2, before.count + after.count, extra=calm), WITH: beside}
+    return {
+        WITHOUT: Sample((before.rate + after.rate) / 2, before.count + after.count, extra=calm),
+        WITH: beside,
+    }
 
 
 class Windows:
     """Spans of time, all alike, in which is counted what leaves and what comes."""
 
-    def __init__(self, bench: Bench, watch: asyncpg.Connection, crew: Mapping[str, Process], seconds: int) -> None:
+    def __init__(
+        self, bench: Bench, watch: asyncpg.Connection, crew: Mapping[str, Process], seconds: int
+    ) -> None:
         self._bench, self._watch, self._crew, self._seconds = bench, watch, crew, seconds
 
     async def without(self) -> Sample:
@@ -131,10 +151,21 @@ class Windows:
         stored = await self._watch.fetchval("SELECT count(*) FROM pillarbox.feedback")
         shares = {f"p{share * 100:.0f}": percentile(took, share) for share in (0.5, 0.95, 0.99)}
         span = max(one.answered for one in answers) - min(one.due for one in answers)
-        more = {"longest": max(took), "posted": posted, "missing": posted - stored, "due": posted / self._seconds}
-        return Sample(sample.rate, sample.count, extra={**sample.extra, **shares, **more, "events": stored / span})
+        more = {
+            "longest": max(took),
+            "posted": posted,
+            "missing": posted - stored,
+            "due": posted / self._seconds,
+        }
+        return Sample(
+            sample.rate,
+            sample.count,
+            extra={**sample.extra, **shares, **more, "events": stored / span},
+        )
 
-    async def _counted(self, begun: datetime, ended: datetime, before: Mapping[str, float]) -> Sample:
+    async def _counted(
+        self, begun: datetime, ended: datetime, before: Mapping[str, float]
+    ) -> Sample:
         spent, seconds = self._spent(), (ended - begun).total_seconds()
         count = await self._watch.fetchval(SENT, begun, ended)
         cores = {kind: (spent[kind] - before[kind]) / seconds for kind in spent}
@@ -145,7 +176,9 @@ class Windows:
         return found
 
     def _spent(self) -> dict[str, float]:
-        return {kind: one.cpu for kind, one in self._crew.items()} | {"PostgreSQL": self._bench.postgres_cpu()}
+        return {kind: one.cpu for kind, one in self._crew.items()} | {
+            "PostgreSQL": self._bench.postgres_cpu()
+        }
 
 
 async def _port(door: Process) -> int:
@@ -167,17 +200,23 @@ async def _sent(to: twins.TwinProcess, count: int, worker: Process) -> list[Reco
 # --- what the provider says
 
 
-def _requests(signer: SendGridTwin, known: Sequence[Record], provider: int) -> Iterator[tuple[Request, int]]:
+def _requests(
+    signer: SendGridTwin, known: Sequence[Record], provider: int
+) -> Iterator[tuple[Request, int]]:
     """Whole signed requests, each as what stands before and after its number, and how many events it has."""
     dice = random.Random(42)
     left = [_mail(record, provider) for record in known]
-    events = [event for kind in KINDS for mail in left for event in signer.describe(mail, kind, None, {})]
+    events = [
+        event for kind in KINDS for mail in left for event in signer.describe(mail, kind, None, {})
+    ]
     while events:
         size = dice.randint(*BATCH)
         some, events = events[:size], events[size:]
         headers, body = signer.sign(some)
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        head = f"POST /webhooks/sendgrid/{provider} HTTP/1.1\r\nHost: 127.0.0.1\r\n{lines}X-Number: "
+        head = (
+            f"POST /webhooks/sendgrid/{provider} HTTP/1.1\r\nHost: 127.0.0.1\r\n{lines}X-Number: "
+        )
         yield (head.encode(), b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body), len(some)
 
 

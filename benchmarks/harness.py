@@ -92,20 +92,26 @@ class Bench:
     def scale(self, full: int, quick: int) -> int:
         return quick if self.quick else full
 
-    async def rounds_of(self, name: str, variants: Mapping[str, Callable[[], Awaitable[Any]]]) -> dict[str, list[Any]]:
+    async def rounds_of(
+        self, name: str, variants: Mapping[str, Callable[[], Awaitable[Any]]]
+    ) -> dict[str, list[Any]]:
         """Run the variants in turns, so that slow drifts of the machine meet them all alike."""
         results: dict[str, list[Any]] = {variant: [] for variant in variants}
         task = self.progress.add_task(name, total=self.rounds * len(variants))
         for turn in range(self.rounds):
             for variant, run in variants.items():
                 if variant in results:
-                    self.progress.update(task, description=f"{name}: {variant} ({turn + 1} of {self.rounds})")
+                    self.progress.update(
+                        task, description=f"{name}: {variant} ({turn + 1} of {self.rounds})"
+                    )
                     await self._one(results, variant, run)
                 self.progress.advance(task)
         self.progress.remove_task(task)
         return results
 
-    async def _one(self, results: dict[str, list[Any]], variant: str, run: Callable[[], Awaitable[Any]]) -> None:
+    async def _one(
+        self, results: dict[str, list[Any]], variant: str, run: Callable[[], Awaitable[Any]]
+    ) -> None:
         try:
             results[variant].append(await run())
         except Skipped as skipped:
@@ -131,7 +137,9 @@ class Bench:
 
 
 @asynccontextmanager
-async def stage(console: Console, progress: Progress, rounds: int, quick: bool, write: bool) -> AsyncIterator[Bench]:
+async def stage(
+    console: Console, progress: Progress, rounds: int, quick: bool, write: bool
+) -> AsyncIterator[Bench]:
     """PostgreSQL in a temporary directory, gone with everything in it at the end."""
     directory = Path(tempfile.mkdtemp(prefix="pillarbox-bench-"))
     directory.chmod(0o711)  # as root PostgreSQL has a uid of its own, which has to pass
@@ -179,10 +187,16 @@ class Process:
 
     @classmethod
     async def start(cls, *command: str, log: Path | None = None, **options: Any) -> Process:
-        options = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "cwd": ROOT} | options
+        options = {
+            "stdin": asyncio.subprocess.PIPE,
+            "stdout": asyncio.subprocess.PIPE,
+            "cwd": ROOT,
+        } | options
         with contextlib.ExitStack() as stack:
             options["stderr"] = stack.enter_context(log.open("ab")) if log else None
-            child = await asyncio.create_subprocess_exec(*command, start_new_session=True, **options)
+            child = await asyncio.create_subprocess_exec(
+                *command, start_new_session=True, **options
+            )
         return cls(child, log)
 
     @property
@@ -275,10 +289,14 @@ async def worker(bench: Bench, url: str, **settings: Any) -> AsyncIterator[Proce
 
 
 @asynccontextmanager
-async def pillarbox(bench: Bench, url: str, *arguments: str, **settings: Any) -> AsyncIterator[Process]:
+async def pillarbox(
+    bench: Bench, url: str, *arguments: str, **settings: Any
+) -> AsyncIterator[Process]:
     """A command of ours that stays, with JSON logs in a file."""
     given = {"database_url": url, "log_format": "json", "log_level": "info"} | settings
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)
+    }
     environment |= {f"PILLARBOX_{name.upper()}": str(value) for name, value in given.items()}
     command = [sys.executable, "-m", "pillarbox", *arguments]
     log = bench.directory / f"{arguments[0]}.log"
@@ -286,7 +304,11 @@ async def pillarbox(bench: Bench, url: str, *arguments: str, **settings: Any) ->
         yield child
 
 
-FOREIGN = ("PILLARBOX_", "EMAIL_WORKER_", "SMTP_")  # settings of whoever runs this are not to be measured
+FOREIGN = (
+    "PILLARBOX_",
+    "EMAIL_WORKER_",
+    "SMTP_",
+)  # settings of whoever runs this are not to be measured
 # In three parts, so that each uses its own small index however many finished ones there are.
 UNFINISHED = " OR ".join(
     f"EXISTS (SELECT FROM pillarbox.deliveries WHERE {which})"
@@ -315,14 +337,20 @@ async def drain(bench: Bench, url: str, count: int, workers: int = 1, **settings
     return sample
 
 
-async def drain_into(bench: Bench, url: str, to: Process, count: int, workers: int = 1, **settings: Any) -> Sample:
+async def drain_into(
+    bench: Bench, url: str, to: Process, count: int, workers: int = 1, **settings: Any
+) -> Sample:
     """Let workers deliver the `count` mails that wait in `url`, from the moment all of them are ready."""
     async with AsyncExitStack() as stack:
         watch = await stack.enter_async_context(connected(url))
         gate = watch.transaction()
         await gate.start()
-        await watch.execute("LOCK TABLE pillarbox.deliveries IN SHARE ROW EXCLUSIVE MODE")  # claims wait
-        crew = [await stack.enter_async_context(worker(bench, url, **settings)) for _ in range(workers)]
+        await watch.execute(
+            "LOCK TABLE pillarbox.deliveries IN SHARE ROW EXCLUSIVE MODE"
+        )  # claims wait
+        crew = [
+            await stack.enter_async_context(worker(bench, url, **settings)) for _ in range(workers)
+        ]
         await until(watch, "SELECT count(*) FROM pillarbox.workers", workers, *crew)
         before = _spent(bench, crew, to)
         begun = await watch.fetchval("SELECT clock_timestamp()")
@@ -337,7 +365,11 @@ async def drain_into(bench: Bench, url: str, to: Process, count: int, workers: i
 
 
 def _spent(bench: Bench, crew: Sequence[Process], to: Process) -> dict[str, float]:
-    return {"worker": sum(one.cpu for one in crew), "PostgreSQL": bench.postgres_cpu(), "sink": to.cpu}
+    return {
+        "worker": sum(one.cpu for one in crew),
+        "PostgreSQL": bench.postgres_cpu(),
+        "sink": to.cpu,
+    }
 
 
 @asynccontextmanager

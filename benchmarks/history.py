@@ -20,7 +20,8 @@ ABOUT = """One `PostgresQueue` claims waiting mails of 4 KB and settles them as 
 batch by batch and nothing in between; in a database with a history of finished deliveries, their messages
 and attempts, and in one without. Ratio: with the history to without."""
 SIZES = (100, 10, 500)  # mails per claim and per settlement
-# Finished an hour ago and before, a millisecond apart; contents are as short as retention leaves room for.
+# Finished an hour ago and before, a millisecond apart; contents are as short as retention leaves
+# room for.
 FINISHED = """
 WITH mail AS MATERIALIZED (
   SELECT i AS seq, now() - interval '1 hour' - ($2 - i) * interval '1 ms' AS at,
@@ -55,7 +56,9 @@ async def run(bench: Bench) -> Report:
             async with harness.connected(url) as connection:
                 await mails.stock(connection, mails.samples())
         variants = {
-            f"{size}, {name}": partial(_claim_and_settle, bench, url, size, count if size > 10 else count // 5)
+            f"{size}, {name}": partial(
+                _claim_and_settle, bench, url, size, count if size > 10 else count // 5
+            )
             for size in SIZES
             for name, url in (("none", none), ("history", much))
         }
@@ -80,7 +83,9 @@ def _report(middle: Mapping[str, Sample], finished: int) -> Report:
 
 
 async def _remember(bench: Bench, url: str, finished: int) -> None:
-    task = bench.progress.add_task(f"history: making {finished:,} finished deliveries", total=finished)
+    task = bench.progress.add_task(
+        f"history: making {finished:,} finished deliveries", total=finished
+    )
     async with harness.connected(url) as connection:
         for start in range(0, finished, 100_000):
             await connection.execute(FINISHED, start, finished)
@@ -124,4 +129,6 @@ def sent(claimed: Claimed) -> Settlement:
     now = asyncio.get_running_loop().time()
     message = claimed.message.id
     outcome = accepted(250, "2.0.0 OK")
-    return Settlement(message, 0, claimed.claim, State.SENT, outcome, provider_id=1, reply="2.0.0 OK", ended=now)
+    return Settlement(
+        message, 0, claimed.claim, State.SENT, outcome, provider_id=1, reply="2.0.0 OK", ended=now
+    )

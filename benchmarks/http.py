@@ -46,15 +46,31 @@ def _report(results: Mapping[str, Sequence[Sample]]) -> Report:
     table = Table("POST /api/v1/messages", COLUMNS)
     latency = Table("At half of each server's rate", LATENCY)
     for name, sample in rates.items():
-        cpu = [number(cost) if (cost := sample.per_mail(kind)) else "–" for kind in ("server", "PostgreSQL", "client")]
+        cpu = [
+            number(cost) if (cost := sample.per_mail(kind)) else "–"
+            for kind in ("server", "PostgreSQL", "client")
+        ]
         table.rows.append([name, number(sample.rate), f"{sample.rate / route:.2f} ×", *cpu])
-        latency.rows.append([name, *(number(_middle(results[name], one)) for one in ("half", *SHARES, "longest"))])
+        latency.rows.append(
+            [name, *(number(_middle(results[name], one)) for one in ("half", *SHARES, "longest"))]
+        )
     findings = [
-        compare("HTTP accept", rates[OURS].rate, rates[name].rate, f"{name}, stores nothing", 0.4, "requests/s")
+        compare(
+            "HTTP accept",
+            rates[OURS].rate,
+            rates[name].rate,
+            f"{name}, stores nothing",
+            0.4,
+            "requests/s",
+        )
         for name in (ROUTE, BY_HAND)
     ]
-    findings.append(Finding("the client alone", rates[BARE].rate, "requests/s", rates[OURS].rate, OURS))
-    findings.append(within("HTTP accept at half that rate, p99", _middle(results[OURS], "p99"), "ms", 100))
+    findings.append(
+        Finding("the client alone", rates[BARE].rate, "requests/s", rates[OURS].rate, OURS)
+    )
+    findings.append(
+        within("HTTP accept at half that rate, p99", _middle(results[OURS], "p99"), "ms", 100)
+    )
     return Report("http", ABOUT, [table, latency], findings)
 
 
@@ -93,13 +109,17 @@ async def _measure(bench: Bench, server: Process, port: int, key: str) -> Sample
         await load.closed(WARMING)
         before = _spent(bench, server, load.child)
         fast = await load.closed(count)
-        cpu = {kind: spent - before[kind] for kind, spent in _spent(bench, server, load.child).items()}
+        cpu = {
+            kind: spent - before[kind] for kind, spent in _spent(bench, server, load.child).items()
+        }
         rate = _rate(fast)
         calm = await load.open(rate / 2, seconds)
     took = [one.took for one in calm]
     shares = {name: percentile(took, share) for name, share in SHARES.items()}
     asked = WARMING + count + len(calm)
-    return Sample(rate, count, cpu, {**shares, "longest": max(took), "half": rate / 2, "asked": asked})
+    return Sample(
+        rate, count, cpu, {**shares, "longest": max(took), "half": rate / 2, "asked": asked}
+    )
 
 
 def _rate(answers: Sequence[Timed]) -> float:

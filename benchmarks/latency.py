@@ -56,7 +56,16 @@ async def run(bench: Bench) -> Report:
 
 
 def _report(results: Mapping[str, Sequence[Times]]) -> Report:
-    columns = ("mails", "p50 ms", "p95", "p99", "p50 of reference", "from the call: p50", "p95", "p99")
+    columns = (
+        "mails",
+        "p50 ms",
+        "p95",
+        "p99",
+        "p50 of reference",
+        "from the call: p50",
+        "p95",
+        "p99",
+    )
     table = Table("COMMIT → sink has the mail", columns)
     bare = _middle([times.returned for times in results[REFERENCE]])[0]
     findings = []
@@ -95,10 +104,14 @@ async def _phase(url: str, record: Path, rate: int, seconds: int, open_too: bool
     sent: dict[str, tuple[float, float]] = {}
     pool = await asyncpg.create_pool(url, min_size=CONNECTIONS, max_size=CONNECTIONS)
     try:
-        async with _open_transaction(url) if open_too else nullcontext(), asyncio.TaskGroup() as group:
+        async with (
+            _open_transaction(url) if open_too else nullcontext(),
+            asyncio.TaskGroup() as group,
+        ):
             begun = time.monotonic()
             for n in range(count):
-                # On schedule, not when the one before is done: waiting would hide what slowness costs.
+                # On schedule, not when the one before is done: waiting would hide what slowness
+                # costs.
                 at = begun + (n + random.random()) / rate
                 await asyncio.sleep(max(0.0, at - time.monotonic()))
                 group.create_task(_one(pool, sent))
@@ -106,7 +119,10 @@ async def _phase(url: str, record: Path, rate: int, seconds: int, open_too: bool
     finally:
         await pool.close()
     pairs = [(arrived[key], *sent[key]) for key in sent]
-    return Times([(at - after) * 1e3 for at, _, after in pairs], [(at - before) * 1e3 for at, before, _ in pairs])
+    return Times(
+        [(at - after) * 1e3 for at, _, after in pairs],
+        [(at - before) * 1e3 for at, before, _ in pairs],
+    )
 
 
 async def _one(pool: asyncpg.Pool, sent: dict[str, tuple[float, float]]) -> None:
@@ -151,7 +167,9 @@ async def _bare(bench: Bench, seconds: int) -> Times:
         to = await stack.enter_async_context(harness.sink(record, HEADER))
         speaker = await stack.enter_async_context(harness.connected(bench.server.url()))
         ear = await stack.enter_async_context(harness.connected(bench.server.url()))
-        client = await stack.enter_async_context(aiosmtplib.SMTP(hostname="127.0.0.1", port=to.port, start_tls=False))
+        client = await stack.enter_async_context(
+            aiosmtplib.SMTP(hostname="127.0.0.1", port=to.port, start_tls=False)
+        )
         heard: asyncio.Queue[str] = asyncio.Queue()
         await ear.add_listener("bare", lambda *event: heard.put_nowait(event[3]))
         for n in range(seconds * RATES["idle"]):
@@ -159,6 +177,8 @@ async def _bare(bench: Bench, seconds: int) -> Times:
             await speaker.execute(f"NOTIFY bare, '{n}'")
             told = time.monotonic()
             key = await heard.get()
-            await client.sendmail("a@shop.example", ["b@mail.example"], f"{HEADER}: {key}\r\n".encode() + content)
+            await client.sendmail(
+                "a@shop.example", ["b@mail.example"], f"{HEADER}: {key}\r\n".encode() + content
+            )
             times.append((read_records(record)[-1].at - told) * 1e3)
     return Times(times, times)

@@ -1,8 +1,9 @@
 """A client that sends as fast as it can, or on schedule, over open connections; does no more than it must.
 
-Reads lines of JSON: `{"count": 1000}` sends so many, each connection its next when the last is answered; with `"rate"`
-each at its own time, whatever became of those before. Then prints how many were refused, and writes when each was
-due and answered to a file. A request is what comes before and after its number, which is the same length in all.
+Reads lines of JSON: `{"count": 1000}` sends so many, each connection its next when the last is
+answered; with `"rate"` each at its own time, whatever became of those before. Then prints how many
+were refused, and writes when each was due and answered to a file. A request is what comes before
+and after its number, which is the same length in all.
 """
 
 from __future__ import annotations
@@ -120,7 +121,9 @@ class Crew:
 
     async def connect(self, kind: type[Http | Smtp], port: int, connections: int) -> None:
         for _ in range(connections):
-            _, one = await self._loop.create_connection(lambda: kind(self._finish), "127.0.0.1", port)
+            _, one = await self._loop.create_connection(
+                lambda: kind(self._finish), "127.0.0.1", port
+            )
             await one.ready
             self._free.append(one)
 
@@ -174,7 +177,10 @@ class Crew:
 
 
 async def main(protocol: str, port: str, connections: str, given: str, out: str) -> None:
-    requests = [(one[0].encode("latin-1"), one[1].encode("latin-1")) for one in json.loads(Path(given).read_text())]
+    requests = [
+        (one[0].encode("latin-1"), one[1].encode("latin-1"))
+        for one in json.loads(Path(given).read_text())
+    ]
     crew = Crew(requests)
     kind: type[Http | Smtp] = Http if protocol == "http" else Smtp
     await crew.connect(kind, int(port), int(connections))
@@ -183,7 +189,10 @@ async def main(protocol: str, port: str, connections: str, given: str, out: str)
         asked: dict[str, Any] = json.loads(line)
         await crew.send(**asked)
         Path(out).write_text(json.dumps(crew.answered))
-        print(json.dumps({"refused": crew.refused, "why": crew.why[:300].decode("latin-1")}), flush=True)
+        print(
+            json.dumps({"refused": crew.refused, "why": crew.why[:300].decode("latin-1")}),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

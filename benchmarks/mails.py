@@ -48,7 +48,10 @@ def samples(count: int = BATCH, size: int = 4096) -> list[Sample]:
 
 def _sample(dice: random.Random, n: int, size: int) -> Sample:
     subject = f"Order {dice.randrange(10**6)}: {_words(dice, 30)}"
-    paragraphs = "".join(f'<p style="margin:0 0 12px">{_words(dice, 180)}.</p>\n' for _ in range(size * 6 // 10 // 215))
+    paragraphs = "".join(
+        f'<p style="margin:0 0 12px">{_words(dice, 180)}.</p>\n'
+        for _ in range(size * 6 // 10 // 215)
+    )
     html = f"<html><body><h1>{subject}</h1>\n{paragraphs}</body></html>\n"
     lines = "\n".join(_words(dice, 72) for _ in range(max(1, (size - len(html)) // 76)))
     return Sample(f"reader{n}@mail{n % 50}.example", subject, lines + "\n", html)
@@ -66,7 +69,10 @@ def finished(mails: Sequence[Sample]) -> list[bytes]:
     """The mails as bytes ready for the wire, for references that have nothing to compose."""
     now = datetime.now(UTC)
     return [
-        compose(Message(UUID(int=n), SENDER, [mail.to], mail.subject, now), Content(mail.text, mail.html))
+        compose(
+            Message(UUID(int=n), SENDER, [mail.to], mail.subject, now),
+            Content(mail.text, mail.html),
+        )
         for n, mail in enumerate(mails)
     ]
 
@@ -78,8 +84,8 @@ def batches(mails: Sequence[Sample], count: int) -> Iterator[list[Sample]]:
         yield list(islice(endless, min(BATCH, count - start)))
 
 
-# Rows of many mails straight into the tables, where accepting them is not what is measured. Each takes its
-# content from a row of `stock` in turn.
+# Rows of many mails straight into the tables, where accepting them is not what is measured. Each
+# takes its content from a row of `stock` in turn.
 FILL = """
 WITH mail AS MATERIALIZED (
   SELECT pillarbox._new_id() AS id, nextval('pillarbox.message_seq') AS seq, s.*
@@ -119,7 +125,9 @@ async def stock(connection: asyncpg.Connection, mails: Sequence[Sample], **extra
 async def fill(connection: asyncpg.Connection, count: int, tenant: int = 1, lane: int = 1) -> None:
     """Put so many mails into the queue, by SQL alone."""
     for start in range(0, count, 10_000):
-        await connection.execute(FILL, min(10_000, count - start), SENDER, tenant, lane, timeout=600)
+        await connection.execute(
+            FILL, min(10_000, count - start), SENDER, tenant, lane, timeout=600
+        )
 
 
 # --- as an application does it
@@ -128,7 +136,10 @@ async def fill(connection: asyncpg.Connection, count: int, tenant: int = 1, lane
 def given(mails: Sequence[Sample], **more: Any) -> list[pillarbox.Mail]:
     """The mails as `pillarbox.enqueue` takes them."""
     return [
-        pillarbox.Mail(sender=SENDER, to=[m.to], subject=m.subject, text=m.text, html=m.html, **more) for m in mails
+        pillarbox.Mail(
+            sender=SENDER, to=[m.to], subject=m.subject, text=m.text, html=m.html, **more
+        )
+        for m in mails
     ]
 
 

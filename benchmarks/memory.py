@@ -31,7 +31,9 @@ async def run(bench: Bench) -> Report:
         "idle (one mail of 4 KB)": partial(_drain, bench, 1, one),
         f"{some:,} × 100 KB": partial(_drain, bench, some, small),
         f"{few} × 25 MiB, raw": partial(_drain, bench, few, one, raw=_raw(one[0])),
-        f"{few} × 25 MiB, an attachment": partial(_drain, bench, few, one, attachments=json.dumps([attachment])),
+        f"{few} × 25 MiB, an attachment": partial(
+            _drain, bench, few, one, attachments=json.dumps([attachment])
+        ),
     }
     rounds, bench.rounds = bench.rounds, 1  # these take long
     try:
@@ -46,11 +48,15 @@ def _report(runs: dict[str, Sample]) -> Report:
     findings = []
     for name, sample in runs.items():
         peak, size = sample.extra["peak"], sample.extra["size"]
-        table.rows.append([name, number(peak), number(sample.rate), number(sample.rate * size / 1e6)])
+        table.rows.append(
+            [name, number(peak), number(sample.rate), number(sample.rate * size / 1e6)]
+        )
         if "100 KB" in name:
             findings.append(within(f"memory, {name}", peak, "MB", LIMIT))
         elif "25 MiB" in name:
-            findings.append(Finding(f"memory, {name}", peak, "MB", 64 * 1.048576, "bytes in flight"))
+            findings.append(
+                Finding(f"memory, {name}", peak, "MB", 64 * 1.048576, "bytes in flight")
+            )
     return Report("memory", ABOUT, [table], findings, ["One run each."])
 
 

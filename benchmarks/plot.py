@@ -23,7 +23,9 @@ async def run(bench: Bench) -> Report:
     count = bench.scale(10_000, 1_000)
     windows = WINDOWS[::3] if bench.quick else WINDOWS
     finished = bench.directory / "finished.json"
-    finished.write_text(json.dumps([mail.decode("ascii") for mail in mails.finished(mails.samples())]))
+    finished.write_text(
+        json.dumps([mail.decode("ascii") for mail in mails.finished(mails.samples())])
+    )
     async with bench.schema("plot") as url:
         async with harness.connected(url) as connection:
             await mails.stock(connection, mails.samples())
@@ -45,7 +47,9 @@ def _report(bench: Bench, rates: dict[str, float], windows: tuple[int, ...]) -> 
     for name, rate in rates.items():
         connections, window = name.split(", ")
         lines[connections][float(window)] = rate
-    table = Table("Mails/s by connections (down) and window (across)", ("connections", *map(str, windows)))
+    table = Table(
+        "Mails/s by connections (down) and window (across)", ("connections", *map(str, windows))
+    )
     for connections, line in lines.items():
         table.rows.append([connections, *(number(line[x]) if x in line else "–" for x in windows)])
     labels = chart.Labels(
@@ -58,7 +62,9 @@ def _report(bench: Bench, rates: dict[str, float], windows: tuple[int, ...]) -> 
     if bench.write:
         drawing = chart.line_chart(labels, lines, {"plain aiosmtplib": plain})
         (FOLDER / "throughput.svg").write_text(drawing)
-    notes = [f"Plain aiosmtplib, the same bytes from memory over 50 connections: {number(plain)} mails/s."]
+    notes = [
+        f"Plain aiosmtplib, the same bytes from memory over 50 connections: {number(plain)} mails/s."
+    ]
     return Report("plot", ABOUT, [table], [], notes)
 
 
@@ -67,4 +73,6 @@ async def _point(bench: Bench, url: str, count: int, connections: int, window: i
     async with harness.connected(url) as connection:
         await mails.fill(connection, count)
     pipeline = window // connections
-    return await harness.drain(bench, url, count, worker_concurrency=connections, worker_pipeline=pipeline)
+    return await harness.drain(
+        bench, url, count, worker_concurrency=connections, worker_pipeline=pipeline
+    )

@@ -26,7 +26,16 @@ KINDS = {"sendgrid": "SendGrid", "ses": "SES", "mailgun": "Mailgun"}
 FEW, MANY = 50, 200  # connections
 ENOUGH = 2_000  # mails/s from one worker with many connections, if the twin can take them
 OF_TWIN = 0.8  # else this part of what it can
-COLUMNS = ("provider, from", "mails", "mails/s", "ratio to aiohttp", "µs CPU: sender", "PostgreSQL", "twin", "all")
+COLUMNS = (
+    "provider, from",
+    "mails",
+    "mails/s",
+    "ratio to aiohttp",
+    "µs CPU: sender",
+    "PostgreSQL",
+    "twin",
+    "all",
+)
 
 
 async def run(bench: Bench) -> Report:
@@ -46,10 +55,18 @@ async def run(bench: Bench) -> Report:
 
 
 def _variants(
-    bench: Bench, url: str, kind: str, name: str, samples: Sequence[mails.Sample], count: int, connections: int
+    bench: Bench,
+    url: str,
+    kind: str,
+    name: str,
+    samples: Sequence[mails.Sample],
+    count: int,
+    connections: int,
 ) -> dict[str, Callable[[], Awaitable[Sample]]]:
     return {
-        _name(name, "aiohttp", connections): partial(_reference, bench, kind, samples, count, connections),
+        _name(name, "aiohttp", connections): partial(
+            _reference, bench, kind, samples, count, connections
+        ),
         _name(name, "pillarbox", connections): partial(_ours, bench, url, kind, count, connections),
     }
 
@@ -69,7 +86,9 @@ def _report(middle: Mapping[str, Sample]) -> Report:
         plain = middle[_name(provider, "aiohttp", connections)].rate
         each = [sample.per_mail(part) for part in ("worker", "PostgreSQL", "sink")]
         cpu = [number(cost) if cost else "–" for cost in (*each, sum(each))]
-        table.rows.append([name, f"{sample.count:,}", number(sample.rate), f"{sample.rate / plain:.2f} ×", *cpu])
+        table.rows.append(
+            [name, f"{sample.count:,}", number(sample.rate), f"{sample.rate / plain:.2f} ×", *cpu]
+        )
     return Report("providers", ABOUT, [table], _findings(middle))
 
 
@@ -84,8 +103,14 @@ def _findings(middle: Mapping[str, Sample]) -> list[Finding]:
     wanted = min(ENOUGH, OF_TWIN * most)
     what = f"through {first}, {MANY} connections"
     target = f"≥ {ENOUGH:,} or {OF_TWIN:g} ×"
-    findings.append(Finding(what, ours, "mails/s", most, "what the twin can take", target, ours >= wanted))
-    findings.append(Finding("the same", ours, "mails/s", ENOUGH, "limit", f"≥ {ENOUGH:,} mails/s", ours >= ENOUGH))
+    findings.append(
+        Finding(what, ours, "mails/s", most, "what the twin can take", target, ours >= wanted)
+    )
+    findings.append(
+        Finding(
+            "the same", ours, "mails/s", ENOUGH, "limit", f"≥ {ENOUGH:,} mails/s", ours >= ENOUGH
+        )
+    )
     findings.append(compare("the same", ours, plain, "aiohttp, 1 process"))
     return findings
 
@@ -107,16 +132,27 @@ async def _ours(bench: Bench, url: str, kind: str, count: int, connections: int)
 
 
 async def _reference(
-    bench: Bench, kind: str, samples: Sequence[mails.Sample], count: int, connections: int, processes: int = 1
+    bench: Bench,
+    kind: str,
+    samples: Sequence[mails.Sample],
+    count: int,
+    connections: int,
+    processes: int = 1,
 ) -> Sample:
     """Bare aiohttp; `connections` and a part of the mails for each of the processes."""
     given = bench.directory / "calls.json"
     async with AsyncExitStack() as stack:
         to = await stack.enter_async_context(twins.twin(kind))
         given.write_text(json.dumps(twins.calls(to, samples)))
-        log, share = bench.directory / "aiohttp_post.log", (str(count // processes), str(connections))
+        log, share = (
+            bench.directory / "aiohttp_post.log",
+            (str(count // processes), str(connections)),
+        )
         program = (sys.executable, str(FOLDER / "aiohttp_post.py"), str(given), *share)
-        crew = [await stack.enter_async_context(harness.process(*program, log=log)) for _ in range(processes)]
+        crew = [
+            await stack.enter_async_context(harness.process(*program, log=log))
+            for _ in range(processes)
+        ]
         for one in crew:
             await one.line()
         before = _spent(bench, crew, to.child)
@@ -129,4 +165,8 @@ async def _reference(
 
 
 def _spent(bench: Bench, crew: Sequence[Process], to: Process) -> dict[str, float]:
-    return {"worker": sum(one.cpu for one in crew), "PostgreSQL": bench.postgres_cpu(), "sink": to.cpu}
+    return {
+        "worker": sum(one.cpu for one in crew),
+        "PostgreSQL": bench.postgres_cpu(),
+        "sink": to.cpu,
+    }

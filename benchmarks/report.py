@@ -43,14 +43,26 @@ class Finding:
         reference = f"{number(self.reference)} ({self.reference_name})" if self.reference else "–"
         ratio = f"{self.ratio:.2f} ×" if self.ratio is not None else "–"
         met = {True: "yes", False: "NO", None: "–"}[self.met]
-        return [self.what, f"{number(self.ours)} {self.unit}", reference, ratio, self.target or "–", met]
+        return [
+            self.what,
+            f"{number(self.ours)} {self.unit}",
+            reference,
+            ratio,
+            self.target or "–",
+            met,
+        ]
 
 
 SUMMARY = ["what", "ours", "reference", "ratio", "target", "met?"]
 
 
 def compare(
-    what: str, ours: float, reference: float, name: str, at_least: float | None = None, unit: str = "mails/s"
+    what: str,
+    ours: float,
+    reference: float,
+    name: str,
+    at_least: float | None = None,
+    unit: str = "mails/s",
 ) -> Finding:
     """Ours beside a peer or raw limit of the same run, as a ratio."""
     met = None if at_least is None else ours >= at_least * reference
@@ -183,7 +195,9 @@ NOT_MEASURED = """## Not measured
 def _page(stored: dict[str, Any]) -> list[str]:
     reports = [from_json(one) for one in stored.values()]
     lines = [INTRODUCTION, "## Summary", ""]
-    lines += _markdown(SUMMARY, [finding.cells() for report in reports for finding in report.findings])
+    lines += _markdown(
+        SUMMARY, [finding.cells() for report in reports for finding in report.findings]
+    )
     for report, one in zip(reports, stored.values(), strict=True):
         lines += _section(report, one)
     return [*lines, "", NOT_MEASURED.rstrip()]

@@ -55,13 +55,22 @@ def _report(runs: Mapping[str, Sample]) -> Report:
         extra = sample.extra
         times = [number(extra[one]) for one in ("p50", "p95", "p99", "longest", "asked")]
         own = [extra.get(kind, 0.0) for kind in ("front door", "worker")]
-        cores = [f"{share:.2f}" if share else "–" for share in (*own, sum(own), extra.get("PostgreSQL", 0.0))]
+        cores = [
+            f"{share:.2f}" if share else "–"
+            for share in (*own, sum(own), extra.get("PostgreSQL", 0.0))
+        ]
         table.rows.append([name, f"{sample.count:,}", *times, *cores])
         if name != PEER:
-            findings.append(within(f"10,000 mails a minute, {name}, p95", extra["p95"] / 1e3, "s", LIMIT))
+            findings.append(
+                within(f"10,000 mails a minute, {name}, p95", extra["p95"] / 1e3, "s", LIMIT)
+            )
             findings.append(within(f"10,000 mails a minute, {name}, CPU", sum(own), "cores", CORE))
             if PEER in runs:
-                findings.append(Finding(f"the same, {name}, p95", extra["p95"], "ms", runs[PEER].extra["p95"], PEER))
+                findings.append(
+                    Finding(
+                        f"the same, {name}, p95", extra["p95"], "ms", runs[PEER].extra["p95"], PEER
+                    )
+                )
     return Report("steady", ABOUT, [table], findings, ["One run each."])
 
 
@@ -74,12 +83,18 @@ def _mails() -> list[tuple[bytes, bytes]]:
 
 
 async def _ours(
-    bench: Bench, url: str, protocol: str, requests: list[tuple[bytes, bytes]], commands: Mapping[str, str]
+    bench: Bench,
+    url: str,
+    protocol: str,
+    requests: list[tuple[bytes, bytes]],
+    commands: Mapping[str, str],
 ) -> Sample:
     async with AsyncExitStack() as stack:
         to = await stack.enter_async_context(_sink(bench))
         ours = await stack.enter_async_context(doors.installation(bench, url, commands, to))
-        load = await stack.enter_async_context(doors.load(bench, protocol, ours.ports[protocol], requests))
+        load = await stack.enter_async_context(
+            doors.load(bench, protocol, ours.ports[protocol], requests)
+        )
         return await _measure(bench, load, to, ours.spent)
 
 
@@ -97,7 +112,9 @@ def _sink(bench: Bench) -> AbstractAsyncContextManager[SinkProcess]:
     return harness.sink(record)
 
 
-async def _measure(bench: Bench, load: Load, to: SinkProcess, spent: Callable[[], dict[str, float]]) -> Sample:
+async def _measure(
+    bench: Bench, load: Load, to: SinkProcess, spent: Callable[[], dict[str, float]]
+) -> Sample:
     """The steady load until its last mail has arrived; CPU as shares of a core."""
     assert to.record
     await load.closed(doors.SESSIONS)  # connections open, plans made

@@ -24,7 +24,16 @@ EACH, KEPT = "a connection per mail", "connections kept"
 LIMIT, HELD, OURS = "sink, stores nothing", "Postfix, hold queue", "pillarbox"
 RELAY, UP, ROLES = "Postfix, relaying", "pillarbox, one process", "pillarbox, two processes"
 KINDS = ("front door", "worker", "PostgreSQL", "sink", "client")
-COLUMNS = ("who, how", "mails/s", "ratio to Postfix", "µs CPU: front door", "worker", "PostgreSQL", "sink", "client")
+COLUMNS = (
+    "who, how",
+    "mails/s",
+    "ratio to Postfix",
+    "µs CPU: front door",
+    "worker",
+    "PostgreSQL",
+    "sink",
+    "client",
+)
 
 
 async def run(bench: Bench) -> Report:
@@ -67,7 +76,12 @@ def _table(title: str, middle: Mapping[str, Sample], peer: str, names: tuple[str
 
 
 def _findings(
-    middle: Mapping[str, Sample], how: str, what: str, peer: str, names: tuple[str, ...], target: float
+    middle: Mapping[str, Sample],
+    how: str,
+    what: str,
+    peer: str,
+    names: tuple[str, ...],
+    target: float,
 ) -> list[Finding]:
     beside = middle.get(f"{peer}, {how}")
     mine = {name: sample for name in names if (sample := middle.get(f"{name}, {how}"))}
@@ -94,19 +108,25 @@ async def _limit(count: int, keep: bool) -> Sample:
 
 async def _accept(bench: Bench, url: str, count: int, keep: bool) -> Sample:
     async with doors.installation(bench, url, doors.FRONT) as ours, harness.connected(url) as watch:
-        await doors.smtp_source(ours.ports["smtp"], doors.SESSIONS, keep=keep)  # plans and caches of a running server
+        await doors.smtp_source(
+            ours.ports["smtp"], doors.SESSIONS, keep=keep
+        )  # plans and caches of a running server
         before = ours.spent()
         begun = time.monotonic()
         source = await doors.smtp_source(ours.ports["smtp"], count, keep=keep)
         ended = time.monotonic()
-        cpu = {kind: spent - before[kind] for kind, spent in ours.spent().items()} | {"client": source}
+        cpu = {kind: spent - before[kind] for kind, spent in ours.spent().items()} | {
+            "client": source
+        }
         stored = await watch.fetchval("SELECT count(*) FROM pillarbox.deliveries") - doors.SESSIONS
     if stored != count:
         raise Skipped(f"it stored {stored} of {count} mails")
     return Sample(count / (ended - begun), count, cpu)
 
 
-async def _relay(bench: Bench, url: str, count: int, keep: bool, commands: Mapping[str, str]) -> Sample:
+async def _relay(
+    bench: Bench, url: str, count: int, keep: bool, commands: Mapping[str, str]
+) -> Sample:
     record = bench.directory / "relayed"
     record.unlink(missing_ok=True)
     async with harness.sink(record) as to, doors.installation(bench, url, commands, to) as ours:
@@ -117,5 +137,7 @@ async def _relay(bench: Bench, url: str, count: int, keep: bool, commands: Mappi
         begun = time.monotonic()
         source = await doors.smtp_source(ours.ports["smtp"], count, keep=keep)
         ended = await doors.received(record, warming + count)
-        cpu = {kind: spent - before[kind] for kind, spent in ours.spent(sink=to.child).items()} | {"client": source}
+        cpu = {kind: spent - before[kind] for kind, spent in ours.spent(sink=to.child).items()} | {
+            "client": source
+        }
     return Sample(count / (ended - begun), count, cpu)

@@ -24,11 +24,19 @@ async def run(bench: Bench) -> Report:
     async with bench.schema("tenants") as url:
         async with harness.connected(url) as connection:
             await connection.execute(
-                "INSERT INTO pillarbox.tenants (name) SELECT 'tenant' || n FROM generate_series(1, $1) AS n", tenants
+                "INSERT INTO pillarbox.tenants (name) SELECT 'tenant' || n FROM generate_series(1, $1) AS n",
+                tenants,
             )
         variants = {
             f"{name}, {workers} × {connections}": partial(
-                _drain, bench, url, samples, count, tenants if name == MANY else 0, workers, connections
+                _drain,
+                bench,
+                url,
+                samples,
+                count,
+                tenants if name == MANY else 0,
+                workers,
+                connections,
             )
             for workers, connections in ((1, 50), (2, 25))
             for name in (ONE, MANY)
@@ -38,7 +46,13 @@ async def run(bench: Bench) -> Report:
 
 
 async def _drain(
-    bench: Bench, url: str, samples: Sequence[mails.Sample], count: int, tenants: int, workers: int, connections: int
+    bench: Bench,
+    url: str,
+    samples: Sequence[mails.Sample],
+    count: int,
+    tenants: int,
+    workers: int,
+    connections: int,
 ) -> Sample:
     await harness.empty(url)
     await _enqueue(url, samples, count, tenants)
@@ -59,7 +73,9 @@ async def _enqueue(url: str, samples: Sequence[mails.Sample], count: int, tenant
 
 def _mail(samples: Sequence[mails.Sample], n: int, tenants: int) -> pillarbox.Mail:
     [mail] = mails.given(
-        [samples[n % len(samples)]], tenant=f"tenant{n % tenants + 1}", priority=LANES[n // tenants % 3]
+        [samples[n % len(samples)]],
+        tenant=f"tenant{n % tenants + 1}",
+        priority=LANES[n // tenants % 3],
     )
     return mail
 
@@ -67,7 +83,14 @@ def _mail(samples: Sequence[mails.Sample], n: int, tenants: int) -> pillarbox.Ma
 def _report(middle: Mapping[str, Sample], tenants: int) -> Report:
     table = Table(
         f"Waiting mails → SMTP sink, one tenant and {tenants:,}",
-        ("tenants, workers × connections", "mails/s", "ratio", "µs CPU: worker", "PostgreSQL", "sink"),
+        (
+            "tenants, workers × connections",
+            "mails/s",
+            "ratio",
+            "µs CPU: worker",
+            "PostgreSQL",
+            "sink",
+        ),
     )
     findings = []
     for name, sample in middle.items():

@@ -66,9 +66,20 @@ class TwinProcess:
 
 
 @asynccontextmanager
-async def twin(kind: str, latency: float = LATENCY, record: Path | None = None) -> AsyncIterator[TwinProcess]:
+async def twin(
+    kind: str, latency: float = LATENCY, record: Path | None = None
+) -> AsyncIterator[TwinProcess]:
     """One twin; `record` is a file for what comes when."""
-    command = [sys.executable, "-m", "pillarbox.testing.twins", kind, "--latency", str(latency), "--keep", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "pillarbox.testing.twins",
+        kind,
+        "--latency",
+        str(latency),
+        "--keep",
+        "0",
+    ]
     if record:
         record.unlink(missing_ok=True)
         command += ["--out", str(record)]
@@ -80,7 +91,9 @@ async def forget(url: str) -> None:
     """Forget every mail, and all that was learned of providers."""
     await harness.empty(url)
     async with harness.connected(url) as connection:
-        await connection.execute("TRUNCATE pillarbox.feedback, pillarbox.provider_health, pillarbox.provider_events")
+        await connection.execute(
+            "TRUNCATE pillarbox.feedback, pillarbox.provider_health, pillarbox.provider_events"
+        )
 
 
 async def use(url: str, *twins: TwinProcess, **settings: Any) -> list[int]:
@@ -117,10 +130,20 @@ def calls(one: TwinProcess, samples: Sequence[mails.Sample]) -> list[dict[str, A
         parts = Content(mail.text, mail.html)
         content = b"" if api.limits.takes_parts else compose(message, parts)
         recipients = [Recipient(0, mail.to)]
-        parcel = Parcel(message.id, 1, address_of(mails.SENDER), recipients, content, message=message, parts=parts)
+        parcel = Parcel(
+            message.id,
+            1,
+            address_of(mails.SENDER),
+            recipients,
+            content,
+            message=message,
+            parts=parts,
+        )
         call = api.call(parcel, recipients)
         assert isinstance(call, Call)
-        made.append({"url": str(call.url), "headers": call.headers, "body": call.body.decode("latin-1")})
+        made.append(
+            {"url": str(call.url), "headers": call.headers, "body": call.body.decode("latin-1")}
+        )
     return made
 
 

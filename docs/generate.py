@@ -128,7 +128,12 @@ def _is_value(name: str) -> bool:
 
 def metrics_page() -> str:
     rows = [
-        (f"`{metrics.PREFIX}{name}`", one.kind, ", ".join(f"`{label}`" for label in one.labels), one.help)
+        (
+            f"`{metrics.PREFIX}{name}`",
+            one.kind,
+            ", ".join(f"`{label}`" for label in one.labels),
+            one.help,
+        )
         for name, one in metrics.METRICS.items()
     ]
     buckets = [
@@ -140,7 +145,10 @@ def metrics_page() -> str:
     histograms = [(name, ", ".join(f"{one:g}" for one in some)) for name, some in buckets]
     labels = [
         ("`state` of `pillarbox_deliveries`", ", ".join(f"`{one}`" for one in metrics.LIVE)),
-        ("`state` of `pillarbox_pool_connections`, `pillarbox_store_pool_connections`", "`open`, `busy`"),
+        (
+            "`state` of `pillarbox_pool_connections`, `pillarbox_store_pool_connections`",
+            "`open`, `busy`",
+        ),
         ("`provider`", "a provider's name"),
         ("`outcome`", "a [verdict](states.md#verdicts)"),
         ("`reason`", "a [reason](states.md#reasons), or `none`"),
@@ -153,12 +161,18 @@ def metrics_page() -> str:
         ("`route`", "a route's template, such as `/api/v1/messages/{message_id}`; `none`"),
         ("`method`", "an HTTP method, or `other`"),
         ("`status`", "`2xx`, `4xx`, `5xx`; `0xx`: nobody was left to answer"),
-        ("`how`", "`idle`: closed for another client; `refused`: there was no place, or one for probes alone"),
+        (
+            "`how`",
+            "`idle`: closed for another client; `refused`: there was no place, or one for probes alone",
+        ),
         ("`listener`", "`smtp`, `smtp_submission`, `smtp_tls`: see [SMTP](smtp.md#listeners)"),
         ("`code` of `pillarbox_smtp_messages_total`", "`2xx`, `4xx`, `5xx`"),
         ("`code` of `pillarbox_smtp_refusals_total`", "a [reply code](smtp.md#replies)"),
         ("`kind`", ", ".join(f"`{one}`" for one in metrics.DOORS)),
-        ("`kind` of `pillarbox_feedback_total`", "a [kind](feedback.md#kinds); its `provider` may be `report`"),
+        (
+            "`kind` of `pillarbox_feedback_total`",
+            "a [kind](feedback.md#kinds); its `provider` may be `report`",
+        ),
         ("`reason` of `pillarbox_feedback_refused_total`", "see [feedback](feedback.md#answers)"),
         ("`result`", ", ".join(f"`{one}`" for one in metrics.ANSWERS)),
     ]
@@ -218,8 +232,9 @@ def _common_section(commands: list[Any]) -> str:
         for one in command.params:
             if _is_common(one):
                 found.setdefault(one.name, _option(one))
-    return "## Common options\n\nMost commands have these; each command below names those it has.\n\n" + table(
-        ("option", ""), found.values()
+    return (
+        "## Common options\n\nMost commands have these; each command below names those it has.\n\n"
+        + table(("option", ""), found.values())
     )
 
 
@@ -232,11 +247,16 @@ def _command(path: str, command: Any) -> str:
     options = [one for one in command.params if one.param_type_name == "option"]
     own = [one for one in options if not _is_common(one)]
     common = [f"`{one.opts[0]}`" for one in options if _is_common(one)]
-    usage = " ".join([path, *("[OPTIONS]" if options else "",), *(_place(one) for one in arguments)])
+    usage = " ".join(
+        [path, *("[OPTIONS]" if options else "",), *(_place(one) for one in arguments)]
+    )
     parts = [f"## {path}\n\n```\n{usage}\n```\n\n{_prose(command.help)}"]
     if arguments:
         parts.append(
-            table(("argument", ""), [(f"`{one.metavar or one.name.upper()}`", _help(one)) for one in arguments])
+            table(
+                ("argument", ""),
+                [(f"`{one.metavar or one.name.upper()}`", _help(one)) for one in arguments],
+            )
         )
     if own:
         parts.append(table(("option", ""), [_option(one) for one in own]))
@@ -307,7 +327,9 @@ def _default(one: Any) -> str:
 
 def problems_page() -> str:
     rows = [(f"`/problems/{name}`", one.status, one.title, one.help) for name, one in TYPES.items()]
-    return f"# Problems\n\n{NOTE}{PROBLEMS}\n" + table(("type", "status", "means", "what to do"), rows)
+    return f"# Problems\n\n{NOTE}{PROBLEMS}\n" + table(
+        ("type", "status", "means", "what to do"), rows
+    )
 
 
 # --- requirements
@@ -324,7 +346,9 @@ def shown_by(folder: Path = TESTS) -> dict[str, list[str]]:
     for path in sorted(folder.rglob("test_*.py")):
         for function in _functions(path):
             for one in _markers(function):
-                found.setdefault(one, []).append(f"{path.relative_to(folder.parent).as_posix()}::{function.name}")
+                found.setdefault(one, []).append(
+                    f"{path.relative_to(folder.parent).as_posix()}::{function.name}"
+                )
     return found
 
 
@@ -336,7 +360,9 @@ def _functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
 def _markers(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
     for decorator in function.decorator_list:
         match decorator:
-            case ast.Call(func=func, args=[ast.Constant(value=str(one))]) if ast.unparse(func) == "pytest.mark.req":
+            case ast.Call(func=func, args=[ast.Constant(value=str(one))]) if (
+                ast.unparse(func) == "pytest.mark.req"
+            ):
                 yield one
 
 
@@ -344,7 +370,11 @@ def requirements_page() -> str:
     every, shown = asked()["requirements"], shown_by()
     parts = [f"# Requirements\n\n{NOTE}{REQUIREMENTS}"]
     for letter, title in GROUPS:
-        rows = [_requirement(one, every[one], shown.get(one, [])) for one in every if one.split("-")[-1][0] == letter]
+        rows = [
+            _requirement(one, every[one], shown.get(one, []))
+            for one in every
+            if one.split("-")[-1][0] == letter
+        ]
         parts.append(f"## {title}\n\n" + table(("id", "asks", "decided", "tests"), rows))
     tests = "".join(f"- `{one}`\n" for one in asked()["named_tests"])
     return "\n".join([*parts, f"## Tests with fixed names\n\n{NAMED_TESTS}\n{tests}"])
@@ -352,7 +382,12 @@ def requirements_page() -> str:
 
 def _requirement(name: str, one: dict[str, str], tests: list[str]) -> tuple[str, ...]:
     missing = [f"**Not yet:** {one['not_yet']}"] if "not_yet" in one else []
-    return name, one["asks"], one.get("decided", ""), "<br>".join([*missing, *(f"`{test}`" for test in tests)])
+    return (
+        name,
+        one["asks"],
+        one.get("decided", ""),
+        "<br>".join([*missing, *(f"`{test}`" for test in tests)]),
+    )
 
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -374,7 +409,9 @@ def _is_current(path: Path, text: str) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true", help="change nothing")
     if parser.parse_args().check:
         for name in stale():

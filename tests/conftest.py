@@ -23,16 +23,23 @@ from pillarbox.store.migrations import migrate
 from tests.places import short_directory
 from tests.prepared import PreparedDatabases, drop, make
 
-# Tests pull no plugs on this server, so it need not wait for the disk (those that do start their own); and
-# autovacuum would visit the template just when it is cloned, which PostgreSQL refuses.
-SERVER_OPTIONS = {"fsync": "off", "max_connections": "200", "autovacuum": "off", "max_wal_size": "128MB"}
+# Tests pull no plugs on this server, so it need not wait for the disk (those that do start their
+# own); and autovacuum would visit the template just when it is cloned, which PostgreSQL refuses.
+SERVER_OPTIONS = {
+    "fsync": "off",
+    "max_connections": "200",
+    "autovacuum": "off",
+    "max_wal_size": "128MB",
+}
 TEMPLATE = "pillarbox_template"
 # How long an example may take depends on the machine, and no test may.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
 
-def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+def pytest_asyncio_loop_factories(
+    item: pytest.Item,
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Tests of a module that says `ON_BOTH_LOOPS = True` run on asyncio's own loop and on uvloop, as users do."""
     loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
     if getattr(getattr(item, "module", None), "ON_BOTH_LOOPS", False):
@@ -70,7 +77,9 @@ def postgres_admin(postgres_server: EmbeddedPostgres) -> Iterator[psycopg.Connec
     """A superuser's connection, in autocommit, with the migrated template database made."""
     with psycopg.connect(postgres_server.url(), autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {TEMPLATE}")
-        with ThreadPoolExecutor(1) as thread:  # away from the event loop that pytest-asyncio keeps here
+        with ThreadPoolExecutor(
+            1
+        ) as thread:  # away from the event loop that pytest-asyncio keeps here
             thread.submit(asyncio.run, _migrate(postgres_server.url(TEMPLATE))).result()
         yield admin
 
@@ -84,7 +93,9 @@ async def _migrate(url: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def prepared(postgres_server: EmbeddedPostgres, postgres_admin: psycopg.Connection) -> Iterator[PreparedDatabases]:
+def prepared(
+    postgres_server: EmbeddedPostgres, postgres_admin: psycopg.Connection
+) -> Iterator[PreparedDatabases]:
     """Migrated databases, ready to be used once."""
     databases = PreparedDatabases(postgres_server.url(), TEMPLATE)
     yield databases
@@ -92,7 +103,9 @@ def prepared(postgres_server: EmbeddedPostgres, postgres_admin: psycopg.Connecti
 
 
 @pytest.fixture
-def empty_database_url(postgres_server: EmbeddedPostgres, postgres_admin: psycopg.Connection) -> Iterator[str]:
+def empty_database_url(
+    postgres_server: EmbeddedPostgres, postgres_admin: psycopg.Connection
+) -> Iterator[str]:
     """The URL of a fresh database without our schema."""
     name = make(postgres_admin, "template0")
     yield postgres_server.url(name)

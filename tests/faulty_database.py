@@ -57,7 +57,9 @@ class FaultyDatabase(Database):
             yield connection
 
     @asynccontextmanager
-    async def listening(self, told: Mapping[str, Callable[[], None]]) -> AsyncIterator[asyncpg.Connection]:
+    async def listening(
+        self, told: Mapping[str, Callable[[], None]]
+    ) -> AsyncIterator[asyncpg.Connection]:
         self._fail("listen " + " ".join(sorted(told)))
         async with super().listening(told) as connection:
             yield connection

@@ -20,7 +20,9 @@ from tests import PATIENCE
 SENDER = "Sender <sender@shop.example>"
 
 
-async def add_smtp(database: Database, server: SmtpServer, name: str = "relay", **settings: Any) -> int:
+async def add_smtp(
+    database: Database, server: SmtpServer, name: str = "relay", **settings: Any
+) -> int:
     """Add a provider of kind smtp that points at a scripted server."""
     given = {"host": server.host, "port": server.port, "tls": "none"} | settings
     return await providers.add_provider(database, no_keys, name, "smtp", given)
@@ -30,7 +32,14 @@ async def add_twin(app: App, twin: Twin, name: str) -> int:
     """Add a provider for a twin."""
     webhook_secret = Secret(twin.webhook_secret) if twin.webhook_secret else None
     return await providers.add_provider(
-        app.database, app.keys, name, twin.kind, twin.provider_settings(), Secret(twin.secret), None, webhook_secret
+        app.database,
+        app.keys,
+        name,
+        twin.kind,
+        twin.provider_settings(),
+        Secret(twin.secret),
+        None,
+        webhook_secret,
     )
 
 
@@ -83,14 +92,18 @@ async def eventually(condition: Callable[[], Awaitable[Any]], seconds: float = P
 
 async def deliveries(database: Database, message_id: UUID) -> list[Any]:
     """The deliveries of a message, in the order of their recipients."""
-    return await database.fetch("SELECT * FROM pillarbox.deliveries WHERE message_id = $1 ORDER BY n", message_id)
+    return await database.fetch(
+        "SELECT * FROM pillarbox.deliveries WHERE message_id = $1 ORDER BY n", message_id
+    )
 
 
 async def states(database: Database, message_id: UUID) -> list[str]:
     return [row["state"] for row in await deliveries(database, message_id)]
 
 
-async def settled(database: Database, message_id: UUID, *wanted: str, seconds: float = PATIENCE) -> list[Any]:
+async def settled(
+    database: Database, message_id: UUID, *wanted: str, seconds: float = PATIENCE
+) -> list[Any]:
     """Wait until the deliveries have these states; returns them."""
 
     async def there() -> list[Any] | None:

@@ -13,8 +13,9 @@ from pillarbox.store.embedded import EmbeddedPostgres
 def short_directory(parent: str | None = None) -> Path:
     """A temporary directory for a server, for the caller to remove.
 
-    Its path is short, because a Unix socket's has about 107 characters at most. Others may pass through it: as root,
-    PostgreSQL runs with a uid of its own, and its data would be moved elsewhere.
+    Its path is short, because a Unix socket's has about 107 characters at most. Others may pass
+    through it: as root, PostgreSQL runs with a uid of its own, and its data would be moved
+    elsewhere.
     """
     directory = Path(tempfile.mkdtemp(prefix="pbx", dir=parent))
     directory.chmod(0o711)

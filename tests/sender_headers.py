@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 DOMAINS: list[tuple[bytes, set[str]]] = [
-    (b"From: A <a@x.example>, b@y.example\r\nSender: c@z.example", {"x.example", "y.example", "z.example"}),
+    (
+        b"From: A <a@x.example>, b@y.example\r\nSender: c@z.example",
+        {"x.example", "y.example", "z.example"},
+    ),
     (b"From: a@x.example\r\nFrom: b@y.example", {"x.example", "y.example"}),
     (b'FROM: "a@x.example"\r\n <b@y.example>', {"x.example", "y.example"}),
     (b"From : a@x.example\r\nX: y\r\n From: no@where.example", {"x.example"}),
@@ -20,11 +23,17 @@ DOMAINS: list[tuple[bytes, set[str]]] = [
     (b'From: "Ann @ acme.example" <a@x.example>', {"acme.example", "x.example"}),
     (b"From: =?utf-8?q?ceo=40y.example?= <a@x.example>", {"x.example", "y.example"}),
     (b"From: =?utf-8?b?Y2VvQHkuZXhhbXBsZQ?= <a@x.example>", {"x.example", "y.example"}),
-    (b"From: =?utf-8?q?ceo=40?=\r\n =?utf-8?q?y.example?= <a@x.example>", {"x.example", "y.example"}),
+    (
+        b"From: =?utf-8?q?ceo=40?=\r\n =?utf-8?q?y.example?= <a@x.example>",
+        {"x.example", "y.example"},
+    ),
     (b"From: =?utf-8?q?ceo @y.example?= <a@x.example>", {"x.example", "y.example", "y.example?="}),
     (b'From: "=?utf-8?q?ceo=40y.example?=" <a@x.example>', {"x.example", "y.example"}),
     (b"From: =?utf-7?q?ceo+AEA-y.example?= <a@x.example>", {"x.example", "y.example"}),
-    (b"From: =?punycode?q?ceo=40y.example-?= <a@x.example>", {"x.example", "y.example", "y.example-"}),
+    (
+        b"From: =?punycode?q?ceo=40y.example-?= <a@x.example>",
+        {"x.example", "y.example", "y.example-"},
+    ),
     ("From: ceo\uff20y\u3002example <a@x.example>".encode(), {"x.example", "y.example"}),
     ('From: "ceo@\u200by.example" <a@x.example>'.encode(), {"x.example", "y.example"}),
     (b"X-From: a@x.example\r\nReply-To: b@y.example", set()),

@@ -1,6 +1,7 @@
 """What a user would pick instead, made to do the same.
 
-Each program here says `ready`, waits for a line, drains the queue it filled, and prints how long that took.
+Each program here says `ready`, waits for a line, drains the queue it filled, and prints how long
+that took.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from pathlib import Path
 from benchmarks.harness import Bench, Process, Sample, Skipped, connected, process, sink
 
 FOLDER = Path(__file__).parent
-PACKAGES = {"pgqueuer": ("pgqueuer", "asyncpg"), "procrastinate": ("procrastinate", "psycopg[binary,pool]")}
+PACKAGES = {
+    "pgqueuer": ("pgqueuer", "asyncpg"),
+    "procrastinate": ("procrastinate", "psycopg[binary,pool]"),
+}
 
 
 async def aiosmtplib(bench: Bench, finished: Path, count: int, connections: int) -> Sample:
     """Plain aiosmtplib, the finished bytes from memory."""
-    return await _measure(bench, sys.executable, "aiosmtplib_pool", str(finished), str(count), str(connections))
+    return await _measure(
+        bench, sys.executable, "aiosmtplib_pool", str(finished), str(count), str(connections)
+    )
 
 
 async def python(bench: Bench, name: str, finished: Path, count: int) -> Sample:
@@ -27,7 +33,9 @@ async def python(bench: Bench, name: str, finished: Path, count: int) -> Sample:
         await admin.execute(f"CREATE DATABASE peer_{name}")
         try:
             url = bench.server.url(f"peer_{name}")
-            return await _measure(bench, interpreter, f"{name}_drain", str(finished), str(count), "50", url)
+            return await _measure(
+                bench, interpreter, f"{name}_drain", str(finished), str(count), "50", url
+            )
         finally:
             await admin.execute(f"DROP DATABASE peer_{name} WITH (FORCE)")
 
@@ -61,7 +69,17 @@ async def _installed(bench: Bench, name: str) -> str:
     interpreter = str(home / "bin" / "python")
     if not home.exists():
         await _must(bench, sys.executable, "-m", "venv", str(home))
-        await _must(bench, interpreter, "-m", "pip", "install", "--quiet", "aiosmtplib", "uvloop", *PACKAGES[name])
+        await _must(
+            bench,
+            interpreter,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "aiosmtplib",
+            "uvloop",
+            *PACKAGES[name],
+        )
     return interpreter
 
 

@@ -16,7 +16,9 @@ async def main(path, count, connections):
     told = json.loads(Path(path).read_text())
     made = [(URL(one["url"]), one["headers"], one["body"].encode("latin-1")) for one in told]
     calls = iter(list(islice(cycle(made), int(count))))
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=int(connections))) as session:
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=int(connections))
+    ) as session:
 
         async def one():
             for url, headers, body in calls:

@@ -23,7 +23,8 @@ async def accept(message: Annotated[NewMessage, Body()]) -> Accepted:
     """As anyone would write it."""
     number = uuid4()
     deliveries = [
-        AcceptedDelivery(id=f"{number}.{n}", recipient=to, role="to", state="queued") for n, to in enumerate(message.to)
+        AcceptedDelivery(id=f"{number}.{n}", recipient=to, role="to", state="queued")
+        for n, to in enumerate(message.to)
     ]
     return Accepted(id=number, deliveries=deliveries)
 
@@ -33,7 +34,8 @@ async def accept_by_hand(message: Annotated[NewMessage, Body()]) -> Response:
     """The answer written as ours is."""
     number = str(uuid4())
     deliveries = [
-        {"id": f"{number}.{n}", "recipient": to, "role": "to", "state": "queued"} for n, to in enumerate(message.to)
+        {"id": f"{number}.{n}", "recipient": to, "role": "to", "state": "queued"}
+        for n, to in enumerate(message.to)
     ]
     answer = json.dumps({"id": number, "deliveries": deliveries})
     return Response(answer, 202, {"Location": f"{PATH}/{number}"}, "application/json")
@@ -42,7 +44,10 @@ async def accept_by_hand(message: Annotated[NewMessage, Body()]) -> Response:
 class Bare(asyncio.Protocol):
     """Answers when a request's last octet is there; knows only the length that each has."""
 
-    ANSWER = b"HTTP/1.1 202 Accepted\r\ncontent-type: application/json\r\ncontent-length: 200\r\n\r\n" + b" " * 200
+    ANSWER = (
+        b"HTTP/1.1 202 Accepted\r\ncontent-type: application/json\r\ncontent-length: 200\r\n\r\n"
+        + b" " * 200
+    )
 
     def connection_made(self, transport):
         self._transport = transport
@@ -51,7 +56,11 @@ class Bare(asyncio.Protocol):
     def data_received(self, data):
         data = self._rest + data
         head = data.find(b"\r\n\r\n")
-        length = int(data[:head].partition(b"Content-Length: ")[2].split(b"\r\n", 1)[0]) if head >= 0 else 0
+        length = (
+            int(data[:head].partition(b"Content-Length: ")[2].split(b"\r\n", 1)[0])
+            if head >= 0
+            else 0
+        )
         if head < 0 or len(data) < head + 4 + length:
             self._rest = data
             return

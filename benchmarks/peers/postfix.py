@@ -67,13 +67,19 @@ async def relay(bench: Bench, count: int, sessions: int = SESSIONS, keep: bool =
     record = bench.directory / "postfix-received"
     record.unlink(missing_ok=True)
     async with sink(record) as to, running(bench, to.port) as (master, port):
-        await doors.smtp_source(port, sessions, sessions=sessions, keep=keep)  # its processes started
+        await doors.smtp_source(
+            port, sessions, sessions=sessions, keep=keep
+        )  # its processes started
         await doors.received(record, sessions)
         before = (tree_cpu(master), to.child.cpu)
         begun = time.monotonic()
         source = await doors.smtp_source(port, count, sessions=sessions, keep=keep)
         ended = await doors.received(record, sessions + count)
-        cpu = {"worker": tree_cpu(master) - before[0], "sink": to.child.cpu - before[1], "client": source}
+        cpu = {
+            "worker": tree_cpu(master) - before[0],
+            "sink": to.child.cpu - before[1],
+            "client": source,
+        }
     return Sample(count / (ended - begun), count, cpu)
 
 
@@ -86,7 +92,10 @@ async def hold(bench: Bench, count: int, keep: bool) -> Sample:
         source = await doors.smtp_source(port, count, keep=keep)
         ended = time.monotonic()
         cpu = {"front door": tree_cpu(master) - before, "client": source}
-        held = sum(1 for one in (bench.directory / "postfix/queue/hold").rglob("*") if one.is_file()) - doors.SESSIONS
+        held = (
+            sum(1 for one in (bench.directory / "postfix/queue/hold").rglob("*") if one.is_file())
+            - doors.SESSIONS
+        )
     if held != count:
         raise Skipped(f"it holds {held} of {count} mails")
     return Sample(count / (ended - begun), count, cpu)

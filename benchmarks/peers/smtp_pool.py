@@ -23,7 +23,9 @@ class Pool:
 
     async def open(self):
         for _ in range(self._size):
-            client = aiosmtplib.SMTP(hostname="127.0.0.1", port=self._port, start_tls=False, use_tls=False)
+            client = aiosmtplib.SMTP(
+                hostname="127.0.0.1", port=self._port, start_tls=False, use_tls=False
+            )
             await client.connect()
             await client.ehlo()
             self._free.put_nowait(client)

@@ -64,8 +64,8 @@ from pillarbox.track.ingest import REPORT, Ingest
 from pillarbox.track.reception import Reception
 from pillarbox.track.reports import parse as parse_report
 
-# Below, aiohttp and Jinja, and what is built on them, are imported where they are needed: they take a third of the time
-# in which a command starts, and few commands need them.
+# Below, aiohttp and Jinja, and what is built on them, are imported where they are needed: they take
+# a third of the time in which a command starts, and few commands need them.
 if TYPE_CHECKING:
     from pillarbox.deliver.transports.http_client import HttpClient
     from pillarbox.deliver.transports.http_sending import Api
@@ -73,7 +73,8 @@ if TYPE_CHECKING:
     from pillarbox.lifecycle.collector import Collector
     from pillarbox.track.webhook_call import WebhookLine
 
-# How often a worker looks for new providers and classes: soon enough for a person at the command line.
+# How often a worker looks for new providers and classes: soon enough for a person at the command
+# line.
 REFRESH_INTERVAL = 2.0
 # How often a broken listening connection is opened again.
 LISTEN_INTERVAL = 1.0
@@ -92,7 +93,9 @@ class App:
     metrics: Metrics
     installation_key: bytes = field(repr=False)  # from which keys of pseudonyms are derived
     keyless: bool = False  # whether clients on this machine need no key: in `up` only
-    capture_all: bool = False  # `up --capture-all`: nothing leaves this machine, whatever routes and people say
+    capture_all: bool = (
+        False  # `up --capture-all`: nothing leaves this machine, whatever routes and people say
+    )
     supervisor: Supervisor = field(init=False, repr=False)
     _intake: Intake | None = field(default=None, init=False, repr=False)
     _doorkeeper: Doorkeeper | None = field(default=None, init=False, repr=False)
@@ -132,14 +135,18 @@ class App:
         if self._lifecycle is None:
             from pillarbox.lifecycle.assembly import Lifecycle
 
-            self._lifecycle = Lifecycle(self.database, self.settings, self.metrics, self.doorkeeper, self.supervisor)
+            self._lifecycle = Lifecycle(
+                self.database, self.settings, self.metrics, self.doorkeeper, self.supervisor
+            )
         return self._lifecycle
 
     @property
     def ingest(self) -> Ingest:
         """The one way in for all feedback, of providers and in reports."""
         if self._ingest is None:
-            self._ingest = Ingest(self.database, self.metrics, self.redactor, self.settings.suppression_expiry)
+            self._ingest = Ingest(
+                self.database, self.metrics, self.redactor, self.settings.suppression_expiry
+            )
         return self._ingest
 
     @property
@@ -147,7 +154,9 @@ class App:
         """Where providers' feedback arrives."""
         if self._reception is None:
             load = partial(providers.list_providers, self.database, self.keys)
-            self._reception = Reception(load, self.build_feedback, self.redactor_for, self.ingest, self.metrics)
+            self._reception = Reception(
+                load, self.build_feedback, self.redactor_for, self.ingest, self.metrics
+            )
         return self._reception
 
     def build_feedback(self, provider: Provider) -> Feedback:
@@ -165,9 +174,13 @@ class App:
         """The key that return paths are signed with."""
         return return_path.derive_key(await providers.redaction_key(self.database))
 
-    async def hear_report(self, mail: bytes, tenant_id: int | None = None) -> list[tuple[Heard, Found | None]]:
+    async def hear_report(
+        self, mail: bytes, tenant_id: int | None = None
+    ) -> list[tuple[Heard, Found | None]]:
         """Let a bounce mail or a complaint count, of one tenant or of any; NotAReport if it is none."""
-        heard = await asyncio.to_thread(parse_report, mail, await self.return_path_key(), datetime.now(UTC))
+        heard = await asyncio.to_thread(
+            parse_report, mail, await self.return_path_key(), datetime.now(UTC)
+        )
         found = await self.ingest.take(REPORT._replace(tenant_id=tenant_id), heard)
         return list(zip(heard, found, strict=True))
 
@@ -223,7 +236,12 @@ class App:
         async def keep(parcel: Parcel) -> int:
             recipients = [recipient.address for recipient in parcel.recipients]
             return await providers.capture(
-                self.database, provider_id, parcel.message_id, parcel.sender, recipients, parcel.content
+                self.database,
+                provider_id,
+                parcel.message_id,
+                parcel.sender,
+                recipients,
+                parcel.content,
             )
 
         return keep
@@ -233,7 +251,11 @@ class App:
         host, username = provider.settings.get("host"), provider.settings.get("username", "api")
         redact: Callable[[str], str] = self.redactor.hosts(host) if host else self.redactor
         access_key = provider.settings.get("access_key_id")
-        secrets = (provider.secret, provider.webhook_secret, Secret(str(access_key)) if access_key else None)
+        secrets = (
+            provider.secret,
+            provider.webhook_secret,
+            Secret(str(access_key)) if access_key else None,
+        )
         known = [one for one in secrets if one]
 
         def masking(text: str) -> str:
@@ -250,7 +272,9 @@ class App:
         transport = self.build_transport(provider)
         try:
             sender = address_of(message.sender)
-            return await transport.send(Parcel(message.id, 0, sender, recipients, mail, message=message, parts=content))
+            return await transport.send(
+                Parcel(message.id, 0, sender, recipients, mail, message=message, parts=content)
+            )
         finally:
             await transport.close()
 
@@ -273,7 +297,8 @@ class App:
     async def reap(self, told: Callable[[float], None] = lambda seconds: None) -> int:
         """Take back the claims of workers whose lease ran out, once; returns how many.
 
-        Waits while a live worker may not have been able to renew its lease; `told` hears for how many seconds.
+        Waits while a live worker may not have been able to renew its lease; `told` hears for how
+        many seconds.
         """
         chores = Chores(self.database, PostgresQueue(self.database), self.metrics, self.settings)
         return await chores.reap_patiently(told)
@@ -284,7 +309,9 @@ class App:
         classes = await providers.list_classes(self.database)
         if self.capture_all:
             return Book([one for one in found if one.kind == "capture"], classes, captures=True)
-        captures = await providers.captures_by_default(self.database, development=self.settings.is_development)
+        captures = await providers.captures_by_default(
+            self.database, development=self.settings.is_development
+        )
         return Book(found, classes, await routes.list_rules(self.database), captures)
 
 
@@ -293,9 +320,13 @@ def smtp_settings(provider: Provider, connections: int) -> SmtpSettings:
     known = {field.name for field in fields(SmtpSettings)}
     unknown = set(provider.settings) - known
     if unknown:
-        raise SettingsError(f"provider {provider.name!r} has unknown settings: {', '.join(sorted(unknown))}")
+        raise SettingsError(
+            f"provider {provider.name!r} has unknown settings: {', '.join(sorted(unknown))}"
+        )
     values = {"connections": connections} | dict(provider.settings)
-    return replace(SmtpSettings(**values), tls=Tls(values.get("tls", Tls.STARTTLS)), password=provider.secret)
+    return replace(
+        SmtpSettings(**values), tls=Tls(values.get("tls", Tls.STARTTLS)), password=provider.secret
+    )
 
 
 @asynccontextmanager
@@ -406,7 +437,8 @@ async def serve_smtp(app: App, stop: asyncio.Event, ready: Ready | None = None) 
 
 
 def _collect_rarely() -> None:
-    # Mails make many short-lived objects and no cycles: looking for cycles after each 700 objects cost 5 %.
+    # Mails make many short-lived objects and no cycles: looking for cycles after each 700 objects
+    # cost 5 %.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
 
@@ -414,7 +446,9 @@ def _collect_rarely() -> None:
 async def tend(app: App, stop: asyncio.Event) -> None:
     """Do the chores until `stop`, and call customers: any number of processes may, whether they deliver or not."""
     supervisor = app.supervisor
-    chores = Chores(app.database, PostgresQueue(app.database), app.metrics, app.settings, supervisor)
+    chores = Chores(
+        app.database, PostgresQueue(app.database), app.metrics, app.settings, supervisor
+    )
     await asyncio.gather(
         chores.run(stop),
         supervisor.keep("webhooks", partial(notify, app, stop), stop),
@@ -452,7 +486,8 @@ async def _stop_worker(worker: Worker, stop: asyncio.Event) -> None:
 async def serve(app: App, stop: asyncio.Event, *roles: Role) -> None:
     """Run the roles (`work`, `tend`, and the edges' own) until `stop`.
 
-    A role that fails, or returns before `stop` is set, stops the others, which drain; its error is raised.
+    A role that fails, or returns before `stop` is set, stops the others, which drain; its error is
+    raised.
     """
     with app.supervisor.catching_unhandled():
         tasks = [asyncio.create_task(_run_role(app, stop, role)) for role in roles]

@@ -21,9 +21,11 @@ class Again(Enum):
     AGAIN = "again"
 
 
-# A statement that takes so long waits for something: for a lock, for the disk, for a mail of many megabytes.
+# A statement that takes so long waits for something: for a lock, for the disk, for a mail of many
+# megabytes.
 PATIENCE = 0.05
-# The answer of a `run` that cannot answer yet: what was asked goes with the next batch, before all that waits.
+# The answer of a `run` that cannot answer yet: what was asked goes with the next batch, before all
+# that waits.
 AGAIN: Final = Again.AGAIN
 Answers = Sequence[Answer | PillarboxError | Literal[Again.AGAIN]]
 
@@ -111,7 +113,10 @@ class Batcher(Generic[Asked, Answer]):
     async def _work(self, number: int) -> None:
         loop = asyncio.get_running_loop()
         try:
-            while self._waiting and self._gathering in (number, 0):  # no other has taken over meanwhile
+            while self._waiting and self._gathering in (
+                number,
+                0,
+            ):  # no other has taken over meanwhile
                 self._gathering = number
                 self._begun = loop.time()
                 await self._work_off(self._take())
@@ -124,7 +129,11 @@ class Batcher(Generic[Asked, Answer]):
     async def _work_off(self, batch: list[tuple[Asked, asyncio.Future[Answer]]]) -> None:
         try:
             answers = await self._run([asked for asked, _ in batch])
-            again = [one for one, answer in zip(batch, answers, strict=True) if not _settle(one[1], answer)]
+            again = [
+                one
+                for one, answer in zip(batch, answers, strict=True)
+                if not _settle(one[1], answer)
+            ]
         except Exception as error:
             for _, future in batch:
                 _fail(future, error)
@@ -146,7 +155,9 @@ class Batcher(Generic[Asked, Answer]):
         return batch
 
 
-def _settle(future: asyncio.Future[Answer], answer: Answer | PillarboxError | Literal[Again.AGAIN]) -> bool:
+def _settle(
+    future: asyncio.Future[Answer], answer: Answer | PillarboxError | Literal[Again.AGAIN]
+) -> bool:
     """Give the caller its answer; false if there is none yet."""
     if answer is AGAIN:
         return False

@@ -1,37 +1,30 @@
 """Every error Pillarbox raises on purpose.
 
-PillarboxError
-├── InvalidMail              the mail breaks a rule; says which, in which field, and what to do
-│   ├── IdempotencyConflict  the key was used before, for a different mail
-│   └── UnknownName          a tenant, class or lane that does not exist
-├── SettingsError            a setting has a wrong name or value
-├── StoreError               PostgreSQL cannot carry out a statement now; it can be made again
-│   ├── StoreDataError       PostgreSQL cannot hold a value of the statement; repeating does not help
-│   ├── StoreBug             the statement itself is wrong: an error in Pillarbox, or a changed schema
-│   └── WrongDatabase        PostgreSQL is too old, or the schema is not Pillarbox's
-│       └── SchemaMismatch   the schema is older or newer than this program
-├── SecretError              a secret cannot be sealed or opened with the keys at hand
-├── Refused                  whoever asks may not do this
-│   ├── Unauthorized         no key or password, or a wrong one
-│   ├── NotAllowed           the key, login or tenant does not allow it
-│   ├── Throttled            too many failures or requests; says when to come back
-│   └── Forged               feedback that is not proven to come from its provider
-├── NotFound                 nothing with that name or id
-├── NotPossible              the thing exists but its state forbids what was asked
-├── InvalidToken             a link or code does not count; says why
-│   ├── ForgedToken          it was not signed with a key of ours for this, or is cut off
-│   ├── ExpiredToken         it was good, and came too late
-│   ├── UsedToken            it was used before
-│   ├── SupersededToken      a newer one took its place
-│   ├── WrongCode            the code is wrong, or was wrong too often
-│   └── SuspendedAccount     it is good, but not while its account is suspended
-├── PasswordRefused          the application does not take a new password; may say why
-├── RenderError              a template cannot be rendered; says which, where, and what is missing
-├── InvalidWebhook           a webhook call was not signed with the secret, or not lately
-├── RefusedAddress           calls to customers may not go there
-├── NoAnswer                 a server cannot be reached, or did not answer as it should
-├── TaskEnded                a background task returned although it was not asked to stop
-└── NotStarted               a transport gave a parcel back before sending any of it
+PillarboxError ├── InvalidMail              the mail breaks a rule; says which, in which field, and
+what to do │   ├── IdempotencyConflict  the key was used before, for a different mail │   └──
+UnknownName          a tenant, class or lane that does not exist ├── SettingsError            a
+setting has a wrong name or value ├── StoreError               PostgreSQL cannot carry out a
+statement now; it can be made again │   ├── StoreDataError       PostgreSQL cannot hold a value of
+the statement; repeating does not help │   ├── StoreBug             the statement itself is wrong:
+an error in Pillarbox, or a changed schema │   └── WrongDatabase        PostgreSQL is too old, or
+the schema is not Pillarbox's │       └── SchemaMismatch   the schema is older or newer than this
+program ├── SecretError              a secret cannot be sealed or opened with the keys at hand ├──
+Refused                  whoever asks may not do this │   ├── Unauthorized         no key or
+password, or a wrong one │   ├── NotAllowed           the key, login or tenant does not allow it │
+├── Throttled            too many failures or requests; says when to come back │   └── Forged
+feedback that is not proven to come from its provider ├── NotFound                 nothing with that
+name or id ├── NotPossible              the thing exists but its state forbids what was asked ├──
+InvalidToken             a link or code does not count; says why │   ├── ForgedToken          it was
+not signed with a key of ours for this, or is cut off │   ├── ExpiredToken         it was good, and
+came too late │   ├── UsedToken            it was used before │   ├── SupersededToken      a newer
+one took its place │   ├── WrongCode            the code is wrong, or was wrong too often │   └──
+SuspendedAccount     it is good, but not while its account is suspended ├── PasswordRefused
+the application does not take a new password; may say why ├── RenderError              a template
+cannot be rendered; says which, where, and what is missing ├── InvalidWebhook           a webhook
+call was not signed with the secret, or not lately ├── RefusedAddress           calls to customers
+may not go there ├── NoAnswer                 a server cannot be reached, or did not answer as it
+should ├── TaskEnded                a background task returned although it was not asked to stop └──
+NotStarted               a transport gave a parcel back before sending any of it
 """
 
 from __future__ import annotations
@@ -86,7 +79,9 @@ class StoreDataError(StoreError):
 
     retryable = False
 
-    def __init__(self, message: str, sqlstate: str | None = None, constraint: str | None = None) -> None:
+    def __init__(
+        self, message: str, sqlstate: str | None = None, constraint: str | None = None
+    ) -> None:
         super().__init__(message, sqlstate)
         self.constraint = constraint
 

@@ -25,7 +25,16 @@ KEY_BYTES = 32  # AES-256 and HMAC-SHA-256 both want exactly this much
 
 _YEAR = 365 * 86400.0
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_SIZES = {
+    "": 1,
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+}
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
@@ -122,7 +131,9 @@ def duration(low: str = "0s", *, or_off: bool = False) -> Kind:
         _within(seconds, least, 100 * _YEAR)  # a century: beyond it clocks and intervals overflow
         return seconds
 
-    words = "a duration such as 500ms, 5s, 10m, 2h, 7d, or plain seconds" + (", or off" if or_off else "")
+    words = "a duration such as 500ms, 5s, 10m, 2h, 7d, or plain seconds" + (
+        ", or off" if or_off else ""
+    )
     return Kind(f"{words}; at least {low}", read, show_duration)
 
 
@@ -152,7 +163,9 @@ def size(low: int) -> Kind:
         _within(value, low, 2**40)  # a tebibyte: no process holds more mail in memory
         return value
 
-    return Kind(f"a size such as 64MiB, 10MB, or plain bytes; at least {show_size(low)}", read, show_size)
+    return Kind(
+        f"a size such as 64MiB, 10MB, or plain bytes; at least {show_size(low)}", read, show_size
+    )
 
 
 def show_size(count: int) -> str:
@@ -203,7 +216,10 @@ def _read_retiring_keys(raw: object) -> tuple[RetiringKey, ...]:
     if not isinstance(parts, list | tuple) or not parts:
         raise ValueError
     found = [_string(part).partition("@") for part in parts]
-    return tuple(RetiringKey(_read_key(key), date.fromisoformat(day) if day else None) for key, _, day in found)
+    return tuple(
+        RetiringKey(_read_key(key), date.fromisoformat(day) if day else None)
+        for key, _, day in found
+    )
 
 
 def _read_paths(raw: object) -> tuple[Path, ...]:
@@ -244,7 +260,9 @@ def _read_hosts(raw: object) -> tuple[str, ...]:
     if not isinstance(parts, list | tuple) or not parts:
         raise ValueError
     names = tuple(_string(part).lower() for part in parts)
-    if not all(re.fullmatch(r"\*|[a-z0-9_.-]+|[0-9a-f.]*(:[0-9a-f.]*){2,}", name) for name in names):
+    if not all(
+        re.fullmatch(r"\*|[a-z0-9_.-]+|[0-9a-f.]*(:[0-9a-f.]*){2,}", name) for name in names
+    ):
         raise ValueError
     return names
 
@@ -288,15 +306,27 @@ LOCALE = text("a language tag such as en or de-AT", r"[A-Za-z]{2,3}(-[A-Za-z0-9]
 LISTEN = Kind("host:port, such as 127.0.0.1:8025 or [::1]:8025", _read_listen)
 LISTEN_OR_OFF = Kind("host:port, such as 127.0.0.1:1025 or [::1]:1025, or off", _read_listen_or_off)
 LOCAL_LISTEN = Kind("a port of this machine such as 2525, or host:port", _read_local_listen)
-HOST = text("a host name or address, without a port", r"[^\s/@:\[\]]+|[0-9a-fA-F.]*(:[0-9a-fA-F.]*){2,}")
-HOSTS = Kind("host names separated by commas, without ports, or *", _read_hosts, ", ".join, empty=())
+HOST = text(
+    "a host name or address, without a port", r"[^\s/@:\[\]]+|[0-9a-fA-F.]*(:[0-9a-fA-F.]*){2,}"
+)
+HOSTS = Kind(
+    "host names separated by commas, without ports, or *", _read_hosts, ", ".join, empty=()
+)
 NETWORKS = Kind(
     "IP addresses and networks separated by commas, such as 10.0.0.7 or 10.0.0.0/8",
     _read_networks, _show_networks, empty=(),
 )  # fmt: skip
 ADDRESS = text("one e-mail address such as noreply@example.com", r"[^\s@<>,]+@[^\s@<>,]+")
-MAILBOX = text("a sender such as Hub <no-reply@hub.example>", r"[^<>]*<[^\s@<>,]+@[^\s@<>,]+>|[^\s@<>,]+@[^\s@<>,]+")
+MAILBOX = text(
+    "a sender such as Hub <no-reply@hub.example>",
+    r"[^<>]*<[^\s@<>,]+@[^\s@<>,]+>|[^\s@<>,]+@[^\s@<>,]+",
+)
 NAME = text("a name of small letters, digits and _", r"[a-z_][a-z0-9_]{0,62}")
 PORT = integer(1, 65535)
-PATHS = Kind(f"paths separated by {os.pathsep}", _read_paths, lambda value: os.pathsep.join(map(str, value)), empty=())
+PATHS = Kind(
+    f"paths separated by {os.pathsep}",
+    _read_paths,
+    lambda value: os.pathsep.join(map(str, value)),
+    empty=(),
+)
 PATH = Kind("a path", lambda raw: Path(os.path.expanduser(_string(raw))))

@@ -69,7 +69,9 @@ class Sources:
         """Short names first: PILLARBOX_… wins over what is shared with other programs."""
         for name, spec in self._specs.items():
             key = spec.short
-            if key and env.get(key) and not _injected(key, env[key]):  # shared names: empty means not set
+            if (
+                key and env.get(key) and not _injected(key, env[key])
+            ):  # shared names: empty means not set
                 self.given[name] = Given(key, f"env {key}", env[key])
         names = {PREFIX + name.upper(): name for name in self._specs}
         for key, raw in env.items():

@@ -1,7 +1,8 @@
 """Every setting, and the only reader of the environment and of pillarbox.toml.
 
-A setting `x` is `--x` on the command line, PILLARBOX_X in the environment, `x = …` in pillarbox.toml; the
-first that is given wins, then the default. Some have a short name in the environment too (SMTP_HOST).
+A setting `x` is `--x` on the command line, PILLARBOX_X in the environment, `x = …` in
+pillarbox.toml; the first that is given wins, then the default. Some have a short name in the
+environment too (SMTP_HOST).
 """
 
 # ruff: noqa: RUF009 -- `setting` is a field declaration, like dataclasses.field

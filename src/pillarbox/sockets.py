@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 from pillarbox.errors import SettingsError
 
-# Connections that may wait to be taken while the loop is busy; a burst of clients is larger than asyncio's 100.
+# Connections that may wait to be taken while the loop is busy; a burst of clients is larger than
+# asyncio's 100.
 BACKLOG = 1024
 
 
@@ -31,7 +32,11 @@ def listen(host: str, port: int, setting: str) -> socket.socket:
         listener.setblocking(False)
     except OSError as error:
         listener.close()
-        reason = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be listened on ({error.strerror})"
+        reason = (
+            "is in use"
+            if error.errno == errno.EADDRINUSE
+            else f"cannot be listened on ({error.strerror})"
+        )
         raise SettingsError(f"{where} {reason}: choose another with {option} HOST:PORT") from None
     return listener
 

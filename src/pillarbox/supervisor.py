@@ -1,7 +1,7 @@
 """Supervision of background tasks: an unexpected error is logged, counted, and the task goes on after a pause.
 
-A task that must not go on raises through its role: then `app.serve` stops the other roles, which drain, and the
-process ends with status 1.
+A task that must not go on raises through its role: then `app.serve` stops the other roles, which
+drain, and the process ends with status 1.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from pillarbox.telemetry.metrics import Metrics
 
 log = logs.get("pillarbox.tasks")
-# Pauses after failures double from the first to the longest; half a minute is soon enough to notice recovery.
+# Pauses after failures double from the first to the longest; half a minute is soon enough to notice
+# recovery.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 # Tasks without which a worker delivers nothing: readiness fails while one of them fails.
 ESSENTIAL = ("claim", "settle", "heartbeat")
-# Seconds that an essential task may fail before readiness does: a deadlock or a lost connection is over by then.
+# Seconds that an essential task may fail before readiness does: a deadlock or a lost connection is
+# over by then.
 MOMENT = 1.0
 
 
@@ -51,7 +53,8 @@ class Supervisor:
     ) -> None:
         """Call `run_once` every `seconds` (± 10 %, so that processes do not march in step) until `stop` is set.
 
-        After a failure it is called again sooner, then with pauses that double up to `longest` (LONGEST_PAUSE).
+        After a failure it is called again sooner, then with pauses that double up to `longest`
+        (LONGEST_PAUSE).
         """
         first, longest = min(seconds, FIRST_PAUSE), max(seconds, longest or LONGEST_PAUSE)
         pauses = backoff(first, longest)
@@ -67,7 +70,9 @@ class Supervisor:
                 pause = seconds * random.uniform(0.9, 1.1)  # noqa: S311 -- jitter, not a secret
             await wait(stop, pause)
 
-    async def keep(self, name: str, run: Callable[[], Awaitable[object]], stop: asyncio.Event) -> None:
+    async def keep(
+        self, name: str, run: Callable[[], Awaitable[object]], stop: asyncio.Event
+    ) -> None:
         """Keep `run` running until `stop` is set: when it raises or returns before, run it again after a pause."""
         pauses = backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while not stop.is_set():
@@ -121,7 +126,9 @@ class Supervisor:
         if isinstance(error, PillarboxError):
             log.warning("a task failed; it will be tried again", task=name, error=str(error))
         else:
-            log.error("a task failed; it will be tried again", task=name, error=repr(error), exc=error)
+            log.error(
+                "a task failed; it will be tried again", task=name, error=repr(error), exc=error
+            )
 
     def failed(self, name: str, error: Exception) -> None:
         """Report an error of a task that fails until it says `succeeded`."""
@@ -137,10 +144,17 @@ class Supervisor:
         """A task ended for good: this process cannot go on."""
         self._metrics.task_failures.labels(name).inc()
         self._ended.append(name)
-        while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:  # a task group wraps what ended it
+        while (
+            isinstance(error, ExceptionGroup) and len(error.exceptions) == 1
+        ):  # a task group wraps what ended it
             error = error.exceptions[0]
         unexpected = None if isinstance(error, PillarboxError) else error
-        log.error("a task ended for good; stopping the process", task=name, error=str(error), exc=unexpected)
+        log.error(
+            "a task ended for good; stopping the process",
+            task=name,
+            error=str(error),
+            exc=unexpected,
+        )
 
     # -- what probes ask
 

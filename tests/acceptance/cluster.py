@@ -86,7 +86,9 @@ class Cluster:
         for worker in self.workers:
             worker.terminate()
         for worker in self.workers:
-            assert await asyncio.wait_for(worker.wait(), PATIENCE) == 0, "a stopped worker exits with 0"
+            assert await asyncio.wait_for(worker.wait(), PATIENCE) == 0, (
+                "a stopped worker exits with 0"
+            )
         self.workers.clear()
 
     async def _all_registered(self) -> None:
@@ -94,7 +96,9 @@ class Cluster:
         pids = {str(worker.pid) for worker in self.workers}
 
         async def there() -> bool:
-            names = await database.fetch("SELECT name FROM pillarbox.workers WHERE reaped_at IS NULL")
+            names = await database.fetch(
+                "SELECT name FROM pillarbox.workers WHERE reaped_at IS NULL"
+            )
             return pids <= {row["name"].rpartition(":")[2] for row in names}
 
         await eventually(there, PATIENCE)

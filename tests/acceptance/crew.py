@@ -91,7 +91,9 @@ class Crew:
             "WORKER_PIPELINE": str(WINDOW), "REAP_INTERVAL": f"{REAP}s", "WORKER_POLL_INTERVAL": f"{POLL}s",
             "LOG_LEVEL": "warning",
         }  # fmt: skip
-        environment = os.environ | {f"PILLARBOX_{name}": value for name, value in (usual | settings).items()}
+        environment = os.environ | {
+            f"PILLARBOX_{name}": value for name, value in (usual | settings).items()
+        }
         with self.log.open("ab") as log:
             worker = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "pillarbox", "worker", env=environment, stdout=log, stderr=log
@@ -119,7 +121,9 @@ class Crew:
 
 
 @asynccontextmanager
-async def crew(database: Database, url: str, wire: Wire, directory: Path, count: int) -> AsyncIterator[Crew]:
+async def crew(
+    database: Database, url: str, wire: Wire, directory: Path, count: int
+) -> AsyncIterator[Crew]:
     """So many workers, ready, that send to a server which reads each command when it comes."""
     async with SmtpServer(wire.faults, Extensions(pipelining=False)) as server:
         await add_smtp(database, server)
@@ -137,7 +141,9 @@ async def _alive(database: Database, count: int) -> bool:
     return bool(await database.fetchval(alive) >= count)
 
 
-async def dispatcher(database: Database, crew: Crew, tenant: str) -> asyncio.subprocess.Process | None:
+async def dispatcher(
+    database: Database, crew: Crew, tenant: str
+) -> asyncio.subprocess.Process | None:
     """The process that dispatches the tenant's normal lane."""
     name = await database.fetchval(
         """SELECT w.name FROM pillarbox.lanes l JOIN pillarbox.tenants t ON t.id = l.tenant_id AND t.name = $1

@@ -70,7 +70,9 @@ class Fleet:
     async def through(self, message_id: UUID) -> list[tuple[str | None, str, str | None]]:
         """Provider, verdict and reason of every attempt, oldest first."""
         names = {number: kind for kind, number in self.ids.items()}
-        rows = sorted(await attempts(self.database, message_id), key=lambda row: (row["claim"], row["n"]))
+        rows = sorted(
+            await attempts(self.database, message_id), key=lambda row: (row["claim"], row["n"])
+        )
         return [(names.get(row["provider_id"]), row["verdict"], row["reason"]) for row in rows]
 
     async def failed_over(self, message_id: UUID, *wanted: tuple[str, str, str]) -> None:
@@ -89,7 +91,9 @@ class Fleet:
     async def dead_letters(self) -> list[tuple[str, list[str]]]:
         """The tenant's dead letters as the API tells them: message, and the reasons of its deliveries."""
         listed = (await self.api.get("/dlq")).json["messages"]
-        return [(one["id"], [delivery["reason"] for delivery in one["deliveries"]]) for one in listed]
+        return [
+            (one["id"], [delivery["reason"] for delivery in one["deliveries"]]) for one in listed
+        ]
 
 
 async def add_twin(database: Database, twin: Twin, **settings: Any) -> int:
@@ -97,12 +101,21 @@ async def add_twin(database: Database, twin: Twin, **settings: Any) -> int:
     secrets = [Secret(one) if one else None for one in (twin.secret, twin.webhook_secret)]
     keys = KeyRing([Secret(SEALING)])
     return await providers.add_provider(
-        database, lambda: keys, twin.kind, twin.kind, twin.provider_settings() | settings, secrets[0], None, secrets[1]
+        database,
+        lambda: keys,
+        twin.kind,
+        twin.kind,
+        twin.provider_settings() | settings,
+        secrets[0],
+        None,
+        secrets[1],
     )
 
 
 @asynccontextmanager
-async def fleet(database: Database, database_url: str, *kinds: str, **settings: Any) -> AsyncIterator[Fleet]:
+async def fleet(
+    database: Database, database_url: str, *kinds: str, **settings: Any
+) -> AsyncIterator[Fleet]:
     """A worker, the HTTP door, and providers of these kinds."""
     async with AsyncExitStack() as stack:
         one = Fleet(database, await stack.enter_async_context(SmtpServer()))
@@ -113,8 +126,12 @@ async def fleet(database: Database, database_url: str, *kinds: str, **settings: 
             one.ids[kind] = await add_twin(database, one.twins[kind])
         one.app = await stack.enter_async_context(working(database_url, **SETTINGS | settings))
         url = await stack.enter_async_context(serving(one.app))
-        session = await stack.enter_async_context(aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()))
-        one.api = Client(session, url, await new_key(database, "default", Scope.SEND, Scope.READ, Scope.MANAGE))
+        session = await stack.enter_async_context(
+            aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar())
+        )
+        one.api = Client(
+            session, url, await new_key(database, "default", Scope.SEND, Scope.READ, Scope.MANAGE)
+        )
         for kind, twin in one.twins.items():
             twin.webhook_url = f"{url}/webhooks/{kind}/{one.ids[kind]}"
         yield one
@@ -126,7 +143,9 @@ async def smtp_door(app: App) -> AsyncIterator[int]:
     stop = asyncio.Event()
     ready: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(
-        serve_smtp(app, stop, lambda places: ready.set_result(int(places["smtp"].rpartition(":")[2])))
+        serve_smtp(
+            app, stop, lambda places: ready.set_result(int(places["smtp"].rpartition(":")[2]))
+        )
     )
     await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
     if task.done():

@@ -38,7 +38,11 @@ def spellings(word: str) -> tuple[frozenset[str], frozenset[str]]:
     once = quote(word, safe="")
     loose = {word, once, quote(once, safe=""), quote(word), data.hex(), html.escape(word)}
     loose |= {json.dumps(word)[1:-1], json.dumps(word)[1:-1].replace("/", "\\/"), repr(data)[2:-1]}
-    loose |= {quopri.encodestring(data, quotetabs=True).decode(), once.replace("%", "="), once.replace("%", "+")}
+    loose |= {
+        quopri.encodestring(data, quotetabs=True).decode(),
+        once.replace("%", "="),
+        once.replace("%", "+"),
+    }
     return frozenset(one.lower() for one in loose), frozenset(_base64(data))
 
 

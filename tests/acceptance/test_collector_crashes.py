@@ -16,7 +16,9 @@ from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres
 
 
-async def test_two_collectors_and_five_thousand_tokens(database: Database, database_url: str) -> None:
+async def test_two_collectors_and_five_thousand_tokens(
+    database: Database, database_url: str
+) -> None:
     await install(database)
     async with (
         running(database_url, "--batch-limit", "70") as one,
@@ -27,7 +29,10 @@ async def test_two_collectors_and_five_thousand_tokens(database: Database, datab
             await accounts(database, 500, prefix=f"t{turn}-")
         await until(database, 120, mailed=5000)
         for each in (one, two):
-            assert '"event": "processing rows"' in each.said or '"event":"processing rows"' in each.said
+            assert (
+                '"event": "processing rows"' in each.said
+                or '"event":"processing rows"' in each.said
+            )
             each.signal()
             assert await each.end() == 0
     counts = await mailed(database)
@@ -45,7 +50,9 @@ async def test_a_killed_collector_loses_nothing(database: Database, database_url
             one.signal(signal.SIGKILL)
             await one.end()
         counts = await outcomes(database)
-        assert counts.get("mailed", 0) == sum((await mailed(database)).values()), "a mail for each that is settled"
+        assert counts.get("mailed", 0) == sum((await mailed(database)).values()), (
+            "a mail for each that is settled"
+        )
     assert counts["waiting"] > 0, "the test itself: killed before the end"
     async with running(database_url, "--once", "--batch-limit", "500") as last:
         assert await last.end(120) == 0
@@ -83,7 +90,9 @@ async def test_postgresql_restarted(stoppable: EmbeddedPostgres, store: Database
 
 
 async def listening(database: Database) -> bool:
-    return bool(await database.fetchval("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"))
+    return bool(
+        await database.fetchval("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
+    )
 
 
 async def all_mailed(database: Database, count: int) -> bool:

@@ -25,7 +25,9 @@ FAILURES = 3
 
 async def terminate(admin: asyncpg.Connection) -> None:
     """End every other connection, so that each must be opened again."""
-    await admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'mailer'")
+    await admin.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'mailer'"
+    )
 
 
 @asynccontextmanager
@@ -59,7 +61,9 @@ async def lock_timeout(admin: asyncpg.Connection) -> AsyncIterator[None]:
     await admin.execute("ALTER ROLE mailer SET lock_timeout = '50ms'")
     await terminate(admin)
     async with admin.transaction():
-        await admin.execute("LOCK TABLE pillarbox.deliveries, pillarbox.attempts IN ACCESS EXCLUSIVE MODE")
+        await admin.execute(
+            "LOCK TABLE pillarbox.deliveries, pillarbox.attempts IN ACCESS EXCLUSIVE MODE"
+        )
         yield
 
 
@@ -83,7 +87,10 @@ def _prepend(place: str, text: str) -> None:
 
 def failures(app: App) -> float:
     value = app.metrics.registry.get_sample_value
-    return sum(value("pillarbox_task_failures_total", {"task": task}) or 0 for task in ("claim", "settle", "heartbeat"))
+    return sum(
+        value("pillarbox_task_failures_total", {"task": task}) or 0
+        for task in ("claim", "settle", "heartbeat")
+    )
 
 
 @pytest.mark.parametrize("phase", PHASES, ids=lambda phase: phase.__name__)
@@ -119,7 +126,9 @@ async def test_everything_drains_after_a_phase_without_a_restart(
 
             await eventually(all_sent, PATIENCE)
     sent = Counter(recipient for mail in server.mails for recipient in mail.recipients)
-    unknown = await admin.fetchval("SELECT count(*) FROM pillarbox.attempts WHERE verdict = 'unknown'")
+    unknown = await admin.fetchval(
+        "SELECT count(*) FROM pillarbox.attempts WHERE verdict = 'unknown'"
+    )
     assert len(sent) == MAILS
     assert unknown == 0  # the lease outlived the phase, so every outcome stayed known
     assert set(sent.values()) == {1}

@@ -31,8 +31,8 @@ DOCUMENTS = ("README.md", "docs/tutorial/first-mail.md")
 NOT_RUN = {
     "pillarbox provider add smtp relay --host smtp.example.com --username me": "needs a mail server of the reader's",
 }
-# Lines that are replaced; everything else runs as it stands. The ports are those of this test, and 20,000 mails would
-# only take longer.
+# Lines that are replaced; everything else runs as it stands. The ports are those of this test, and
+# 20,000 mails would only take longer.
 REPLACED = {
     "make test    # all tests": "true  # this is one of them",
     "--count 20000": "--count 500",
@@ -62,7 +62,12 @@ def blocks(document: str) -> list[Block]:
     edges = [0, *(one.end() for one in found)]
     starts = [*(one.start() for one in found[1:]), len(text)]
     return [
-        Block(one[1], one[2], text[edges[n] : one.start()], text[one.end() : starts[n]] + _next_output(found, n))
+        Block(
+            one[1],
+            one[2],
+            text[edges[n] : one.start()],
+            text[one.end() : starts[n]] + _next_output(found, n),
+        )
         for n, one in enumerate(found)
         if one[1]
     ]
@@ -88,7 +93,9 @@ def answers(port: int) -> bool:
 class Talk:
     """A program that reads from a terminal or a pipe, and what it has said so far."""
 
-    def __init__(self, command: list[str], directory: Path, environment: dict[str, str], terminal: bool) -> None:
+    def __init__(
+        self, command: list[str], directory: Path, environment: dict[str, str], terminal: bool
+    ) -> None:
         self.said = directory / f"said-{uuid.uuid4().hex}"
         ours, theirs = pty.openpty() if terminal else os.pipe()[::-1]
         with self.said.open("wb") as output:
@@ -111,7 +118,9 @@ class Talk:
         self.tell(f"{text}\n{end % mark}\n")
         pattern = re.compile(rf"^{mark}(.*)$", re.MULTILINE)
         wait_for(
-            lambda: pattern.search(self.output(), before) is not None or self.process.poll() is not None,
+            lambda: (
+                pattern.search(self.output(), before) is not None or self.process.poll() is not None
+            ),
             lambda: f"{text}\n{self.output()[before:]}",
         )
         found = pattern.search(self.output(), before)
@@ -138,7 +147,11 @@ class Desk:
 
     @property
     def environment(self) -> dict[str, str]:
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("PILLARBOX_", "MAILROOM_"))}
+        clean = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PILLARBOX_", "MAILROOM_"))
+        }
         ports = {
             "PILLARBOX_HTTP": f"127.0.0.1:{self.ports['8025']}",
             "PILLARBOX_SMTP": f"127.0.0.1:{self.ports['1025']}",
@@ -162,7 +175,9 @@ class Desk:
                 if "make up" in text:
                     self.start_up(exports + text)
                 else:
-                    exports += "".join(line + "\n" for line in text.splitlines() if line.startswith("export"))
+                    exports += "".join(
+                        line + "\n" for line in text.splitlines() if line.startswith("export")
+                    )
                     self.run(text)
         self.shell.end()
 
@@ -190,7 +205,9 @@ class Desk:
         if self.up is not None:
             self.up.end(signal.SIGINT)
         script = text.replace("make up", "exec .venv/bin/pillarbox up", 1)
-        self.up = Talk(["bash", "-e", "-c", script], self.directory, self.environment, terminal=False)
+        self.up = Talk(
+            ["bash", "-e", "-c", script], self.directory, self.environment, terminal=False
+        )
         up = self.up
         wait_for(lambda: "Ctrl-C" in up.output() or up.process.poll() is not None, up.output)
         assert "Ctrl-C" in up.output(), up.output()
@@ -204,7 +221,9 @@ class Desk:
             self.sql = Talk(script, self.directory, self.environment, terminal=True)
             return
         if text.strip() in IN_THE_BACKGROUND:
-            server = Talk(["bash", "-c", f"exec {text}"], self.directory, self.environment, terminal=False)
+            server = Talk(
+                ["bash", "-c", f"exec {text}"], self.directory, self.environment, terminal=False
+            )
             self.background.append(server)
             wait_for(lambda: answers(self.ports["2525"]), server.output)
             return
@@ -248,7 +267,9 @@ def desk() -> Iterator[Desk]:
                 EmbeddedPostgres(directory / data / "postgres").stop("immediate")
 
 
-@pytest.mark.skipif(not shutil.which("bash") or not shutil.which("curl"), reason="the documents use bash and curl")
+@pytest.mark.skipif(
+    not shutil.which("bash") or not shutil.which("curl"), reason="the documents use bash and curl"
+)
 def test_readme_and_tutorial_work_as_written(desk: Desk) -> None:
     for document in DOCUMENTS:
         desk.follow(document)

@@ -76,7 +76,9 @@ class Client:
     def __init__(self, number: int, dice: random.Random) -> None:
         self.number = number
         self.dice = dice
-        self.begun: dict[str, int] = {}  # mails whose last octet was sent, with their number of recipients
+        self.begun: dict[
+            str, int
+        ] = {}  # mails whose last octet was sent, with their number of recipients
         self.answered: dict[str, str] = {}  # those with a 250, and their id
 
     async def send_all(self, port: int) -> None:
@@ -95,7 +97,9 @@ class Client:
         name = f"{self.number}-{len(self.begun)}"
         recipients = self.dice.randint(1, 3)
         writer.write(f"MAIL FROM:<{name}@x.example>\r\n".encode())
-        writer.write(b"".join(b"RCPT TO:<r%d@y.example>\r\n" % n for n in range(recipients)) + b"DATA\r\n")
+        writer.write(
+            b"".join(b"RCPT TO:<r%d@y.example>\r\n" % n for n in range(recipients)) + b"DATA\r\n"
+        )
         await reader.readuntil(b"\r\n354 ")
         await reader.readuntil(b"\r\n")
         lines = self.dice.choice((1, 40, 40, 40, 2000))
@@ -107,7 +111,9 @@ class Client:
 
 
 @pytest.mark.req("REQ-QUEUE-U004")
-async def test_a_killed_front_door_loses_nothing_and_halves_nothing(database_url_with_fsync: str) -> None:
+async def test_a_killed_front_door_loses_nothing_and_halves_nothing(
+    database_url_with_fsync: str,
+) -> None:
     dice = random.Random(3)
     clients = [Client(number, random.Random(number)) for number in range(CLIENTS)]
     for _ in range(KILLS):

@@ -69,12 +69,17 @@ class Client:
         async def sent() -> bool:
             try:
                 headers = {"Idempotency-Key": number}
-                async with self.session.post(self.url, json=MAIL | {"subject": number}, headers=headers) as answer:
+                async with self.session.post(
+                    self.url, json=MAIL | {"subject": number}, headers=headers
+                ) as answer:
                     assert answer.status in (202, 503), await answer.text()
                     if answer.status == 202:
                         self.answered[number] = (await answer.json())["id"]
                     return answer.status == 202
-            except (aiohttp.ClientError, TimeoutError):  # it was killed under the request, or is not up again yet
+            except (
+                aiohttp.ClientError,
+                TimeoutError,
+            ):  # it was killed under the request, or is not up again yet
                 return False
 
         await eventually(sent, 120)
@@ -86,7 +91,9 @@ class Client:
 
 @pytest.mark.req("REQ-QUEUE-U004")
 @pytest.mark.req("REQ-QUEUE-N001")
-async def test_what_was_answered_is_there_through_kills(server: EmbeddedPostgres, free_port: int) -> None:
+async def test_what_was_answered_is_there_through_kills(
+    server: EmbeddedPostgres, free_port: int
+) -> None:
     database = await Database.connect(server.url())
     key = await new_key(database, "default", Scope.SEND)
     await database.close()

@@ -29,14 +29,18 @@ async def worker(database_url: str) -> AsyncIterator[asyncio.subprocess.Process]
         "PILLARBOX_REAP_INTERVAL": "1h",  # the test itself reaps
         "PILLARBOX_LOG_LEVEL": "warning",
     }
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "pillarbox", "worker", env=environment)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "pillarbox", "worker", env=environment
+    )
     yield process
     process.send_signal(signal.SIGCONT)
     process.terminate()
     assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
 
 
-async def test_a_late_worker_neither_sends_nor_settles(database: Database, worker: asyncio.subprocess.Process) -> None:
+async def test_a_late_worker_neither_sends_nor_settles(
+    database: Database, worker: asyncio.subprocess.Process
+) -> None:
     asked, go_on = asyncio.Event(), asyncio.Event()
 
     async def slowly(session: object, argument: object) -> None:
@@ -46,11 +50,15 @@ async def test_a_late_worker_neither_sends_nor_settles(database: Database, worke
     async with SmtpServer(Faults(data=[slowly])) as server:
         await add_smtp(database, server)
         message_id = await enqueue(database)
-        await asyncio.wait_for(asked.wait(), PATIENCE)  # the server has been asked to take the content
+        await asyncio.wait_for(
+            asked.wait(), PATIENCE
+        )  # the server has been asked to take the content
         worker.send_signal(signal.SIGSTOP)
         reaper = PostgresQueue(database)
         await eventually(lambda: reaper.reap(10, 0.0))
-        await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = now() + interval '1 hour'")
+        await database.execute(
+            "UPDATE pillarbox.deliveries SET next_attempt_at = now() + interval '1 hour'"
+        )
         go_on.set()
         worker.send_signal(signal.SIGCONT)
         await eventually(lambda: _registered_anew(database))
@@ -60,9 +68,14 @@ async def test_a_late_worker_neither_sends_nor_settles(database: Database, worke
         await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = now()")
         await settled(database, message_id, "sent")
         assert len(server.mails) == 1
-        assert [row["verdict"] for row in await attempts(database, message_id)] == ["unknown", "accepted"]
+        assert [row["verdict"] for row in await attempts(database, message_id)] == [
+            "unknown",
+            "accepted",
+        ]
 
 
 async def _registered_anew(database: Database) -> bool:
     """The late worker has come back under a new id, and had time to settle what it thought it held."""
-    return bool(await database.fetchval("SELECT count(*) FROM pillarbox.workers WHERE reaped_at IS NULL"))
+    return bool(
+        await database.fetchval("SELECT count(*) FROM pillarbox.workers WHERE reaped_at IS NULL")
+    )

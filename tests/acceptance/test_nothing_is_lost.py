@@ -32,7 +32,9 @@ async def running() -> AsyncIterator[Cluster]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-async def produce(url: str, producer: int, chance: random.Random, committed: set[str], doubtful: set[str]) -> None:
+async def produce(
+    url: str, producer: int, chance: random.Random, committed: set[str], doubtful: set[str]
+) -> None:
     """Write mails in transactions, some of which are rolled back, through every outage."""
     connection: asyncpg.Connection | None = None
     for k in range(MAILS):
@@ -77,7 +79,20 @@ async def write(
 
 async def havoc(one: Cluster, chance: random.Random) -> None:
     """Kill workers, crash PostgreSQL, cut connections and freeze a worker past its lease, one after another."""
-    acts = ["kill", "kill", "kill", "kill", "crash", "cut", "freeze", "crash", "kill", "cut", "kill", "kill"]
+    acts = [
+        "kill",
+        "kill",
+        "kill",
+        "kill",
+        "crash",
+        "cut",
+        "freeze",
+        "crash",
+        "kill",
+        "cut",
+        "kill",
+        "kill",
+    ]
     chance.shuffle(acts)
     for act in acts:
         await asyncio.sleep(chance.uniform(0.2, 0.9))
@@ -95,7 +110,9 @@ async def havoc(one: Cluster, chance: random.Random) -> None:
 
 async def cut_connections(url: str) -> None:
     connection = await asyncpg.connect(url)
-    await connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+    await connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+    )
     await connection.close()
 
 
@@ -123,7 +140,9 @@ async def test_nothing_is_lost_whatever_crashes(running: Cluster, seed: int) -> 
     for _ in range(3):
         await running.start_worker()
     producers = [
-        asyncio.create_task(produce(running.url, k, random.Random(seed * 100 + k), committed, doubtful))
+        asyncio.create_task(
+            produce(running.url, k, random.Random(seed * 100 + k), committed, doubtful)
+        )
         for k in range(PRODUCERS)
     ]
     await havoc(running, chance)
@@ -133,8 +152,12 @@ async def test_nothing_is_lost_whatever_crashes(running: Cluster, seed: int) -> 
 
     received = running.received()
     connection = await asyncpg.connect(running.url)
-    unknown = await connection.fetchval("SELECT count(*) FROM pillarbox.attempts WHERE verdict = 'unknown'")
-    states = dict(await connection.fetch("SELECT state::text, count(*) FROM pillarbox.deliveries GROUP BY 1"))
+    unknown = await connection.fetchval(
+        "SELECT count(*) FROM pillarbox.attempts WHERE verdict = 'unknown'"
+    )
+    states = dict(
+        await connection.fetch("SELECT state::text, count(*) FROM pillarbox.deliveries GROUP BY 1")
+    )
     await connection.close()
     twice = sum(count - 1 for count in received.values())
     assert committed - set(received) == set(), "lost"

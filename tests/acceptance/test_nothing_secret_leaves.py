@@ -12,7 +12,17 @@ import pytest
 from tests.acceptance import troubles
 from tests.acceptance.fleet import SETTINGS, TWINS
 from tests.acceptance.leaks import leaks, spellings, tables
-from tests.acceptance.troubles import BODIES, CODE, HOOK, KINDS, PASSWORD, PEOPLE, TENANTS, World, world_of
+from tests.acceptance.troubles import (
+    BODIES,
+    CODE,
+    HOOK,
+    KINDS,
+    PASSWORD,
+    PEOPLE,
+    TENANTS,
+    World,
+    world_of,
+)
 from tests.integration.api.api_helpers import Client
 from tests.integration.cli.cli_helpers import Cli
 
@@ -35,7 +45,9 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def told(one: World, client: Client) -> dict[str, str]:
     """All that the API shows to one who asks, of his own and of others."""
-    values = [{"name": tenant, "route_id": "1", "webhook_id": one.hooks[tenant]} for tenant in TENANTS]
+    values = [
+        {"name": tenant, "route_id": "1", "webhook_id": one.hooks[tenant]} for tenant in TENANTS
+    ]
     values += [values[0] | {"message_id": str(one_id)} for one_id in one.mails]
     answers: dict[str, str] = {}
     for path, methods in description()["paths"].items():
@@ -51,8 +63,16 @@ def commands(database_url: str, message_ids: list[UUID]) -> dict[str, str]:
     """What operators are shown."""
     cli = Cli(database_url)
     cli.env["PILLARBOX_SECRET_KEYS"] = str(SETTINGS["secret_keys"])
-    lines = ["config", "provider list --json", "provider health --json", "dlq list --json", "queue list --json"]
-    lines += [f"provider show {kind} --json" for kind in KINDS] + [f"queue show {one}" for one in message_ids[:40]]
+    lines = [
+        "config",
+        "provider list --json",
+        "provider health --json",
+        "dlq list --json",
+        "queue list --json",
+    ]
+    lines += [f"provider show {kind} --json" for kind in KINDS] + [
+        f"queue show {one}" for one in message_ids[:40]
+    ]
     found = {line: cli(*line.split()) for line in lines}
     found |= {f"provider test {kind}": cli("provider", "test", kind, code=1) for kind in TWINS}
     return {line: answer.out + answer.err for line, answer in found.items()}
@@ -85,14 +105,24 @@ async def test_nothing_secret_leaves(
             twin.dials = Dials(status=401, body=one.says(kind))
         typed = await asyncio.to_thread(commands, database_url, list(one.mails))
         operator = {"Authorization": f"Bearer {one.api.admin.key}"}
-        async with one.api.nobody.session.get(one.api.nobody.url + "/metrics", headers=operator) as answer:
+        async with one.api.nobody.session.get(
+            one.api.nobody.url + "/metrics", headers=operator
+        ) as answer:
             metrics = {"/metrics": await answer.text(), "worker": one.app.metrics.render().decode()}
         await troubles.store_fails(one)
     kept, others = await tables(database)
     out, err = capfd.readouterr()
-    logged = {"out": out, "log": err, "log of another process": other_process, "exceptions": "\n".join(one.exceptions)}
+    logged = {
+        "out": out,
+        "log": err,
+        "log of another process": other_process,
+        "exceptions": "\n".join(one.exceptions),
+    }
     calls = {
-        tenant: {f"webhook {n}": f"{call.headers} {call.body.decode()}" for n, call in enumerate(receiver.calls)}
+        tenant: {
+            f"webhook {n}": f"{call.headers} {call.body.decode()}"
+            for n, call in enumerate(receiver.calls)
+        }
         for tenant, receiver in one.receivers.items()
     }
 
@@ -102,15 +132,28 @@ async def test_nothing_secret_leaves(
     everywhere = logged | metrics | others
     assert leaks(one.private, everywhere) == []
     hidden = {"mark": HOOK}
-    assert leaks(hidden, {name: text for name, text in everywhere.items() if name != "webhook_endpoints.url"}) == []
+    assert (
+        leaks(
+            hidden,
+            {name: text for name, text in everywhere.items() if name != "webhook_endpoints.url"},
+        )
+        == []
+    )
     told_all = {
-        f"{name} to {who}": text for who, some in (shown | {"typed": typed}).items() for name, text in some.items()
+        f"{name} to {who}": text
+        for who, some in (shown | {"typed": typed}).items()
+        for name, text in some.items()
     }
-    called = {f"{name} to {who}": text for who, some in calls.items() for name, text in some.items()}
+    called = {
+        f"{name} to {who}": text for who, some in calls.items() for name, text in some.items()
+    }
     assert leaks(one.credentials, everywhere | kept | told_all | called) == []
     for tenant, foreign in (("shop", "other"), ("other", "shop")):
         assert calls[tenant]
-        assert leaks(one.of(foreign) | {"mark": f"{HOOK}-{foreign}"}, shown[tenant] | calls[tenant]) == []
+        assert (
+            leaks(one.of(foreign) | {"mark": f"{HOOK}-{foreign}"}, shown[tenant] | calls[tenant])
+            == []
+        )
         assert leaks({"code": CODE} | {"body": BODIES[tenant]}, calls[tenant]) == []
     assert leaks({"code": CODE}, told_all) == []
 
@@ -118,7 +161,9 @@ async def test_nothing_secret_leaves(
 # --- the searcher itself
 
 
-@pytest.mark.parametrize("word", [PEOPLE["other"]["recipient"], PASSWORD, "SG.abcdefgh-1234.xYz_0123456789"])
+@pytest.mark.parametrize(
+    "word", [PEOPLE["other"]["recipient"], PASSWORD, "SG.abcdefgh-1234.xYz_0123456789"]
+)
 def test_what_is_searched_for_is_found(word: str) -> None:
     loose, exact = spellings(word)
     for spelling in (*loose, *exact):

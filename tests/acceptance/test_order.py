@@ -8,13 +8,29 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from tests.acceptance.crew import LEASE, WINDOW, Crew, Lane, Wire, crew, dispatcher, drained, lost, write
+from tests.acceptance.crew import (
+    LEASE,
+    WINDOW,
+    Crew,
+    Lane,
+    Wire,
+    crew,
+    dispatcher,
+    drained,
+    lost,
+    write,
+)
 from tests.contract.queues import add_tenant
 from tests.harness import eventually
 
 from pillarbox.store.database import Database
 
-FIFO = [Lane("alpha", "normal"), Lane("alpha", "urgent"), Lane("beta", "normal"), Lane("beta", "bulk")]
+FIFO = [
+    Lane("alpha", "normal"),
+    Lane("alpha", "urgent"),
+    Lane("beta", "normal"),
+    Lane("beta", "bulk"),
+]
 STRICT, PARALLEL = Lane("gamma", "normal"), Lane("delta", "normal")
 MAILS = dict.fromkeys([*FIFO, PARALLEL], 400) | {STRICT: 80}
 
@@ -46,7 +62,12 @@ async def havoc(workers: Crew, chance: random.Random) -> None:
 async def test_order_survives_kills_freezes_and_a_troublesome_server(
     database: Database, database_url: str, tmp_path: Path, seed: int
 ) -> None:
-    for tenant, order in (("alpha", "fifo"), ("beta", "fifo"), ("gamma", "strict"), ("delta", "parallel")):
+    for tenant, order in (
+        ("alpha", "fifo"),
+        ("beta", "fifo"),
+        ("gamma", "strict"),
+        ("delta", "parallel"),
+    ):
         await add_tenant(database, tenant, order)
     wire = Wire(seed)
     async with crew(database, database_url, wire, tmp_path, 3) as workers:
@@ -114,7 +135,9 @@ async def _many(wire: Wire, lane: Lane, count: int) -> bool:
 
 @pytest.mark.req("REQ-QUEUE-O005")
 @pytest.mark.req("REQ-QUEUE-O001")
-async def test_scheduled_and_urgent_mails_leave_in_time(database: Database, database_url: str, tmp_path: Path) -> None:
+async def test_scheduled_and_urgent_mails_leave_in_time(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
     wire = Wire()
     async with crew(database, database_url, wire, tmp_path, 1):
         scheduled = Lane("default", "normal")
@@ -122,7 +145,9 @@ async def test_scheduled_and_urgent_mails_leave_in_time(database: Database, data
         for n, at in enumerate(times):
             await write(database, scheduled, n, send_at=at)
         await eventually(lambda: _many(wire, scheduled, 3))
-        late = [beginning.at - times[beginning.n].timestamp() for beginning in wire.began[scheduled]]
+        late = [
+            beginning.at - times[beginning.n].timestamp() for beginning in wire.began[scheduled]
+        ]
         assert min(late) >= 0
 
         wire.faults.delay["body"] = 0.005
@@ -134,6 +159,8 @@ async def test_scheduled_and_urgent_mails_leave_in_time(database: Database, data
         before = len(wire.first(bulk))
         await eventually(lambda: _many(wire, urgent, 1))
         overtaken = [lane for lane, _ in wire.all].index(urgent) - 3 - before
-        assert overtaken <= 20 * WINDOW  # what was in flight, and what left until the worker looked around again
+        assert (
+            overtaken <= 20 * WINDOW
+        )  # what was in flight, and what left until the worker looked around again
         await drained(database)
     assert wire.first(bulk) == list(range(400))

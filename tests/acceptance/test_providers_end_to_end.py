@@ -23,7 +23,12 @@ from pillarbox.testing.webhook_receiver import WebhookReceiver
 # An address is bad: each provider's own words.
 REFUSALS: dict[str, Any] = {
     "sendgrid": {
-        "errors": [{"message": "Does not contain a valid address.", "field": "personalizations.0.to.1.email"}]
+        "errors": [
+            {
+                "message": "Does not contain a valid address.",
+                "field": "personalizations.0.to.1.email",
+            }
+        ]
     },
     "ses": {"message": "Illegal address"},
     "mailgun": {"message": "to parameter is not a valid address. please check documentation"},
@@ -43,13 +48,22 @@ def no_breakers(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.req("REQ-QUEUE-E003")
 @pytest.mark.req("REQ-QUEUE-U003")
 @pytest.mark.parametrize("kind", TWINS)
-async def test_a_mail_is_sent_and_has_the_providers_id(database: Database, database_url: str, kind: str) -> None:
+async def test_a_mail_is_sent_and_has_the_providers_id(
+    database: Database, database_url: str, kind: str
+) -> None:
     async with fleet(database, database_url, kind) as one:
-        message_id = await enqueue(database, "ada@mail.example", "bob@mail.example", subject="Hello", text="Hi, you!")
+        message_id = await enqueue(
+            database, "ada@mail.example", "bob@mail.example", subject="Hello", text="Hi, you!"
+        )
         rows = await one.ended(message_id, "sent", "sent", made=1)
-        assert all(row["settled_at"] is not None and row["provider_id"] == one.ids[kind] for row in rows)
+        assert all(
+            row["settled_at"] is not None and row["provider_id"] == one.ids[kind] for row in rows
+        )
         mails = one[kind].mails
-        assert sorted(to for mail in mails for to in mail.recipients) == ["ada@mail.example", "bob@mail.example"]
+        assert sorted(to for mail in mails for to in mail.recipients) == [
+            "ada@mail.example",
+            "bob@mail.example",
+        ]
         assert {mail.message_uuid for mail in mails} == {str(message_id)}
         named = {row["provider_message_id"] for row in await attempts(database, message_id)}
         assert named == {mail.id.strip("<>") for mail in mails}
@@ -69,7 +83,11 @@ async def test_five_retries_by_esp_then_a_dead_letter_that_can_be_sent_again(
         for made, wait in enumerate(ESP.schedule(), 1):
             [row] = await one.ended(message_id, "queued", made=made)
             last = (await attempts(database, message_id))[-1]
-            assert (last["verdict"], last["reason"], last["code"]) == ("deferred", "unavailable", 503)
+            assert (last["verdict"], last["reason"], last["code"]) == (
+                "deferred",
+                "unavailable",
+                503,
+            )
             waits = (row["next_attempt_at"] - last["ended_at"]).total_seconds()
             assert wait * ESP.low - 1 <= waits <= wait * ESP.high + 1
             assert row["retry"] == "esp"
@@ -110,12 +128,17 @@ async def test_a_pause_that_a_provider_asks_for_is_kept(
         [only] = await attempts(database, later)
         waits = (row["next_attempt_at"] - only["ended_at"]).total_seconds()
         assert 3590 <= waits <= 3610, "no more than an hour"
-        assert await database.fetchval("SELECT state FROM pillarbox.provider_health") in (None, "closed")
+        assert await database.fetchval("SELECT state FROM pillarbox.provider_health") in (
+            None,
+            "closed",
+        )
 
 
 @pytest.mark.req("REQ-QUEUE-N002")
 @pytest.mark.req("REQ-QUEUE-E005")
-async def test_what_fails_for_good_is_a_dead_letter_at_once(database: Database, database_url: str) -> None:
+async def test_what_fails_for_good_is_a_dead_letter_at_once(
+    database: Database, database_url: str
+) -> None:
     """A sender that is not verified, with providers behind that would take it: the first that answers decides."""
     async with fleet(database, database_url, "sendgrid") as one:
         one["sendgrid"].verified = ["shop.example"]  # type: ignore[attr-defined]
@@ -125,7 +148,12 @@ async def test_what_fails_for_good_is_a_dead_letter_at_once(database: Database, 
         await one.ended(fine, "sent", made=1)
         assert row["reason"] == "blocked_sender"
         assert await one.dead_letters() == [(str(blocked), ["blocked_sender"])]
-        assert await database.fetchval("SELECT count(*) FROM pillarbox.provider_health WHERE state <> 'closed'") == 0
+        assert (
+            await database.fetchval(
+                "SELECT count(*) FROM pillarbox.provider_health WHERE state <> 'closed'"
+            )
+            == 0
+        )
 
 
 # --- feedback
@@ -152,7 +180,9 @@ async def test_signed_feedback_moves_each_recipient_and_tells_the_customer(
         assert all(call.told for call in receiver.calls), "a signature does not fit"
         heard = {(call.data["recipient"], call.type) for call in receiver.calls}
         ends = zip(people, ("delivered", "bounced", "complained"), strict=True)
-        assert heard == {(to, "message.sent") for to in people} | {(to, f"message.{end}") for to, end in ends}
+        assert heard == {(to, "message.sent") for to in people} | {
+            (to, f"message.{end}") for to, end in ends
+        }
         again = await enqueue(database, *people)
         rows = await one.ended(again, "sent", "failed", "failed")
         assert [row["reason"] for row in rows] == [None, "suppressed", "suppressed"]
@@ -167,7 +197,9 @@ async def test_what_becomes_of_a_mail_whose_answer_was_lost_is_its_classes_choic
 ) -> None:
     """All three left, nobody saw the answer; what the provider tells later settles them, and cancels a resend."""
     for name in ("resend", "hold", "wait"):
-        await database.execute("INSERT INTO pillarbox.classes (name, unknown) VALUES ($1, $1)", name)
+        await database.execute(
+            "INSERT INTO pillarbox.classes (name, unknown) VALUES ($1, $1)", name
+        )
     async with fleet(database, database_url, kind) as one:
         found = {}
         for name in ("resend", "hold", "wait"):
@@ -209,8 +241,12 @@ async def test_the_default_order_is_followed_down_to_the_relay(
                 trouble.append((kind, after, "unavailable"))
         assert [len(one[kind].mails) for kind in ALL[:3]] == [1, 1, 1]
         assert len(one.relay.mails) == 1
-        said = await database.fetchval("SELECT lines FROM pillarbox.conversations WHERE message_id = $1", message_id)
-        assert [said.count(f"--- {kind}\n") for kind in ALL[:3]] == [1, 1, 1], "the whole way can be read back"
+        said = await database.fetchval(
+            "SELECT lines FROM pillarbox.conversations WHERE message_id = $1", message_id
+        )
+        assert [said.count(f"--- {kind}\n") for kind in ALL[:3]] == [1, 1, 1], (
+            "the whole way can be read back"
+        )
 
 
 @pytest.mark.req("REQ-QUEUE-S002")
@@ -246,8 +282,12 @@ async def test_a_mail_too_big_for_one_provider_leaves_through_the_next(
     monkeypatch.setattr(mailgun.Mailgun, "limits", Limits(max_bytes=5_000, max_recipients=100))
     async with fleet(database, database_url, "mailgun", "smtp") as one:
         large, small = await enqueue(database, text="x" * 6_000), await enqueue(database)
-        assert [row["provider_id"] for row in await one.ended(large, "sent", made=1)] == [one.ids["smtp"]]
-        assert [row["provider_id"] for row in await one.ended(small, "sent", made=1)] == [one.ids["mailgun"]]
+        assert [row["provider_id"] for row in await one.ended(large, "sent", made=1)] == [
+            one.ids["smtp"]
+        ]
+        assert [row["provider_id"] for row in await one.ended(small, "sent", made=1)] == [
+            one.ids["mailgun"]
+        ]
 
 
 @pytest.mark.req("REQ-QUEUE-S006")
@@ -257,7 +297,9 @@ async def test_a_mail_too_big_for_all_fails_for_good(
     monkeypatch.setattr(mailgun.Mailgun, "limits", Limits(max_bytes=5_000, max_recipients=100))
     async with fleet(database, database_url, "mailgun") as one:
         message_id = await enqueue(database, text="x" * 6_000)
-        assert [row["reason"] for row in await one.ended(message_id, "failed", made=1)] == ["too_big"]
+        assert [row["reason"] for row in await one.ended(message_id, "failed", made=1)] == [
+            "too_big"
+        ]
         assert one["mailgun"].mails == []
 
 
@@ -269,22 +311,32 @@ async def test_a_mail_that_only_grows_too_big_for_the_providers_format_leaves_th
     monkeypatch.setattr(sendgrid, "MAX_REQUEST", 20_000)
     async with fleet(database, database_url, "sendgrid", "ses") as one:
         message_id = await enqueue(database, text="\x01" * 6_000)
-        assert [row["provider_id"] for row in await one.ended(message_id, "sent", made=1)] == [one.ids["ses"]]
+        assert [row["provider_id"] for row in await one.ended(message_id, "sent", made=1)] == [
+            one.ids["ses"]
+        ]
 
 
 @pytest.mark.req("REQ-QUEUE-S006")
 @pytest.mark.parametrize("behind", ["ses", None])
-async def test_a_finished_mail_passes_sendgrid_by(database: Database, database_url: str, behind: str | None) -> None:
+async def test_a_finished_mail_passes_sendgrid_by(
+    database: Database, database_url: str, behind: str | None
+) -> None:
     """A mail by SMTP is sent byte for byte, signed or not; SendGrid would write its own."""
     kinds = ("sendgrid", behind) if behind else ("sendgrid",)
-    async with fleet(database, database_url, *kinds) as one, smtp_door(one.app) as port, connected(port) as client:
+    async with (
+        fleet(database, database_url, *kinds) as one,
+        smtp_door(one.app) as port,
+        connected(port) as client,
+    ):
         said = await client.mail(b"Subject: hello\r\nX-Signed: by me\r\n\r\nbyte for byte\r\n")
         message_id = UUID(said.split()[-1])
         if behind:
             await one.ended(message_id, "sent", made=1)
             assert b"X-Signed: by me\r\n\r\nbyte for byte" in (one[behind].mails[0].mime or b"")
         else:
-            assert [row["reason"] for row in await one.ended(message_id, "failed", made=1)] == ["unsupported"]
+            assert [row["reason"] for row in await one.ended(message_id, "failed", made=1)] == [
+                "unsupported"
+            ]
             [attempt] = await attempts(database, message_id)
             assert attempt["reply"] == "sendgrid takes no finished mails"
         assert one["sendgrid"].requests <= 1, "but for a check"
@@ -311,7 +363,9 @@ async def test_a_hundred_recipients_leave_in_calls_of_fifty(
 
 @pytest.mark.req("REQ-QUEUE-O002")
 @pytest.mark.parametrize("kind", TWINS)
-async def test_one_bad_address_does_not_take_the_others_along(database: Database, database_url: str, kind: str) -> None:
+async def test_one_bad_address_does_not_take_the_others_along(
+    database: Database, database_url: str, kind: str
+) -> None:
     """The provider refuses the whole call for one recipient; outcomes stay those of each."""
     people = ["ada@mail.example", "bob@mail.example", "cyd@mail.example"]
     async with fleet(database, database_url, kind) as one:

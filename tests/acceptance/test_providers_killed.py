@@ -39,14 +39,25 @@ async def add_provider(database: Database, told: dict[str, Any]) -> None:
     keys = KeyRing([Secret(SEALING)])
     hook = Secret(told["webhook_secret"]) if told["webhook_secret"] else None
     await providers.add_provider(
-        database, lambda: keys, told["kind"], told["kind"], told["settings"], Secret(told["secret"]), None, hook
+        database,
+        lambda: keys,
+        told["kind"],
+        told["kind"],
+        told["settings"],
+        Secret(told["secret"]),
+        None,
+        hook,
     )
 
 
 @pytest.mark.req("REQ-QUEUE-N001")
 @pytest.mark.req("REQ-QUEUE-N005")
-@pytest.mark.parametrize("kind", ["ses"])  # one is enough: all HTTP providers share what a kill meets
-async def test_killed_workers_lose_nothing(database: Database, database_url: str, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", ["ses"]
+)  # one is enough: all HTTP providers share what a kill meets
+async def test_killed_workers_lose_nothing(
+    database: Database, database_url: str, tmp_path: Path, kind: str
+) -> None:
     received = tmp_path / "received"
     twin = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "pillarbox.testing.twins", kind, "--latency", LATENCY, "--out", str(received),

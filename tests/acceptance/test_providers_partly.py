@@ -29,7 +29,10 @@ async def test_a_breaker_that_opens_between_two_calls_for_one_mail_doubles_nothi
 
         async def half() -> bool:
             rows = await deliveries(database, message_id)
-            return all(row["state"] == "sent" for row in rows[:50]) and rows[50]["state"] != "processing"
+            return (
+                all(row["state"] == "sent" for row in rows[:50])
+                and rows[50]["state"] != "processing"
+            )
 
         await eventually(half)
         one["ses"].dials = Dials()
@@ -41,5 +44,7 @@ async def test_a_breaker_that_opens_between_two_calls_for_one_mail_doubles_nothi
             return all(row["state"] == "sent" for row in await deliveries(database, message_id))
 
         await eventually(whole)
-        got = Counter(to for mail in [*one["ses"].mails, *one.relay.mails] for to in mail.recipients)
+        got = Counter(
+            to for mail in [*one["ses"].mails, *one.relay.mails] for to in mail.recipients
+        )
     assert got == Counter(PEOPLE)

@@ -36,13 +36,19 @@ class Server(NamedTuple):
         answer = await asyncio.to_thread(Cli(self.database_url), *arguments, stdin=stdin)
         return answer.out
 
-    async def post(self, path: str, body: Any = None, session: str | None = None) -> tuple[int, Any]:
+    async def post(
+        self, path: str, body: Any = None, session: str | None = None
+    ) -> tuple[int, Any]:
         headers = {"Authorization": f"Bearer {session}"} if session else {}
         async with self.http.post(f"{self.url}api/v1{path}", json=body, headers=headers) as answer:
-            return answer.status, await answer.json(content_type=None) if await answer.read() else None
+            return answer.status, await answer.json(
+                content_type=None
+            ) if await answer.read() else None
 
     async def get(self, path: str, session: str) -> int:
-        async with self.http.get(f"{self.url}api/v1{path}", headers={"Authorization": f"Bearer {session}"}) as answer:
+        async with self.http.get(
+            f"{self.url}api/v1{path}", headers={"Authorization": f"Bearer {session}"}
+        ) as answer:
             return answer.status
 
     async def query(self, sql: str, *values: Any) -> list[Any]:
@@ -54,7 +60,9 @@ class Server(NamedTuple):
 
     async def captured(self, *recipients: str) -> list[int]:
         """The numbers of the captured mails to these."""
-        rows = await self.query("SELECT id FROM pillarbox.captured WHERE recipients && $1 ORDER BY id", recipients)
+        rows = await self.query(
+            "SELECT id FROM pillarbox.captured WHERE recipients && $1 ORDER BY id", recipients
+        )
         return [row["id"] for row in rows]
 
     async def code(self, recipient: str) -> str:
@@ -97,13 +105,17 @@ async def test_an_administrator_signs_in(server: Server) -> None:
     assert status == 202
     code = await server.code(email)
     challenge = begun["challenge"]
-    assert (await server.post("/admin/verify", {"challenge": challenge, "code": wrong(code)}))[0] == 422
+    assert (await server.post("/admin/verify", {"challenge": challenge, "code": wrong(code)}))[
+        0
+    ] == 422
     status, began = await server.post("/admin/verify", {"challenge": challenge, "code": code})
     assert status == 200
     session = began["session"]
     assert await server.get("/admin/tenants", session) == 200
     assert await server.get("/messages", session) == 403
-    await server.cli("admin", "disable", email, "--yes")  # in another process, and at once in this one
+    await server.cli(
+        "admin", "disable", email, "--yes"
+    )  # in another process, and at once in this one
     assert await server.get("/admin/tenants", session) == 401
     await server.cli("admin", "enable", email)
     session = (await server.cli("admin", "sign-in", email, "--yes")).strip()
@@ -126,7 +138,9 @@ async def test_recovery_codes_get_in_when_mail_is_broken(server: Server) -> None
         assert status == 200
         assert await server.get("/admin/tenants", began["session"]) == 200
         _, begun = await server.post("/admin/login", login)
-        assert (await server.post("/admin/verify", proof | {"challenge": begun["challenge"]}))[0] == 422
+        assert (await server.post("/admin/verify", proof | {"challenge": begun["challenge"]}))[
+            0
+        ] == 422
     finally:
         await server.cli("provider", "enable", "capture")
 
@@ -141,20 +155,33 @@ async def test_a_person_with_an_account_signs_in_and_a_guesser_does_not(server: 
     status, begun = await server.post("/sign-in", {"email": "Ada@mail.example"})
     assert status == 202
     code = await server.code("ada@mail.example")
-    assert (await server.post("/sign-in", {"email": "ada@mail.example"}))[1]["challenge"] == begun["challenge"]
-    status, verified = await server.post("/sign-in/verify", {"challenge": begun["challenge"], "code": code})
+    assert (await server.post("/sign-in", {"email": "ada@mail.example"}))[1]["challenge"] == begun[
+        "challenge"
+    ]
+    status, verified = await server.post(
+        "/sign-in/verify", {"challenge": begun["challenge"], "code": code}
+    )
     assert (status, verified["account"]["email"]) == (200, "ada@mail.example")
     _, begun = await server.post("/sign-in", {"email": "bob@mail.example"})
     code = await server.code("bob@mail.example")
     guesses = [f"{(int(code) + n) % 10**6:06}" for n in range(1, 51)]
     answers = await asyncio.gather(
-        *(server.post("/sign-in/verify", {"challenge": begun["challenge"], "code": one}) for one in guesses)
+        *(
+            server.post("/sign-in/verify", {"challenge": begun["challenge"], "code": one})
+            for one in guesses
+        )
     )
     assert {status for status, _ in answers} == {422}
     assert sum(not answer["void"] for _, answer in answers) == 4
-    status, answer = await server.post("/sign-in/verify", {"challenge": begun["challenge"], "code": code})
+    status, answer = await server.post(
+        "/sign-in/verify", {"challenge": begun["challenge"], "code": code}
+    )
     assert (status, answer["void"]) == (422, True)  # the right one comes too late
-    assert len(await server.captured("ada@mail.example")) == len(await server.captured("bob@mail.example")) == 1
+    assert (
+        len(await server.captured("ada@mail.example"))
+        == len(await server.captured("bob@mail.example"))
+        == 1
+    )
 
 
 async def test_nobody_learns_who_has_an_account(server: Server) -> None:
@@ -176,4 +203,9 @@ async def test_nobody_learns_who_has_an_account(server: Server) -> None:
         return len(await server.captured(*known)) == len(known)
 
     await eventually(all_there, PATIENCE)
-    assert await server.captured("first@mail.example", *(email.replace("known", "other") for email in known)) == []
+    assert (
+        await server.captured(
+            "first@mail.example", *(email.replace("known", "other") for email in known)
+        )
+        == []
+    )

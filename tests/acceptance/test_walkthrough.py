@@ -22,7 +22,10 @@ Psql = Callable[[str], list[list[Row]]]
 def psql_program() -> str | None:
     """psql of the PostgreSQL under test, of Debian's, or of the path."""
     chosen = os.environ.get("TEST_POSTGRES_BIN")
-    folders = [*([Path(chosen)] if chosen else []), *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]
+    folders = [
+        *([Path(chosen)] if chosen else []),
+        *sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True),
+    ]
     found = (shutil.which("psql", path=str(folder)) for folder in folders)
     return next((one for one in found if one), None) or shutil.which("psql")
 
@@ -40,7 +43,10 @@ def typed(url: str) -> Psql:
     program = psql_program()
 
     def by_psql(statements: str) -> list[list[Row]]:
-        typed = "SET search_path = lifecycle;\n\\pset expanded on\n\\pset format unaligned\n" + statements
+        typed = (
+            "SET search_path = lifecycle;\n\\pset expanded on\n\\pset format unaligned\n"
+            + statements
+        )
         done = subprocess.run(
             [program or "", "--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1", url],
             input=typed, capture_output=True, text=True, timeout=PATIENCE,
@@ -49,13 +55,17 @@ def typed(url: str) -> Psql:
         return [*parsed(done.stdout)]
 
     def by_psycopg(statements: str) -> list[list[Row]]:
-        with psycopg.connect(url, autocommit=True, options="-c search_path=lifecycle") as connection:
+        with psycopg.connect(
+            url, autocommit=True, options="-c search_path=lifecycle"
+        ) as connection:
             found = []
             for statement in filter(str.strip, statements.split(";")):
                 done = connection.execute(statement)
                 if done.description:
                     names = [column.name for column in done.description]
-                    found.append([dict(zip(names, map(shown, row), strict=True)) for row in done.fetchall()])
+                    found.append(
+                        [dict(zip(names, map(shown, row), strict=True)) for row in done.fetchall()]
+                    )
             return found
 
     return by_psql if program else by_psycopg
@@ -63,7 +73,10 @@ def typed(url: str) -> Psql:
 
 def parsed(printed: str) -> Iterator[list[Row]]:
     """What psql prints, expanded and unaligned: `name|value` lines, an empty line between rows."""
-    rows = [dict(line.split("|", 1) for line in block.splitlines() if "|" in line) for block in printed.split("\n\n")]
+    rows = [
+        dict(line.split("|", 1) for line in block.splitlines() if "|" in line)
+        for block in printed.split("\n\n")
+    ]
     yield [row for row in rows if row]
 
 
@@ -75,7 +88,16 @@ ACCOUNT_COLUMNS = [
     "id", "email", "status", "login", "created_at",
     "status_changed_at", "activated_at", "suspended_at", "unsuspended_at",
 ]  # fmt: skip
-TOKEN_COLUMNS = ["id", "action", "secret", "code", "account", "expires_at", "consumed_at", "created_at"]
+TOKEN_COLUMNS = [
+    "id",
+    "action",
+    "secret",
+    "code",
+    "account",
+    "expires_at",
+    "consumed_at",
+    "created_at",
+]
 NEW_ACCOUNT = """INSERT INTO accounts (email, login)
 \tVALUES ('user@example.com', 'user123');
 """
@@ -164,7 +186,12 @@ def test_a_new_account_gets_an_activation_token(typed: Psql) -> None:
     assert abs(int(account["created_at"]) - time.time()) < 60
     assert [account[name] for name in ACCOUNT_COLUMNS[5:]] == ["", "", "", ""]
     assert list(token)[:8] == TOKEN_COLUMNS
-    assert (token["id"], token["action"], token["account"], token["consumed_at"]) == ("1", "activation", "1", "")
+    assert (token["id"], token["action"], token["account"], token["consumed_at"]) == (
+        "1",
+        "activation",
+        "1",
+        "",
+    )
     assert re.fullmatch(r"\\x[0-9a-f]{64}", token["secret"])
     assert re.fullmatch(r"\d{5}", token["code"])
     assert int(token["expires_at"]) == int(token["created_at"]) + 900
@@ -206,9 +233,17 @@ def test_notifications_arrive(url: str, typed: Psql) -> None:
     # What others insert, psql tells after the next statement; what the session itself inserts, too.
     statements = "SET search_path = lifecycle;\nLISTEN token_insert;\n" + RANDOM_ACCOUNT * 3 + ";\n"
     done = subprocess.run(
-        [program, "--no-psqlrc", url], input=statements, capture_output=True, text=True, timeout=PATIENCE, check=True
+        [program, "--no-psqlrc", url],
+        input=statements,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
     )
-    assert done.stdout.count('Asynchronous notification "token_insert" received from server process') == 3
+    assert (
+        done.stdout.count('Asynchronous notification "token_insert" received from server process')
+        == 3
+    )
 
 
 def test_the_seeds_queries_find_and_dequeue(typed: Psql) -> None:

@@ -31,7 +31,10 @@ async def test_a_kill_leaves_one_window_unknown_with_several_providers(
     """Every provider hangs, and each has a tenant with more mails than a window holds."""
     crew = Crew(database_url, tmp_path / "workers.log")
     async with AsyncExitStack() as stack:
-        servers = [await stack.enter_async_context(SmtpServer(Faults(body=Hang()))) for _ in range(PROVIDERS)]
+        servers = [
+            await stack.enter_async_context(SmtpServer(Faults(body=Hang())))
+            for _ in range(PROVIDERS)
+        ]
         for number, server in enumerate(servers):
             name = f"shop{number}"
             await tenants.add_tenant(database, name)
@@ -41,9 +44,12 @@ async def test_a_kill_leaves_one_window_unknown_with_several_providers(
         settings = {"WORKER_CONCURRENCY": str(CONCURRENCY), "WORKER_PIPELINE": str(PIPELINE)}
         worker = await crew.start(**settings)
         try:
-            for server in servers:  # a provider that hangs does not keep the others from their first mail
+            for (
+                server
+            ) in servers:  # a provider that hangs does not keep the others from their first mail
                 await server.wait_for(
-                    lambda server=server: any(line.startswith("DATA") for line in server.commands), 60
+                    lambda server=server: any(line.startswith("DATA") for line in server.commands),
+                    60,
                 )
             held = await database.fetchval(HELD)
             await crew.kill(worker)

@@ -24,7 +24,9 @@ def write_files(folder: Path) -> None:
     """Write the files that the page shows."""
     files = FILE.findall(PAGE.read_text("utf-8"))
     names = {Path(name).name for name, _ in files}
-    assert names == {"portal.toml"} | {f"{one}.{part}" for one in ("en", "de") for part in ("subject", "txt", "html")}
+    assert names == {"portal.toml"} | {
+        f"{one}.{part}" for one in ("en", "de") for part in ("subject", "txt", "html")
+    }
     for name, content in files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content, "utf-8")
@@ -32,13 +34,18 @@ def write_files(folder: Path) -> None:
     (folder / "mails/shop/order/sample.json").write_text(sample, "utf-8")
 
 
-def test_the_steps_work_against_the_running_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_steps_work_against_the_running_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     begin, check, send = blocks("sh")
     assert begin.split("\n")[:2] == ["mkdir mails", "pillarbox up --template-dirs ./mails"]
     (tmp_path / "mails").mkdir()
     ports = ("--http", "127.0.0.1:0", "--smtp", "127.0.0.1:0")
-    with data_directory() as data, process("up", "--data", str(data), "--template-dirs", "./mails", *ports) as up:
+    with (
+        data_directory() as data,
+        process("up", "--data", str(data), "--template-dirs", "./mails", *ports) as up,
+    ):
         url = re.search(r"http://127\.0\.0\.1:\d+", up.wait_for("http://127.0.0.1:"))
         assert url is not None
         message = json.loads(re.search(r"--json '(.*)'", send, re.DOTALL)[1])  # type: ignore[index]

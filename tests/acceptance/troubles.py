@@ -37,7 +37,10 @@ PEOPLE = {
     "shop": {"sender": "Sieglinde.Maier@werk.example", "recipient": "walburga.huber@post.example"},
     "other": {"sender": "ottokar+kasse@laden.example", "recipient": "Xaver.O'Brien@heim.example"},
 }
-BODIES = {"shop": "Der Schluessel liegt unter der Kuckucksuhr", "other": "Das Fahrrad steht hinter dem Backofen"}
+BODIES = {
+    "shop": "Der Schluessel liegt unter der Kuckucksuhr",
+    "other": "Das Fahrrad steht hinter dem Backofen",
+}
 CODE = "739216-KLMR"  # of a mail of a secret class
 # Of a provider that lets people choose their own: nothing that any pattern would know.
 PASSWORD = "Zaun/koenig 47+11 hunter"
@@ -78,8 +81,14 @@ class World:
     @property
     def private(self) -> dict[str, str]:
         """The people and the words of all tenants."""
-        people = {f"{role} of {tenant}": one for tenant, some in PEOPLE.items() for role, one in some.items()}
-        return people | {f"body of {tenant}": text for tenant, text in BODIES.items()} | {"code": CODE}
+        people = {
+            f"{role} of {tenant}": one
+            for tenant, some in PEOPLE.items()
+            for role, one in some.items()
+        }
+        return (
+            people | {f"body of {tenant}": text for tenant, text in BODIES.items()} | {"code": CODE}
+        )
 
     def of(self, tenant: str) -> dict[str, str]:
         return {name: word for name, word in self.private.items() if name.endswith(tenant)}
@@ -90,15 +99,25 @@ class World:
     def echo(self, kind: str) -> str:
         """All that a provider was ever told."""
         people = [one for some in PEOPLE.values() for one in some.values()]
-        return repeated(*people, *(word for name, word in self.credentials.items() if name.startswith(kind)))
+        return repeated(
+            *people, *(word for name, word in self.credentials.items() if name.startswith(kind))
+        )
 
     def says(self, kind: str) -> dict[str, Any]:
         """That, in the form of any provider's errors."""
-        return {"errors": [{"message": self.echo(kind), "field": "from"}], "message": self.echo(kind)}
+        return {
+            "errors": [{"message": self.echo(kind), "field": "from"}],
+            "message": self.echo(kind),
+        }
 
     async def send(self, tenant: str, kind: str, **fields: Any) -> UUID:
         """A mail that leaves through the provider of that kind."""
-        given = {"tenant": tenant, "sender": PEOPLE[tenant]["sender"], "text": BODIES[tenant], "kind": f"via-{kind}"}
+        given = {
+            "tenant": tenant,
+            "sender": PEOPLE[tenant]["sender"],
+            "text": BODIES[tenant],
+            "kind": f"via-{kind}",
+        }
         message_id = await enqueue(self.database, PEOPLE[tenant]["recipient"], **given | fields)
         self.mails[message_id] = tenant
         return message_id
@@ -124,7 +143,11 @@ async def world_of(
     certificate = make_ca(tmp_path)
     issued = certificate.issue()
     settings = SETTINGS | {"log_level": "debug"}
-    tls = {"smtp_tls": "127.0.0.1:0", "smtp_certificate": issued.certificate, "smtp_private_key": issued.key}
+    tls = {
+        "smtp_tls": "127.0.0.1:0",
+        "smtp_certificate": issued.certificate,
+        "smtp_private_key": issued.key,
+    }
     facts, login = await access.add_login(database, "default", "printer")
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
@@ -133,8 +156,16 @@ async def world_of(
         twins["mailgun"].api_key = PASSWORD  # type: ignore[attr-defined]
         ids = {kind: await add_twin(database, twin, timeout=1) for kind, twin in twins.items()}
         keys = KeyRing([Secret(str(settings["secret_keys"]))])
-        given = {"host": relay.host, "port": relay.port, "tls": "none", "username": "me", "command_timeout": 1}
-        ids["smtp"] = await providers.add_provider(database, lambda: keys, "smtp", "smtp", given, Secret(PASSWORD))
+        given = {
+            "host": relay.host,
+            "port": relay.port,
+            "tls": "none",
+            "username": "me",
+            "command_timeout": 1,
+        }
+        ids["smtp"] = await providers.add_provider(
+            database, lambda: keys, "smtp", "smtp", given, Secret(PASSWORD)
+        )
         for kind, number in ids.items():
             await database.execute(
                 "INSERT INTO pillarbox.routes (name, place, kinds, providers)"
@@ -156,11 +187,19 @@ async def world_of(
         for kind, twin in twins.items():
             twin.webhook_url = f"{api.nobody.url}/webhooks/{kind}/{ids[kind]}"
         for tenant, receiver in receivers.items():
-            made = await one.client(tenant).post("/webhooks", {"url": f"{receiver.url}?mark={HOOK}-{tenant}"})
+            made = await one.client(tenant).post(
+                "/webhooks", {"url": f"{receiver.url}?mark={HOOK}-{tenant}"}
+            )
             one.hooks[tenant] = made.json["id"]
             one.credentials[f"{tenant}'s hook"] = made.json["secret"].removeprefix("whsec_")
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: one.exceptions.append(repr(context)))
-        await eventually(lambda: database.fetchval("SELECT count(*) = 4 FROM pillarbox.provider_health WHERE check_ok"))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: one.exceptions.append(repr(context))
+        )
+        await eventually(
+            lambda: database.fetchval(
+                "SELECT count(*) = 4 FROM pillarbox.provider_health WHERE check_ok"
+            )
+        )
         monkeypatch.setattr(vitals, "CHECK_INTERVAL", 3600.0)
         yield one
 
@@ -218,13 +257,19 @@ async def feedback_is_odd(one: World) -> None:
         echo = one.echo(kind)
         status = {"code": 550, "message": echo, "description": echo}
         more: dict[str, Any] = {
-            "sendgrid": {"reason": f"550 5.1.1 {echo}", "category": [echo], "subject": BODIES["shop"]},
+            "sendgrid": {
+                "reason": f"550 5.1.1 {echo}",
+                "category": [echo],
+                "subject": BODIES["shop"],
+            },
             "ses": {"bounceSubType": echo, "feedbackId": echo},
             "mailgun": {"reason": echo, "delivery-status": status},
         }[kind]
         for tenant in TENANTS:
             message_id = await one.send(tenant, kind)
-            await twin.wait_for(lambda twin=twin, wanted=str(message_id): twin.mails[-1].message_uuid == wanted)
+            await twin.wait_for(
+                lambda twin=twin, wanted=str(message_id): twin.mails[-1].message_uuid == wanted
+            )
             mail = twin.mails[-1]
             assert await twin.feed(mail, "bounced", forged=True, **more) == 403
             assert await twin.feed(mail, "bounced", **more) == 200
@@ -234,24 +279,42 @@ async def feedback_is_odd(one: World) -> None:
 
 
 async def refused(
-    one: World, client: Client, *statuses: int, method: str = "POST", path: str = "/messages", **more: Any
+    one: World,
+    client: Client,
+    *statuses: int,
+    method: str = "POST",
+    path: str = "/messages",
+    **more: Any,
 ) -> None:
     """A request that gets no better answer; which is kept."""
     answer = await client(method, path, **more)
     assert answer.status in statuses, answer.content
-    one.answers[f"{len(one.answers)} {method} {path}"] = f"{answer.headers} {answer.content.decode()}"
+    one.answers[f"{len(one.answers)} {method} {path}"] = (
+        f"{answer.headers} {answer.content.decode()}"
+    )
 
 
 async def doors_get_rubbish(one: World) -> None:
     """Bad mails, bad keys, bad logins: by HTTP and by SMTP."""
     for tenant in TENANTS:
         client, people = one.client(tenant), PEOPLE[tenant]
-        bad = {"from": people["sender"], "to": [f"<{people['recipient']}"], "subject": client.key, "text": 7}
+        bad = {
+            "from": people["sender"],
+            "to": [f"<{people['recipient']}"],
+            "subject": client.key,
+            "text": 7,
+        }
         await refused(one, client, 422, body=bad | {"nothing": client.key})
         await refused(one, client, 422, body=[client.key, people])
         await refused(one, client, 422, body=bad | {"to": [client.key]})
         await refused(one, client, 404, 422, path=f"/messages/{client.key}/resend", body={})
-        await refused(one, one.api.nobody.using(GUESS), 401, method="GET", path=f"/messages?recipient={client.key}")
+        await refused(
+            one,
+            one.api.nobody.using(GUESS),
+            401,
+            method="GET",
+            path=f"/messages?recipient={client.key}",
+        )
         await refused(one, client, 401, headers={"Authorization": f"Basic {client.key}"})
     context = one.certificate.client_context()
     username, password = one.login
@@ -259,14 +322,19 @@ async def doors_get_rubbish(one: World) -> None:
         async with connected(one.smtps, tls=context) as client:
             plain = base64.b64encode(f"\0{username}\0{word}".encode())
             assert (await client.say(b"AUTH PLAIN " + plain + b"\r\n")).startswith(code)
-            for line in (f"MAIL FROM:<{PEOPLE['shop']['sender']} {word}", f"RCPT TO:{PEOPLE['shop']['recipient']}"):
+            for line in (
+                f"MAIL FROM:<{PEOPLE['shop']['sender']} {word}",
+                f"RCPT TO:{PEOPLE['shop']['recipient']}",
+            ):
                 assert (await client.say(line.encode() + b"\r\n"))[0] == "5"
 
 
 async def store_fails(one: World) -> None:
     """PostgreSQL refuses rows, and shows them in its errors; connections are cut."""
     for table, rule in (("contents", "text NOT LIKE '%broken%'"), ("suppressions", "note IS NULL")):
-        await one.database.execute(f"ALTER TABLE pillarbox.{table} ADD CONSTRAINT odd CHECK ({rule}) NOT VALID")
+        await one.database.execute(
+            f"ALTER TABLE pillarbox.{table} ADD CONSTRAINT odd CHECK ({rule}) NOT VALID"
+        )
     for tenant in TENANTS:
         people, client = PEOPLE[tenant], one.client(tenant)
         mail = {
@@ -291,7 +359,9 @@ async def customers_fail(one: World) -> None:
         receiver.dials = ReceiverDials(status=500, body=said, times=3)
         before = len(receiver.calls)
         await one.send(tenant, "smtp")
-        await receiver.wait_for(lambda receiver=receiver, before=before: len(receiver.calls) > before)
+        await receiver.wait_for(
+            lambda receiver=receiver, before=before: len(receiver.calls) > before
+        )
 
 
 async def secrets_are_sent(one: World) -> None:
@@ -301,7 +371,11 @@ async def secrets_are_sent(one: World) -> None:
         twin.dials = Dials(status=400, body=one.says(kind), times=1)
         for _ in range(2):
             message_id = await one.send(
-                "shop", kind, text=f"Ihr Code: {CODE}", subject=f"Code {CODE}", **{"class": "lifecycle"}
+                "shop",
+                kind,
+                text=f"Ihr Code: {CODE}",
+                subject=f"Code {CODE}",
+                **{"class": "lifecycle"},
             )
             await one.tried(message_id)
 
@@ -309,7 +383,11 @@ async def secrets_are_sent(one: World) -> None:
 async def another_process(one: World, database_url: str) -> str:
     """A worker as a process of its own meets the same; what it printed."""
     await one.worker.aclose()
-    environment = {f"PILLARBOX_{name.upper()}": str(value) for name, value in SETTINGS.items() if name != "smtp"}
+    environment = {
+        f"PILLARBOX_{name.upper()}": str(value)
+        for name, value in SETTINGS.items()
+        if name != "smtp"
+    }
     environment |= {
         "PILLARBOX_DATABASE_URL": database_url,
         "PILLARBOX_LOG_LEVEL": "debug",

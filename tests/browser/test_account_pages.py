@@ -14,7 +14,9 @@ ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 PHONE = {"width": 375, "height": 667}
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(1)</script>"
 
-pytestmark = pytest.mark.skipif(not CHROMIUM.exists(), reason=f"Chromium is not installed ({CHROMIUM})")
+pytestmark = pytest.mark.skipif(
+    not CHROMIUM.exists(), reason=f"Chromium is not installed ({CHROMIUM})"
+)
 
 
 @pytest.fixture
@@ -37,7 +39,9 @@ async def phone(browser: Browser) -> AsyncIterator[BrowserContext]:
     context = await browser.new_context(java_script_enabled=False, viewport=PHONE, locale="en-GB")  # type: ignore[arg-type]
     complaints: list[str] = []
     context.on("console", lambda message: complaints.append(message.text))
-    context.on("requestfailed", lambda request: complaints.append(f"{request.url}: {request.failure}"))
+    context.on(
+        "requestfailed", lambda request: complaints.append(f"{request.url}: {request.failure}")
+    )
     yield context
     await context.close()
     assert [one for one in complaints if "422" not in one] == []
@@ -59,7 +63,9 @@ async def test_activating(phone: BrowserContext, town: Town) -> None:
     assert await page.title() == "Activate your account · Hub"
     await page.get_by_role("button", name="Activate account").click()
     assert await heading(page) == "Your account is active"
-    assert page.url == f"{town.url}/activate", "the link is not in the history of the page that follows"
+    assert page.url == f"{town.url}/activate", (
+        "the link is not in the history of the page that follows"
+    )
     assert await town.status(link.account) == "active"
     await page.goto(f"{town.url}{link.address}")
     assert await heading(page) == "This link was used before"
@@ -100,7 +106,9 @@ async def test_the_code_by_keyboard_alone(phone: BrowserContext, town: Town) -> 
     assert await heading(page) == "Thank you, it is you"
 
 
-async def test_opening_a_link_again_and_again_uses_nothing(phone: BrowserContext, town: Town) -> None:
+async def test_opening_a_link_again_and_again_uses_nothing(
+    phone: BrowserContext, town: Town
+) -> None:
     """Previews and prefetching browsers open links; some with scripts, some without."""
     link = await town.link(await town.account())
     page = await opened(phone, town, link)
@@ -121,7 +129,9 @@ async def test_it_looks_right(browser: Browser, town: Town, scheme: str) -> None
     page.on("console", lambda message: refused.append(message.text))
     await page.goto(f"{town.url}{link.address}")
     button = page.get_by_role("button")
-    assert await button.evaluate("one => getComputedStyle(one).backgroundColor") == "rgb(191, 68, 8)"
+    assert (
+        await button.evaluate("one => getComputedStyle(one).backgroundColor") == "rgb(191, 68, 8)"
+    )
     box = await button.bounding_box()
     assert box is not None
     assert box["height"] >= 48

@@ -12,8 +12,12 @@ from playwright.sync_api import Page, Route, sync_playwright
 from pillarbox.lifecycle.checking import sample_of
 from pillarbox.lifecycle.rendering import Templates
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed (Debian: apt install chromium)")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no Chromium is installed (Debian: apt install chromium)"
+)
 
 PHONE = 375
 # A finger hits what is as high as this (Apple's guidelines; WCAG 2.2 asks for 24).
@@ -31,7 +35,8 @@ LONG: dict[str, Any] = {
     "organisation": "Donaudampfschifffahrtsgesellschaft" * 3,
 }
 
-# Text whose colour stands out too little from what is behind it (WCAG 2.2 AA); dots between links are no text.
+# Text whose colour stands out too little from what is behind it (WCAG 2.2 AA); dots between links
+# are no text.
 TOO_PALE = """() => {
   const channels = (colour) => colour.match(/[\\d.]+/g).map(Number);
   const light = (colour) => channels(colour).slice(0, 3)
@@ -82,7 +87,8 @@ def page(requests: Requests) -> Iterator[Page]:
     """One page of one browser, as wide as a phone."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+            executable_path=CHROMIUM,
+            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
         )
         page = browser.new_page(viewport={"width": PHONE, "height": 700})
         page.route("**/*", requests.refuse)
@@ -114,7 +120,9 @@ def test_the_tests_would_notice(page: Page, requests: Requests) -> None:
 
 
 @each_mail
-def test_it_fits_a_phone_and_loads_nothing(page: Page, requests: Requests, name: str, locale: str) -> None:
+def test_it_fits_a_phone_and_loads_nothing(
+    page: Page, requests: Requests, name: str, locale: str
+) -> None:
     requests.urls.clear()
     show(page, name, locale)
     assert width(page) == PHONE
@@ -143,7 +151,9 @@ def test_its_code_stands_out(page: Page, name: str, locale: str) -> None:
     codes = page.locator("td.code")
     assert codes.all_inner_texts() == ([sample["code"]] if sample["code"] else [])
     for one in codes.all():
-        size, family = one.evaluate("e => [parseFloat(getComputedStyle(e).fontSize), getComputedStyle(e).fontFamily]")
+        size, family = one.evaluate(
+            "e => [parseFloat(getComputedStyle(e).fontSize), getComputedStyle(e).fontFamily]"
+        )
         assert size >= 28
         assert family.endswith("monospace")
 

@@ -20,7 +20,11 @@ ADA, BOB = "ada@mail.example", "Bob@Mail.example"
 
 
 async def leave(
-    app: App, message_id: UUID, provider_id: int | None, state: str = "sent", verdict: str = "accepted"
+    app: App,
+    message_id: UUID,
+    provider_id: int | None,
+    state: str = "sent",
+    verdict: str = "accepted",
 ) -> None:
     """Put a message in the state in which an attempt through a provider left it."""
     await app.database.execute(
@@ -47,28 +51,38 @@ class World:
     twin: Twin
     provider_id: int
 
-    async def sent(self, *recipients: str, state: str = "sent", verdict: str = "accepted") -> TwinMail:
+    async def sent(
+        self, *recipients: str, state: str = "sent", verdict: str = "accepted"
+    ) -> TwinMail:
         """A mail that left through the provider."""
         message_id = await enqueue(self.app.database, *(recipients or (ADA,)))
         await leave(self.app, message_id, self.provider_id, state, verdict)
         return twin_mail(message_id, *(recipients or (ADA,)))
 
-    async def take(self, signed: tuple[dict[str, str], bytes], provider_id: int | None = None) -> int:
-        return await self.app.reception.take(self.twin.kind, provider_id or self.provider_id, posted(*signed))
+    async def take(
+        self, signed: tuple[dict[str, str], bytes], provider_id: int | None = None
+    ) -> int:
+        return await self.app.reception.take(
+            self.twin.kind, provider_id or self.provider_id, posted(*signed)
+        )
 
-    async def tell(self, mail: TwinMail, kind: Any, recipient: str | None = None, **more: Any) -> int:
+    async def tell(
+        self, mail: TwinMail, kind: Any, recipient: str | None = None, **more: Any
+    ) -> int:
         return await self.take(self.twin.event(mail, kind, recipient or mail.recipients[0], **more))
 
     async def states(self, mail: TwinMail) -> list[str]:
         rows = await self.app.database.fetch(
-            "SELECT state FROM pillarbox.deliveries WHERE message_id = $1 ORDER BY n", UUID(mail.message_uuid)
+            "SELECT state FROM pillarbox.deliveries WHERE message_id = $1 ORDER BY n",
+            UUID(mail.message_uuid),
         )
         return [row["state"] for row in rows]
 
     async def kinds(self, mail: TwinMail) -> list[str]:
         """The events of a message, in the order in which they were heard."""
         rows = await self.app.database.fetch(
-            "SELECT kind FROM pillarbox.events WHERE message_id = $1 ORDER BY id", UUID(mail.message_uuid)
+            "SELECT kind FROM pillarbox.events WHERE message_id = $1 ORDER BY id",
+            UUID(mail.message_uuid),
         )
         return [row["kind"] for row in rows]
 
@@ -78,7 +92,9 @@ class World:
         return [
             [
                 row["row"]
-                for row in await self.app.database.fetch(f"SELECT t::text AS row FROM pillarbox.{one} t ORDER BY 1")
+                for row in await self.app.database.fetch(
+                    f"SELECT t::text AS row FROM pillarbox.{one} t ORDER BY 1"
+                )
             ]
             for one in tables
         ]

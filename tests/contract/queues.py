@@ -33,15 +33,28 @@ def begin(queue: Queue, claims: Iterable[Claimed]) -> None:
 
 async def settle(queue: Queue, claims: Sequence[Claimed], **changes: Any) -> None:
     """Settle all deliveries alike; accepted unless told."""
-    usual = {"state": State.SENT, "outcome": accepted(250), "ended": asyncio.get_running_loop().time()}
-    settlements = [Settlement(c.message.id, n, c.claim, **(usual | changes)) for c in claims for n in c.ns]
+    usual = {
+        "state": State.SENT,
+        "outcome": accepted(250),
+        "ended": asyncio.get_running_loop().time(),
+    }
+    settlements = [
+        Settlement(c.message.id, n, c.claim, **(usual | changes)) for c in claims for n in c.ns
+    ]
     assert len(await queue.settle(Account(settlements))) == len(settlements)
     end(queue, claims)
 
 
 async def defer(queue: Queue, claims: Sequence[Claimed], seconds: float = 3600) -> None:
     later = deferred(Reason.GREYLISTED, 451)
-    await settle(queue, claims, state=State.QUEUED, outcome=later, reason=Reason.GREYLISTED, delay=float(seconds))
+    await settle(
+        queue,
+        claims,
+        state=State.QUEUED,
+        outcome=later,
+        reason=Reason.GREYLISTED,
+        delay=float(seconds),
+    )
 
 
 async def give_back(queue: Queue, claims: Sequence[Claimed]) -> None:
@@ -68,15 +81,21 @@ async def send(queue: Queue, limit: int = 100, **arguments: Any) -> list[UUID]:
 async def add_tenant(database: Database, name: str, order: str = "fifo", **settings: Any) -> None:
     columns = {"name": name, "order_mode": order} | settings
     places = ", ".join(f"${place}" for place in range(1, len(columns) + 1))
-    await database.execute(f"INSERT INTO pillarbox.tenants ({', '.join(columns)}) VALUES ({places})", *columns.values())
+    await database.execute(
+        f"INSERT INTO pillarbox.tenants ({', '.join(columns)}) VALUES ({places})", *columns.values()
+    )
 
 
 async def set_tenant(database: Database, name: str = "default", **settings: Any) -> None:
     changes = ", ".join(f"{column} = ${place}" for place, column in enumerate(settings, 2))
-    await database.execute(f"UPDATE pillarbox.tenants SET {changes} WHERE name = $1", name, *settings.values())
+    await database.execute(
+        f"UPDATE pillarbox.tenants SET {changes} WHERE name = $1", name, *settings.values()
+    )
 
 
-async def fill(database: Database, count: int, tenant: str = "default", priority: str = "normal") -> list[UUID]:
+async def fill(
+    database: Database, count: int, tenant: str = "default", priority: str = "normal"
+) -> list[UUID]:
     """Accept many mails in one go; returns them in the order of acceptance."""
     rows = await database.fetch(
         """SELECT pillarbox.enqueue(sender => $1, "to" => ARRAY['r@x.example'], subject => 'x', text => 'x',
@@ -88,4 +107,6 @@ async def fill(database: Database, count: int, tenant: str = "default", priority
 
 async def make_due(database: Database) -> None:
     """Let the time of everything that was deferred come."""
-    await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = now() WHERE state = 'queued'")
+    await database.execute(
+        "UPDATE pillarbox.deliveries SET next_attempt_at = now() WHERE state = 'queued'"
+    )

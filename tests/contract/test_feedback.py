@@ -58,9 +58,12 @@ async def test_a_bounce_for_now_is_no_reason_to_suppress(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "reason"), [("bounced", "hard_bounce"), ("complained", "complaint"), ("unsubscribed", "unsubscribed")]
+    ("told", "reason"),
+    [("bounced", "hard_bounce"), ("complained", "complaint"), ("unsubscribed", "unsubscribed")],
 )
-async def test_addresses_that_want_no_mail_are_suppressed(world: World, told: str, reason: str) -> None:
+async def test_addresses_that_want_no_mail_are_suppressed(
+    world: World, told: str, reason: str
+) -> None:
     mail = await world.sent(BOB)
     await world.tell(mail, told)
     [row] = await world.app.database.fetch("SELECT * FROM pillarbox.suppressions")
@@ -71,7 +74,9 @@ async def test_addresses_that_want_no_mail_are_suppressed(world: World, told: st
 async def test_a_bounce_says_why(world: World) -> None:
     mail = await world.sent()
     await world.tell(mail, "bounced")
-    [row] = await world.app.database.fetch("SELECT d.reason, e.data FROM pillarbox.deliveries d, pillarbox.events e")
+    [row] = await world.app.database.fetch(
+        "SELECT d.reason, e.data FROM pillarbox.deliveries d, pillarbox.events e"
+    )
     data = json.loads(row["data"])
     assert row["reason"] == data["reason"] == "invalid_recipient"
     assert (data["provider"], data["hard"]) == (world.twin.kind, True)
@@ -107,14 +112,19 @@ async def test_what_is_kept_names_nobody(world: World) -> None:
 # --- who says it
 
 
-async def refused(world: World, signed: tuple[dict[str, str], bytes], reason: str | None = None) -> None:
+async def refused(
+    world: World, signed: tuple[dict[str, str], bytes], reason: str | None = None
+) -> None:
     """It is refused and changes nothing."""
     before = await world.everything()
     with pytest.raises(Forged) as raised:
         await world.take(signed)
     assert await world.everything() == before
     assert reason is None or raised.value.reason == reason
-    assert world.metric("feedback_refused_total", provider=world.twin.kind, reason=raised.value.reason) == 1
+    assert (
+        world.metric("feedback_refused_total", provider=world.twin.kind, reason=raised.value.reason)
+        == 1
+    )
 
 
 async def test_a_forged_request_changes_nothing(world: World) -> None:
@@ -150,7 +160,9 @@ async def test_a_token_is_good_for_one_body(database_url: str) -> None:
         event = json.loads(body)
         event["event-data"] |= {"event": "complained", "id": "another"}
         await refused(world, (headers, json.dumps(event).encode()), "replayed")
-        assert await world.take((headers, body)) == 1  # the very same is welcome, and changes nothing
+        assert (
+            await world.take((headers, body)) == 1
+        )  # the very same is welcome, and changes nothing
         assert await world.kinds(mail) == ["delivered"]
 
 
@@ -206,7 +218,9 @@ async def test_what_is_told_twice_counts_once(world: World) -> None:
 
 
 @pytest.mark.req("REQ-QUEUE-U002")
-@pytest.mark.parametrize("order", list(itertools.permutations(["delivered", "bounced", "complained"])))
+@pytest.mark.parametrize(
+    "order", list(itertools.permutations(["delivered", "bounced", "complained"]))
+)
 async def test_the_order_of_arrival_does_not_matter(world: World, order: tuple[str, ...]) -> None:
     mail = await world.sent()
     for kind in order:
@@ -266,7 +280,9 @@ async def test_half_a_letter_in_a_link_does_not_hold_up_the_rest(database_url: s
     async with world_of("sendgrid", database_url) as world:
         mail = await world.sent()
         [event] = world.twin.describe(mail, "clicked", mail.recipients[0], {})
-        signed = world.twin.sign([event | {"url": "http://\ud800.example/", "why": "\ud800 is half a letter"}])
+        signed = world.twin.sign(
+            [event | {"url": "http://\ud800.example/", "why": "\ud800 is half a letter"}]
+        )
         assert await world.take(signed) == 1  # type: ignore[arg-type]
         assert await world.kinds(mail) == ["clicked"]
 
@@ -286,7 +302,8 @@ async def test_very_many_events_in_one_request(database_url: str) -> None:
 
 @pytest.mark.parametrize("state", ["queued", "held", "failed"])
 @pytest.mark.parametrize(
-    ("told", "then"), [("delivered", "delivered"), ("bounced", "bounced"), ("deferred", "sent"), ("opened", "sent")]
+    ("told", "then"),
+    [("delivered", "delivered"), ("bounced", "bounced"), ("deferred", "sent"), ("opened", "sent")],
 )
 async def test_feedback_settles_an_unknown_and_cancels_its_resend(
     world: World, state: str, told: str, then: str
@@ -340,7 +357,9 @@ async def sns(database_url: str) -> AsyncIterator[tuple[World, SesTwin]]:
 
 
 @pytest.mark.parametrize("version", ["1", "2"])
-async def test_both_versions_of_signatures_are_known(sns: tuple[World, SesTwin], version: str) -> None:
+async def test_both_versions_of_signatures_are_known(
+    sns: tuple[World, SesTwin], version: str
+) -> None:
     world, twin = sns
     twin.signature_version = version
     mail = await world.sent()
@@ -362,7 +381,11 @@ async def test_no_other_topic_is_confirmed_or_believed(sns: tuple[World, SesTwin
     world, twin = sns
     other = twin.topic + "-of-others"
     await refused(world, twin.confirmation(topic=other), "topic")
-    await refused_again(world, twin.sign(twin.describe(await world.sent(), "bounced", None, {}), topic=other), "topic")
+    await refused_again(
+        world,
+        twin.sign(twin.describe(await world.sent(), "bounced", None, {}), topic=other),
+        "topic",
+    )
     assert twin.confirmed == []
 
 
@@ -427,7 +450,9 @@ async def test_strangers_do_not_make_us_fetch_for_ever(sns: tuple[World, SesTwin
     assert twin.requests == requests + 10
 
 
-async def test_strangers_do_not_make_us_forget_a_good_certificate(sns: tuple[World, SesTwin]) -> None:
+async def test_strangers_do_not_make_us_forget_a_good_certificate(
+    sns: tuple[World, SesTwin],
+) -> None:
     _, twin = sns
     certificates = Certificates(twin.url)
     try:
@@ -436,11 +461,15 @@ async def test_strangers_do_not_make_us_forget_a_good_certificate(sns: tuple[Wor
         await certificates.key_of(good, now)
         for number in range(40):  # over some minutes, as many as are fetched at all
             with pytest.raises(Forged):
-                await certificates.key_of(good | {"SigningCertURL": f"{twin.url}/{number}.pem"}, now + number * 6)
+                await certificates.key_of(
+                    good | {"SigningCertURL": f"{twin.url}/{number}.pem"}, now + number * 6
+                )
         requests = twin.requests
         assert await certificates.key_of(good, now + 240)
         assert twin.requests == requests
-        assert await certificates.key_of(good, now + 86401), "though others used up what may be fetched in a minute"
+        assert await certificates.key_of(good, now + 86401), (
+            "though others used up what may be fetched in a minute"
+        )
     finally:
         await certificates.close()
 
@@ -449,16 +478,22 @@ async def test_nobody_speaks_of_anothers_mail_by_its_message_id(sns: tuple[World
     """Senders choose the Message-ID of finished mails: one who repeats another's must not make that one bounce."""
     world, twin = sns
     mail = await world.sent()
-    await world.app.database.execute("UPDATE pillarbox.attempts SET provider_message_id = $1", mail.id)
+    await world.app.database.execute(
+        "UPDATE pillarbox.attempts SET provider_message_id = $1", mail.id
+    )
     for theirs, state in (("0102-of-another-mail", "sent"), (mail.id, "bounced")):
         events = twin.describe(mail, "bounced", "nobody@mail.example", {"identity": True})
-        events[0]["mail"]["headers"] = [{"name": "Message-ID", "value": f"<{mail.message_uuid}@shop.example>"}]
+        events[0]["mail"]["headers"] = [
+            {"name": "Message-ID", "value": f"<{mail.message_uuid}@shop.example>"}
+        ]
         events[0]["mail"]["messageId"] = theirs
         await world.take(twin.sign(events))
         assert await world.states(mail) == [state]
 
 
-async def test_notifications_of_an_identity_are_found_by_the_message_id(sns: tuple[World, SesTwin]) -> None:
+async def test_notifications_of_an_identity_are_found_by_the_message_id(
+    sns: tuple[World, SesTwin],
+) -> None:
     world, twin = sns
     mail = await world.sent()
     events = twin.describe(mail, "bounced", ADA, {"identity": True})

@@ -66,7 +66,9 @@ async def test_a_claim_carries_the_whole_message(new_queue: NewQueue, database: 
 
 @pytest.mark.req("REQ-QUEUE-U001")
 @pytest.mark.req("REQ-QUEUE-N004")
-async def test_first_attempts_come_in_the_order_of_acceptance(new_queue: NewQueue, database: Database) -> None:
+async def test_first_attempts_come_in_the_order_of_acceptance(
+    new_queue: NewQueue, database: Database
+) -> None:
     ids = [await enqueue(database) for _ in range(20)]
     queue = await new_queue()
     claimed = [one.message.id for _ in range(4) for one in await take(queue, 5)]
@@ -75,12 +77,17 @@ async def test_first_attempts_come_in_the_order_of_acceptance(new_queue: NewQueu
 
 @pytest.mark.req("REQ-QUEUE-O001")
 async def test_urgent_goes_first_and_bulk_last(new_queue: NewQueue, database: Database) -> None:
-    ids = {priority: await enqueue(database, priority=priority) for priority in ("bulk", "normal", "urgent")}
+    ids = {
+        priority: await enqueue(database, priority=priority)
+        for priority in ("bulk", "normal", "urgent")
+    }
     claimed = [one.message.id for one in await take(await new_queue())]
     assert claimed == [ids["urgent"], ids["normal"], ids["bulk"]]
 
 
-async def test_claims_are_bounded_by_count_and_bytes(new_queue: NewQueue, database: Database) -> None:
+async def test_claims_are_bounded_by_count_and_bytes(
+    new_queue: NewQueue, database: Database
+) -> None:
     for _ in range(5):
         await enqueue(database, text="x" * 10_000)
     queue = await new_queue()
@@ -116,7 +123,9 @@ async def test_settling_twice_changes_nothing(new_queue: NewQueue, database: Dat
     assert len(await attempts(database, message_id)) == 1
 
 
-async def test_a_deferred_delivery_waits_and_comes_back(new_queue: NewQueue, database: Database) -> None:
+async def test_a_deferred_delivery_waits_and_comes_back(
+    new_queue: NewQueue, database: Database
+) -> None:
     queue = await new_queue()
     message_id = await enqueue(database)
     [claimed] = await take(queue)
@@ -138,7 +147,9 @@ async def test_a_deferred_delivery_waits_and_comes_back(new_queue: NewQueue, dat
     assert again.claim != claimed.claim
 
 
-async def test_with_nothing_deferred_nothing_is_due(new_queue: NewQueue, database: Database) -> None:
+async def test_with_nothing_deferred_nothing_is_due(
+    new_queue: NewQueue, database: Database
+) -> None:
     queue = await new_queue()
     assert queue.next_due() is None
     await enqueue(database)
@@ -157,10 +168,14 @@ async def test_outcomes_are_per_recipient(new_queue: NewQueue, database: Databas
     assert list(again.recipients) == ["b@x.example"]
 
 
-async def test_a_backlog_of_deferred_mails_does_not_starve_new_ones(new_queue: NewQueue, database: Database) -> None:
+async def test_a_backlog_of_deferred_mails_does_not_starve_new_ones(
+    new_queue: NewQueue, database: Database
+) -> None:
     for _ in range(20):
         await enqueue(database)
-    await database.execute("UPDATE pillarbox.deliveries SET attempts = 1, next_attempt_at = now() - interval '1 hour'")
+    await database.execute(
+        "UPDATE pillarbox.deliveries SET attempts = 1, next_attempt_at = now() - interval '1 hour'"
+    )
     fresh = {await enqueue(database) for _ in range(20)}
     claimed = {one.message.id for one in await take(await new_queue(), 10)}
     assert len(claimed) == 10
@@ -168,7 +183,9 @@ async def test_a_backlog_of_deferred_mails_does_not_starve_new_ones(new_queue: N
 
 
 @pytest.mark.req("REQ-QUEUE-N005")
-async def test_the_reaper_takes_back_what_a_dead_worker_held(new_queue: NewQueue, database: Database) -> None:
+async def test_the_reaper_takes_back_what_a_dead_worker_held(
+    new_queue: NewQueue, database: Database
+) -> None:
     await any_order(database)
     dead, alive = await new_queue(0.0), await new_queue()
     kept = await enqueue(database)
@@ -185,12 +202,19 @@ async def test_the_reaper_takes_back_what_a_dead_worker_held(new_queue: NewQueue
     assert (row["state"], row["attempts"], row["reason"]) == ("queued", 1, "lost")
     [attempt] = await attempts(database, message_id)
     assert (attempt["verdict"], attempt["claim"]) == ("unknown", lost.claim)
-    assert await database.fetchval("SELECT kind FROM pillarbox.events WHERE message_id = $1", message_id) == "unknown"
+    assert (
+        await database.fetchval(
+            "SELECT kind FROM pillarbox.events WHERE message_id = $1", message_id
+        )
+        == "unknown"
+    )
     assert await dead.heartbeat(60) is False
     assert await dead.settle(Account(settle_all(lost))) == set()
 
 
-async def test_reaping_concurrently_counts_each_claim_once(new_queue: NewQueue, database: Database) -> None:
+async def test_reaping_concurrently_counts_each_claim_once(
+    new_queue: NewQueue, database: Database
+) -> None:
     for _ in range(30):
         await enqueue(database)
     dead = await new_queue()
@@ -198,11 +222,18 @@ async def test_reaping_concurrently_counts_each_claim_once(new_queue: NewQueue, 
     await dead.heartbeat(0.0)
     reapers = [await new_queue() for _ in range(4)]
     assert sum(await asyncio.gather(*(reaper.reap(1000, 0.0) for reaper in reapers))) == 30
-    assert await database.fetchval("SELECT count(*) FROM pillarbox.attempts WHERE verdict = 'unknown'") == 30
+    assert (
+        await database.fetchval("SELECT count(*) FROM pillarbox.attempts WHERE verdict = 'unknown'")
+        == 30
+    )
 
 
-async def test_a_class_can_hold_unknowns_for_a_person(new_queue: NewQueue, database: Database) -> None:
-    await database.execute("INSERT INTO pillarbox.classes (name, unknown) VALUES ('payment', 'hold')")
+async def test_a_class_can_hold_unknowns_for_a_person(
+    new_queue: NewQueue, database: Database
+) -> None:
+    await database.execute(
+        "INSERT INTO pillarbox.classes (name, unknown) VALUES ('payment', 'hold')"
+    )
     message_id = await enqueue(database, **{"class": "payment"})
     dead, alive = await new_queue(), await new_queue()
     await take(dead)
@@ -228,7 +259,9 @@ async def test_expired_mails_are_marked(new_queue: NewQueue, database: Database)
     assert claimed.expired
 
 
-async def test_claims_whose_answer_was_lost_are_given_back(new_queue: NewQueue, database: Database) -> None:
+async def test_claims_whose_answer_was_lost_are_given_back(
+    new_queue: NewQueue, database: Database
+) -> None:
     await any_order(database)
     queue, other = await new_queue(), await new_queue()
     known, stray, theirs = [await enqueue(database) for _ in range(3)]

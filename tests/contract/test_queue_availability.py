@@ -26,13 +26,16 @@ async def touched(database: Database, ago: float, since: float = 3600) -> None:
     )  # fmt: skip
 
 
-async def holding(new_queue: NewQueue, database: Database, lease: float = LEASE) -> tuple[Queue, Claimed, UUID]:
+async def holding(
+    new_queue: NewQueue, database: Database, lease: float = LEASE
+) -> tuple[Queue, Claimed, UUID]:
     """A worker that holds a claim, and whose lease ran out a moment ago."""
     queue = await new_queue(lease)
     message_id = await enqueue(database)
     [claimed] = await take(queue)
     await database.execute(
-        "UPDATE pillarbox.workers SET lease_until = now() - interval '1 second' WHERE id = $1", queue.worker
+        "UPDATE pillarbox.workers SET lease_until = now() - interval '1 second' WHERE id = $1",
+        queue.worker,
     )
     return queue, claimed, message_id
 
@@ -50,7 +53,9 @@ async def test_a_worker_that_had_no_chance_to_renew_its_lease_keeps_its_claims(
     assert await states(database, message_id) == ["sent"]
 
 
-async def test_a_dead_worker_is_reaped_while_the_database_is_available(new_queue: NewQueue, database: Database) -> None:
+async def test_a_dead_worker_is_reaped_while_the_database_is_available(
+    new_queue: NewQueue, database: Database
+) -> None:
     _, _, message_id = await holding(new_queue, database)
     reaper = await new_queue()
     await touched(database, ago=LEASE / 4)
@@ -58,7 +63,9 @@ async def test_a_dead_worker_is_reaped_while_the_database_is_available(new_queue
     assert await states(database, message_id) == ["queued"]
 
 
-async def test_after_a_gap_a_dead_worker_is_reaped_a_lease_later(new_queue: NewQueue, database: Database) -> None:
+async def test_after_a_gap_a_dead_worker_is_reaped_a_lease_later(
+    new_queue: NewQueue, database: Database
+) -> None:
     await holding(new_queue, database)
     reaper = await new_queue()
     await touched(database, ago=LEASE)
@@ -69,7 +76,9 @@ async def test_after_a_gap_a_dead_worker_is_reaped_a_lease_later(new_queue: NewQ
     assert await reaper.reap(100, LEASE) == 1
 
 
-async def test_a_gap_is_judged_by_the_shortest_lease(new_queue: NewQueue, database: Database) -> None:
+async def test_a_gap_is_judged_by_the_shortest_lease(
+    new_queue: NewQueue, database: Database
+) -> None:
     """Processes have leases of different lengths: the gap is short for this reaper, and long for that worker."""
     await holding(new_queue, database, 6.0)
     reaper = await new_queue()
@@ -77,7 +86,9 @@ async def test_a_gap_is_judged_by_the_shortest_lease(new_queue: NewQueue, databa
     assert await reaper.reap(100, LEASE) == 0
 
 
-async def test_a_worker_has_the_time_of_its_own_lease(new_queue: NewQueue, database: Database) -> None:
+async def test_a_worker_has_the_time_of_its_own_lease(
+    new_queue: NewQueue, database: Database
+) -> None:
     await holding(new_queue, database, LEASE)
     reaper = await new_queue(6.0)
     await touched(database, ago=0, since=10)
@@ -106,12 +117,16 @@ async def test_a_worker_of_the_version_before_has_the_lease_of_the_reaper(
     ],
     ids=["missing", "clock set back"],
 )
-async def test_what_is_known_of_the_database_begins_again(broken: str, new_queue: NewQueue, database: Database) -> None:
+async def test_what_is_known_of_the_database_begins_again(
+    broken: str, new_queue: NewQueue, database: Database
+) -> None:
     await holding(new_queue, database)
     reaper = await new_queue()
     await database.execute(broken)
     assert await reaper.reap(100, LEASE) == 0
-    row = await database.fetchrow("SELECT since, touched_at FROM pillarbox.availability WHERE touched_at <= now()")
+    row = await database.fetchrow(
+        "SELECT since, touched_at FROM pillarbox.availability WHERE touched_at <= now()"
+    )
     assert row is not None
     await touched(database, ago=0)
     assert await reaper.reap(100, LEASE) == 1

@@ -9,7 +9,17 @@ from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
-from tests.contract.queues import NewQueue, add_tenant, defer, fill, ids, make_due, send, set_tenant, take
+from tests.contract.queues import (
+    NewQueue,
+    add_tenant,
+    defer,
+    fill,
+    ids,
+    make_due,
+    send,
+    set_tenant,
+    take,
+)
 from tests.harness import enqueue
 
 from pillarbox.model.fairness import LARGE_QUANTUM
@@ -22,7 +32,9 @@ SECONDS = {"rate_per_second": 1, "rate_per_hour": 3600, "rate_per_day": 86_400}
 
 
 @pytest.mark.req("REQ-QUEUE-O001")
-async def test_urgent_goes_before_normal_before_bulk(new_queue: NewQueue, database: Database) -> None:
+async def test_urgent_goes_before_normal_before_bulk(
+    new_queue: NewQueue, database: Database
+) -> None:
     """Within a tenant and across them, whatever came first."""
     await add_tenant(database, "shop")
     wanted: dict[str, set[UUID]] = defaultdict(set)
@@ -37,8 +49,14 @@ async def test_urgent_goes_before_normal_before_bulk(new_queue: NewQueue, databa
 
 
 @pytest.mark.parametrize("room", [1, 3, 25])
-async def test_bulk_still_moves_under_a_flood_of_urgent(new_queue: NewQueue, database: Database, room: int) -> None:
-    kinds = {one: kind for kind in ("bulk", "normal", "urgent") for one in await fill(database, 150, priority=kind)}
+async def test_bulk_still_moves_under_a_flood_of_urgent(
+    new_queue: NewQueue, database: Database, room: int
+) -> None:
+    kinds = {
+        one: kind
+        for kind in ("bulk", "normal", "urgent")
+        for one in await fill(database, 150, priority=kind)
+    }
     queue, came = await new_queue(), Counter[str]()
     for _ in range(100 // room):
         came.update(kinds[one] for one in await send(queue, room, look=False))
@@ -61,7 +79,9 @@ async def test_a_tenant_with_one_mail_does_not_wait_for_one_with_thousands(
     assert (await send(queue, 25))[:2].count(mail) == 1
 
 
-async def test_many_waiting_tenants_are_served_in_turn(new_queue: NewQueue, database: Database) -> None:
+async def test_many_waiting_tenants_are_served_in_turn(
+    new_queue: NewQueue, database: Database
+) -> None:
     names = [f"tenant{n}" for n in range(30)]
     whose = {}
     for name in names:
@@ -74,7 +94,9 @@ async def test_many_waiting_tenants_are_served_in_turn(new_queue: NewQueue, data
     assert max(came.values()) - min(came[name] for name in names) <= LARGE_QUANTUM
 
 
-async def test_deferred_mails_of_one_tenant_do_not_delay_another(new_queue: NewQueue, database: Database) -> None:
+async def test_deferred_mails_of_one_tenant_do_not_delay_another(
+    new_queue: NewQueue, database: Database
+) -> None:
     await add_tenant(database, "patient")
     await fill(database, 300, "patient")
     queue = await new_queue()
@@ -101,7 +123,9 @@ async def test_a_backlog_of_retries_is_worked_off_beside_a_trickle_of_new_mails(
     assert len(came) == 62
 
 
-async def test_a_survey_of_hundreds_of_lanes_misses_none(new_queue: NewQueue, database: Database) -> None:
+async def test_a_survey_of_hundreds_of_lanes_misses_none(
+    new_queue: NewQueue, database: Database
+) -> None:
     names = [f"tenant{n}" for n in range(100)]
     lanes: dict[UUID, tuple[str, str]] = {}
     for name in names:
@@ -148,7 +172,9 @@ class Virtual:
             self.left.append((claimed + self.slept, len(some)))
 
     def most_in(self, seconds: float) -> int:
-        return max(sum(n for at, n in self.left if begin <= at < begin + seconds) for begin, _ in self.left)
+        return max(
+            sum(n for at, n in self.left if begin <= at < begin + seconds) for begin, _ in self.left
+        )
 
 
 @pytest.mark.parametrize("setting", SECONDS)
@@ -204,7 +230,9 @@ async def test_a_limit_holds_for_its_tenant_alone(new_queue: NewQueue, database:
     assert set(await send(queue, 60)) | set(await send(queue, 60)) == {slow[0], *mails}
 
 
-async def test_without_the_limit_mails_leave_at_once(new_queue: NewQueue, database: Database) -> None:
+async def test_without_the_limit_mails_leave_at_once(
+    new_queue: NewQueue, database: Database
+) -> None:
     await set_tenant(database, rate_per_day=1)
     mails = await fill(database, 10)
     queue = await new_queue()
@@ -224,7 +252,9 @@ async def test_a_raised_limit_helps_at_once(new_queue: NewQueue, database: Datab
     assert await send(queue) == mails[1:11]
 
 
-async def test_what_else_is_changed_does_not_forgive_what_was_used_up(new_queue: NewQueue, database: Database) -> None:
+async def test_what_else_is_changed_does_not_forgive_what_was_used_up(
+    new_queue: NewQueue, database: Database
+) -> None:
     await set_tenant(database, rate_per_day=1)
     await fill(database, 5)
     queue = await new_queue()
@@ -233,9 +263,13 @@ async def test_what_else_is_changed_does_not_forgive_what_was_used_up(new_queue:
     assert await send(queue) == []
 
 
-async def test_under_a_limit_urgent_goes_first_and_bulk_still_moves(new_queue: NewQueue, database: Database) -> None:
+async def test_under_a_limit_urgent_goes_first_and_bulk_still_moves(
+    new_queue: NewQueue, database: Database
+) -> None:
     await set_tenant(database, rate_per_day=1)
-    lanes = {kind: await fill(database, 120, priority=kind) for kind in ("bulk", "normal", "urgent")}
+    lanes = {
+        kind: await fill(database, 120, priority=kind) for kind in ("bulk", "normal", "urgent")
+    }
     kinds = {one: kind for kind, mails in lanes.items() for one in mails}
     came = await _one_by_one(await new_queue(), Virtual(database), 120)
     got = Counter(kinds[one] for one in came)
@@ -243,7 +277,9 @@ async def test_under_a_limit_urgent_goes_first_and_bulk_still_moves(new_queue: N
     assert got["urgent"] >= 60
     assert got["bulk"] > 0
     for kind in got:
-        assert [one for one in came if kinds[one] == kind] == lanes[kind][: got[kind]], "each lane in its order"
+        assert [one for one in came if kinds[one] == kind] == lanes[kind][: got[kind]], (
+            "each lane in its order"
+        )
 
 
 async def _one_by_one(queue: Queue, clock: Virtual, count: int) -> list[UUID]:

@@ -51,7 +51,9 @@ async def test_who_steps_aside_lets_the_next_go_on(new_queue: NewQueue, database
     assert await send(second) == mails[4:]
 
 
-async def test_claims_that_have_not_begun_keep_the_lane(new_queue: NewQueue, database: Database) -> None:
+async def test_claims_that_have_not_begun_keep_the_lane(
+    new_queue: NewQueue, database: Database
+) -> None:
     mails = await fill(database, 4)
     first, second = await new_queue(), await new_queue()
     one, two = await take(first, 2)
@@ -63,7 +65,9 @@ async def test_claims_that_have_not_begun_keep_the_lane(new_queue: NewQueue, dat
     assert await send(second) == mails[2:]
 
 
-async def test_a_lane_that_gave_nothing_is_not_kept(new_queue: NewQueue, database: Database) -> None:
+async def test_a_lane_that_gave_nothing_is_not_kept(
+    new_queue: NewQueue, database: Database
+) -> None:
     first, second = await new_queue(), await new_queue()
     mails = await fill(database, 2)
     assert await send(first, 2) == mails
@@ -81,7 +85,9 @@ async def test_who_retires_leaves_its_lanes(new_queue: NewQueue, database: Datab
     assert await send(second) == mails[2:]
 
 
-async def test_lanes_of_a_dead_worker_move_on_with_its_lease(new_queue: NewQueue, database: Database) -> None:
+async def test_lanes_of_a_dead_worker_move_on_with_its_lease(
+    new_queue: NewQueue, database: Database
+) -> None:
     mails = await fill(database, 4)
     dead, alive = await new_queue(), await new_queue()
     assert await send(dead, 2) == mails[:2]
@@ -91,7 +97,9 @@ async def test_lanes_of_a_dead_worker_move_on_with_its_lease(new_queue: NewQueue
     assert await send(alive) == mails[2:]
 
 
-async def test_what_a_dead_worker_had_claimed_is_taken_back_first(new_queue: NewQueue, database: Database) -> None:
+async def test_what_a_dead_worker_had_claimed_is_taken_back_first(
+    new_queue: NewQueue, database: Database
+) -> None:
     """Nobody knows whether it is dead, or late and about to begin: nothing overtakes what it holds."""
     mails = await fill(database, 4)
     dead, alive = await new_queue(), await new_queue()
@@ -115,7 +123,9 @@ async def test_a_late_worker_keeps_its_place(new_queue: NewQueue, database: Data
     assert await send(late) == mails[2:]
 
 
-async def test_a_late_worker_claims_nothing_from_a_lane_it_lost(new_queue: NewQueue, database: Database) -> None:
+async def test_a_late_worker_claims_nothing_from_a_lane_it_lost(
+    new_queue: NewQueue, database: Database
+) -> None:
     mails = await fill(database, 4)
     late, other = await new_queue(), await new_queue()
     assert await send(late, 1) == mails[:1]
@@ -139,7 +149,9 @@ async def test_lanes_move_to_a_new_worker(new_queue: NewQueue, database: Databas
     assert len(await take(second)) >= 3
 
 
-async def test_a_worker_without_room_leaves_all_lanes_to_the_others(new_queue: NewQueue, database: Database) -> None:
+async def test_a_worker_without_room_leaves_all_lanes_to_the_others(
+    new_queue: NewQueue, database: Database
+) -> None:
     """Also those that it never took: its share of them must not wait until it has room."""
     full, other = await new_queue(), await new_queue()
     [mail] = await fill(database, 1)
@@ -162,7 +174,9 @@ async def test_a_worker_without_room_leaves_all_lanes_to_the_others(new_queue: N
 # -- what was given back
 
 
-async def test_nothing_overtakes_what_is_given_back(new_queue: NewQueue, database: Database) -> None:
+async def test_nothing_overtakes_what_is_given_back(
+    new_queue: NewQueue, database: Database
+) -> None:
     """A mail that could not begin goes back to the queue; those claimed after it must follow it there."""
     mails = await fill(database, 6)
     queue = await new_queue()
@@ -177,7 +191,9 @@ async def test_nothing_overtakes_what_is_given_back(new_queue: NewQueue, databas
     assert await send(queue) == mails[1:]
 
 
-async def test_nor_does_what_was_being_claimed_meanwhile(new_queue: NewQueue, database: Database) -> None:
+async def test_nor_does_what_was_being_claimed_meanwhile(
+    new_queue: NewQueue, database: Database
+) -> None:
     mails = await fill(database, 4)
     queue = await new_queue()
     claims = await take(queue, 2)
@@ -193,7 +209,9 @@ async def test_nor_does_what_was_being_claimed_meanwhile(new_queue: NewQueue, da
     assert await send(queue) == mails
 
 
-async def test_a_lane_is_not_given_away_while_something_comes_back(new_queue: NewQueue, database: Database) -> None:
+async def test_a_lane_is_not_given_away_while_something_comes_back(
+    new_queue: NewQueue, database: Database
+) -> None:
     mails = await fill(database, 3)
     first, second = await new_queue(), await new_queue()
     claims = await take(first, 1)
@@ -212,11 +230,15 @@ async def test_workers_share_a_parallel_lane(new_queue: NewQueue, database: Data
     await set_tenant(database, order_mode="parallel")
     mails = await fill(database, 100)
     queues = [await new_queue() for _ in range(4)]
-    sent = [one for some in await asyncio.gather(*(send(queue, 25) for queue in queues)) for one in some]
+    sent = [
+        one for some in await asyncio.gather(*(send(queue, 25) for queue in queues)) for one in some
+    ]
     assert sorted(sent) == sorted(mails)
 
 
-async def test_the_order_can_be_changed_while_mails_wait(new_queue: NewQueue, database: Database) -> None:
+async def test_the_order_can_be_changed_while_mails_wait(
+    new_queue: NewQueue, database: Database
+) -> None:
     mails = await fill(database, 12)
     first, second = await new_queue(), await new_queue()
     assert await send(first, 2) == mails[:2]
@@ -239,7 +261,9 @@ class Race:
     def __init__(self, seqs: dict[UUID, int], chance: random.Random) -> None:
         self.seqs = seqs
         self.chance = chance
-        self.begun: dict[tuple[int, int], list[int]] = defaultdict(list)  # first attempts, lane by lane
+        self.begun: dict[tuple[int, int], list[int]] = defaultdict(
+            list
+        )  # first attempts, lane by lane
         self.held: set[UUID] = set()
         self.left = len(seqs)
 
@@ -261,7 +285,9 @@ class Race:
                 queue.give_back(claimed)
             elif queue.begin(claimed):
                 if claimed.attempts[0] == 0:
-                    self.begun[claimed.tenant_id, claimed.lane].append(self.seqs[claimed.message.id])
+                    self.begun[claimed.tenant_id, claimed.lane].append(
+                        self.seqs[claimed.message.id]
+                    )
                 begun.append(claimed)
                 continue
             back.append(claimed)
@@ -285,7 +311,9 @@ class Race:
 @pytest.mark.req("REQ-QUEUE-U001")
 @pytest.mark.req("REQ-QUEUE-N004")
 @pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_many_workers_keep_every_lanes_order(new_queue: NewQueue, database: Database, seed: int) -> None:
+async def test_many_workers_keep_every_lanes_order(
+    new_queue: NewQueue, database: Database, seed: int
+) -> None:
     for name in ("a", "b", "c", "d"):
         await add_tenant(database, name)
         for priority in ("urgent", "normal"):
@@ -298,4 +326,7 @@ async def test_many_workers_keep_every_lanes_order(new_queue: NewQueue, database
     assert len(race.begun) == 8
     for lane, seqs in race.begun.items():
         assert seqs == sorted(seqs), lane
-    assert await database.fetchval("SELECT count(*) FROM pillarbox.deliveries WHERE state = 'sent'") == 320
+    assert (
+        await database.fetchval("SELECT count(*) FROM pillarbox.deliveries WHERE state = 'sent'")
+        == 320
+    )

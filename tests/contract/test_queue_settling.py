@@ -28,8 +28,14 @@ STEPS = {
 WRITTEN = ("attempts", "conversations", "events", "webhook_calls")
 
 
-def settlements(claimed: Claimed, ns: Sequence[int] | None = None, **changes: Any) -> list[Settlement]:
-    usual = {"state": State.SENT, "outcome": accepted(250, "2.0.0 ok"), "ended": asyncio.get_running_loop().time()}
+def settlements(
+    claimed: Claimed, ns: Sequence[int] | None = None, **changes: Any
+) -> list[Settlement]:
+    usual = {
+        "state": State.SENT,
+        "outcome": accepted(250, "2.0.0 ok"),
+        "ended": asyncio.get_running_loop().time(),
+    }
     chosen = claimed.ns if ns is None else ns
     return [Settlement(claimed.message.id, n, claimed.claim, **(usual | changes)) for n in chosen]
 
@@ -38,7 +44,9 @@ def full_account(claimed: Claimed) -> Account:
     """Everything that an account can hold, in one."""
     message_id, claim = claimed.message.id, claimed.claim
     return Account(
-        settlements(claimed, outcome=unknown(Reason.LOST, "cut"), state=State.FAILED, reason=Reason.LOST),
+        settlements(
+            claimed, outcome=unknown(Reason.LOST, "cut"), state=State.FAILED, reason=Reason.LOST
+        ),
         [(message_id, claim, "-> DATA")],
         [(message_id, claim, "failed_over", "{}")],
         [message_id],
@@ -89,7 +97,12 @@ async def test_a_fault_between_any_two_steps_leaves_nothing_behind(
     assert len(await queue.settle(full_account(claimed))) == 2
     assert await states(database, message_id) == ["failed", "failed"]
     # An event for each unknown end, and the one that was given.
-    assert await written(database) == {"attempts": 2, "conversations": 1, "events": 3, "webhook_calls": 2}
+    assert await written(database) == {
+        "attempts": 2,
+        "conversations": 1,
+        "events": 3,
+        "webhook_calls": 2,
+    }
     assert await bodies(database) == 0
 
 
@@ -120,7 +133,9 @@ async def test_a_lost_answer_writes_nothing_twice_and_loses_nothing(
     assert await states(database, message_id) == ["failed", "failed"]
 
 
-async def test_nothing_is_written_for_claims_that_were_taken_away(new_queue: NewQueue, database: Database) -> None:
+async def test_nothing_is_written_for_claims_that_were_taken_away(
+    new_queue: NewQueue, database: Database
+) -> None:
     dead, alive = await new_queue(), await new_queue()
     await enqueue(database)
     [claimed] = await take(dead)
@@ -134,7 +149,9 @@ async def test_nothing_is_written_for_claims_that_were_taken_away(new_queue: New
     assert await database.fetchval("SELECT verdict FROM pillarbox.attempts") == Verdict.UNKNOWN
 
 
-async def test_only_what_was_still_held_brings_its_events(new_queue: NewQueue, database: Database) -> None:
+async def test_only_what_was_still_held_brings_its_events(
+    new_queue: NewQueue, database: Database
+) -> None:
     """Two claims of one message in one account: one was given back meanwhile, and nothing of it is told."""
     queue = await new_queue()
     message_id = await enqueue(database, "a@x.example", "b@x.example")
@@ -143,17 +160,29 @@ async def test_only_what_was_still_held_brings_its_events(new_queue: NewQueue, d
     account = Account(
         settlements(first, [0]) + settlements(second, [1]),
         [(message_id, first.claim, "lost"), (message_id, second.claim, "kept")],
-        [(message_id, first.claim, "failed_over", '{"of": "lost"}'), (message_id, second.claim, "failed_over", "{}")],
+        [
+            (message_id, first.claim, "failed_over", '{"of": "lost"}'),
+            (message_id, second.claim, "failed_over", "{}"),
+        ],
     )
     assert [key.claim for key in await queue.settle(account)] == [second.claim]
-    assert await database.fetchval("SELECT string_agg(lines, ',') FROM pillarbox.conversations") == "kept"
-    assert await database.fetchval("SELECT string_agg(data::text, ',') FROM pillarbox.events") == "{}"
+    assert (
+        await database.fetchval("SELECT string_agg(lines, ',') FROM pillarbox.conversations")
+        == "kept"
+    )
+    assert (
+        await database.fetchval("SELECT string_agg(data::text, ',') FROM pillarbox.events") == "{}"
+    )
 
 
 async def two_claims(queue: Any) -> tuple[Claimed, Claimed]:
     """The two deliveries of the only message, under a claim each."""
     [first] = await take(queue)
-    later = {"state": State.QUEUED, "outcome": deferred(Reason.GREYLISTED, 451), "reason": Reason.GREYLISTED}
+    later = {
+        "state": State.QUEUED,
+        "outcome": deferred(Reason.GREYLISTED, 451),
+        "reason": Reason.GREYLISTED,
+    }
     await queue.settle(Account(settlements(first, [1], delay=0.0, **later)))
     [second] = await take(queue)
     assert list(second.ns) == [1]
@@ -209,9 +238,13 @@ async def test_a_secret_body_is_gone_when_feedback_and_a_settlement_end_its_last
     async with database.transaction() as blocking:
         await blocking.execute("SELECT FROM pillarbox.contents FOR UPDATE")
         tasks = [
-            asyncio.create_task(queue.settle(Account(settlements(second, [1]), secret_messages=[message_id]))),
             asyncio.create_task(
-                database.fetchval("SELECT pillarbox._apply_feedback(ARRAY[$1::bigint], NULL)", feedback)
+                queue.settle(Account(settlements(second, [1]), secret_messages=[message_id]))
+            ),
+            asyncio.create_task(
+                database.fetchval(
+                    "SELECT pillarbox._apply_feedback(ARRAY[$1::bigint], NULL)", feedback
+                )
             ),
         ]
         await eventually(lambda: both_wait(database))

@@ -75,7 +75,9 @@ async def test_whatever_ends_it_lets_a_strict_lane_go_on(
         await settle(queue, claims, state=State.HELD, outcome=unknown(Reason.LOST, "gone"))
     elif end_state == "cancelled":
         await defer(queue, claims)
-        await database.execute("UPDATE pillarbox.deliveries SET state = 'cancelled' WHERE message_id = $1", mails[0])
+        await database.execute(
+            "UPDATE pillarbox.deliveries SET state = 'cancelled' WHERE message_id = $1", mails[0]
+        )
     else:
         await settle(queue, claims)
     assert await states(database, mails[0]) == [end_state]
@@ -93,7 +95,9 @@ async def test_a_released_mail_comes_back_first(new_queue: NewQueue, database: D
 
 
 @pytest.mark.usefixtures("strict")
-async def test_a_strict_lane_waits_for_every_recipient(new_queue: NewQueue, database: Database) -> None:
+async def test_a_strict_lane_waits_for_every_recipient(
+    new_queue: NewQueue, database: Database
+) -> None:
     await enqueue(database, "a@x.example", "b@x.example", "c@x.example", "d@x.example")
     [following] = await fill(database, 1)
     queue = await new_queue()
@@ -148,7 +152,9 @@ async def test_a_strict_lane_of_a_dead_worker_sends_the_lost_mail_first(
     assert await send(alive) == mails[1:]
 
 
-async def test_what_fifo_left_deferred_comes_one_at_a_time_once_strict(new_queue: NewQueue, database: Database) -> None:
+async def test_what_fifo_left_deferred_comes_one_at_a_time_once_strict(
+    new_queue: NewQueue, database: Database
+) -> None:
     mails = await fill(database, 4)
     queue = await new_queue()
     await defer(queue, await take(queue, 3))

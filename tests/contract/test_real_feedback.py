@@ -34,7 +34,10 @@ async def mailgun(database_url: str) -> AsyncIterator[World]:
 
 
 async def times(world: World) -> list[datetime]:
-    return [row["at"] for row in await world.app.database.fetch("SELECT at FROM pillarbox.events ORDER BY id")]
+    return [
+        row["at"]
+        for row in await world.app.database.fetch("SELECT at FROM pillarbox.events ORDER BY id")
+    ]
 
 
 # --- SES through SNS
@@ -45,7 +48,9 @@ def envelope(world: World, message: str, **more: Any) -> Signed:
     twin = world.twin
     assert isinstance(twin, SesTwin)
     given = sns.notification(message, twin.topic, twin.url) | more
-    headers, body = twin._signed({name: value for name, value in given.items() if isinstance(value, str)}, False)
+    headers, body = twin._signed(
+        {name: value for name, value in given.items() if isinstance(value, str)}, False
+    )
     return headers, json.dumps({**given, **json.loads(body)}).encode()
 
 
@@ -68,7 +73,9 @@ async def test_fields_that_are_null_or_no_strings(ses: World, more: dict[str, An
     assert await ses.states(mail) == ["bounced"]
 
 
-@pytest.mark.parametrize("field", ["Message", "MessageId", "Type", "TopicArn", "Timestamp", "Signature"])
+@pytest.mark.parametrize(
+    "field", ["Message", "MessageId", "Type", "TopicArn", "Timestamp", "Signature"]
+)
 @pytest.mark.parametrize("value", [None, 1, ["x"], {}])
 async def test_what_is_signed_must_be_there(ses: World, field: str, value: Any) -> None:
     mail = await ses.sent()
@@ -86,7 +93,9 @@ async def test_a_subject_taken_away_is_a_forgery(ses: World) -> None:
 
 @pytest.mark.parametrize("kind", ["delivered", "bounced", "complained"])
 @pytest.mark.parametrize("stamp", [None, "", "yesterday", 5])
-async def test_without_a_time_that_of_the_envelope_counts(ses: World, kind: str, stamp: Any) -> None:
+async def test_without_a_time_that_of_the_envelope_counts(
+    ses: World, kind: str, stamp: Any
+) -> None:
     mail = await ses.sent()
     event = told(ses, mail, kind)
     for part in event.values():
@@ -98,7 +107,15 @@ async def test_without_a_time_that_of_the_envelope_counts(ses: World, kind: str,
 
 
 @pytest.mark.parametrize(
-    "notice", ["Successfully validated SNS topic for Amazon SES event publishing.", "", "5", '"text"', "[1]", "{x"]
+    "notice",
+    [
+        "Successfully validated SNS topic for Amazon SES event publishing.",
+        "",
+        "5",
+        '"text"',
+        "[1]",
+        "{x",
+    ],
 )
 async def test_a_notice_is_accepted_and_says_nothing(ses: World, notice: str) -> None:
     before = await ses.everything()
@@ -107,7 +124,9 @@ async def test_a_notice_is_accepted_and_says_nothing(ses: World, notice: str) ->
 
 
 async def test_a_forged_notice_is_not(ses: World) -> None:
-    headers, body = envelope(ses, "Successfully validated SNS topic for Amazon SES event publishing.")
+    headers, body = envelope(
+        ses, "Successfully validated SNS topic for Amazon SES event publishing."
+    )
     with pytest.raises(Forged):
         await ses.take((headers, body.replace(b"Successfully", b"successfully")))
 
@@ -137,7 +156,12 @@ async def test_without_a_time_that_of_the_signature_counts(mailgun: World, stamp
     at = time.time() - 600
     twin = mailgun.twin
     assert isinstance(twin, MailgunTwin)
-    assert await mailgun.take(twin.sign([described(mailgun, mail, "delivered", timestamp=stamp)], at=at)) == 1
+    assert (
+        await mailgun.take(
+            twin.sign([described(mailgun, mail, "delivered", timestamp=stamp)], at=at)
+        )
+        == 1
+    )
     assert await times(mailgun) == [datetime.fromtimestamp(int(at), UTC)]
 
 
@@ -146,7 +170,10 @@ def rejected(world: World, mail: TwinMail) -> dict[str, Any]:
     event = described(world, mail, "delivered")
     for name in ("recipient", "recipient-domain", "envelope", "delivery-status"):
         event.pop(name, None)
-    return event | {"event": "rejected", "reject": {"reason": "Sandbox subdomains are for tests", "description": ""}}
+    return event | {
+        "event": "rejected",
+        "reject": {"reason": "Sandbox subdomains are for tests", "description": ""},
+    }
 
 
 @pytest.mark.parametrize("recipients", [(ADA,), (ADA, BOB, "eve@mail.example")])
@@ -160,13 +187,21 @@ async def test_a_rejected_mail_failed_for_all(mailgun: World, recipients: tuple[
 
 
 def form(
-    world: World, mail: TwinMail, event: str, *, multipart: bool = True, at: float | None = None, **more: str
+    world: World,
+    mail: TwinMail,
+    event: str,
+    *,
+    multipart: bool = True,
+    at: float | None = None,
+    **more: str,
 ) -> Signed:
     """An older webhook."""
     twin = world.twin
     assert isinstance(twin, MailgunTwin)
     stamp, token = str(int(at or time.time())), secrets.token_hex(25)
-    signature = hmac.new(twin.webhook_signing_key.encode(), (stamp + token).encode(), hashlib.sha256).hexdigest()
+    signature = hmac.new(
+        twin.webhook_signing_key.encode(), (stamp + token).encode(), hashlib.sha256
+    ).hexdigest()
     fields = {
         "event": event,
         "recipient": mail.recipients[0],
@@ -200,7 +235,13 @@ def encoded(fields: dict[str, str], multipart: bool) -> Signed:
     [
         ("delivered", {}, "delivered", "delivered", False),
         ("bounced", {"code": "550", "error": "5.1.1 no such user"}, "bounced", "bounced", True),
-        ("dropped", {"code": "554", "reason": "hardfail", "description": "5.7.1 no"}, "dropped", "bounced", False),
+        (
+            "dropped",
+            {"code": "554", "reason": "hardfail", "description": "5.7.1 no"},
+            "dropped",
+            "bounced",
+            False,
+        ),
         ("dropped", {"code": "605", "reason": "hardfail"}, "dropped", "bounced", False),
         ("complained", {}, "complained", "complained", True),
         ("unsubscribed", {}, "unsubscribed", "sent", True),
@@ -209,7 +250,13 @@ def encoded(fields: dict[str, str], multipart: bool) -> Signed:
     ],
 )
 async def test_older_forms(
-    mailgun: World, multipart: bool, event: str, more: dict[str, str], kind: str, state: str, suppressed: bool
+    mailgun: World,
+    multipart: bool,
+    event: str,
+    more: dict[str, str],
+    kind: str,
+    state: str,
+    suppressed: bool,
 ) -> None:
     mail = await mailgun.sent()
     assert await mailgun.take(form(mailgun, mail, event, multipart=multipart, **more)) == 1
@@ -217,7 +264,10 @@ async def test_older_forms(
     count = await mailgun.app.database.fetchval("SELECT count(*) FROM pillarbox.suppressions")
     assert count == (1 if suppressed else 0)
     if more.get("code") == "605":
-        assert await mailgun.app.database.fetchval("SELECT reason FROM pillarbox.deliveries") == "suppressed"
+        assert (
+            await mailgun.app.database.fetchval("SELECT reason FROM pillarbox.deliveries")
+            == "suppressed"
+        )
 
 
 async def test_a_form_posted_again_counts_once(mailgun: World) -> None:
@@ -234,7 +284,10 @@ async def test_a_token_of_a_form_is_good_for_one_form(mailgun: World) -> None:
     with pytest.raises(Forged, match="used before"):
         await mailgun.take((headers, body.replace(b"delivered", b"complained")))
     fields = dict(one.split("=", 1) for one in body.decode().split("&"))
-    assert await mailgun.take((headers, urlencode(dict(reversed(fields.items())), safe="%+").encode())) == 1
+    assert (
+        await mailgun.take((headers, urlencode(dict(reversed(fields.items())), safe="%+").encode()))
+        == 1
+    )
     assert await mailgun.kinds(mail) == ["delivered"]
 
 
@@ -245,14 +298,19 @@ async def test_forged_forms_are_refused(mailgun: World, multipart: bool) -> None
         with pytest.raises(Forged):
             await mailgun.take(form(mailgun, mail, "bounced", multipart=multipart, **more))
     with pytest.raises(Forged):
-        await mailgun.take(form(mailgun, mail, "bounced", multipart=multipart, at=time.time() - 10 * 86400))
+        await mailgun.take(
+            form(mailgun, mail, "bounced", multipart=multipart, at=time.time() - 10 * 86400)
+        )
     assert await mailgun.states(mail) == ["sent"]
 
 
 @pytest.mark.parametrize(
-    "kind", ["multipart/form-data", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded"]
+    "kind",
+    ["multipart/form-data", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded"],
 )
-@pytest.mark.parametrize("body", [b"", b"\xff", b"--x\r\n", b"a=1&" * 1000, b"--x\r\n\r\n" * 1000, b"signature=1"])
+@pytest.mark.parametrize(
+    "body", [b"", b"\xff", b"--x\r\n", b"a=1&" * 1000, b"--x\r\n\r\n" * 1000, b"signature=1"]
+)
 async def test_forms_that_are_none(mailgun: World, kind: str, body: bytes) -> None:
     with pytest.raises(Forged):
         await mailgun.take(({"Content-Type": kind}, body))

@@ -32,7 +32,9 @@ def parcel(*recipients: str, may_begin: Callable[[], bool] = lambda: True) -> Pa
     to = recipients or ("b@x.test",)
     message, parts = Message(uuid4(), "a@x.test", to, "hello", datetime.now(UTC)), Content(TEXT)
     numbered = [Recipient(number, address) for number, address in enumerate(to)]
-    return Parcel(message.id, 1, "a@x.test", numbered, compose(message, parts), may_begin, message, parts)
+    return Parcel(
+        message.id, 1, "a@x.test", numbered, compose(message, parts), may_begin, message, parts
+    )
 
 
 async def test_a_mail_arrives_with_its_envelope_and_content(desk: Desk) -> None:
@@ -54,7 +56,9 @@ async def test_many_at_once_each_arrive_once(desk: Desk) -> None:
     names = [f"{number}@x.test" for number in range(100)]
     reports = await asyncio.gather(*(desk.transport.send(parcel(name)) for name in names))
     assert all(report.plainly_accepted for report in reports)
-    assert sorted(recipients for _, recipients, _ in desk.arrived()) == sorted((name,) for name in names)
+    assert sorted(recipients for _, recipients, _ in desk.arrived()) == sorted(
+        (name,) for name in names
+    )
 
 
 async def test_a_parcel_that_may_not_begin_is_given_back(desk: Desk) -> None:
@@ -85,12 +89,16 @@ async def test_a_failing_provider_is_reported_not_raised(desk: Desk) -> None:
 
 
 async def test_cancelling_one_leaves_the_others_alone(desk: Desk) -> None:
-    tasks = [asyncio.create_task(desk.transport.send(parcel(f"{number}@x.test"))) for number in range(10)]
+    tasks = [
+        asyncio.create_task(desk.transport.send(parcel(f"{number}@x.test"))) for number in range(10)
+    ]
     await asyncio.sleep(0)
     tasks[3].cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert isinstance(results.pop(3), asyncio.CancelledError)
-    assert all(not isinstance(result, BaseException) and result.plainly_accepted for result in results)
+    assert all(
+        not isinstance(result, BaseException) and result.plainly_accepted for result in results
+    )
 
 
 async def test_check_says_a_line_for_people(desk: Desk) -> None:

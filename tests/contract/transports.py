@@ -51,7 +51,9 @@ class Desk:
 @asynccontextmanager
 async def smtp() -> AsyncIterator[Desk]:
     async with SmtpServer() as server:
-        settings = SmtpSettings(server.host, server.port, Tls.NONE, helo="client.test", connections=4)
+        settings = SmtpSettings(
+            server.host, server.port, Tls.NONE, helo="client.test", connections=4
+        )
 
         def fail() -> None:
             server.faults = Faults(mail="451 4.3.0 later")
@@ -72,14 +74,18 @@ async def capture() -> AsyncIterator[Desk]:
         await asyncio.sleep(0)
         if failing:
             raise StoreError("the database is away")
-        kept.append((parcel.sender, tuple(one.address for one in parcel.recipients), _text(parcel.content)))
+        kept.append(
+            (parcel.sender, tuple(one.address for one in parcel.recipients), _text(parcel.content))
+        )
         return len(kept)
 
     yield Desk(CaptureTransport(keep), lambda: kept, lambda: failing.append(True))
 
 
 @asynccontextmanager
-async def calling(twin: Twin, connections: int = 4, timeout: float = 30.0) -> AsyncIterator[HttpTransport]:
+async def calling(
+    twin: Twin, connections: int = 4, timeout: float = 30.0
+) -> AsyncIterator[HttpTransport]:
     """A transport to a running twin."""
     settings = http_settings(twin.kind, twin.provider_settings(), Secret(twin.secret), connections)
     async with over_http(settings, timeout) as transport:

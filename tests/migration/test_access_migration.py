@@ -27,7 +27,9 @@ async def used(empty_database_url: str) -> AsyncIterator[asyncpg.Connection]:
     """A connection to an installation of the version before, with tenants and mails."""
     connection = await asyncpg.connect(empty_database_url)
     await migrate(connection, to=BEFORE)
-    await connection.execute("INSERT INTO pillarbox.tenants (name, default_sender) VALUES ('shop', 'a@shop.example')")
+    await connection.execute(
+        "INSERT INTO pillarbox.tenants (name, default_sender) VALUES ('shop', 'a@shop.example')"
+    )
     for tenant in ("default", "shop", "shop"):
         await connection.fetchval(ENQUEUE, tenant)
     yield connection
@@ -42,7 +44,11 @@ async def test_what_was_there_stays(used: asyncpg.Connection, empty_database_url
     await migrate(used)
     database = await Database.connect(empty_database_url)
     shop = await tenants.get_tenant(database, "shop")
-    assert (shop.default_sender, shop.order, shop.default_class) == ("a@shop.example", Order.FIFO, "transactional")
+    assert (shop.default_sender, shop.order, shop.default_class) == (
+        "a@shop.example",
+        Order.FIFO,
+        "transactional",
+    )
     assert (shop.max_recipients, shop.sender_domains, shop.content_retention) == (None, (), None)
     assert not await database.fetchval("SELECT bool_or(restricted) FROM pillarbox.tenants")
     assert await access.list_keys(database) == []
@@ -50,9 +56,7 @@ async def test_what_was_there_stays(used: asyncpg.Connection, empty_database_url
 
 
 async def test_no_large_table_is_rewritten(used: asyncpg.Connection) -> None:
-    files = (
-        "SELECT relname, relfilenode FROM pg_class WHERE relname IN ('messages', 'contents', 'deliveries', 'attempts')"
-    )
+    files = "SELECT relname, relfilenode FROM pg_class WHERE relname IN ('messages', 'contents', 'deliveries', 'attempts')"
     before = dict(await used.fetch(files))
     await migrate(used, to=ACCESS)
     assert before == dict(await used.fetch(files))
@@ -87,7 +91,9 @@ async def test_a_role_that_may_enqueue_reads_none_of_it(
     role = f"app_{urlsplit(empty_database_url).path[1:]}"
     postgres_admin.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{role}'")
     await used.execute(f"GRANT USAGE ON SCHEMA pillarbox TO {role}")
-    await used.execute(f"GRANT EXECUTE ON FUNCTION pillarbox.enqueue, pillarbox.enqueue_many TO {role}")
+    await used.execute(
+        f"GRANT EXECUTE ON FUNCTION pillarbox.enqueue, pillarbox.enqueue_many TO {role}"
+    )
     await migrate(used)
     application = await asyncpg.connect(empty_database_url, user=role, password=role)
     try:

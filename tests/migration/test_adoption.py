@@ -33,22 +33,32 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
 
 async def make_original(connection: asyncpg.Connection, schema: str) -> None:
     """The original's schema, with people and tokens in every state; the collector has got to token 3."""
-    await connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}; SET search_path = {schema}, public")
+    await connection.execute(
+        f"CREATE SCHEMA IF NOT EXISTS {schema}; SET search_path = {schema}, public"
+    )
     await connection.execute(RANDOM)
     await connection.execute(ORIGINAL)
     await connection.execute(
         "INSERT INTO accounts (email, login) SELECT 'u' || n || '@mail.example', 'u' || n FROM generate_series(1, 5) n"
     )  # tokens 1 to 5
-    await connection.execute("UPDATE tokens SET consumed_at = extract(epoch FROM now()) WHERE account = 1")
-    await connection.execute("INSERT INTO tokens (account, action) VALUES (1, 'password_recovery')")  # token 6
+    await connection.execute(
+        "UPDATE tokens SET consumed_at = extract(epoch FROM now()) WHERE account = 1"
+    )
+    await connection.execute(
+        "INSERT INTO tokens (account, action) VALUES (1, 'password_recovery')"
+    )  # token 6
     await connection.execute("UPDATE tokens SET expires_at = 1700000000 WHERE id = 4")
     await connection.execute("UPDATE jobs SET last_seq = 3")
-    await connection.execute("CREATE TABLE orders (id serial PRIMARY KEY, account bigint REFERENCES accounts (id))")
+    await connection.execute(
+        "CREATE TABLE orders (id serial PRIMARY KEY, account bigint REFERENCES accounts (id))"
+    )
     await connection.execute("INSERT INTO orders (account) VALUES (2)")
 
 
 async def rows_of(connection: asyncpg.Connection, schema: str, table: str) -> list[dict[str, Any]]:
-    return [dict(row) for row in await connection.fetch(f"SELECT * FROM {schema}.{table} ORDER BY 1")]
+    return [
+        dict(row) for row in await connection.fetch(f"SELECT * FROM {schema}.{table} ORDER BY 1")
+    ]
 
 
 async def described(connection: asyncpg.Connection, schema: str) -> dict[str, Any]:
@@ -84,7 +94,10 @@ async def described(connection: asyncpg.Connection, schema: str) -> dict[str, An
 @pytest.mark.parametrize("schema", ["public", "mailroom"])
 async def test_its_rows_stay(connection: asyncpg.Connection, schema: str) -> None:
     await make_original(connection, schema)
-    before = {table: await rows_of(connection, schema, table) for table in ("accounts", "tokens", "jobs", "orders")}
+    before = {
+        table: await rows_of(connection, schema, table)
+        for table in ("accounts", "tokens", "jobs", "orders")
+    }
     assert [one.version for one in await adopt(connection, schema)] == VERSIONS
     for table, rows in before.items():
         now = await rows_of(connection, schema, table)
@@ -102,7 +115,10 @@ async def test_it_is_a_lifecycle_schema_like_any_other(connection: asyncpg.Conne
     for name, found in fresh.items():
         more = adopted[name] - found
         if name == "indexes":  # the original's own are left alone
-            assert {one.split()[2] for one in more} == {"tokens_account_fkey", "jobs_last_seq_type_idx"}
+            assert {one.split()[2] for one in more} == {
+                "tokens_account_fkey",
+                "jobs_last_seq_type_idx",
+            }
         else:
             assert not more, name
         assert found <= adopted[name], name
@@ -117,17 +133,25 @@ async def test_tokens_are_where_the_cursor_says(connection: asyncpg.Connection) 
     }  # fmt: skip
 
 
-async def test_what_waited_is_mailed_and_applications_go_on(connection: asyncpg.Connection, database_url: str) -> None:
+async def test_what_waited_is_mailed_and_applications_go_on(
+    connection: asyncpg.Connection, database_url: str
+) -> None:
     await make_original(connection, "mailroom")
     cli = Cli(database_url)
     answer = await asyncio.to_thread(cli, "migrate", "--with", "lifecycle", "--adopt", "mailroom")
     assert "PILLARBOX_LIFECYCLE_SCHEMA=mailroom" in answer.err + answer.out
-    await connection.execute("INSERT INTO accounts (email, login) VALUES ('new@mail.example', 'new')")
+    await connection.execute(
+        "INSERT INTO accounts (email, login) VALUES ('new@mail.example', 'new')"
+    )
     await connection.execute("UPDATE accounts SET status = 'suspended' WHERE login = 'u2'")
     async with collector(database_url, lifecycle_schema="mailroom") as (_, one):
         await one.run_once(asyncio.Event())
     rows = await connection.fetch("SELECT recipient FROM pillarbox.deliveries ORDER BY 1")
-    assert [row["recipient"] for row in rows] == ["new@mail.example", "u1@mail.example", "u5@mail.example"]
+    assert [row["recipient"] for row in rows] == [
+        "new@mail.example",
+        "u1@mail.example",
+        "u5@mail.example",
+    ]
 
 
 async def test_another_schema_is_refused_and_left_alone(connection: asyncpg.Connection) -> None:
@@ -144,22 +168,40 @@ async def test_another_schema_is_refused_and_left_alone(connection: asyncpg.Conn
     [
         ("CREATE TABLE actions (id integer)", "names that Pillarbox needs: actions"),
         ("CREATE TABLE migrations (id integer)", "names that Pillarbox needs: migrations"),
-        ("ALTER TABLE accounts ADD COLUMN name integer", r"names that Pillarbox needs: accounts\.name"),
-        ("CREATE VIEW young AS SELECT created_at FROM accounts", "stay as they were: .*used by a view"),
+        (
+            "ALTER TABLE accounts ADD COLUMN name integer",
+            r"names that Pillarbox needs: accounts\.name",
+        ),
+        (
+            "CREATE VIEW young AS SELECT created_at FROM accounts",
+            "stay as they were: .*used by a view",
+        ),
     ],
 )
-async def test_what_is_in_the_way_is_named(connection: asyncpg.Connection, statement: str, said: str) -> None:
+async def test_what_is_in_the_way_is_named(
+    connection: asyncpg.Connection, statement: str, said: str
+) -> None:
     await make_original(connection, "mailroom")
     await connection.execute(statement)
     with pytest.raises(NotPossible, match=said):
         await adopt(connection, "mailroom")
     assert await connection.fetchval("SELECT to_regclass('mailroom.waiting')") is None
-    await connection.execute("INSERT INTO accounts (email, login) VALUES ('x@mail.example', 'x')")  # it works as before
+    await connection.execute(
+        "INSERT INTO accounts (email, login) VALUES ('x@mail.example', 'x')"
+    )  # it works as before
     assert await connection.fetchval("SELECT count(*) FROM tokens") == 7
 
 
 def test_options_that_contradict_each_other(database_url: str) -> None:
     cli = Cli(database_url)
     assert "needs --with lifecycle" in cli("migrate", "--adopt", "mailroom", code=2).err
-    given = ("migrate", "--with", "lifecycle", "--adopt", "mailroom", "--lifecycle-schema", "people")
+    given = (
+        "migrate",
+        "--with",
+        "lifecycle",
+        "--adopt",
+        "mailroom",
+        "--lifecycle-schema",
+        "people",
+    )
     assert "the same name" in " ".join(cli(*given, code=2).err.split())

@@ -14,7 +14,14 @@ from tests.harness import eventually
 import pillarbox.store.migrations as module
 from pillarbox.errors import SchemaMismatch, StoreError
 from pillarbox.store import lifecycle_schema
-from pillarbox.store.migrations import Migration, Series, available, check_schema, concurrent, migrate
+from pillarbox.store.migrations import (
+    Migration,
+    Series,
+    available,
+    check_schema,
+    concurrent,
+    migrate,
+)
 
 LAST = available()[-1].version
 BUILD = Migration(
@@ -73,7 +80,9 @@ async def test_writes_go_on_while_an_index_is_built(connect: Connect) -> None:
         builder = await is_building(observer)
         modes = {row["mode"] for row in await observer.fetch(LOCKS, builder)}
         await observer.execute("SET lock_timeout = '60s'")
-        await observer.execute(ADD, "meanwhile")  # a lock against writes would let this wait for ever
+        await observer.execute(
+            ADD, "meanwhile"
+        )  # a lock against writes would let this wait for ever
         assert not task.done()
         with pytest.raises(SchemaMismatch, match="lacks 2"):
             await check_schema(observer)
@@ -147,9 +156,7 @@ async def test_limits_of_the_session_do_not_end_a_build(connect: Connect) -> Non
 
 
 async def test_in_a_schema_of_another_name(database_url: str, connect: Connect) -> None:
-    sql = (
-        "-- outside a transaction\nCREATE UNIQUE INDEX CONCURRENTLY IF NOT EXISTS a_name ON {schema}.accounts (name);\n"
-    )
+    sql = "-- outside a transaction\nCREATE UNIQUE INDEX CONCURRENTLY IF NOT EXISTS a_name ON {schema}.accounts (name);\n"
     known = lifecycle_schema.available()
     step = Migration(known[-1].version + 1, "name", sql)
     series = Series('"people"', "accounts", "pillarbox migrate", lambda: [*known, step])
@@ -183,4 +190,6 @@ async def test_a_pooler_that_changed_the_session_is_noticed(connect: Connect) ->
     connection = await connect()
     with pytest.raises(StoreError, match="direct connection"):
         async with concurrent.exclusive(connection):
-            await connection.execute("SELECT pg_advisory_unlock_all()")  # as in a session that never had the lock
+            await connection.execute(
+                "SELECT pg_advisory_unlock_all()"
+            )  # as in a session that never had the lock

@@ -21,7 +21,14 @@ from pillarbox.errors import SchemaMismatch, SettingsError, StoreError
 from pillarbox.settings import load
 from pillarbox.store import lifecycle_schema
 from pillarbox.store.lifecycle import Tokens
-from pillarbox.store.lifecycle_schema import available, check, install, is_installed, quoted, upgrade_if_installed
+from pillarbox.store.lifecycle_schema import (
+    available,
+    check,
+    install,
+    is_installed,
+    quoted,
+    upgrade_if_installed,
+)
 from pillarbox.store.migrations import Migration, migrate
 
 VERSIONS = [migration.version for migration in available()]
@@ -86,7 +93,9 @@ async def test_two_beside_each_other(connection: asyncpg.Connection) -> None:
         await add_token(connection, 1, "newsletter", "two")
 
 
-@pytest.mark.parametrize("schema", ["pillarbox", "pg_catalog", "pg_people", "information_schema", 'x"; DROP', "A", ""])
+@pytest.mark.parametrize(
+    "schema", ["pillarbox", "pg_catalog", "pg_people", "information_schema", 'x"; DROP', "A", ""]
+)
 async def test_names_that_cannot_be(connection: asyncpg.Connection, schema: str) -> None:
     for call in (install, upgrade_if_installed, check, is_installed):
         with pytest.raises(SettingsError, match="lifecycle_schema"):
@@ -96,7 +105,9 @@ async def test_names_that_cannot_be(connection: asyncpg.Connection, schema: str)
 
 
 async def test_a_schema_of_somebody_else_is_left_alone(connection: asyncpg.Connection) -> None:
-    await connection.execute("CREATE SCHEMA theirs; CREATE TABLE theirs.migrations (id int, migration text)")
+    await connection.execute(
+        "CREATE SCHEMA theirs; CREATE TABLE theirs.migrations (id int, migration text)"
+    )
     with pytest.raises(StoreError, match="not Pillarbox's"):
         await install(connection, "theirs")
     await connection.execute("CREATE SCHEMA others; CREATE TABLE others.accounts (id int)")
@@ -109,12 +120,20 @@ async def test_a_schema_of_somebody_else_is_left_alone(connection: asyncpg.Conne
     assert {row[0] for row in tables} == {"theirs.migrations", "others.accounts"}
 
 
-async def test_an_upgrade_keeps_what_is_there(connection: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_upgrade_keeps_what_is_there(
+    connection: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await install(connection, "people")
     number = await add_account(connection, schema="people")
-    more = Migration(VERSIONS[-1] + 1, "more", "ALTER TABLE {schema}.accounts ADD COLUMN nickname text DEFAULT '{x}'")
+    more = Migration(
+        VERSIONS[-1] + 1,
+        "more",
+        "ALTER TABLE {schema}.accounts ADD COLUMN nickname text DEFAULT '{x}'",
+    )
     monkeypatch.setattr(lifecycle_schema, "available", lambda: [*available(), more])
-    with pytest.raises(SchemaMismatch, match=r"lacks 1 .*migrate --with lifecycle --lifecycle-schema people"):
+    with pytest.raises(
+        SchemaMismatch, match=r"lacks 1 .*migrate --with lifecycle --lifecycle-schema people"
+    ):
         await check(connection, "people")
     assert await upgrade_if_installed(connection, "people") == [more]
     await check(connection, "people")
@@ -131,7 +150,9 @@ async def test_a_failing_migration_leaves_nothing_behind(
     with pytest.raises(asyncpg.DivisionByZeroError):
         await install(connection, "lifecycle")
     assert await connection.fetchval("SELECT to_regclass('lifecycle.half')") is None
-    assert await connection.fetchval("SELECT max(version) FROM lifecycle.migrations") == VERSIONS[-1]
+    assert (
+        await connection.fetchval("SELECT max(version) FROM lifecycle.migrations") == VERSIONS[-1]
+    )
 
 
 async def test_newer_and_changed_ones_are_refused(connection: asyncpg.Connection) -> None:
@@ -183,14 +204,19 @@ async def _live(application: asyncpg.Connection) -> None:
     await application.execute("SET search_path = lifecycle")
     number = await add_account(application)
     await application.execute(
-        "UPDATE tokens SET consumed_at = extract(epoch FROM now()) WHERE account = $1 AND action = 'activation'", number
+        "UPDATE tokens SET consumed_at = extract(epoch FROM now()) WHERE account = $1 AND action = 'activation'",
+        number,
     )
-    assert await application.fetchval("SELECT status FROM accounts WHERE id = $1", number) == "active"
+    assert (
+        await application.fetchval("SELECT status FROM accounts WHERE id = $1", number) == "active"
+    )
     await add_token(application, number, "newsletter")
     assert await application.fetchval("SELECT issue_token($1, 'password_recovery')", number) == 3
     with pytest.raises(asyncpg.PostgresError, match="no such token"):
         await application.fetchval("SELECT consume_token('\\x00', 'password_recovery', '00000')")
-    await application.execute("UPDATE accounts SET status = 'suspended', name = 'Ada' WHERE id = $1", number)
+    await application.execute(
+        "UPDATE accounts SET status = 'suspended', name = 'Ada' WHERE id = $1", number
+    )
     assert await application.fetchval("SELECT count(*) FROM token_log") == 3
     assert await application.fetchval("SELECT last_seq FROM jobs") == 0
     await application.execute("DELETE FROM accounts WHERE id = $1", number)
@@ -219,9 +245,13 @@ def test_migrate_installs_on_request_and_upgrades_from_then_on(
     cli = Cli(database_url)
     assert cli.json("migrate") == []
     applied = cli.json("migrate", "--with", "lifecycle")
-    assert applied == [{"schema": "lifecycle", "version": one.version, "name": one.name} for one in available()]
+    assert applied == [
+        {"schema": "lifecycle", "version": one.version, "name": one.name} for one in available()
+    ]
     assert "up to date" in cli("migrate", "--with", "lifecycle").out
-    more = Migration(VERSIONS[-1] + 1, "more", "ALTER TABLE {schema}.accounts ADD COLUMN nickname text")
+    more = Migration(
+        VERSIONS[-1] + 1, "more", "ALTER TABLE {schema}.accounts ADD COLUMN nickname text"
+    )
     monkeypatch.setattr(lifecycle_schema, "available", lambda: [*available(), more])
     assert "pillarbox migrate --with lifecycle" in cli("queue", "list", code=1).err
     assert cli("migrate").out == f"applied {more.version:04d} more in lifecycle\n"
@@ -253,7 +283,9 @@ def test_grant_covers_the_schema_where_it_is_installed(database_url: str) -> Non
         more = cli.json("grant", "--app", role)
         assert more[: len(before)] == before
         assert f'GRANT USAGE ON SCHEMA "lifecycle" TO {role}' in more
-        assert cli.sql("SELECT has_table_privilege(%s, 'lifecycle.accounts', 'INSERT')", role) == [(True,)]
+        assert cli.sql("SELECT has_table_privilege(%s, 'lifecycle.accounts', 'INSERT')", role) == [
+            (True,)
+        ]
         assert "no role" in cli("grant", "--app", "nobody here", code=1).err
     finally:
         cli.sql(f"DROP OWNED BY {role}")
@@ -268,7 +300,9 @@ def data() -> Iterator[Path]:
 
 
 async def test_up_with_its_own_database_installs_it(data: Path) -> None:
-    settings = load({}, overrides={"data_dir": str(data), "log_level": "error", "lifecycle_schema": "people"})
+    settings = load(
+        {}, overrides={"data_dir": str(data), "log_level": "error", "lifecycle_schema": "people"}
+    )
     async with open_app(settings, start=True, migrating=True) as app:
         assert await app.database.fetchval("SELECT count(*) FROM people.accounts") == 0
 

@@ -29,7 +29,9 @@ async def test_from_every_version_to_the_newest(empty_database_url: str, version
     rest = await migrate(connection)
     assert [m.version for m in first + rest] == VERSIONS
     await check_schema(connection)
-    assert await connection.fetchval("SELECT count(*) FROM pillarbox.tenants WHERE name = 'kept'") == 1
+    assert (
+        await connection.fetchval("SELECT count(*) FROM pillarbox.tenants WHERE name = 'kept'") == 1
+    )
     await connection.close()
 
 
@@ -59,7 +61,9 @@ async def test_an_empty_database_says_what_to_do(empty_database_url: str) -> Non
 async def test_a_newer_schema_is_refused(empty_database_url: str) -> None:
     connection = await asyncpg.connect(empty_database_url)
     await migrate(connection)
-    await connection.execute("INSERT INTO pillarbox.migrations (version, name, checksum) VALUES (9999, 'later', 'x')")
+    await connection.execute(
+        "INSERT INTO pillarbox.migrations (version, name, checksum) VALUES (9999, 'later', 'x')"
+    )
     for call in (check_schema, migrate):
         with pytest.raises(SchemaMismatch, match="upgrade Pillarbox"):
             await call(connection)
@@ -89,5 +93,7 @@ async def test_a_failing_migration_leaves_nothing_behind(
     with pytest.raises(asyncpg.DivisionByZeroError):
         await migrate(connection)
     assert await connection.fetchval("SELECT to_regclass('pillarbox.half')") is None
-    assert await connection.fetchval("SELECT max(version) FROM pillarbox.migrations") == VERSIONS[-1]
+    assert (
+        await connection.fetchval("SELECT max(version) FROM pillarbox.migrations") == VERSIONS[-1]
+    )
     await connection.close()

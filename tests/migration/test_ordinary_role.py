@@ -22,7 +22,9 @@ async def test_an_ordinary_role_installs_and_uses_it(
     url = empty_database_url.replace("postgres@", f"{role}:secret@")
     connection = await asyncpg.connect(url)
     try:
-        assert not await connection.fetchval("SELECT rolsuper FROM pg_roles WHERE rolname = current_user")
+        assert not await connection.fetchval(
+            "SELECT rolsuper FROM pg_roles WHERE rolname = current_user"
+        )
         await migrate(connection)
         mails = '[{"sender": "a@x.example", "to": "b@x.example", "text": "hi"}]'
         assert len(await connection.fetch("SELECT pillarbox.enqueue_many($1::jsonb)", mails)) == 1

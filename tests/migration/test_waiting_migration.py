@@ -37,16 +37,22 @@ async def used(empty_database_url: str) -> AsyncIterator[asyncpg.Connection]:
 
 async def test_what_was_there_stays_and_means_the_same(used: asyncpg.Connection) -> None:
     await migrate(used)
-    rows = await used.fetch("SELECT name, removed_at IS NOT NULL, release_only FROM pillarbox.providers ORDER BY id")
+    rows = await used.fetch(
+        "SELECT name, removed_at IS NOT NULL, release_only FROM pillarbox.providers ORDER BY id"
+    )
     assert [tuple(row) for row in rows] == [("relay", True, False), ("capture", False, False)]
-    assert await used.fetchval("SELECT sends_out FROM pillarbox.installation"), "a relay was configured once"
+    assert await used.fetchval("SELECT sends_out FROM pillarbox.installation"), (
+        "a relay was configured once"
+    )
     assert await used.fetchval("SELECT every(max_wait = interval '5 days') FROM pillarbox.classes")
     assert await used.fetchval("SELECT step FROM pillarbox.attempts") == 0
     assert await used.fetchval("SELECT waiting_since FROM pillarbox.deliveries") is None
     assert await used.fetchval("SELECT status FROM pillarbox.delivery_logs") == "queued"
 
 
-async def test_only_a_demo_and_what_captures_do_not_count_as_sending(used: asyncpg.Connection) -> None:
+async def test_only_a_demo_and_what_captures_do_not_count_as_sending(
+    used: asyncpg.Connection,
+) -> None:
     await used.execute("DELETE FROM pillarbox.providers WHERE kind = 'smtp'")
     await used.execute(
         "INSERT INTO pillarbox.providers (name, kind, settings, removed_at)"

@@ -69,7 +69,9 @@ Message-ID: {MESSAGE_ID}
 """)
 
 POSTFIX_DELAYED = POSTFIX.replace(b"Action: failed", b"Action: delayed").replace(b"5.1.1", b"4.4.1")
-POSTFIX_DELIVERED = POSTFIX.replace(b"Action: failed", b"Action: delivered").replace(b"5.1.1", b"2.0.0")
+POSTFIX_DELIVERED = POSTFIX.replace(b"Action: failed", b"Action: delivered").replace(
+    b"5.1.1", b"2.0.0"
+)
 POSTFIX_FULL = POSTFIX.replace(b"5.1.1", b"5.2.2").replace(b"User unknown", b"over quota")
 
 EXIM = crlf(f"""

@@ -11,14 +11,17 @@ from pillarbox.accept.smtp.actions import Authenticate, Close, Envelope, StartTl
 from pillarbox.accept.smtp.machine import Machine
 from pillarbox.accept.smtp.rules import Limits
 
-# RFC 5321 4.2: a code of three digits, a hyphen in all lines but the last, printable text, CRLF; 512 octets a line.
+# RFC 5321 4.2: a code of three digits, a hyphen in all lines but the last, printable text, CRLF;
+# 512 octets a line.
 LEGAL = re.compile(rb"(?:([2-5][0-5][0-9])-[ -~]*\r\n)*[2-5][0-5][0-9](?: [ -~]*)?\r\n")
 
 
 class Open:
     """A permit that allows everything but what it names."""
 
-    def __init__(self, max_message: int = 10**9, max_recipients: int = 100, refused: Iterable[str] = ()) -> None:
+    def __init__(
+        self, max_message: int = 10**9, max_recipients: int = 100, refused: Iterable[str] = ()
+    ) -> None:
         self.max_message = max_message
         self.max_recipients = max_recipients
         self._refused = set(refused)
@@ -33,7 +36,9 @@ class Open:
 class Session:
     """Feeds a machine, carries out its actions at once, and keeps what it said and did."""
 
-    def __init__(self, limits: Limits | None = None, permit: Open | None = None, **machine: Any) -> None:
+    def __init__(
+        self, limits: Limits | None = None, permit: Open | None = None, **machine: Any
+    ) -> None:
         self.machine = Machine("mail.example", limits or Limits(), permit, **machine)
         self.said = b""
         self.mails: list[Envelope] = []
@@ -59,7 +64,9 @@ class Session:
                 self.mails.append(action.envelope)
                 answer = self.answers.pop(0) if self.answers else None
                 self.carry_out(
-                    self.machine.submitted(len(self.mails)) if answer is None else self.machine.failed(answer)
+                    self.machine.submitted(len(self.mails))
+                    if answer is None
+                    else self.machine.failed(answer)
                 )
             elif isinstance(action, Authenticate):
                 self._log_in(action)
@@ -73,7 +80,9 @@ class Session:
         self.logins.append((asked.username, asked.password.reveal()))
         right = self.logins[-1] == ("me", "secret")
         machine = self.machine
-        self.carry_out(machine.authenticated(Open()) if right else machine.failed(replies.BAD_CREDENTIALS))
+        self.carry_out(
+            machine.authenticated(Open()) if right else machine.failed(replies.BAD_CREDENTIALS)
+        )
 
     def codes(self, *chunks: bytes) -> list[str]:
         """The codes with which chunks were answered, with their enhanced status."""
@@ -83,7 +92,8 @@ class Session:
 def codes(said: bytes) -> list[str]:
     lines = [line for line in said.decode().split("\r\n") if line and line[3] == " "]
     return [
-        line[: 9 if re.match(r"\d{3} \d\.\d\.\d", line) else 3] + (line[9:10].strip() if "5.7.11" in line else "")
+        line[: 9 if re.match(r"\d{3} \d\.\d\.\d", line) else 3]
+        + (line[9:10].strip() if "5.7.11" in line else "")
         for line in lines
     ]
 

@@ -29,9 +29,15 @@ def write(folder: Path, **files: str) -> Path:
     return folder
 
 
-def one(folder: Path, html: str = "", text: str = "text", subject: str = "Subject", **files: str) -> Templates:
+def one(
+    folder: Path, html: str = "", text: str = "text", subject: str = "Subject", **files: str
+) -> Templates:
     """A folder with one template, shop/order, in English."""
-    parts = {"shop__order__en_html": html, "shop__order__en_txt": text, "shop__order__en_subject": subject}
+    parts = {
+        "shop__order__en_html": html,
+        "shop__order__en_txt": text,
+        "shop__order__en_subject": subject,
+    }
     return Templates([write(folder, **parts, **files)])
 
 

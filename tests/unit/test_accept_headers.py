@@ -63,7 +63,9 @@ def test_senders_about_which_readers_disagree(header: bytes) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("octets", [b"a", b"@", b"a@", b"<", b" ", b"\r\n ", b"=?", b"=?utf-8?q?", b'"', b"\\"])
+@pytest.mark.parametrize(
+    "octets", [b"a", b"@", b"a@", b"<", b" ", b"\r\n ", b"=?", b"=?utf-8?q?", b'"', b"\\"]
+)
 def test_no_header_takes_long(octets: bytes) -> None:
     """A hundred kilobytes of anything: linear work, where going back and forth would take minutes."""
     value = octets * (100_000 // len(octets))

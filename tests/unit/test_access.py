@@ -34,7 +34,9 @@ from pillarbox.model.access_settings import (
     checked_settings,
 )
 
-LABEL = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True).filter(lambda one: one[2:4] != "--")
+LABEL = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True).filter(
+    lambda one: one[2:4] != "--"
+)
 DOMAIN = st.lists(LABEL, min_size=1, max_size=4).map(".".join)
 # Letters that IDNA takes in both cases: Latin, Greek without the final sigma, Cyrillic.
 UNICODE_LABEL = st.text("abcxyzäöüéñçłšžαβγδωбгджя", min_size=1, max_size=12)
@@ -108,7 +110,12 @@ def test_an_internationalised_domain_is_itself_in_both_forms_and_any_case(domain
         ascii_form = idna.encode(domain, uts46=True).decode()
     except idna.IDNAError:
         assume(False)
-    assert domain_pattern(domain) == domain_pattern(domain.upper()) == domain_pattern(ascii_form) == ascii_form
+    assert (
+        domain_pattern(domain)
+        == domain_pattern(domain.upper())
+        == domain_pattern(ascii_form)
+        == ascii_form
+    )
     for written in (domain, domain.upper(), ascii_form, ascii_form.upper()):
         assert matches(domain_of(f"x@{written}"), [ascii_form])
         assert matches(domain_of(f"x@sub.{written}"), [f"*.{ascii_form}"])
@@ -155,10 +162,14 @@ def test_nothing_set_allows_all() -> None:
     check_allowed(principal(tenant()), "a@any.example", ["b@other.example"] * 100, 10**9)
 
 
-@pytest.mark.parametrize("sender", ["a@evil.example", "Shop <a@shop.example.evil.example>", "a@notshop.example"])
+@pytest.mark.parametrize(
+    "sender", ["a@evil.example", "Shop <a@shop.example.evil.example>", "a@notshop.example"]
+)
 def test_a_foreign_sender_is_refused(sender: str) -> None:
     with pytest.raises(NotAllowed) as caught:
-        check_allowed(principal(tenant(sender_domains=("shop.example",))), sender, ["b@x.example"], 1)
+        check_allowed(
+            principal(tenant(sender_domains=("shop.example",))), sender, ["b@x.example"], 1
+        )
     assert (caught.value.code, caught.value.field) == ("sender_domain", "sender")
 
 
@@ -167,7 +178,10 @@ def test_the_default_sender_is_checked_too() -> None:
     with pytest.raises(NotAllowed):
         check_allowed(limited, None, ["b@x.example"], 1)
     check_allowed(
-        principal(tenant(default_sender="a@shop.example", sender_domains=("shop.example",))), None, ["b@x"], 1
+        principal(tenant(default_sender="a@shop.example", sender_domains=("shop.example",))),
+        None,
+        ["b@x"],
+        1,
     )
 
 
@@ -243,7 +257,9 @@ def test_a_wrong_setting_is_named(settings: dict[str, Any], code: str) -> None:
 
 
 def test_settings_are_kept_as_they_are_compared() -> None:
-    kept = checked_settings({"order": "strict", "sender_domains": ["Bücher.example", "xn--bcher-kva.example"]})
+    kept = checked_settings(
+        {"order": "strict", "sender_domains": ["Bücher.example", "xn--bcher-kva.example"]}
+    )
     assert kept == {"order": Order.STRICT, "sender_domains": ("xn--bcher-kva.example",)}
     assert checked_settings({"rate_per_second": None, "content_retention": None}) == {
         "rate_per_second": None,
@@ -258,7 +274,10 @@ def test_a_default_sender_fits_the_sender_domains() -> None:
 
 
 def test_scopes_are_a_tenants_or_an_administrators() -> None:
-    assert checked_scopes([Scope.READ, Scope.SEND, Scope.READ], admin=False) == (Scope.SEND, Scope.READ)
+    assert checked_scopes([Scope.READ, Scope.SEND, Scope.READ], admin=False) == (
+        Scope.SEND,
+        Scope.READ,
+    )
     assert checked_scopes([Scope.ADMIN], admin=True) == (Scope.ADMIN,)
     for scopes, admin in (([], False), ([Scope.ADMIN], False), ([Scope.SEND], True), ([], True)):
         with pytest.raises(InvalidMail) as caught:
@@ -273,4 +292,7 @@ def test_what_is_no_name(wrong: str) -> None:
 
 
 def test_domains_are_listed_once() -> None:
-    assert checked_domains("x", ["A.example", "a.example", "*.a.example"]) == ("a.example", "*.a.example")
+    assert checked_domains("x", ["A.example", "a.example", "*.a.example"]) == (
+        "a.example",
+        "*.a.example",
+    )

@@ -58,7 +58,9 @@ class Elements(HTMLParser):
         return [attributes for name, attributes in self.found if name == tag]
 
 
-def asked(action: str = "activation", look: Look = LOOK, language: str = "en", **more: object) -> Page:
+def asked(
+    action: str = "activation", look: Look = LOOK, language: str = "en", **more: object
+) -> Page:
     path, with_code = PATHS.get(action, ("/own", False))
     given = {"path": path, "person": "Ada", "with_code": with_code, "hidden": HIDDEN} | more
     return pages.ask(Question(action=action, **given), look, language)  # type: ignore[arg-type]
@@ -66,27 +68,42 @@ def asked(action: str = "activation", look: Look = LOOK, language: str = "en", *
 
 def every_page(look: Look, language: str, person: str = "Ada") -> list[Page]:
     actions = [*LANGUAGES["en"].asking, "own"]
-    shown = [asked(action, look, language, person=person, wrong=wrong) for action in actions for wrong in (False, True)]
+    shown = [
+        asked(action, look, language, person=person, wrong=wrong)
+        for action in actions
+        for wrong in (False, True)
+    ]
     shown += [pages.done(action, look, language) for action in actions]
     return shown + [pages.ended(reason, look, language) for reason in REASONS]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_nothing_hostile_becomes_an_element(language: str) -> None:
-    look = Look(HOSTILE, HOSTILE, HOSTILE, HOSTILE, [(HOSTILE, f"https://x/{HOSTILE}"), (HOSTILE, HOSTILE)])
-    hostile = asked(look=look, language=language, hidden={"token": HOSTILE, HOSTILE: HOSTILE}, path=f"/{HOSTILE}")
+    look = Look(
+        HOSTILE, HOSTILE, HOSTILE, HOSTILE, [(HOSTILE, f"https://x/{HOSTILE}"), (HOSTILE, HOSTILE)]
+    )
+    hostile = asked(
+        look=look,
+        language=language,
+        hidden={"token": HOSTILE, HOSTILE: HOSTILE},
+        path=f"/{HOSTILE}",
+    )
     for page in [hostile, *every_page(look, language, person=HOSTILE)]:
         elements = Elements(page.html)
         names = {name for name, _ in elements.found}
         assert not names & {"script", "img", "iframe", "svg", "link", "object"}
-        assert not any(name.startswith("on") for _, attributes in elements.found for name in attributes)
+        assert not any(
+            name.startswith("on") for _, attributes in elements.found for name in attributes
+        )
         assert HOSTILE[:20] not in page.html
 
 
 def test_what_is_escaped_is_shown_as_it_is() -> None:
     name = '<b>O\'Neil & "Sons"</b> {portal} %s'
     assert f"Hello {name}," in "".join(Elements(asked(person=name).html).text)
-    assert f"Welcome to {name}." in "".join(Elements(pages.done("activation", Look(name), "en").html).text)
+    assert f"Welcome to {name}." in "".join(
+        Elements(pages.done("activation", Look(name), "en").html).text
+    )
 
 
 def test_a_long_name_is_cut() -> None:
@@ -94,7 +111,8 @@ def test_a_long_name_is_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    "colour", ["red;} body{display:none", "url(https://x)", "", "#12345", "#fff}</style><b>", "#ＦＦＦ"]
+    "colour",
+    ["red;} body{display:none", "url(https://x)", "", "#12345", "#fff}</style><b>", "#ＦＦＦ"],
 )
 def test_what_is_no_colour_is_none(colour: str) -> None:
     page = asked(look=Look("Hub", "H", colour, "#ffffff"))
@@ -103,8 +121,15 @@ def test_what_is_no_colour_is_none(colour: str) -> None:
 
 
 def test_links_that_would_run_something_are_not_shown() -> None:
-    bad = [("a", "javascript:alert(1)"), ("b", " javascript:alert(1)"), ("c", "data:text/html,x"), ("d", "//x.example")]
-    page = pages.done("activation", Look("Hub", "H", links=[*bad, ("Help", "mailto:help@hub.example")]), "en")
+    bad = [
+        ("a", "javascript:alert(1)"),
+        ("b", " javascript:alert(1)"),
+        ("c", "data:text/html,x"),
+        ("d", "//x.example"),
+    ]
+    page = pages.done(
+        "activation", Look("Hub", "H", links=[*bad, ("Help", "mailto:help@hub.example")]), "en"
+    )
     assert [one["href"] for one in Elements(page.html).named("a")] == ["mailto:help@hub.example"]
 
 
@@ -116,8 +141,12 @@ def test_every_page_is_whole(language: str, look: Look) -> None:
         assert elements.named("html") == [{"lang": language}]
         assert len(elements.named("h1")) == 1
         assert ("Hub" in page.html) is bool(look.name)
-        assert "{" not in re.sub(r"<style>.*?</style>|pattern=\"[^\"]*\"", "", page.html, flags=re.DOTALL)
-        assert all("style" not in attributes for _, attributes in elements.found), "the policy allows none"
+        assert "{" not in re.sub(
+            r"<style>.*?</style>|pattern=\"[^\"]*\"", "", page.html, flags=re.DOTALL
+        )
+        assert all("style" not in attributes for _, attributes in elements.found), (
+            "the policy allows none"
+        )
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -167,7 +196,9 @@ def test_every_language_says_everything(words: Words) -> None:
     assert placeholders(words.hello) == {"name"}
     texts = [text for one in (*words.asking.values(), *words.endings.values()) for text in one]
     assert all(text and placeholders(text) <= {"portal"} for text in texts)
-    assert all(not placeholders(text) for one in words.endings.values() for text in one), "shown without a portal, too"
+    assert all(not placeholders(text) for one in words.endings.values() for text in one), (
+        "shown without a portal, too"
+    )
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ PUBLIC = [
     "100.128.0.1", "223.255.255.254", "2606:4700:4700::1111", "2a00:1450:4001:81b::200e", "64:ff9b::8.8.8.8",
 ]  # fmt: skip
 PRIVATE = [
-    # this host, loopback, private, shared, link-local (the clouds' metadata), documentation, multicast, reserved
+    # this host, loopback, private, shared, link-local (the clouds' metadata), documentation,
+    # multicast, reserved
     "0.0.0.0", "0.1.2.3", "127.0.0.1", "127.255.255.254", "10.0.0.1", "10.255.255.255", "172.16.0.1",
     "172.31.255.255",
     "192.168.0.1", "100.64.0.1", "100.127.255.255", "169.254.169.254", "169.254.0.1", "192.0.0.1", "192.0.0.8",
@@ -126,7 +127,12 @@ def test_urls_that_are_fine(url: str) -> None:
 
 
 def test_in_development_it_can_be_switched_off() -> None:
-    for url in ("http://127.0.0.1:8000/hook", "http://localhost/", "https://10.0.0.1:25/", "http://[::1]:1/"):
+    for url in (
+        "http://127.0.0.1:8000/hook",
+        "http://localhost/",
+        "https://10.0.0.1:25/",
+        "http://[::1]:1/",
+    ):
         assert check_url(url, allow_private=True) == url
     for url in ("ftp://localhost/", "http://user:word@localhost/", "http:///x"):
         with pytest.raises(RefusedAddress):
@@ -163,7 +169,9 @@ async def test_every_address_of_a_name_is_looked_at() -> None:
     for answers in (["8.8.8.8", "127.0.0.1"], ["2606:4700:4700::1111", "8.8.8.8", "::1"]):
         with pytest.raises(RefusedAddress):
             await GuardedResolver(False, Rebinding(answers)).resolve("hooks.example", 443)
-    found = await GuardedResolver(False, Rebinding(["8.8.8.8", "2606:4700:4700::1111"])).resolve("hooks.example", 443)
+    found = await GuardedResolver(False, Rebinding(["8.8.8.8", "2606:4700:4700::1111"])).resolve(
+        "hooks.example", 443
+    )
     assert [one["host"] for one in found] == ["8.8.8.8", "2606:4700:4700::1111"]
 
 
@@ -214,11 +222,15 @@ async def test_the_address_that_was_checked_is_the_one_connected_to(inside: Any)
     assert (names.asked, len(asked)) == (1, 1)
 
 
-async def test_a_name_that_was_fine_at_first_is_looked_up_again_for_the_next_connection(inside: Any) -> None:
+async def test_a_name_that_was_fine_at_first_is_looked_up_again_for_the_next_connection(
+    inside: Any,
+) -> None:
     port, asked = inside
     names = Rebinding(["127.0.0.1"], ["127.0.0.2"])
     for number in range(2):
-        async with aiohttp.ClientSession(connector=guarded_connector(Loopback(False, names), 1)) as session:
+        async with aiohttp.ClientSession(
+            connector=guarded_connector(Loopback(False, names), 1)
+        ) as session:
             if number:
                 with pytest.raises(RefusedAddress):
                     await session.get(f"http://hooks.example:{port}/")
@@ -236,7 +248,9 @@ async def test_no_socket_is_made_for_a_private_address(inside: Any, host: str) -
     """Even if a URL came past the first look: literal addresses are not resolved, but meet the same rule."""
     port, asked = inside
     names = Names(1)
-    async with aiohttp.ClientSession(connector=guarded_connector(GuardedResolver(False, names), 1)) as session:
+    async with aiohttp.ClientSession(
+        connector=guarded_connector(GuardedResolver(False, names), 1)
+    ) as session:
         with pytest.raises((RefusedAddress, aiohttp.ClientError, OSError)):
             async with asyncio.timeout(PATIENCE), session.get(f"http://{host}:{port}/"):
                 pass

@@ -9,7 +9,13 @@ import pytest
 
 from pillarbox.accept.suppressions import COLUMNS
 from pillarbox.api.bodies import SMALL
-from pillarbox.api.dlq_models import MOST_AT_ONCE, DeadLetterQuery, DeadLetterSummary, Reprocess, Reprocessed
+from pillarbox.api.dlq_models import (
+    MOST_AT_ONCE,
+    DeadLetterQuery,
+    DeadLetterSummary,
+    Reprocess,
+    Reprocessed,
+)
 from pillarbox.api.dlq_models import MOST_ON_PAGE as MOST_DEAD
 from pillarbox.api.listing import MOST_ON_PAGE, SYNONYMS, MessageQuery
 from pillarbox.api.new_message import MOST_IN_BATCH, NewAttachment, NewMessage
@@ -40,7 +46,9 @@ def section(title: str) -> str:
 def test_every_operation_is_documented_with_its_scopes() -> None:
     said = {
         (operation, tuple(words(scopes)))
-        for operation, scopes in re.findall(r"^\| `([A-Z]+ /[^`]*)` \| ([^|]*) \|", section("Operations"), re.MULTILINE)
+        for operation, scopes in re.findall(
+            r"^\| `([A-Z]+ /[^`]*)` \| ([^|]*) \|", section("Operations"), re.MULTILINE
+        )
     }
     told = {
         (
@@ -68,7 +76,9 @@ def test_everything_about_dead_letters_is_documented() -> None:
     asked = {**DeadLetterQuery.model_fields, **Reprocess.model_fields}
     told = {**Reprocessed.model_fields, **DeadLetterSummary.model_fields}
     said = section("Dead letters")
-    assert {one.alias or name for name, one in asked.items()} | told.keys() - {"dry_run"} <= words(said)
+    assert {one.alias or name for name, one in asked.items()} | told.keys() - {"dry_run"} <= words(
+        said
+    )
     assert f"1 to {MOST_DEAD}" in said
     assert f"1 to {MOST_AT_ONCE}" in said
     assert f"{dlq.LOOKED_AT:,}" in said
@@ -84,7 +94,9 @@ def test_everything_about_suppressions_is_documented() -> None:
 
 @pytest.mark.parametrize("name", TYPES)
 def test_every_problem_is_documented(name: str) -> None:
-    assert f"| `/problems/{name}` | {TYPES[name].status} |" in (REFERENCE / "problems.md").read_text("utf-8")
+    assert f"| `/problems/{name}` | {TYPES[name].status} |" in (
+        REFERENCE / "problems.md"
+    ).read_text("utf-8")
 
 
 def test_limits_are_documented_with_their_values() -> None:

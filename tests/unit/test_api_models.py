@@ -55,7 +55,16 @@ def test_times() -> None:
     read = TypeAdapter(Moment).validate_python
     assert read("2030-01-02T03:04:05+01:00") == datetime(2030, 1, 2, 2, 4, 5, tzinfo=UTC)
     assert read("2030-01-02T03:04Z") == datetime(2030, 1, 2, 3, 4, tzinfo=UTC)
-    for wrong in ("2030-01-02", "2030-01-02T03:04:05", 1, True, None, "1700000000", "0001-01-01T00:00+14:00", "soon"):
+    for wrong in (
+        "2030-01-02",
+        "2030-01-02T03:04:05",
+        1,
+        True,
+        None,
+        "1700000000",
+        "0001-01-01T00:00+14:00",
+        "soon",
+    ):
         with pytest.raises(ValidationError):
             read(wrong)
 
@@ -115,7 +124,9 @@ def test_no_value_becomes_markup(value: str) -> None:
     assert not set("<>\"'") & set(html)
 
 
-@pytest.mark.parametrize("text", ["{{}}", "{{ }}", "{{1a}}", "{{a b}}", "{ {a} }", "{a}", "{{a", "a}}", "{{ä}}"])
+@pytest.mark.parametrize(
+    "text", ["{{}}", "{{ }}", "{{1a}}", "{{a b}}", "{ {a} }", "{a}", "{{a", "a}}", "{{ä}}"]
+)
 def test_what_is_no_place_stays(text: str) -> None:
     assert filled(text).text == text
 

@@ -112,7 +112,9 @@ async def test_no_more_statements_at_once_than_allowed() -> None:
 async def test_an_error_of_one_is_raised_for_it_alone() -> None:
     statements = Statements()
     statements.open.set()
-    results = await asyncio.gather(*ask_all(Batcher(statements.run), [1, 3, 5]), return_exceptions=True)
+    results = await asyncio.gather(
+        *ask_all(Batcher(statements.run), [1, 3, 5]), return_exceptions=True
+    )
     assert results[0] == ("answer", 1)
     assert isinstance(results[1], NotFound)
     assert results[2] == ("answer", 5)
@@ -125,7 +127,9 @@ async def test_an_error_of_the_statement_is_raised_for_all_of_its_batch_only() -
         return asked
 
     batcher = Batcher(run, most=2)
-    results = await asyncio.gather(*ask_all(batcher, ["bad", "a", "b", "c"]), return_exceptions=True)
+    results = await asyncio.gather(
+        *ask_all(batcher, ["bad", "a", "b", "c"]), return_exceptions=True
+    )
     assert [type(one) for one in results[:2]] == [StoreError, StoreError]
     assert results[2:] == ["b", "c"]
     assert await batcher.ask("d") == "d"  # and it goes on
@@ -151,7 +155,10 @@ async def test_a_cancelled_caller_disturbs_nobody() -> None:
     statements.open.set()
     results = await asyncio.gather(*tasks, *waiting, return_exceptions=True)
     assert [one for one in results if isinstance(one, tuple)] == [("answer", one) for one in "ace"]
-    assert statements.batches == [["a", "b", "c"], ["d", "e"]]  # what was asked is done all the same
+    assert statements.batches == [
+        ["a", "b", "c"],
+        ["d", "e"],
+    ]  # what was asked is done all the same
 
 
 async def test_what_cannot_be_answered_yet_goes_first_with_the_next() -> None:
@@ -173,9 +180,11 @@ async def test_several_at_once_keep_their_order_and_their_errors() -> None:
     statements.open.set()
     batcher: Batcher[int, Any] = Batcher(statements.run, most=4)
     results = await batcher.ask_many(range(20))
-    assert [one if isinstance(one, PillarboxError) else one[1] for one in results if not isinstance(one, NotFound)] == [
-        one for one in range(20) if one % 7 != 3
-    ]
+    assert [
+        one if isinstance(one, PillarboxError) else one[1]
+        for one in results
+        if not isinstance(one, NotFound)
+    ] == [one for one in range(20) if one % 7 != 3]
     assert [place for place, one in enumerate(results) if isinstance(one, NotFound)] == [3, 10, 17]
     assert await batcher.ask_many([]) == []
 
@@ -232,7 +241,9 @@ def test_every_caller_gets_its_own_answer(
         results = asyncio.run(scenario())
     for place, result in enumerate(results):
         expected = _answer(place)
-        assert result == expected or (type(result) is type(expected) and str(result) == str(expected))
+        assert result == expected or (
+            type(result) is type(expected) and str(result) == str(expected)
+        )
     assert [place for batch in batches for place, _ in batch] == list(range(len(asked)))
     for batch in batches:
         assert len(batch) <= most

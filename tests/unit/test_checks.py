@@ -157,7 +157,12 @@ def test_repr_hides_bodies() -> None:
 
 def test_what_is_left_out_is_not_sent() -> None:
     assert call_for(mail()).names == ("sender", "subject", "text", "recipient")
-    assert call_for(mail(to=["a@x.example", "b@x.example"])).names == ("sender", "subject", "text", "to")
+    assert call_for(mail(to=["a@x.example", "b@x.example"])).names == (
+        "sender",
+        "subject",
+        "text",
+        "to",
+    )
     ((first, call),) = calls_for([mail(), mail()])
     assert (first, call.names) == (0, ("mails", "texts"))
 
@@ -175,13 +180,21 @@ def test_importing_pillarbox_is_light() -> None:
         "cryptography",
     )
     program = f"import sys, pillarbox; print([m for m in {heavy} if m in sys.modules])"
-    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert shown.stdout.strip() == "[]"
 
 
 def test_no_pattern_backtracks_without_end() -> None:
     """One that did would not come back in a lifetime; there is nothing to time."""
-    awkward = ("a." * 490, '"' + "\\a" * 490, "a@" + "a-" * 490, "<" * 990 + ">", "a@[IPv6:" + ":" * 900)
+    awkward = (
+        "a." * 490,
+        '"' + "\\a" * 490,
+        "a@" + "a-" * 490,
+        "<" * 990 + ">",
+        "a@[IPv6:" + ":" * 900,
+    )
     for address in awkward:
         refused(to=address)
     for type_ in ("a/b" + " " * 250, "a/b" + ";a=b" * 60 + ";", 'a/b;a="' + " " * 240):

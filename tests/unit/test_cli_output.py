@@ -48,7 +48,11 @@ def test_plain_values() -> None:
 def test_times_are_absolute_or_relative() -> None:
     now = datetime.now(UTC)
     assert timedelta(0) <= options.past("2h") - (now - timedelta(hours=2)) < timedelta(seconds=5)
-    assert timedelta(0) <= options.future("+10m") - (now + timedelta(minutes=10)) < timedelta(seconds=5)
+    assert (
+        timedelta(0)
+        <= options.future("+10m") - (now + timedelta(minutes=10))
+        < timedelta(seconds=5)
+    )
     assert options.past("2030-01-31T08:00Z") == datetime(2030, 1, 31, 8, tzinfo=UTC)
     assert options.past("2030-01-31").tzinfo is not None
     for wrong in ("soon", "", "1 fortnight", "9" * 30 + "d"):
@@ -57,6 +61,10 @@ def test_times_are_absolute_or_relative() -> None:
 
 
 def test_errors_are_told_by_the_first_of_ours() -> None:
-    group = ExceptionGroup("x", [ValueError("no"), ExceptionGroup("y", [NotFound("there is no such thing")])])
+    group = ExceptionGroup(
+        "x", [ValueError("no"), ExceptionGroup("y", [NotFound("there is no such thing")])]
+    )
     assert explain(first_of(group)) == "there is no such thing"
-    assert explain(first_of(ExceptionGroup("x", [ValueError("no")]))).startswith("unexpected ValueError: no")
+    assert explain(first_of(ExceptionGroup("x", [ValueError("no")]))).startswith(
+        "unexpected ValueError: no"
+    )

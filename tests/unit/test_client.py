@@ -39,7 +39,12 @@ ID = "0198c5a2-7d7e-7b0c-9e55-0c2f0c3d7a11"
 
 
 def mail(**fields: Any) -> Mail:
-    return Mail(**({"sender": "a@shop.example", "to": "b@mail.example", "subject": "Hi", "text": "x"} | fields))
+    return Mail(
+        **(
+            {"sender": "a@shop.example", "to": "b@mail.example", "subject": "Hi", "text": "x"}
+            | fields
+        )
+    )
 
 
 # --- what is asked
@@ -115,7 +120,8 @@ def test_addresses(base_url: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", ["", "mail.example.com", "ftp://x", "http://", "http://u:p@x", "http://x?y", "http://x#y"]
+    "bad",
+    ["", "mail.example.com", "ftp://x", "http://", "http://u:p@x", "http://x?y", "http://x#y"],
 )
 def test_bad_addresses(bad: str) -> None:
     with pytest.raises(ValueError, match="base_url"):
@@ -130,7 +136,9 @@ def test_bad_keys(bad: str) -> None:
 
 def test_filters() -> None:
     since = datetime(2030, 1, 1, tzinfo=UTC)
-    found = calls.checked_filters({"state": ["sent", "failed"], "class_": "bulk", "since": since, "page_size": 7})
+    found = calls.checked_filters(
+        {"state": ["sent", "failed"], "class_": "bulk", "since": since, "page_size": 7}
+    )
     assert found == [
         ("state", "sent"), ("state", "failed"), ("class", "bulk"), ("since", "2030-01-01T00:00:00+00:00"),
         ("limit", "7"),
@@ -196,7 +204,9 @@ def test_what_the_server_says_beyond_what_we_know_is_passed_over() -> None:
     body = {
         "id": ID,
         "more": 1,
-        "deliveries": [{"id": f"{ID}.0", "recipient": "b", "role": "to", "state": "queued", "x": 2}],
+        "deliveries": [
+            {"id": f"{ID}.0", "recipient": "b", "role": "to", "state": "queued", "x": 2}
+        ],
     }
     sent = read(calls.send(mail()), body, 202)
     assert str(sent.id) == ID
@@ -204,7 +214,9 @@ def test_what_the_server_says_beyond_what_we_know_is_passed_over() -> None:
     assert not sent.repeated
 
 
-@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b"{}", b'{"id": "x", "deliveries": []}', b"null", b"\xff"])
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>", b"[]", b"{}", b'{"id": "x", "deliveries": []}', b"null", b"\xff"]
+)
 def test_answers_that_are_none_of_ours(body: bytes) -> None:
     with pytest.raises(NoAnswer):
         calls.send(mail()).read(Answer(200, {}, body))
@@ -217,7 +229,10 @@ def test_answers_that_are_none_of_ours(body: bytes) -> None:
 ERRORS: list[tuple[PillarboxError, type[PillarboxError]]] = [
     (InvalidMail("bad_address", "sender", "not legal", "write name@domain"), InvalidMail),
     (UnknownName("unknown_class", "class", "there is none", "see …"), UnknownName),
-    (IdempotencyConflict("idempotency_conflict", "idempotency_key", "used", None), IdempotencyConflict),
+    (
+        IdempotencyConflict("idempotency_conflict", "idempotency_key", "used", None),
+        IdempotencyConflict,
+    ),
     (NotAllowed("sender_domain", "sender", "not from there", "ask"), NotAllowed),
     (Unauthorized("x"), Unauthorized),
     (Throttled("slowly", 7.0), Throttled),
@@ -228,7 +243,9 @@ ERRORS: list[tuple[PillarboxError, type[PillarboxError]]] = [
 
 
 @pytest.mark.parametrize(("raised", "kind"), ERRORS, ids=lambda one: getattr(one, "__name__", ""))
-def test_errors_of_the_server_come_back_as_they_were(raised: PillarboxError, kind: type[PillarboxError]) -> None:
+def test_errors_of_the_server_come_back_as_they_were(
+    raised: PillarboxError, kind: type[PillarboxError]
+) -> None:
     problem = problem_of(raised)
     found = error_of(problem.type.status, problem.headers, json.dumps(problem.body()).encode())
     assert type(found) is kind
@@ -241,8 +258,16 @@ def test_every_type_of_problem_is_an_error(name: str) -> None:
     error = of_problem(Problem(name, "so it is").body())
     assert "so it is" in str(error)
     assert isinstance(error, NoAnswer) == (
-        name in ("internal", "method-not-allowed", "unsupported-media-type", "wrong-host", "head-too-large")
-        or name in ("request-timeout", "invalid-setting", "forged", "link", "password", "wrong-password")
+        name
+        in (
+            "internal",
+            "method-not-allowed",
+            "unsupported-media-type",
+            "wrong-host",
+            "head-too-large",
+        )
+        or name
+        in ("request-timeout", "invalid-setting", "forged", "link", "password", "wrong-password")
     )
 
 
@@ -288,7 +313,9 @@ def test_a_batch_with_undecided_mails_is_asked_again() -> None:
     (_, call), *_ = Batches([mail()] * 2, None).calls()
 
     def answer(*statuses: int) -> Answer:
-        return Answer(200, {}, json.dumps({"results": [{"status": one} for one in statuses]}).encode())
+        return Answer(
+            200, {}, json.dumps({"results": [{"status": one} for one in statuses]}).encode()
+        )
 
     assert call.wait(answer(202, 422), 0, 3, 1.0) is None
     assert call.wait(answer(202, 503), 0, 3, 1.0) is not None
@@ -314,6 +341,9 @@ def test_importing_pillarbox_imports_no_client_and_no_driver() -> None:
 
 def test_clients_do_not_show_their_keys() -> None:
     for kind in (pillarbox.Client, pillarbox.AsyncClient):
-        assert repr(kind("http://x.example", "pbx_secret")) == f"{kind.__name__}('http://x.example/api/v1')"
+        assert (
+            repr(kind("http://x.example", "pbx_secret"))
+            == f"{kind.__name__}('http://x.example/api/v1')"
+        )
     with pytest.raises(AttributeError):
         pillarbox.nothing  # type: ignore[attr-defined]  # noqa: B018

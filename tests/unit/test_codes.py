@@ -33,9 +33,22 @@ def test_a_challenge_is_read_back() -> None:
 
 def altered(token: str) -> list[str]:
     raw = base64.urlsafe_b64decode(token + "=")
-    flipped = [bytes([*raw[:place], raw[place] ^ 1, *raw[place + 1 :]]) for place in range(len(raw))]
+    flipped = [
+        bytes([*raw[:place], raw[place] ^ 1, *raw[place + 1 :]]) for place in range(len(raw))
+    ]
     spelt = [base64.urlsafe_b64encode(one).decode().rstrip("=") for one in flipped]
-    return [*spelt, token[:-1], token + "A", token + "=", token[:22], "", "é" * 43, "\udc80", " " + token, "*" * 43]
+    return [
+        *spelt,
+        token[:-1],
+        token + "A",
+        token + "=",
+        token[:22],
+        "",
+        "é" * 43,
+        "\udc80",
+        " " + token,
+        "*" * 43,
+    ]
 
 
 def test_an_altered_challenge_is_none() -> None:
@@ -70,11 +83,15 @@ def test_a_challenge_of_an_older_key_of_the_ring_is_read() -> None:
 def test_codes_are_six_digits_over_their_whole_range(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Counter(module._new_code() for _ in range(20_000))
     assert all(len(one) == DIGITS and one.isascii() and one.isdigit() for one in made)
-    for place in range(DIGITS):  # every digit everywhere; chance alone would leave one out once in 10^900
+    for place in range(
+        DIGITS
+    ):  # every digit everywhere; chance alone would leave one out once in 10^900
         assert {one[place] for one in made} == set("0123456789")
     firsts = Counter(one[0] for one in made.elements())
     assert all(1700 < count < 2300 for count in firsts.values())  # seven standard deviations
-    monkeypatch.setattr(module.secrets, "randbelow", lambda most: most - 1 if most == 10**6 else None)
+    monkeypatch.setattr(
+        module.secrets, "randbelow", lambda most: most - 1 if most == 10**6 else None
+    )
     assert module._new_code() == "999999"
     monkeypatch.setattr(module.secrets, "randbelow", lambda most: 42)
     assert module._new_code() == "000042"
@@ -90,8 +107,12 @@ def test_what_is_kept_of_a_code_depends_on_its_challenge_and_the_key() -> None:
 
 def test_addresses_are_kept_hashed_and_without_regard_to_case() -> None:
     ours = codes()
-    assert ours._hash_address(ADMIN, "Ada@Mail.example") == ours._hash_address(ADMIN, "ada@mail.example")
-    assert ours._hash_address(ADMIN, "ada@mail.example") != ours._hash_address("accounts:x", "ada@mail.example")
+    assert ours._hash_address(ADMIN, "Ada@Mail.example") == ours._hash_address(
+        ADMIN, "ada@mail.example"
+    )
+    assert ours._hash_address(ADMIN, "ada@mail.example") != ours._hash_address(
+        "accounts:x", "ada@mail.example"
+    )
 
 
 def test_no_schema_is_the_administrators_realm() -> None:
@@ -110,7 +131,8 @@ def test_codes_are_taken_as_people_type_them(typed: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("taken", "wanted"), [(0.0, 0.0), (0.01, 0.24), (0.24, 0.01), (0.26, 0.24), (0.6, 0.15), (1.0, 0.0)]
+    ("taken", "wanted"),
+    [(0.0, 0.0), (0.01, 0.24), (0.24, 0.01), (0.26, 0.24), (0.6, 0.15), (1.0, 0.0)],
 )
 def test_answers_leave_at_multiples_of_the_time(taken: float, wanted: float) -> None:
     assert left(taken, 0.25) == pytest.approx(wanted)

@@ -34,7 +34,9 @@ DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
 PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
 # What a reader could not open: somebody's home, or where somebody keeps a checkout.
-FOREIGN_PATH = re.compile(r"(?<![\w.])/(?:home|root|Users|work|workspace|private)/[\w.]|[A-Z]:\\Users")
+FOREIGN_PATH = re.compile(
+    r"(?<![\w.])/(?:home|root|Users|work|workspace|private)/[\w.]|[A-Z]:\\Users"
+)
 
 
 def page(path: Path) -> str:
@@ -47,7 +49,9 @@ def named(page: Path) -> str:
 
 def section(text: str, title: str) -> str:
     """A heading's own text, up to the next heading of the same or a higher level."""
-    found = re.search(rf"^(#+) {re.escape(title)}$(.*?)(?=^#{{1,2}} |\Z)", text, re.MULTILINE | re.DOTALL)
+    found = re.search(
+        rf"^(#+) {re.escape(title)}$(.*?)(?=^#{{1,2}} |\Z)", text, re.MULTILINE | re.DOTALL
+    )
     assert found, f"no heading {title!r}"
     return found[2]
 
@@ -104,7 +108,9 @@ def test_every_command_and_option_is_documented(path: str) -> None:
 
 
 def test_every_route_is_documented() -> None:
-    routes = {re.sub(r":\w+}", "}", route.path) for route in build(cast(Any, None), "127.0.0.1").routes}
+    routes = {
+        re.sub(r":\w+}", "}", route.path) for route in build(cast(Any, None), "127.0.0.1").routes
+    }
     assert routes == {word for word in code_words(page(REFERENCE / "http.md")) if word in routes}
 
 
@@ -128,7 +134,9 @@ def test_every_reason_is_documented(word: Reason) -> None:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_retry_policy_is_documented(name: str) -> None:
-    assert f"| `{name}` | {POLICIES[name].max_attempts} |" in page(DOCS / "explanation/retry-policies.md")
+    assert f"| `{name}` | {POLICIES[name].max_attempts} |" in page(
+        DOCS / "explanation/retry-policies.md"
+    )
 
 
 @pytest.mark.parametrize("word", [*(one.name for one in fields(SmtpSettings)), *Tls])
@@ -193,7 +201,9 @@ def limits() -> dict[str, int]:
 
 @pytest.mark.parametrize("name", limits())
 def test_every_limit_is_documented_with_its_value(name: str) -> None:
-    line = next((one for one in page(REFERENCE / "sql.md").splitlines() if f"`{name}` |" in one), "")
+    line = next(
+        (one for one in page(REFERENCE / "sql.md").splitlines() if f"`{name}` |" in one), ""
+    )
     value = limits()[name]
     shown = f"{value // 2**20} MiB" if value % 2**20 == 0 else f"{value:,}"
     assert shown in line
@@ -214,7 +224,13 @@ def tables() -> dict[str, set[str]]:
     pattern = r"^CREATE TABLE pillarbox\.(\w+) \((.*?)^\)"
     for name, body in re.findall(pattern, SQL + LIFECYCLE, re.MULTILINE | re.DOTALL):
         words = re.findall(r"^  (\"?\w+\"?) ", body, re.MULTILINE)
-        found[name] = {word.strip('"') for word in words} - {"PRIMARY", "CONSTRAINT", "UNIQUE", "CHECK", "FOREIGN"}
+        found[name] = {word.strip('"') for word in words} - {
+            "PRIMARY",
+            "CONSTRAINT",
+            "UNIQUE",
+            "CHECK",
+            "FOREIGN",
+        }
     return found
 
 
@@ -230,7 +246,9 @@ def test_every_sensitive_column_stands_in_the_runbook() -> None:
     for table in tables():
         for column in re.findall(r"`(\w+)` ●", section(schema, table)):
             told = [row for row in rows if f"`{table}." in row]
-            assert any(f"{table}.*" in row or f".{column}`" in row for row in told), f"{table}.{column}"
+            assert any(f"{table}.*" in row or f".{column}`" in row for row in told), (
+                f"{table}.{column}"
+            )
 
 
 # --- Python
@@ -286,7 +304,9 @@ def blocks(path: Path, language: str) -> Iterator[str]:
 def test_commands_in_pages_exist(path: Path) -> None:
     shell = "\n".join(blocks(path, "sh")).replace("\\\n", " ")
     in_prose = [word for word in code_words(page(path)) if word.startswith("pillarbox ")]
-    wrong = [line for line in [*shell.splitlines(), *in_prose] for fault in faults_of(line) if fault]
+    wrong = [
+        line for line in [*shell.splitlines(), *in_prose] for fault in faults_of(line) if fault
+    ]
     assert wrong == []
 
 
@@ -302,7 +322,9 @@ def fault_of(words: list[str]) -> str:
         if words[0] == "--version" or words[0] not in children:
             return "" if words[0] == "--version" else f"no command {words[0]}"
         command = children[words.pop(0)]
-    known = {flag for one in command.params for flag in [*one.opts, *one.secondary_opts]} | {"--help"}
+    known = {flag for one in command.params for flag in [*one.opts, *one.secondary_opts]} | {
+        "--help"
+    }
     strange = {word.partition("=")[0] for word in words if re.match(r"--\w", word)} - known
     return f"no option {sorted(strange)}" if strange else ""
 
@@ -314,10 +336,16 @@ def test_python_in_pages_is_python(path: Path) -> None:
 
 
 def sources() -> Iterator[Path]:
-    yield from (path for path in ROOT.iterdir() if path.is_file() and path.suffix in {".md", ".toml", ".yaml"})
+    yield from (
+        path
+        for path in ROOT.iterdir()
+        if path.is_file() and path.suffix in {".md", ".toml", ".yaml"}
+    )
     for folder in ("docs", "src", "tests", "benchmarks"):
         for kind in ("md", "py", "sql", "svg"):
-            yield from (path for path in (ROOT / folder).rglob(f"*.{kind}") if path != Path(__file__))
+            yield from (
+                path for path in (ROOT / folder).rglob(f"*.{kind}") if path != Path(__file__)
+            )
 
 
 def test_no_file_contains_paths_of_a_machine() -> None:

@@ -21,7 +21,17 @@ from pillarbox.model.delivery import LANES
 from pillarbox.model.provider import Provider
 from pillarbox.model.routing import DEFAULT_ORDER, Facts, Match, Rule
 from pillarbox.route.asked import CARRIES, Carries
-from pillarbox.route.explain import PATIENCE, SOON, Explanation, Fate, Standing, Use, UsedUp, Why, explain
+from pillarbox.route.explain import (
+    PATIENCE,
+    SOON,
+    Explanation,
+    Fate,
+    Standing,
+    Use,
+    UsedUp,
+    Why,
+    explain,
+)
 from pillarbox.route.health import Circuit
 from pillarbox.route.reserves import Rate, Usage, kept_from, next_month, used_up
 from pillarbox.route.router import Router, chance_of
@@ -37,14 +47,18 @@ def standing(id: int, **more: Any) -> Standing:
     return Standing(**{"id": id, "name": NAMES[id], "kind": "smtp"} | more)
 
 
-def told(*rules: Rule, facts: Facts = MAIL, raw: bool = False, chance: float = 0.0, **more: Any) -> Explanation:
+def told(
+    *rules: Rule, facts: Facts = MAIL, raw: bool = False, chance: float = 0.0, **more: Any
+) -> Explanation:
     """The explanation where the first provider stands like this, and the others are well."""
     providers = [Provider(id, name, "smtp", {}, None) for id, name in NAMES.items()]
     standings = {id: standing(id) for id in NAMES} | {1: standing(1, **more)}
     return explain(Router(rules, providers), facts, standings, NOW, raw=raw, chance=chance)
 
 
-def rule(id: int, *providers: int, tenant: int | None = SHOP, weights: Any = None, **match: Any) -> Rule:
+def rule(
+    id: int, *providers: int, tenant: int | None = SHOP, weights: Any = None, **match: Any
+) -> Rule:
     return Rule(id, f"rule{id}", tenant, id, Match(**match), providers or (1, 2), weights)
 
 
@@ -70,14 +84,20 @@ def test_every_rule_that_was_tried_says_why_it_did_not_fit() -> None:
 @pytest.mark.parametrize(
     ("match", "has", "wants"),
     [
-        ({"sender_domains": ("x.example", "*.y.example")}, "shop.example", "x.example, *.y.example"),
+        (
+            {"sender_domains": ("x.example", "*.y.example")},
+            "shop.example",
+            "x.example, *.y.example",
+        ),
         ({"classes": ("bulk",)}, "transactional", "bulk"),
         ({"kinds": ("welcome",)}, "receipt", "welcome"),
         ({"min_size": 5001}, "5000", "5001"),
         ({"max_size": 4999}, "5000", "4999"),
     ],
 )
-def test_what_the_mail_has_and_what_the_rule_wants(match: dict[str, Any], has: str, wants: str) -> None:
+def test_what_the_mail_has_and_what_the_rule_wants(
+    match: dict[str, Any], has: str, wants: str
+) -> None:
     [one] = told(rule(1, **match)).tried
     assert (one.misses, one.has, one.wants) == (next(iter(match)), has, wants)
 
@@ -105,8 +125,16 @@ def test_others_rules_are_not_told() -> None:
 def test_shares_of_weighted_providers() -> None:
     weighted = rule(1, 2, 1, 3, weights=(30, 70, 0))
     found = told(weighted)
-    assert [(one.name, one.share) for one in found.providers] == [("first", 0.7), ("second", 0.3), ("third", 0.0)]
-    assert [one.name for one in told(weighted, chance=0.99).providers] == ["second", "first", "third"]
+    assert [(one.name, one.share) for one in found.providers] == [
+        ("first", 0.7),
+        ("second", 0.3),
+        ("third", 0.0),
+    ]
+    assert [one.name for one in told(weighted, chance=0.99).providers] == [
+        "second",
+        "first",
+        "third",
+    ]
     assert [one.share for one in told(rule(1, 2, 1)).providers] == [None, None]
 
 
@@ -144,7 +172,9 @@ SKIPPED: list[tuple[dict[str, Any], Why, str, datetime | None]] = [
 
 
 @pytest.mark.parametrize(("more", "why", "said", "until"), SKIPPED)
-def test_why_a_provider_is_skipped(more: dict[str, Any], why: Why, said: str, until: datetime | None) -> None:
+def test_why_a_provider_is_skipped(
+    more: dict[str, Any], why: Why, said: str, until: datetime | None
+) -> None:
     found = told(raw=True, **more)
     first, second, third = found.providers
     assert (first.use, second.use, third.use) == (Use.SKIPPED, Use.USED, Use.NEXT)
@@ -158,17 +188,28 @@ def test_every_reason_has_a_case() -> None:
 
 def test_a_provider_that_no_longer_exists_at_all() -> None:
     found = explain(Router([rule(1, 77, 2)], []), MAIL, {2: standing(2)}, NOW)
-    assert [(one.name, one.use) for one in found.providers] == [("#77", Use.SKIPPED), ("second", Use.USED)]
+    assert [(one.name, one.use) for one in found.providers] == [
+        ("#77", Use.SKIPPED),
+        ("second", Use.USED),
+    ]
 
 
 def test_several_reasons_are_all_told() -> None:
     found = told(raw=True, takes_parts=True, max_bytes=1, circuit=Circuit.OPEN, held_until=LATER)
-    assert [one.why for one in found.providers[0].notes] == [Why.RAW, Why.TOO_BIG, Why.BREAKER_OPEN, Why.PAUSED]
+    assert [one.why for one in found.providers[0].notes] == [
+        Why.RAW,
+        Why.TOO_BIG,
+        Why.BREAKER_OPEN,
+        Why.PAUSED,
+    ]
 
 
 def test_mails_wait_for_what_passes_soon() -> None:
     pause, rate = NOW + PATIENCE, NOW + SOON
-    for soon, more in ((pause, {"held_until": pause}), (rate, {"used_up": [UsedUp(Why.RATE, rate)]})):
+    for soon, more in (
+        (pause, {"held_until": pause}),
+        (rate, {"used_up": [UsedUp(Why.RATE, rate)]}),
+    ):
         first = told(**more).providers[0]
         assert first.use is Use.USED
         assert first.notes[0].until == soon
@@ -177,7 +218,10 @@ def test_mails_wait_for_what_passes_soon() -> None:
 
 
 def test_soon_means_the_same_to_the_worker() -> None:
-    assert (SOON.total_seconds(), PATIENCE.total_seconds()) == (journey.SHORT_WAIT, journey.LONGEST_PAUSE)
+    assert (SOON.total_seconds(), PATIENCE.total_seconds()) == (
+        journey.SHORT_WAIT,
+        journey.LONGEST_PAUSE,
+    )
 
 
 def test_a_pause_that_is_over_is_none() -> None:
@@ -213,7 +257,11 @@ def test_what_becomes_of_a_mail_with_one_provider(more: dict[str, Any], fate: Fa
 
 
 def test_a_mail_that_somebody_could_carry_waits() -> None:
-    standings = {1: standing(1, max_bytes=1), 2: standing(2, circuit=Circuit.OPEN), 3: standing(3, enabled=False)}
+    standings = {
+        1: standing(1, max_bytes=1),
+        2: standing(2, circuit=Circuit.OPEN),
+        3: standing(3, enabled=False),
+    }
     assert explain(Router([rule(1, 1, 2)], []), MAIL, standings, NOW).fate is Fate.WAITS
     assert explain(Router([rule(1, 1, 3)], []), MAIL, standings, NOW).fate is Fate.FAILS
 
@@ -242,7 +290,9 @@ def test_reserves_by_lane() -> None:
     [(0, ""), (69, ""), (70, "bulk"), (89, "bulk"), (90, "normal bulk"), (99, "normal bulk"),
      (100, "urgent normal bulk")],
 )  # fmt: skip
-def test_password_resets_leave_when_the_newsletter_has_eaten_the_budget(spent: int, stopped: str) -> None:
+def test_password_resets_leave_when_the_newsletter_has_eaten_the_budget(
+    spent: int, stopped: str
+) -> None:
     usage = Usage((), Decimal(spent), Decimal(1), Decimal(100))
     assert [lane for lane in LANES if used_up(usage, lane, NOW)] == stopped.split()
 
@@ -250,7 +300,9 @@ def test_password_resets_leave_when_the_newsletter_has_eaten_the_budget(spent: i
 def test_a_budget_is_used_up_until_the_next_month() -> None:
     [found] = used_up(Usage((), Decimal(5), Decimal(1), Decimal(5)), "urgent", NOW)
     assert (found.why, found.until) == (Why.BUDGET, datetime(2030, 2, 1, tzinfo=UTC))
-    assert next_month(datetime(2030, 12, 31, 23, 59, tzinfo=UTC)) == datetime(2031, 1, 1, tzinfo=UTC)
+    assert next_month(datetime(2030, 12, 31, 23, 59, tzinfo=UTC)) == datetime(
+        2031, 1, 1, tzinfo=UTC
+    )
 
 
 def test_without_a_budget_nothing_is_used_up() -> None:
@@ -258,7 +310,11 @@ def test_without_a_budget_nothing_is_used_up() -> None:
 
 
 def test_the_longest_wait_of_a_rate_counts() -> None:
-    rates = [Rate(10, 1, NOW + timedelta(seconds=1)), Rate(100, 3600, NOW + timedelta(hours=1)), Rate(5, 86400, None)]
+    rates = [
+        Rate(10, 1, NOW + timedelta(seconds=1)),
+        Rate(100, 3600, NOW + timedelta(hours=1)),
+        Rate(5, 86400, None),
+    ]
     [found] = used_up(Usage(rates), "normal", NOW)
     assert found.why is Why.RATE
     # Ten in an hour may leave in one go: the tenth place is free again when nine are left of them.
@@ -278,7 +334,9 @@ def test_a_days_burst_is_reserved_a_seconds_is_not() -> None:
 
 
 @given(st.integers(0, 100), st.integers(0, 100), st.integers(1, 10**6), st.floats(0, 90_000))
-def test_a_higher_lane_never_waits_longer(urgent: int, normal: int, most: int, ahead: float) -> None:
+def test_a_higher_lane_never_waits_longer(
+    urgent: int, normal: int, most: int, ahead: float
+) -> None:
     usage = Usage(
         [Rate(most, 86400, NOW + timedelta(seconds=ahead), reserved=True)], reserve_urgent=urgent,
         reserve_normal=min(normal, 100 - urgent),

@@ -22,7 +22,14 @@ LANES = st.lists(
 WAITING = LANES.map(lambda lanes: [lane for lane in lanes if lane.fresh or lane.due])
 
 
-def lane(tenant: int, priority: int = 1, order: Order = Order.FIFO, *, fresh: bool = True, due: bool = False) -> Lane:
+def lane(
+    tenant: int,
+    priority: int = 1,
+    order: Order = Order.FIFO,
+    *,
+    fresh: bool = True,
+    due: bool = False,
+) -> Lane:
     return Lane(Key(tenant, priority), order, fresh, due)
 
 
@@ -58,7 +65,9 @@ def test_never_more_than_there_is_room_for(lanes: list[Lane], rooms: list[int]) 
 
 
 @given(LANES, ROOMS)
-def test_only_lanes_in_which_something_waits_get_a_portion_and_one_each(lanes: list[Lane], room: int) -> None:
+def test_only_lanes_in_which_something_waits_get_a_portion_and_one_each(
+    lanes: list[Lane], room: int
+) -> None:
     portions = Turns().divide(lanes, room)
     assert all(portion.lane.fresh or portion.lane.due for portion in portions)
     assert len({portion.lane.key for portion in portions}) == len(portions)
@@ -97,7 +106,8 @@ def test_a_turn_of_all_passes_no_tenant_by(tenants: int, rooms: list[int]) -> No
 def test_nobody_starves(lanes: list[Lane], rooms: list[int]) -> None:
     """Whatever waits is served within a bounded number of places, even the last of the lowest lane."""
     turns, served = Turns(), set[Key]()
-    # Each lane needs a turn of all others at its priority, and its priority's share is a twentieth at least.
+    # Each lane needs a turn of all others at its priority, and its priority's share is a twentieth
+    # at least.
     enough = (len(lanes) + 1) * LARGE_QUANTUM * round(1 / FLOORS[2])
     offered = 0
     while offered < enough + 40:
@@ -166,7 +176,9 @@ def test_lanes_that_come_and_go_do_not_starve_one_that_stays() -> None:
         turns.leave(guests)
         guests = [Lane(one.key, one.order, True, False, turns.enter(one.key)) for one in guests]
         rounds += 1
-        assert rounds <= 2 * 50 * LARGE_QUANTUM // 8  # two turns of all: the one it has just had, and the next
+        assert (
+            rounds <= 2 * 50 * LARGE_QUANTUM // 8
+        )  # two turns of all: the one it has just had, and the next
 
 
 def test_what_left_long_ago_is_forgotten() -> None:
@@ -198,7 +210,9 @@ def test_single_places_go_to_fresh_and_deferred_in_turn(tenants: int) -> None:
 
 def test_only_fresh_or_only_deferred_mails_get_all() -> None:
     assert [portion[1:] for portion in Turns().divide([lane(1)], 10)] == [(10, 0)]
-    assert [portion[1:] for portion in Turns().divide([lane(1, fresh=False, due=True)], 10)] == [(10, 10)]
+    assert [portion[1:] for portion in Turns().divide([lane(1, fresh=False, due=True)], 10)] == [
+        (10, 10)
+    ]
 
 
 def test_a_strict_lane_may_always_take_what_is_due_again() -> None:
@@ -210,9 +224,13 @@ def test_a_strict_lane_may_always_take_what_is_due_again() -> None:
 
 
 @given(WAITING, ROOMS)
-def test_the_order_within_a_priority_is_the_least_served_first(lanes: list[Lane], room: int) -> None:
+def test_the_order_within_a_priority_is_the_least_served_first(
+    lanes: list[Lane], room: int
+) -> None:
     had = {one.key: one.served for one in lanes}
-    portions = [portion for portion in Turns().divide(lanes, room) if portion.lane.key.priority == 1]
+    portions = [
+        portion for portion in Turns().divide(lanes, room) if portion.lane.key.priority == 1
+    ]
     order = [had[portion.lane.key] for portion in portions]
     assert order == sorted(order)
 
@@ -221,8 +239,14 @@ def test_the_order_within_a_priority_is_the_least_served_first(lanes: list[Lane]
 
 
 @given(st.lists(st.one_of(st.none(), st.tuples(st.integers(1, 4), st.integers(0, 2)))))
-def test_rounds_lose_nothing_and_keep_the_order_of_each_lane(steps: list[tuple[int, int] | None]) -> None:
-    rounds, given_in, taken = Rounds[tuple[Key, int]](), dict[Key, list[int]](), dict[Key, list[int]]()
+def test_rounds_lose_nothing_and_keep_the_order_of_each_lane(
+    steps: list[tuple[int, int] | None],
+) -> None:
+    rounds, given_in, taken = (
+        Rounds[tuple[Key, int]](),
+        dict[Key, list[int]](),
+        dict[Key, list[int]](),
+    )
     for number, step in enumerate(steps):
         if step is not None:
             key = Key(*step)

@@ -60,7 +60,9 @@ def test_the_urgent_ones_do_not_wait_for_others() -> None:
     assert gather.look(4, 1, 2.0) == Collect(10, "urgent", urgent_only=True)
     gather.collected(1, was_urgent_only=True)
     assert gather.look(3, 0, 3.0) == Wait(3.0), "the others wait on"
-    assert opened(Rule(10, 5.0, urgent_waits=True)).look(4, 1, 2.0) == Wait(5.0), "the original knows no hurry"
+    assert opened(Rule(10, 5.0, urgent_waits=True)).look(4, 1, 2.0) == Wait(5.0), (
+        "the original knows no hurry"
+    )
 
 
 def test_a_rare_token_does_not_wait() -> None:
@@ -71,7 +73,9 @@ def test_a_rare_token_does_not_wait() -> None:
         assert gather.look(0, 0, now + 0.01) == Wait(None)
 
 
-def arriving(gather: Gather, per_second: float, seconds: float, begin: float = 0.0) -> list[tuple[int, float]]:
+def arriving(
+    gather: Gather, per_second: float, seconds: float, begin: float = 0.0
+) -> list[tuple[int, float]]:
     """Let tokens arrive evenly, looking every 5 ms; returns each batch with how long its first token waited."""
     batches, waiting, arrived, since = list[tuple[int, float]](), 0, 0, 0.0
     for tick in range(int(seconds / 0.005)):
@@ -89,7 +93,8 @@ def arriving(gather: Gather, per_second: float, seconds: float, begin: float = 0
 
 
 @pytest.mark.parametrize(
-    ("per_second", "least", "most"), [(10, 1, 1), (100, 1, 6), (500, 20, 90), (2000, 300, 600), (4000, 700, 1000)]
+    ("per_second", "least", "most"),
+    [(10, 1, 1), (100, 1, 6), (500, 20, 90), (2000, 300, 600), (4000, 700, 1000)],
 )
 def test_batches_follow_the_rate_within_limits(per_second: float, least: int, most: int) -> None:
     gather = opened(Rule())
@@ -123,7 +128,11 @@ def test_the_rate_is_forgotten_when_nothing_comes() -> None:
         ({"MAILROOM_BATCH_LIMIT": "1000"}, False, Rule(1000, None)),
         ({}, True, Rule(10, 5.0, urgent_waits=True)),
         ({"MAILROOM_BATCH_TIMEOUT": "0"}, True, Rule(10, 0.0, urgent_waits=True)),
-        ({"MAILROOM_BATCH_LIMIT": "100", "MAILROOM_BATCH_TIMEOUT": "1s"}, True, Rule(100, 1.0, urgent_waits=True)),
+        (
+            {"MAILROOM_BATCH_LIMIT": "100", "MAILROOM_BATCH_TIMEOUT": "1s"},
+            True,
+            Rule(100, 1.0, urgent_waits=True),
+        ),
     ],
 )
 def test_the_settings_say_how(env: dict[str, str], stdout: bool, rule: Rule) -> None:
@@ -155,7 +164,9 @@ def test_a_line_as_the_original_writes_it() -> None:
     )
 
 
-@pytest.mark.parametrize("login", ["a,b", 'say "hi"', "one\ntwo", "one\r\ntwo", '",\n"', " spaced ", "Zoë", ""])
+@pytest.mark.parametrize(
+    "login", ["a,b", 'say "hi"', "one\ntwo", "one\r\ntwo", '",\n"', " spaced ", "Zoë", ""]
+)
 def test_any_login_survives_a_reader_of_csv(login: str) -> None:
     line = line_of([*fields_of(due(login=login), KEYS), *fields_of(due(token=2), KEYS)]).decode()
     [row] = csv.reader(io.StringIO(line, newline=""), strict=True)

@@ -96,7 +96,11 @@ def test_late_answers_teach_how_long_it_takes() -> None:
 def test_it_is_probed_when_its_wait_is_over() -> None:
     assert OPEN.probed(OPEN.retry_at - 0.01) is OPEN
     probed = OPEN.probed(OPEN.retry_at)
-    assert (probed.circuit, probed.since, probed.reason) == (Circuit.HALF_OPEN, OPEN.retry_at, "unavailable")
+    assert (probed.circuit, probed.since, probed.reason) == (
+        Circuit.HALF_OPEN,
+        OPEN.retry_at,
+        "unavailable",
+    )
 
 
 @pytest.mark.parametrize("health", [Health(), failing(Health(), 2), HALF_OPEN])
@@ -108,7 +112,12 @@ def test_three_successes_close_it() -> None:
     assert SUCCESSES_TO_CLOSE == 3
     assert well(HALF_OPEN, 2).circuit is Circuit.HALF_OPEN
     closed = well(HALF_OPEN, 3, NOW + 9)
-    assert (closed.circuit, closed.since, closed.failures, closed.reason) == (Circuit.CLOSED, NOW + 9, 0, None)
+    assert (closed.circuit, closed.since, closed.failures, closed.reason) == (
+        Circuit.CLOSED,
+        NOW + 9,
+        0,
+        None,
+    )
 
 
 @given(st.integers(0, SUCCESSES_TO_CLOSE - 1), st.booleans())
@@ -159,7 +168,9 @@ def test_openings_are_forgiven_slowly() -> None:
     health = Health(Circuit.CLOSED, NOW, opened=3)
     assert well(health, 100, NOW + FORGIVEN_AFTER - 1).opened == 3
     assert well(health, 100, NOW + FORGIVEN_AFTER).opened == 2
-    assert well(well(health, 1, NOW + FORGIVEN_AFTER), 100, NOW + 2 * FORGIVEN_AFTER - 1).opened == 2
+    assert (
+        well(well(health, 1, NOW + FORGIVEN_AFTER), 100, NOW + 2 * FORGIVEN_AFTER - 1).opened == 2
+    )
     assert well(health, 1, NOW + 2 * FORGIVEN_AFTER).opened == 1
     assert well(health, 1, NOW + 100 * FORGIVEN_AFTER).opened == 0
 
@@ -181,7 +192,12 @@ def test_a_failure_does_not_wait_for_forgiveness() -> None:
     assert health.retry_at - health.since == LONGEST_WAIT
 
 
-@given(st.lists(st.tuples(st.floats(0, 1000), st.sampled_from(["well", "fails", "trouble", "probe"])), max_size=80))
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1000), st.sampled_from(["well", "fails", "trouble", "probe"])),
+        max_size=80,
+    )
+)
 def test_whatever_happens_it_stays_sound(steps: list[tuple[float, str]]) -> None:
     health, now = Health(), 0.0
     for later, what in steps:

@@ -18,7 +18,9 @@ def at(minutes: float) -> datetime:
     return NOON + timedelta(minutes=minutes)
 
 
-def attempt(minutes: float, verdict: str, reason: str | None = None, *, claim: int = 0, step: int = 0) -> AttemptFacts:
+def attempt(
+    minutes: float, verdict: str, reason: str | None = None, *, claim: int = 0, step: int = 0
+) -> AttemptFacts:
     return AttemptFacts(
         claim or int(minutes), step, 0, at(minutes), at(minutes + 0.5), "relay", False, "w", verdict, reason, None,
         None, None, None,
@@ -53,7 +55,10 @@ def told(
         [one for one in happened if isinstance(one, AttemptFacts)],
         [one for one in happened if isinstance(one, EventFacts)],
     )
-    return [((one.at - NOON).total_seconds() / 60, one.state.value, one.reason) for one in history(story, delivery)]
+    return [
+        ((one.at - NOON).total_seconds() / 60, one.state.value, one.reason)
+        for one in history(story, delivery)
+    ]
 
 
 SENT = [(0, "queued", None), (5, "processing", None), (5.5, "sent", None)]
@@ -65,12 +70,19 @@ def test_a_plainly_sent_mail() -> None:
 
 def test_feedback_has_its_own_time() -> None:
     """A mail sent at five past, and bounced at twenty to."""
-    found = told("bounced", attempt(5, "accepted"), event(40, "bounced", reason="invalid_recipient"))
+    found = told(
+        "bounced", attempt(5, "accepted"), event(40, "bounced", reason="invalid_recipient")
+    )
     assert found == [*SENT, (40, "bounced", "invalid_recipient")]
 
 
 def test_feedback_that_changes_nothing_is_no_state() -> None:
-    more = (event(30, "delivered"), event(31, "opened"), event(32, "complained"), event(33, "delivered"))
+    more = (
+        event(30, "delivered"),
+        event(31, "opened"),
+        event(32, "complained"),
+        event(33, "delivered"),
+    )
     found = told("complained", attempt(5, "accepted"), *more)
     assert found == [*SENT, (30, "delivered", None), (32, "complained", None)]
 
@@ -83,7 +95,12 @@ def test_a_provider_whose_clock_is_behind_delivers_after_sending() -> None:
 
 
 def test_deferrals_and_the_last_one() -> None:
-    found = told("failed", attempt(1, "deferred", "greylisted"), attempt(3, "deferred", "timeout"), settled_at=at(3.5))
+    found = told(
+        "failed",
+        attempt(1, "deferred", "greylisted"),
+        attempt(3, "deferred", "timeout"),
+        settled_at=at(3.5),
+    )
     assert found == [
         (0, "queued", None), (1, "processing", None), (1.5, "queued", "greylisted"), (3, "processing", None),
         (3.5, "failed", "timeout"),
@@ -91,20 +108,42 @@ def test_deferrals_and_the_last_one() -> None:
 
 
 def test_a_failed_mail_that_was_retried() -> None:
-    found = told("sent", attempt(1, "deferred", "timeout"), event(9, "retried", who="person"), attempt(10, "accepted"))
-    assert [state for _, state, _ in found] == ["queued", "processing", "failed", "queued", "processing", "sent"]
+    found = told(
+        "sent",
+        attempt(1, "deferred", "timeout"),
+        event(9, "retried", who="person"),
+        attempt(10, "accepted"),
+    )
+    assert [state for _, state, _ in found] == [
+        "queued",
+        "processing",
+        "failed",
+        "queued",
+        "processing",
+        "sent",
+    ]
     assert found[3] == (9, "queued", None)
 
 
 def test_one_that_failed_over_is_processing_from_the_first_try_on() -> None:
-    tries = (attempt(5, "deferred", "unavailable", claim=9), attempt(6, "accepted", claim=9, step=1))
-    assert told("sent", *tries) == [(0, "queued", None), (5, "processing", None), (6.5, "sent", None)]
+    tries = (
+        attempt(5, "deferred", "unavailable", claim=9),
+        attempt(6, "accepted", claim=9, step=1),
+    )
+    assert told("sent", *tries) == [
+        (0, "queued", None),
+        (5, "processing", None),
+        (6.5, "sent", None),
+    ]
 
 
 @pytest.mark.parametrize(("choice", "end"), [("sent", "sent"), ("failed", "failed")])
 def test_a_held_mail_that_a_person_decided(choice: str, end: str) -> None:
     found = told(
-        end, attempt(1, "unknown", "lost"), event(1, "unknown", claim=1), event(60, "released", **{"as": choice})
+        end,
+        attempt(1, "unknown", "lost"),
+        event(1, "unknown", claim=1),
+        event(60, "released", **{"as": choice}),
     )
     assert found[-2:] == [(1.5, "held", "lost"), (60, end, None)]
 
@@ -116,8 +155,16 @@ def test_a_held_mail_that_feedback_decided() -> None:
 
 def test_a_scheduled_mail() -> None:
     found = told("sent", attempt(31, "accepted"), send_at=30)
-    assert found == [(0, "pending", None), (30, "queued", None), (31, "processing", None), (31.5, "sent", None)]
-    assert told("queued", send_at=30, next_attempt_at=at(30)) == [(0, "pending", None), (30, "queued", None)]
+    assert found == [
+        (0, "pending", None),
+        (30, "queued", None),
+        (31, "processing", None),
+        (31.5, "sent", None),
+    ]
+    assert told("queued", send_at=30, next_attempt_at=at(30)) == [
+        (0, "pending", None),
+        (30, "queued", None),
+    ]
 
 
 def test_a_mail_that_was_given_another_time() -> None:
@@ -132,13 +179,24 @@ def test_a_mail_that_was_given_another_time() -> None:
 
 def test_what_is_in_flight_or_waits_for_a_provider() -> None:
     assert told("processing", claimed_at=at(4))[-1] == (4, "processing", None)
-    assert told("pending", waiting_since=at(4), reason="no_provider")[-1] == (4, "pending", "no_provider")
+    assert told("pending", waiting_since=at(4), reason="no_provider")[-1] == (
+        4,
+        "pending",
+        "no_provider",
+    )
 
 
 def test_one_that_was_given_up_or_cancelled() -> None:
-    assert told("failed", event(9, "gave_up", reason="no_provider"))[-1] == (9, "failed", "no_provider")
+    assert told("failed", event(9, "gave_up", reason="no_provider"))[-1] == (
+        9,
+        "failed",
+        "no_provider",
+    )
     assert told("cancelled", event(9, "cancelled", who="person"))[-1] == (9, "cancelled", None)
 
 
 def test_what_retention_took_leaves_the_present_state() -> None:
-    assert told("failed", settled_at=at(7), reason="timeout") == [(0, "queued", None), (7, "failed", "timeout")]
+    assert told("failed", settled_at=at(7), reason="timeout") == [
+        (0, "queued", None),
+        (7, "failed", "timeout"),
+    ]

@@ -28,17 +28,26 @@ MAILGUN = Mailgun(MailgunSettings("mg.shop.example"))
 
 
 def judged(api: Api, status: int, body: Any = None, **headers: str) -> Outcome:
-    data = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else b""
+    data = (
+        body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else b""
+    )
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return api.judge(Answer(status, named, data), NOW)
 
 
 def sendgrid(status: int, message: str, field: str | None = None) -> Outcome:
-    return judged(SENDGRID, status, {"errors": [{"message": message, "field": field, "help": None}]})
+    return judged(
+        SENDGRID, status, {"errors": [{"message": message, "field": field, "help": None}]}
+    )
 
 
 def ses(status: int, name: str, message: str = "") -> Outcome:
-    return judged(SES, status, {"message": message}, x_amzn_errortype=f"{name}:http://internal.amazon.com/coral/")
+    return judged(
+        SES,
+        status,
+        {"message": message},
+        x_amzn_errortype=f"{name}:http://internal.amazon.com/coral/",
+    )
 
 
 def mailgun(status: int, message: str) -> Outcome:
@@ -117,12 +126,16 @@ def test_nobody_knows_what_became_of_a_mail_behind_a_gateway_that_gave_up() -> N
 
 
 def test_errors_of_ses_may_stand_in_the_body() -> None:
-    outcome = judged(SES, 400, {"__type": "com.amazonaws.ses#SendingPausedException", "Message": "no"})
+    outcome = judged(
+        SES, 400, {"__type": "com.amazonaws.ses#SendingPausedException", "Message": "no"}
+    )
     assert outcome.reason is Reason.PAUSED
 
 
 @pytest.mark.parametrize("api", [SENDGRID, SES, MAILGUN])
-@pytest.mark.parametrize("body", [b"", b"\xff\x00not json", b"[1]", b'{"errors": 5}', b'{"errors": [null]}', b"null"])
+@pytest.mark.parametrize(
+    "body", [b"", b"\xff\x00not json", b"[1]", b'{"errors": 5}', b'{"errors": [null]}', b"null"]
+)
 def test_odd_bodies_harm_nobody(api: Api, body: bytes) -> None:
     assert judged(api, 202, body).verdict is Verdict.ACCEPTED
     outcome = judged(api, 400, body)
@@ -134,7 +147,9 @@ def test_odd_bodies_harm_nobody(api: Api, body: bytes) -> None:
 def test_each_provider_has_a_name_for_an_accepted_mail() -> None:
     assert judged(SENDGRID, 202, None, x_message_id="sg-1").provider_message_id == "sg-1"
     assert judged(SES, 200, {"MessageId": "0100-1"}).provider_message_id == "0100-1"
-    assert judged(MAILGUN, 200, {"id": "<1@mg>", "message": "Queued."}).provider_message_id == "1@mg"
+    assert (
+        judged(MAILGUN, 200, {"id": "<1@mg>", "message": "Queued."}).provider_message_id == "1@mg"
+    )
     assert judged(SES, 200, {"MessageId": 5}).provider_message_id is None
 
 
@@ -164,9 +179,13 @@ def test_how_long_to_wait(headers: dict[str, str], seconds: float | None) -> Non
 @pytest.mark.req("REQ-QUEUE-N003")
 def test_a_record_holds_what_was_said_and_no_header_of_ours() -> None:
     record = Record(10.0)
-    call = Call("POST", URL("https://api.example/v3/send"), {"Authorization": "Bearer k"}, b"x" * 2048)
+    call = Call(
+        "POST", URL("https://api.example/v3/send"), {"Authorization": "Bearer k"}, b"x" * 2048
+    )
     record.asked(10.0, call, "id/1")
-    record.answered(10.25, Answer(429, {"retry-after": "3", "set-cookie": "c"}, b"slow\r\ndown" + b"!" * 9999))
+    record.answered(
+        10.25, Answer(429, {"retry-after": "3", "set-cookie": "c"}, b"slow\r\ndown" + b"!" * 9999)
+    )
     record.remark(10.5, "gave up")
     lines = record.text().splitlines()
     assert lines[:3] == [
@@ -175,7 +194,10 @@ def test_a_record_holds_what_was_said_and_no_header_of_ours() -> None:
         "    +0 ms → X-Pillarbox-Attempt: id/1",
     ]
     assert lines[3] == "    +0 ms → (2,048 bytes)"
-    assert lines[4:6] == ["  +250 ms ← HTTP/1.1 429 Too Many Requests", "  +250 ms ← retry-after: 3"]
+    assert lines[4:6] == [
+        "  +250 ms ← HTTP/1.1 429 Too Many Requests",
+        "  +250 ms ← retry-after: 3",
+    ]
     assert lines[6].startswith("  +250 ms ← slow  down!!!")
     assert len(lines[6]) < 5000
     assert lines[7:] == ["  +500 ms ! gave up"]
@@ -186,16 +208,27 @@ def test_a_sender_adds_no_variables_of_its_own() -> None:
     """By `pillarbox_message` feedback finds its message: whoever could name another's could make that one bounce."""
     theirs = b'x-mailgun-Variables: {\r\n "pillarbox_message": "theirs"}\r\n'
     head = b"From: a@x.test\r\n" + theirs + b"X-Mailgun-Tag: t\r\nSubject: s\r\n"
-    parcel = Parcel(uuid4(), 1, "a@x.test", [Recipient(0, "b@x.test")], head + b"\r\nX-Mailgun-Variables: said\r\n")
+    parcel = Parcel(
+        uuid4(),
+        1,
+        "a@x.test",
+        [Recipient(0, "b@x.test")],
+        head + b"\r\nX-Mailgun-Variables: said\r\n",
+    )
     call = MAILGUN.call(parcel, parcel.recipients)
     assert isinstance(call, Call)
     assert b"theirs" not in call.body
-    assert b"From: a@x.test\r\nX-Mailgun-Tag: t\r\nSubject: s\r\n\r\nX-Mailgun-Variables: said\r\n" in call.body
+    assert (
+        b"From: a@x.test\r\nX-Mailgun-Tag: t\r\nSubject: s\r\n\r\nX-Mailgun-Variables: said\r\n"
+        in call.body
+    )
     assert call.body.count(b"pillarbox_message") == 1
 
 
 @pytest.mark.parametrize("api", [SENDGRID, SES, MAILGUN])
-@pytest.mark.parametrize("body", [b"[" * 2000 + b"]" * 2000, b'{"a":' * 2000 + b"1" + b"}" * 2000, b"[" * 100_000])
+@pytest.mark.parametrize(
+    "body", [b"[" * 2000 + b"]" * 2000, b'{"a":' * 2000 + b"1" + b"}" * 2000, b"[" * 100_000]
+)
 def test_an_answer_nested_too_deeply_is_judged_by_its_status(api: Api, body: bytes) -> None:
     """The provider has answered: what becomes of the mail is known."""
     assert judged(api, 400, body).verdict is Verdict.REJECTED

@@ -24,7 +24,10 @@ def test_a_class_becomes_a_style_and_stays_a_class() -> None:
 def test_rules_add_up_in_the_order_of_the_sheet_and_classes_in_theirs() -> None:
     css = ".a, .b { color: red } .b { color: blue; }"
     assert styled(css, '<p class="b">') == '<p class="b" style="color: red; color: blue;">'
-    assert styled(css, "<p class='b a'>") == "<p class='b a' style=\"color: red; color: blue; color: red;\">"
+    assert (
+        styled(css, "<p class='b a'>")
+        == "<p class='b a' style=\"color: red; color: blue; color: red;\">"
+    )
 
 
 def test_what_an_element_says_of_itself_comes_last() -> None:
@@ -40,10 +43,16 @@ def test_colours_of_the_portal_are_put_in() -> None:
 
 
 def test_media_rules_stay_rules_on_one_line() -> None:
-    style = parse("/* no\n.x {} */ @media (a) {\n .a { color: var(--accent) !important }\n}\n.a { margin: 0 }", COLOURS)
+    style = parse(
+        "/* no\n.x {} */ @media (a) {\n .a { color: var(--accent) !important }\n}\n.a { margin: 0 }",
+        COLOURS,
+    )
     assert style == Style({"a": "margin: 0;"}, "@media (a) { .a { color: #123456 !important } }")
     html = '<head>\n<link rel="stylesheet" href="style.css">\n</head>'
-    assert inline(html, style) == f"<head>\n<style>{{% raw %}}{style.media}{{% endraw %}}</style>\n</head>"
+    assert (
+        inline(html, style)
+        == f"<head>\n<style>{{% raw %}}{style.media}{{% endraw %}}</style>\n</head>"
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +108,9 @@ def test_lines_stay_where_they_are() -> None:
         (".a { margin: 0 }\n\nmore", 3, "behind the last rule"),
     ],
 )
-def test_what_cannot_be_put_into_elements_is_an_error_with_its_line(css: str, line: int, words: str) -> None:
+def test_what_cannot_be_put_into_elements_is_an_error_with_its_line(
+    css: str, line: int, words: str
+) -> None:
     with pytest.raises(InliningError, match=words) as raised:
         parse(css, COLOURS)
     assert raised.value.line == line
@@ -111,7 +122,9 @@ def test_a_class_that_is_made_of_a_value_is_an_error() -> None:
     assert raised.value.line == 2
 
 
-@pytest.mark.parametrize("text", ["<a " + "{{ x }}" * 5000, "<a " + "{" * 20_000, "<" * 20_000, '<a "' + "<a" * 10_000])
+@pytest.mark.parametrize(
+    "text", ["<a " + "{{ x }}" * 5000, "<a " + "{" * 20_000, "<" * 20_000, '<a "' + "<a" * 10_000]
+)
 def test_hostile_source_takes_no_time(text: str) -> None:
     began = time.process_time()
     styled(".a { margin: 0 }", text)

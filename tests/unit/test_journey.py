@@ -26,7 +26,18 @@ from pillarbox.queue.base import Claimed
 from pillarbox.route.health import FAILURES_TO_OPEN
 
 # What a provider does with a parcel; "some" takes every second recipient.
-DOES = ("accept", "some", "fail", "refuse", "unknown", "recall", "give_back", "cancel_before", "cancel_after", "break")
+DOES = (
+    "accept",
+    "some",
+    "fail",
+    "refuse",
+    "unknown",
+    "recall",
+    "give_back",
+    "cancel_before",
+    "cancel_after",
+    "break",
+)
 MAY = ("yes", "soon", "later", "away", "cancel")  # what its limits say
 ANSWERS: dict[str, Outcome] = {
     "accept": accepted(250),
@@ -48,21 +59,31 @@ class World:
     roster: Roster = field(init=False)
 
     def __post_init__(self) -> None:
-        found = [Provider(n, f"p{n}", "smtp", {}, None, rate_per_second=1) for n in range(1, len(self.most) + 1)]
+        found = [
+            Provider(n, f"p{n}", "smtp", {}, None, rate_per_second=1)
+            for n in range(1, len(self.most) + 1)
+        ]
         self.roster = Roster(
-            lambda: self._book(found), lambda one: Scripted(self, one.id), lambda _: str, allow=self._allow
+            lambda: self._book(found),
+            lambda one: Scripted(self, one.id),
+            lambda _: str,
+            allow=self._allow,
         )
 
     async def _book(self, found: list[Provider]) -> Book:
         return Book(found)
 
-    async def _allow(self, provider_id: int, lane: int, recipients: int) -> tuple[float, str | None]:
+    async def _allow(
+        self, provider_id: int, lane: int, recipients: int
+    ) -> tuple[float, str | None]:
         said = self.may.pop(0) if self.may else "yes"
         if said == "away":
             raise StoreError("the store is away")
         if said == "cancel":
             await self.cancelled()
-        return {"soon": 1.0, "later": 60.0, "next month": 30 * 86400.0}.get(said, 0.0), "rate_per_second"
+        return {"soon": 1.0, "later": 60.0, "next month": 30 * 86400.0}.get(
+            said, 0.0
+        ), "rate_per_second"
 
     async def cancelled(self) -> None:
         assert self.task is not None
@@ -91,7 +112,9 @@ class Scripted:
                 for _ in range(FAILURES_TO_OPEN):
                     line.failed(Reason.UNAVAILABLE)
             raise NotStarted("given back")
-        taken = [one.n for place, one in enumerate(parcel.recipients) if does != "some" or place % 2 == 0]
+        taken = [
+            one.n for place, one in enumerate(parcel.recipients) if does != "some" or place % 2 == 0
+        ]
         if does not in ("fail", "refuse"):
             world.got.update(taken)
         if does == "cancel_after":
@@ -99,7 +122,9 @@ class Scripted:
         if does == "break":
             raise RuntimeError("a fault of ours")
         if does == "some":
-            outcomes = [accepted(250) if one.n in taken else ANSWERS["fail"] for one in parcel.recipients]
+            outcomes = [
+                accepted(250) if one.n in taken else ANSWERS["fail"] for one in parcel.recipients
+            ]
         else:
             outcomes = [ANSWERS[does]] * len(parcel.recipients)
         return Report(outcomes, now, now)
@@ -169,10 +194,25 @@ def test_nobody_who_may_have_the_mail_gets_it_again(
         (["accept", "give_back"], [], [2], []),  # the second half is not begun
         (["accept"], [], [2], [True, False]),  # the lease ends between two halves
         (["cancel_after"], [], [2], []),  # a shutdown between two halves
-        (["accept", "recall"], [], [2, None], []),  # the breaker turns between two halves, and another takes over
-        (["some"], ["yes", "soon"], [None, None], []),  # half of them taken, and the next provider has no room
+        (
+            ["accept", "recall"],
+            [],
+            [2, None],
+            [],
+        ),  # the breaker turns between two halves, and another takes over
+        (
+            ["some"],
+            ["yes", "soon"],
+            [None, None],
+            [],
+        ),  # half of them taken, and the next provider has no room
         (["some"], ["yes", "later"], [None, None], []),
-        (["some"], ["yes", "cancel"], [None, None], []),  # a shutdown while the next is asked for the right
+        (
+            ["some"],
+            ["yes", "cancel"],
+            [None, None],
+            [],
+        ),  # a shutdown while the next is asked for the right
         (["some"], ["yes", "away"], [None, None], []),
         ([], ["away"], [None], []),
     ],

@@ -12,7 +12,16 @@ from pillarbox.deliver.wakeup import TRAILING, Wakeup
 from pillarbox.model.access import Order
 from pillarbox.model.fairness import Key, Portion
 from pillarbox.queue import lanes as module
-from pillarbox.queue.lanes import FEW_LANES, FIRST, HINTED_INTERVAL, SLACK, SURVEY_INTERVAL, SURVEY_SHARE, Lanes, Seen
+from pillarbox.queue.lanes import (
+    FEW_LANES,
+    FIRST,
+    HINTED_INTERVAL,
+    SLACK,
+    SURVEY_INTERVAL,
+    SURVEY_SHARE,
+    Lanes,
+    Seen,
+)
 from pillarbox.queue.lanes import TRAILING as TRAILING_LOOK
 
 A, B, C = Key(1, 1), Key(2, 1), Key(3, 1)
@@ -50,7 +59,9 @@ def mine(key: Key, **changes: Any) -> Seen:
     return seen(key, mine=True, **changes)
 
 
-MANY = [seen(Key(tenant, 1)) for tenant in range(1, FEW_LANES + 2)]  # too many to be surveyed before every claim
+MANY = [
+    seen(Key(tenant, 1)) for tenant in range(1, FEW_LANES + 2)
+]  # too many to be surveyed before every claim
 
 
 def survey(lanes: Lanes, *rows: Seen) -> list[Key]:
@@ -63,7 +74,9 @@ def survey(lanes: Lanes, *rows: Seen) -> list[Key]:
 def claim(lanes: Lanes, room: int = 10, *, cut: bool = False, **taken: int) -> Sequence[Portion]:
     """Ask for portions, and answer with so many from the lanes of tenants `t1`, `t2` …"""
     portions = lanes.portions(room)
-    lanes.claimed(portions, Counter({Key(int(name[1:]), 1): count for name, count in taken.items()}), cut)
+    lanes.claimed(
+        portions, Counter({Key(int(name[1:]), 1): count for name, count in taken.items()}), cut
+    )
     return portions
 
 
@@ -75,7 +88,9 @@ def asked(lanes: Lanes, room: int = 10) -> dict[Key, int]:
 
 
 def test_a_lone_worker_takes_every_lane_with_work(lanes: Lanes) -> None:
-    assert survey(lanes, seen(A), seen(B, fresh=False, due_in=-1.0), seen(C, fresh=False, due_in=5.0)) == [A, B]
+    assert survey(
+        lanes, seen(A), seen(B, fresh=False, due_in=-1.0), seen(C, fresh=False, due_in=5.0)
+    ) == [A, B]
     assert set(asked(lanes)) == {A, B}
 
 
@@ -95,7 +110,10 @@ def test_a_worker_without_room_has_no_share(lanes: Lanes) -> None:
 
 
 def test_parallel_lanes_need_no_dispatcher(lanes: Lanes) -> None:
-    assert survey(lanes, seen(A, order=Order.PARALLEL, theirs_for=9.0), seen(B, order=Order.PARALLEL)) == []
+    assert (
+        survey(lanes, seen(A, order=Order.PARALLEL, theirs_for=9.0), seen(B, order=Order.PARALLEL))
+        == []
+    )
     assert set(asked(lanes)) == {A, B}
 
 
@@ -327,7 +345,12 @@ def test_after_a_hint_there_is_one_more_look(lanes: Lanes, clock: Clock) -> None
 
 
 def test_the_next_due_is_the_soonest_of_all(lanes: Lanes) -> None:
-    survey(lanes, seen(A, fresh=False, due_in=9.0), seen(B, theirs_for=4.0), seen(C, limited=True, limited_for=6.0))
+    survey(
+        lanes,
+        seen(A, fresh=False, due_in=9.0),
+        seen(B, theirs_for=4.0),
+        seen(C, limited=True, limited_for=6.0),
+    )
     assert lanes.next_due == pytest.approx(4.0)
     survey(lanes, seen(A, fresh=False, due_in=9.0), seen(B, order=Order.PARALLEL, theirs_for=4.0))
     assert lanes.next_due == pytest.approx(9.0)

@@ -25,7 +25,9 @@ def test_it_counts_from_before_the_request(travel: float, later: float) -> None:
     clock = Clock()
     lease = Lease(60, clock)
     asked = lease.now()
-    clock.now += travel  # the database renewed it at some moment in between: at `asked` at the earliest
+    clock.now += (
+        travel  # the database renewed it at some moment in between: at `asked` at the earliest
+    )
     lease.renewed(asked)
     clock.now += later
     assert not lease.valid() or clock.now < asked + 60

@@ -109,7 +109,11 @@ async def test_failures_in_a_row_open_and_give_back_what_waits(desk: Desk) -> No
 
 @pytest.mark.parametrize(
     "outcome",
-    [rejected(Reason.INVALID_RECIPIENT, 550), deferred(Reason.GREYLISTED, 451), deferred(Reason.UNAVAILABLE, 450)],
+    [
+        rejected(Reason.INVALID_RECIPIENT, 550),
+        deferred(Reason.GREYLISTED, 451),
+        deferred(Reason.UNAVAILABLE, 450),
+    ],
 )
 async def test_what_is_not_its_fault_does_not_count(desk: Desk, outcome: Outcome) -> None:
     line = open_line(desk)

@@ -37,7 +37,11 @@ def test_narrowed_exceeds_neither(own: Grant, parent: Grant) -> None:
         assert left == own
 
 
-@given(domains, domains, st.sampled_from(["a.example", "x.a.example", "y.x.a.example", "b.example", "c.example"]))
+@given(
+    domains,
+    domains,
+    st.sampled_from(["a.example", "x.a.example", "y.x.a.example", "b.example", "c.example"]),
+)
 def test_common_domains(own: tuple[str, ...], parent: tuple[str, ...], domain: str) -> None:
     left = common_domains(own, parent)
     by_both = (not own or matches(domain, own)) and (not parent or matches(domain, parent))
@@ -50,9 +54,17 @@ def test_common_domains(own: tuple[str, ...], parent: tuple[str, ...], domain: s
         (Grant(frozenset({Scope.SEND})), Grant(frozenset({Scope.ADMIN})), []),
         (Grant(frozenset({Scope.SEND})), Grant(frozenset({Scope.READ})), ["scopes"]),
         (Grant(frozenset(), ()), Grant(frozenset(), ("a.example",)), ["sender_domains"]),
-        (Grant(frozenset(), (), ("b.example",)), Grant(frozenset(), (), ("a.example",)), ["recipient_domains"]),
+        (
+            Grant(frozenset(), (), ("b.example",)),
+            Grant(frozenset(), (), ("a.example",)),
+            ["recipient_domains"],
+        ),
         (Grant(frozenset()), Grant(frozenset(), expires_at=NOW), ["expires_at"]),
-        (Grant(frozenset(), expires_at=NOW + timedelta(1)), Grant(frozenset(), expires_at=NOW), ["expires_at"]),
+        (
+            Grant(frozenset(), expires_at=NOW + timedelta(1)),
+            Grant(frozenset(), expires_at=NOW),
+            ["expires_at"],
+        ),
         (Grant(frozenset(), expires_at=NOW), Grant(frozenset(), expires_at=NOW), []),
         (Grant(frozenset(), expires_at=NOW), Grant(frozenset()), []),
     ],

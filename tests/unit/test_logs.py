@@ -66,7 +66,15 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
 
 def test_a_line_is_json_with_time_level_logger_event_and_fields(out: io.StringIO) -> None:
     message = uuid4()
-    log.info("delivered", message=message, delivery=7, outcome=Verdict.ACCEPTED, reason=None, seconds=0.25, ok=True)
+    log.info(
+        "delivered",
+        message=message,
+        delivery=7,
+        outcome=Verdict.ACCEPTED,
+        reason=None,
+        seconds=0.25,
+        ok=True,
+    )
     (line,) = lines(out)
     written = datetime.fromisoformat(line.pop("ts"))
     assert abs((datetime.now(UTC) - written).total_seconds()) < 60
@@ -91,13 +99,17 @@ def test_bound_fields_come_first_and_can_be_overridden(out: io.StringIO) -> None
     assert line["attempt"] == 2
 
 
-@pytest.mark.parametrize(("level", "shown"), [("debug", 4), ("info", 3), ("warning", 2), ("error", 1)])
+@pytest.mark.parametrize(
+    ("level", "shown"), [("debug", 4), ("info", 3), ("warning", 2), ("error", 1)]
+)
 def test_levels(level: str, shown: int) -> None:
     stream = io.StringIO()
     logs.configure("json", level, redact, stream)
     for write in (log.debug, log.info, log.warning, log.error):
         write("word")
-        logging.getLogger("foreign").log(10 * (1 + [log.debug, log.info, log.warning, log.error].index(write)), "x")
+        logging.getLogger("foreign").log(
+            10 * (1 + [log.debug, log.info, log.warning, log.error].index(write)), "x"
+        )
     assert len(lines(stream)) == 2 * shown
 
 
@@ -118,7 +130,14 @@ def test_addresses_are_redacted_wherever_they_stand(out: io.StringIO) -> None:
 def test_our_ids_and_words_are_left_alone() -> None:
     stream = io.StringIO()
     logs.configure("json", "info", lambda text: "changed", stream)
-    log.info("x", message="0197-ab", provider="ses:eu-1", reason=Reason.MAILBOX_FULL, kind="plain", number=5)
+    log.info(
+        "x",
+        message="0197-ab",
+        provider="ses:eu-1",
+        reason=Reason.MAILBOX_FULL,
+        kind="plain",
+        number=5,
+    )
     (line,) = lines(stream)
     assert [line[key] for key in ("message", "provider", "reason", "kind", "number")] == [
         "0197-ab",
@@ -133,7 +152,14 @@ def test_the_line_of_a_delivered_mail_is_never_redacted_twice() -> None:
     calls: list[str] = []
     logs.configure("json", "info", lambda text: calls.append(text) or text, io.StringIO())  # type: ignore[func-returns-value]
     for number in range(50):
-        log.info("delivered", message=uuid4(), delivery=number, provider="main", outcome=Verdict.ACCEPTED, ms=3.5)
+        log.info(
+            "delivered",
+            message=uuid4(),
+            delivery=number,
+            provider="main",
+            outcome=Verdict.ACCEPTED,
+            ms=3.5,
+        )
     assert calls == ["delivered"]
 
 
@@ -167,7 +193,9 @@ def test_no_error_is_no_field(out: io.StringIO) -> None:
     assert "exc" not in lines(out)[0]
 
 
-@pytest.mark.parametrize("name", ["uvicorn.access", "asyncio", "aiosmtplib", "asyncpg", "new.library"])
+@pytest.mark.parametrize(
+    "name", ["uvicorn.access", "asyncio", "aiosmtplib", "asyncpg", "new.library"]
+)
 def test_records_of_other_libraries_are_redacted_too(name: str) -> None:
     own, stream = io.StringIO(), io.StringIO()
     foreign = logging.getLogger(name)
@@ -225,7 +253,12 @@ def test_a_value_that_cannot_be_shown_breaks_nothing(out: io.StringIO) -> None:
 
 
 def test_long_texts_are_cut_after_redaction(out: io.StringIO) -> None:
-    log.info("x", text=f"{'a' * (logs.TEXT_LIMIT - 5)} {ALICE} end", huge=f"{ALICE} " * 50_000, one="b" * 10**6)
+    log.info(
+        "x",
+        text=f"{'a' * (logs.TEXT_LIMIT - 5)} {ALICE} end",
+        huge=f"{ALICE} " * 50_000,
+        one="b" * 10**6,
+    )
     (line,) = lines(out)
     assert all(len(line[key]) <= logs.TEXT_LIMIT + 1 for key in ("text", "huge", "one"))
     assert "alice" not in out.getvalue()
@@ -290,16 +323,29 @@ def test_formatted_events_do_not_fill_memory(out: io.StringIO) -> None:
     assert len(lines(out)) == logs.CACHED + 50
 
 
-plain = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just(ALICE) | st.uuids()
+plain = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.just(ALICE)
+    | st.uuids()
+)
 hidden = st.just(Secret("hunter2")) | st.binary(max_size=9) | st.builds(ValueError, st.just(ALICE))
 values = st.recursive(
     plain | hidden,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text() | st.just(ALICE), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text() | st.just(ALICE), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
 
-@given(st.text(), st.dictionaries(st.sampled_from([*logs.SAFE_FIELDS, "text", "ts", "é"]), values, max_size=5))
+@given(
+    st.text(),
+    st.dictionaries(st.sampled_from([*logs.SAFE_FIELDS, "text", "ts", "é"]), values, max_size=5),
+)
 def test_any_values_make_one_whole_line_without_secrets(event: str, fields: dict[str, Any]) -> None:
     for form in ("json", "console"):
         stream = io.StringIO()
@@ -335,7 +381,9 @@ def test_rows_that_the_database_shows_in_its_errors_stay_out(out: io.StringIO) -
     assert "under the mat" not in out.getvalue()
 
 
-def test_console_shows_tracebacks_below_and_control_characters_escaped(console: io.StringIO) -> None:
+def test_console_shows_tracebacks_below_and_control_characters_escaped(
+    console: io.StringIO,
+) -> None:
     log.error("a\x1b[2Jb\nforged", exc=ValueError(f"one\n{ALICE}"), text="x\ry")
     first, *below = console.getvalue().splitlines()
     assert r"a\u001b[2Jb\nforged" in first
@@ -414,7 +462,9 @@ def test_lines_of_many_threads_stay_whole(tmp_path: Path) -> None:
     assert len([json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]) == 1600
 
 
-def test_before_configuring_warnings_leave_with_addresses_hidden(capsys: pytest.CaptureFixture[str]) -> None:
+def test_before_configuring_warnings_leave_with_addresses_hidden(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     log.info("not shown")
     log.warning("shown", to=ALICE)
     shown = capsys.readouterr().err
@@ -430,7 +480,10 @@ def test_uncaught_errors_leave_redacted(out: io.StringIO, monkeypatch: pytest.Mo
     thread = threading.Thread(target=lambda: [][len(ALICE)])
     thread.start()
     thread.join()
-    assert [line["event"] for line in lines(out)] == ["uncaught error", "uncaught error in a thread"]
+    assert [line["event"] for line in lines(out)] == [
+        "uncaught error",
+        "uncaught error in a thread",
+    ]
     assert "alice" not in out.getvalue()
 
 

@@ -16,7 +16,9 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 
 def test_the_table_and_the_output_agree() -> None:
-    families = {one.name: one for one in text_string_to_metric_families(Metrics().render().decode())}
+    families = {
+        one.name: one for one in text_string_to_metric_families(Metrics().render().decode())
+    }
     assert {PREFIX + name.removesuffix("_total") for name in METRICS} == set(families)
     for name, described in METRICS.items():
         family = families[PREFIX + name.removesuffix("_total")]
@@ -38,7 +40,10 @@ def test_an_outcome_is_counted_and_timed() -> None:
     metrics.outcome("main", Verdict.DEFERRED, Reason.GREYLISTED, 700)
     labels = {"provider": "main", "outcome": "accepted", "reason": "none"}
     assert value(metrics, "outcomes_total", **labels) == 2
-    assert value(metrics, "outcomes_total", **labels | {"outcome": "deferred", "reason": "greylisted"}) == 1
+    assert (
+        value(metrics, "outcomes_total", **labels | {"outcome": "deferred", "reason": "greylisted"})
+        == 1
+    )
     assert value(metrics, "attempt_seconds_count", provider="main") == 3
     assert value(metrics, "attempt_seconds_bucket", provider="main", le="0.025") == 1
 
@@ -75,10 +80,15 @@ def test_depth_is_read_by_state_and_forgets_states_that_emptied() -> None:
         ({"queued": (10_000, 0.0)}, 0),
         ({"queued": (10_001, 0.0)}, 1),
         ({"queued": (6_000, 0.0), "deferred": (4_000, 0.0), "processing": (1, 0.0)}, 1),
-        ({"pending": (10**6, None), "failed": (10**6, None)}, 0),  # scheduled and dead ones are no backlog
+        (
+            {"pending": (10**6, None), "failed": (10**6, None)},
+            0,
+        ),  # scheduled and dead ones are no backlog
     ],
 )
-def test_a_deep_queue_raises_the_alert(by_state: dict[str, tuple[int, float | None]], alert: int) -> None:
+def test_a_deep_queue_raises_the_alert(
+    by_state: dict[str, tuple[int, float | None]], alert: int
+) -> None:
     metrics = Metrics()
     metrics.depth(by_state, alert=10_000)
     assert value(metrics, "depth_alert") == alert

@@ -27,7 +27,12 @@ PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 
 
 def mail(**changes: Any) -> Message:
-    fields = {"sender": "shop@example.com", "to": ["jane@example.org"], "subject": "Hi", "created_at": AT}
+    fields = {
+        "sender": "shop@example.com",
+        "to": ["jane@example.org"],
+        "subject": "Hi",
+        "created_at": AT,
+    }
     return Message(**{"id": ID, **fields, **changes})
 
 
@@ -38,11 +43,14 @@ def parse(data: bytes, how: policy.EmailPolicy = policy.default) -> EmailMessage
 def mailboxes(data: bytes, name: str) -> list[Pair]:
     """Names and addresses of a field by the library's old reader, checked against its new one.
 
-    The new one (3.11) keeps the blank between adjacent encoded words of a name, which RFC 2047 6.2 says to
-    drop, and makes one blank of several inside a word: there only what is not blank can be compared.
+    The new one (3.11) keeps the blank between adjacent encoded words of a name, which RFC 2047 6.2
+    says to drop, and makes one blank of several inside a word: there only what is not blank can be
+    compared.
     """
     field = message_from_bytes(data)[name]
-    old = [(str(make_header(decode_header(n))), a) for n, a in getaddresses([field] if field else [])]
+    old = [
+        (str(make_header(decode_header(n))), a) for n, a in getaddresses([field] if field else [])
+    ]
     new = parse(data)[name].addresses if field else []
     assert [(solid(a.display_name), a.addr_spec) for a in new] == [(solid(n), a) for n, a in old]
     return old
@@ -83,9 +91,13 @@ def assert_legal(data: bytes) -> None:
 
 # --- generated mails ----------------------------------------------------------------------------------------
 
-words = st.one_of(st.text(st.characters(exclude_categories=["Cs"])), st.text(st.characters(codec="ascii")))
+words = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"])), st.text(st.characters(codec="ascii"))
+)
 prose = st.builds(lambda text, times: text * times, words, st.sampled_from([1, 1, 5, 200]))
-line = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=200).map(lambda s: s.strip(" "))
+line = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=200).map(
+    lambda s: s.strip(" ")
+)
 atext = st.sampled_from("abcXYZ019!#$%&'*+/^_`{|}~-")
 locals_ = st.lists(st.text(atext, min_size=1, max_size=12), min_size=1, max_size=3).map(".".join)
 domains = st.from_regex(r"[a-z0-9]{1,20}(-[a-z0-9]{1,20})?(\.[a-z0-9]{1,20}){0,3}", fullmatch=True)
@@ -95,7 +107,9 @@ files = st.builds(
     Attachment,
     filename=line.map(str.strip).filter(bool),
     content=st.binary(max_size=400),
-    content_type=st.sampled_from(["application/pdf", "image/png", "application/octet-stream", "text/csv"]),
+    content_type=st.sampled_from(
+        ["application/pdf", "image/png", "application/octet-stream", "text/csv"]
+    ),
     content_id=st.sampled_from([None, None, "logo@example.com", "<a.b>"]),
 )
 maybe = st.one_of(st.none(), prose)
@@ -109,8 +123,13 @@ def written(pair: Pair) -> str:
 
 
 def expected_structure(content: Content) -> Any:
-    kinds = [(a.content_type, bool(a.content_id and content.html is not None)) for a in content.attachments]
-    inline, attached = ([kind for kind, within in kinds if within is wanted] for wanted in (True, False))
+    kinds = [
+        (a.content_type, bool(a.content_id and content.html is not None))
+        for a in content.attachments
+    ]
+    inline, attached = (
+        [kind for kind, within in kinds if within is wanted] for wanted in (True, False)
+    )
     bodies: list[Any] = ["text/plain"] if content.text is not None else []
     if content.html is not None:
         bodies.append(("multipart/related", ["text/html", *inline]) if inline else "text/html")
@@ -126,7 +145,8 @@ def assert_same_content(parsed: EmailMessage, content: Content) -> None:
     if texts or content.attachments:
         assert [text_of(part) for part in bodies] == [newlines(text) for text in texts]
     files = [part for part in leaves if part.get_content_disposition()]
-    # Not get_filename(): that takes quotes and angle brackets off a name that has them at both ends.
+    # Not get_filename(): that takes quotes and angle brackets off a name that has them at both
+    # ends.
     names = [part["Content-Disposition"].params["filename"] for part in files]
     found = sorted(zip(names, (part.get_payload(decode=True) for part in files), strict=True))
     assert found == sorted((a.filename, a.content) for a in content.attachments)
@@ -144,9 +164,17 @@ def test_any_content_parses_back(content: Content) -> None:
         assert_same_content(parsed, content)
 
 
-@given(pairs, st.lists(pairs, max_size=12), st.lists(pairs, max_size=3), st.lists(pairs, max_size=2))
-def test_any_mailboxes_parse_back(sender: Pair, to: list[Pair], cc: list[Pair], reply_to: list[Pair]) -> None:
-    lists = {"to": [*map(written, to)], "cc": [*map(written, cc)], "reply_to": [*map(written, reply_to)]}
+@given(
+    pairs, st.lists(pairs, max_size=12), st.lists(pairs, max_size=3), st.lists(pairs, max_size=2)
+)
+def test_any_mailboxes_parse_back(
+    sender: Pair, to: list[Pair], cc: list[Pair], reply_to: list[Pair]
+) -> None:
+    lists = {
+        "to": [*map(written, to)],
+        "cc": [*map(written, cc)],
+        "reply_to": [*map(written, reply_to)],
+    }
     data = compose(mail(sender=written(sender), **lists), Content(text="x"))
     assert_legal(data)
     assert mailboxes(data, "From") == [sender]
@@ -195,22 +223,30 @@ def by_the_library(message: Message, content: Content) -> EmailMessage:
         made.add_alternative(content.html, subtype="html")
     for file in content.attachments:
         maintype, subtype = file.content_type.split("/")
-        made.add_attachment(file.content, maintype=maintype, subtype=subtype, filename=file.filename)
+        made.add_attachment(
+            file.content, maintype=maintype, subtype=subtype, filename=file.filename
+        )
     return made
 
 
-@given(tame, tame, st.lists(tame, min_size=1, max_size=4), prose, prose, st.lists(files, max_size=2))
+@given(
+    tame, tame, st.lists(tame, min_size=1, max_size=4), prose, prose, st.lists(files, max_size=2)
+)
 def test_equals_what_the_library_composes(
     subject: str, name: str, to: list[str], text: str, html: str, attached: list[Attachment]
 ) -> None:
     recipients = [written((who, "b@example.org")) for who in to]
     message = mail(sender=written((name, "a@example.com")), to=recipients, subject=subject)
-    plain = [Attachment(f"file {n}.bin", file.content, file.content_type) for n, file in enumerate(attached)]
+    plain = [
+        Attachment(f"file {n}.bin", file.content, file.content_type)
+        for n, file in enumerate(attached)
+    ]
     content = Content(text=text, html=html, attachments=plain)
     composed, library = compose(message, content), by_the_library(message, content)
     ours, theirs = parse(composed), parse(library.as_bytes())
     assert structure(ours) == structure(theirs)
-    # What the library holds, not what it writes: 3.11 folds a comma between mailboxes into an encoded word.
+    # What the library holds, not what it writes: 3.11 folds a comma between mailboxes into an
+    # encoded word.
     for header in ("Subject", "Date", "Message-ID"):
         assert ours[header] == library[header]
     for header in ("From", "To"):
@@ -230,30 +266,51 @@ def test_equals_what_the_library_composes(
 ICS = b"BEGIN:VCALENDAR\r\nMETHOD:REQUEST\r\nSUMMARY:Caf\xc3\xa9\r\nEND:VCALENDAR\r\n"
 REAL = {
     "newsletter": (
-        mail(headers={"List-Unsubscribe": "<https://example.com/u/" + "a1" * 60 + ">", "Precedence": "bulk"}),
-        Content(text="See the web version.", html="<table>" + "<td style='x'>Deal</td>" * 400 + "</table>"),
+        mail(
+            headers={
+                "List-Unsubscribe": "<https://example.com/u/" + "a1" * 60 + ">",
+                "Precedence": "bulk",
+            }
+        ),
+        Content(
+            text="See the web version.",
+            html="<table>" + "<td style='x'>Deal</td>" * 400 + "</table>",
+        ),
     ),
     "invoice": (
         mail(sender='"Billing, ACME" <billing@acme.example>', subject="Invoice 2026-0042"),
-        Content("Attached.", attachments=[Attachment("Rechnung März.pdf", b"%PDF-1.7\n", "application/pdf")]),
+        Content(
+            "Attached.",
+            attachments=[Attachment("Rechnung März.pdf", b"%PDF-1.7\n", "application/pdf")],
+        ),
     ),
     "inline logo": (
         mail(),
-        Content("Hi", "<img src='cid:logo'>", attachments=[Attachment("l.png", PNG, "image/png", "logo")]),
+        Content(
+            "Hi",
+            "<img src='cid:logo'>",
+            attachments=[Attachment("l.png", PNG, "image/png", "logo")],
+        ),
     ),
     "invite": (
         mail(subject="Invitation: standup"),
         Content(text="Join", attachments=[Attachment("invite.ics", ICS, "text/calendar")]),
     ),
     "japanese": (
-        mail(sender="株式会社テスト <info@example.jp>", subject="【重要】ご注文ありがとうございます" * 5),
+        mail(
+            sender="株式会社テスト <info@example.jp>",
+            subject="【重要】ご注文ありがとうございます" * 5,
+        ),
         Content(text="山田様\n\nありがとうございます。\n" * 50, html="<p>ご注文</p>" * 200),
     ),
     "arabic": (
         mail(to=["محمد <m@example.org>"], subject="مرحبا بكم في متجرنا"),
         Content(text="مرحبا\u200f!\n", html="<p dir=rtl>مرحبا</p>"),
     ),
-    "emoji": (mail(subject="🎉 Party 🎂 time 👩‍👩‍👧"), Content(text="🎉\n.\n..\nFrom me\n--\nsig  \n")),
+    "emoji": (
+        mail(subject="🎉 Party 🎂 time 👩‍👩‍👧"),
+        Content(text="🎉\n.\n..\nFrom me\n--\nsig  \n"),
+    ),
 }
 
 
@@ -264,7 +321,9 @@ def test_real_mails_parse_back(name: str) -> None:
     assert_legal(data)
     parsed = parse(data)
     assert parsed["Subject"] == message.subject
-    assert mailboxes(data, "From") == [(split_mailbox(message.sender)[0] or "", address_of(message.sender))]
+    assert mailboxes(data, "From") == [
+        (split_mailbox(message.sender)[0] or "", address_of(message.sender))
+    ]
     assert structure(parsed) == expected_structure(content)
     assert_same_content(parsed, content)
 
@@ -278,7 +337,9 @@ def test_every_attempt_sends_the_same_bytes() -> None:
     assert parse(compose(message, content))["Message-ID"] == f"<{ID.hex}@example.com>"
 
 
-@pytest.mark.parametrize("at", [AT, AT.astimezone(timezone(timedelta(hours=9))), AT.replace(tzinfo=None)])
+@pytest.mark.parametrize(
+    "at", [AT, AT.astimezone(timezone(timedelta(hours=9))), AT.replace(tzinfo=None)]
+)
 def test_date_is_when_the_message_was_accepted_in_utc(at: datetime) -> None:
     date = parse(compose(mail(created_at=at), Content(text="")))["Date"]
     assert date == "Sun, 01 Mar 2026 09:05:07 +0000"
@@ -304,12 +365,16 @@ def test_nothing_breaks_out_of_its_header(where: str, bad: str) -> None:
         "value": {"headers": {"X-A": bad}},
         "name": {"headers": [(bad, "x")]},
     }.get(where, {where: [mailbox]} if where in ("to", "cc", "reply_to") else {})
-    file = Attachment(bad if where == "file" else "f", b"", f"text/{bad}" if where == "type" else "text/plain")
+    file = Attachment(
+        bad if where == "file" else "f", b"", f"text/{bad}" if where == "type" else "text/plain"
+    )
     with pytest.raises(ValueError):
         compose(mail(**changes), Content(text="x", attachments=[file]))
 
 
-@pytest.mark.parametrize("name", ["From", "to", "BCC", "Subject", "MIME-version", "Content-Type", "Received"])
+@pytest.mark.parametrize(
+    "name", ["From", "to", "BCC", "Subject", "MIME-version", "Content-Type", "Received"]
+)
 def test_fields_of_ours_are_not_the_callers_to_set(name: str) -> None:
     with pytest.raises(ValueError, match="not allowed"):
         compose(mail(headers={name: "x"}), Content(text="x"))
@@ -337,7 +402,10 @@ def test_lone_surrogates_are_refused_in_bodies_too() -> None:
         ("x" * 998, "7bit"),
         ("x" * 999, "quoted-printable"),
         ("nul \0", "quoted-printable"),
-        ("caf\u00e9 and cafe\u0301 with a lot of ASCII around them, trailing  \n" * 9, "quoted-printable"),
+        (
+            "caf\u00e9 and cafe\u0301 with a lot of ASCII around them, trailing  \n" * 9,
+            "quoted-printable",
+        ),
         ("日本語", "base64"),
     ],
 )
@@ -362,14 +430,19 @@ def test_forwarded_mail_is_not_encoded_and_an_8bit_one_goes_as_a_file() -> None:
         Attachment("b.eml", inner + b"\xe9", "message/rfc822"),
     ]
     forwarded, plain = parse(compose(mail(), Content(attachments=files))).iter_parts()
-    assert (forwarded["Content-Transfer-Encoding"], forwarded.get_content()["Subject"]) == ("7bit", "in")
+    assert (forwarded["Content-Transfer-Encoding"], forwarded.get_content()["Subject"]) == (
+        "7bit",
+        "in",
+    )
     assert plain.get_content_type() == "application/octet-stream"
     assert plain.get_content() == inner + b"\xe9"
 
 
 def test_content_type_parameters_are_kept() -> None:
     kind = "text/calendar; method=REQUEST; charset=utf-8"
-    (part,) = parse(compose(mail(), Content(attachments=[Attachment("i.ics", ICS, kind)]))).iter_parts()
+    (part,) = parse(
+        compose(mail(), Content(attachments=[Attachment("i.ics", ICS, kind)]))
+    ).iter_parts()
     assert dict(part["Content-Type"].params) == {"method": "REQUEST", "charset": "utf-8"}
     assert part.get_payload(decode=True) == ICS
 
@@ -397,7 +470,9 @@ def test_file_names(filename: str) -> None:
 )
 def test_mailboxes_come_apart(mailbox: str, split: tuple[str | None, str]) -> None:
     assert split_mailbox(mailbox) == split
-    assert mailboxes(compose(mail(to=[mailbox]), Content(text="x")), "To") == [(split[0] or "", split[1])]
+    assert mailboxes(compose(mail(to=[mailbox]), Content(text="x")), "To") == [
+        (split[0] or "", split[1])
+    ]
 
 
 @pytest.mark.parametrize(
@@ -435,7 +510,9 @@ def test_complete_raw_mail_is_untouched() -> None:
     assert compose(mail(), Content(raw=COMPLETE.replace(b"\r\n", b"\n"))) == COMPLETE
 
 
-@pytest.mark.parametrize("bcc", [b"BCC: x@y\r\n", b"bcc : x@y,\r\n\tz@y\r\n z@z\r\n", b"Bcc:\r\nResent-Bcc: q@y\r\n"])
+@pytest.mark.parametrize(
+    "bcc", [b"BCC: x@y\r\n", b"bcc : x@y,\r\n\tz@y\r\n z@z\r\n", b"Bcc:\r\nResent-Bcc: q@y\r\n"]
+)
 def test_raw_mail_loses_its_bcc(bcc: bytes) -> None:
     for at in (0, COMPLETE.index(b"date"), COMPLETE.index(b"\r\n\r\n") + 2):
         assert compose(mail(), Content(raw=COMPLETE[:at] + bcc + COMPLETE[at:])) == COMPLETE
@@ -448,11 +525,15 @@ def test_raw_mail_tells_how_it_came() -> None:
     assert composed.endswith(COMPLETE)
     folded = value.replace("Sun, 01", "Sun,\r\n 01")
     assert composed[: -len(COMPLETE)].decode() == f"Received: {folded}\r\n"
-    assert b"\r\n\r\nno header\r\n" in compose(mail(headers={"Received": value}), Content(raw=b"no header\r\n"))
+    assert b"\r\n\r\nno header\r\n" in compose(
+        mail(headers={"Received": value}), Content(raw=b"no header\r\n")
+    )
 
 
 def test_raw_mail_gets_what_it_lacks() -> None:
-    added = f"Date: Sun, 01 Mar 2026 09:05:07 +0000\r\nMessage-ID: <{ID.hex}@example.com>\r\n".encode()
+    added = (
+        f"Date: Sun, 01 Mar 2026 09:05:07 +0000\r\nMessage-ID: <{ID.hex}@example.com>\r\n".encode()
+    )
     bare = b"Subject: a\r\n\r\nDate: b\r\n"
     assert compose(mail(), Content(raw=bare)) == added + bare
     assert compose(mail(), Content(raw=b"no header\nat all")) == added + b"\r\nno header\r\nat all"

@@ -14,18 +14,24 @@ STEPS = st.lists(st.tuples(st.floats(0, 100), st.booleans(), ASKED), max_size=60
 
 
 @given(MOST, STEPS)
-def test_never_below_one_nor_above_most(most: int, steps: list[tuple[float, bool, float | None]]) -> None:
+def test_never_below_one_nor_above_most(
+    most: int, steps: list[tuple[float, bool, float | None]]
+) -> None:
     pace, now = Pace(most), 100.0
     for later, well, asked in steps:
         now += later
         pace.went_well() if well else pace.slow_down(now, asked)
         assert 1.0 <= pace.limit <= most
-        assert pace.places(pace.held_until + now) >= 1  # somebody may always go, once the pause is over
+        assert (
+            pace.places(pace.held_until + now) >= 1
+        )  # somebody may always go, once the pause is over
         assert pace.places(pace.held_until + now) <= most
 
 
 @given(MOST, st.integers(1, 5))
-def test_some_wait_behind_those_that_are_sent_until_it_is_asked_to_slow_down(most: int, ahead: int) -> None:
+def test_some_wait_behind_those_that_are_sent_until_it_is_asked_to_slow_down(
+    most: int, ahead: int
+) -> None:
     pace = Pace(most)
     assert pace.places(1.0, ahead) == most * ahead
     pace.slow_down(1.0, 0.0)

@@ -14,7 +14,9 @@ from pillarbox.lifecycle.passwords import AT_ONCE, LONGEST, SHORTEST, WORST, Pas
 GOOD = "seven green chairs"
 
 
-@pytest.mark.parametrize("password", [GOOD, "x7$Kq!m2Wz9p", "пароль для почты", "ein Satz mit Ümläuten", "a1b2c" * 51])
+@pytest.mark.parametrize(
+    "password", [GOOD, "x7$Kq!m2Wz9p", "пароль для почты", "ein Satz mit Ümläuten", "a1b2c" * 51]
+)
 def test_good_ones_are_taken(password: str) -> None:
     check(password, "ada@example.com", "Ada")
 
@@ -61,7 +63,9 @@ async def test_where_nothing_was_kept_nothing_is_right() -> None:
     ours = Passwords()
     assert not await ours.is_right(None, GOOD)
     assert ours._nobodys is not None
-    assert ours._nobodys.split("$")[:4] == (await ours.hash(GOOD)).reveal().split("$")[:4]  # takes as long
+    assert (
+        ours._nobodys.split("$")[:4] == (await ours.hash(GOOD)).reveal().split("$")[:4]
+    )  # takes as long
     assert not await ours.is_right("not a hash", GOOD)
 
 

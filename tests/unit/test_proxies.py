@@ -27,7 +27,11 @@ def test_who_is_trusted(peer: str, trusted: bool) -> None:
         (["192.0.2.1"], [], "192.0.2.1"),
         (["192.0.2.1:4711"], [], "192.0.2.1"),
         (["198.51.100.9, 192.0.2.1"], [], "192.0.2.1"),  # the first was written by the client
-        (["198.51.100.9", "192.0.2.1, 10.2.2.2"], [], "192.0.2.1"),  # two lines, and a second proxy of ours
+        (
+            ["198.51.100.9", "192.0.2.1, 10.2.2.2"],
+            [],
+            "192.0.2.1",
+        ),  # two lines, and a second proxy of ours
         (["10.3.3.3, 10.2.2.2"], [], "10.3.3.3"),  # a client in a trusted network
         (["unknown"], [], "10.0.0.1"),
         (["192.0.2.1, unknown"], [], "10.0.0.1"),
@@ -42,7 +46,9 @@ def test_who_is_trusted(peer: str, trusted: bool) -> None:
         (["192.0.2.1"], ["for=198.51.100.9"], "10.0.0.1"),  # one of them was written by the client
     ],
 )
-def test_which_client_is_believed(x_forwarded_for: list[str], forwarded: list[str], client: str) -> None:
+def test_which_client_is_believed(
+    x_forwarded_for: list[str], forwarded: list[str], client: str
+) -> None:
     assert PROXIES.client("10.0.0.1", x_forwarded_for, forwarded) == client
     assert PROXIES.client("192.0.2.77", x_forwarded_for, forwarded) == "192.0.2.77"
 

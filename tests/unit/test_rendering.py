@@ -24,21 +24,29 @@ def test_subject_text_and_html_with_values(tmp_path: Path) -> None:
     html = '{% extends "layout/base.html" %}{% import "layout/parts.html" as parts %}{% block title %}T{% endblock %}'
     html += '{% block body %}<p class="text">{{ account.name }}</p>{{ parts.button(link, "Go") }}{% endblock %}'
     text = '{% extends "layout/base.txt" %}{% block body %}\n{{ link }}\n{% endblock %}'
-    rendered = one(tmp_path, html, text, "Hello {{ account.name }}").render("shop/order", "en", DATA)
+    rendered = one(tmp_path, html, text, "Hello {{ account.name }}").render(
+        "shop/order", "en", DATA
+    )
     assert rendered.subject == "Hello Ada"
     assert rendered.locale == "en"
     assert rendered.text is not None
     assert rendered.text.startswith(f"{LINK}\n\n-- \nshop\n")
     assert rendered.html is not None
     assert rendered.html.startswith("<!doctype html>")
-    assert f'<a href="{LINK.replace("&", "&amp;")}" target="_blank" class="button-link" style="' in rendered.html
+    assert (
+        f'<a href="{LINK.replace("&", "&amp;")}" target="_blank" class="button-link" style="'
+        in rendered.html
+    )
     assert "{" not in rendered.html.split("</style>")[1]
 
 
 def test_values_are_escaped_in_html_only(tmp_path: Path) -> None:
     name = "<script>alert('&')</script>"
     templates = one(
-        tmp_path, "{{ name }}|{{ [name]|join }}|{{ name|upper }}|{{ name ~ '' }}", "{{ name }}", "{{ name }}"
+        tmp_path,
+        "{{ name }}|{{ [name]|join }}|{{ name|upper }}|{{ name ~ '' }}",
+        "{{ name }}",
+        "{{ name }}",
     )
     rendered = templates.render("shop/order", "en", {"name": name})
     assert rendered.subject == rendered.text == name
@@ -56,7 +64,9 @@ def test_macros_of_text_are_escaped_in_html(tmp_path: Path) -> None:
 
 def test_values_are_never_templates(tmp_path: Path) -> None:
     hostile = "{{ 7 * 7 }}{% for x in [1] %}{% endfor %}{{ account }}"
-    rendered = one(tmp_path, "{{ x }}", "{{ x }}", "{{ x }}").render("shop/order", "en", {"x": hostile})
+    rendered = one(tmp_path, "{{ x }}", "{{ x }}", "{{ x }}").render(
+        "shop/order", "en", {"x": hostile}
+    )
     assert rendered.subject == rendered.text == rendered.html == hostile
 
 
@@ -73,13 +83,19 @@ def test_values_are_never_templates(tmp_path: Path) -> None:
         ("👩\u200d💻 Łukasz", "Hi 👩\u200d💻 Łukasz!"),
     ],
 )
-def test_a_subject_is_one_line_whatever_a_name_holds(tmp_path: Path, name: str, subject: str) -> None:
-    rendered = one(tmp_path, subject="\n Hi {{ name }}!\n").render("shop/order", "en", {"name": name})
+def test_a_subject_is_one_line_whatever_a_name_holds(
+    tmp_path: Path, name: str, subject: str
+) -> None:
+    rendered = one(tmp_path, subject="\n Hi {{ name }}!\n").render(
+        "shop/order", "en", {"name": name}
+    )
     assert rendered.subject == subject
 
 
 def test_portal_and_locale_are_never_those_of_the_data(tmp_path: Path) -> None:
-    templates = one(tmp_path, text="{{ portal.name }} {{ locale }}", shop__portal_toml='name = "The Shop"')
+    templates = one(
+        tmp_path, text="{{ portal.name }} {{ locale }}", shop__portal_toml='name = "The Shop"'
+    )
     data = {"portal": {"name": "Evil"}, "locale": "xx"}
     assert templates.render("shop/order", "en", data).text == "The Shop en"
 
@@ -87,7 +103,10 @@ def test_portal_and_locale_are_never_those_of_the_data(tmp_path: Path) -> None:
 def test_times_are_shown_in_utc(tmp_path: Path) -> None:
     templates = one(tmp_path, text='{{ at|time("%d.%m.%Y %H:%M") }} {{ at|time }}')
     for at in (datetime(2026, 1, 2, 3, 4, tzinfo=UTC), "2026-01-02T05:04:00+02:00"):
-        assert templates.render("shop/order", "en", {"at": at}).text == "02.01.2026 03:04 2026-01-02 03:04 UTC"
+        assert (
+            templates.render("shop/order", "en", {"at": at}).text
+            == "02.01.2026 03:04 2026-01-02 03:04 UTC"
+        )
 
 
 def test_one_of_text_and_html_may_be_missing(tmp_path: Path) -> None:
@@ -125,10 +144,16 @@ TOML = 'name = "<Shop>"\n[links]\nen = [["A", "https://a.example/?x&y"], ["B", "
 
 
 @pytest.mark.parametrize("source", LOOPS)
-def test_folding_changes_nothing(tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    folded = one(tmp_path, source, source, shop__portal_toml=TOML).render("shop/order", "en", {"numbers": [1, 2]})
+def test_folding_changes_nothing(
+    tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folded = one(tmp_path, source, source, shop__portal_toml=TOML).render(
+        "shop/order", "en", {"numbers": [1, 2]}
+    )
     monkeypatch.setattr("pillarbox.lifecycle.sandbox.fold", lambda tree, known: tree)
-    plain = one(tmp_path, source, source, shop__portal_toml=TOML).render("shop/order", "en", {"numbers": [1, 2]})
+    plain = one(tmp_path, source, source, shop__portal_toml=TOML).render(
+        "shop/order", "en", {"numbers": [1, 2]}
+    )
     assert folded == plain
     assert folded.text
 
@@ -215,14 +240,21 @@ def test_a_portal_has_colours_and_a_style_of_its_own(tmp_path: Path) -> None:
     toml = '[colours]\naccent = "#abcdef"\nshadow = "#010203"'
     css = ".text { color: var(--shadow) } .own { color: var(--accent) }"
     html = '<p class="text"><p class="own">'
-    rendered = one(tmp_path, html, shop__portal_toml=toml, shop__style_css=css).render("shop/order", "en", {})
+    rendered = one(tmp_path, html, shop__portal_toml=toml, shop__style_css=css).render(
+        "shop/order", "en", {}
+    )
     assert rendered.html is not None
     assert 'color: #010203;">' in rendered.html
     assert '<p class="own" style="color: #abcdef;">' in rendered.html
 
 
 def test_only_files_that_are_templates_are_taken(tmp_path: Path) -> None:
-    write(tmp_path, shop__order__en_txt="x", shop__order__en_subject="x", shop__order__draft_of_en_txt="x")
+    write(
+        tmp_path,
+        shop__order__en_txt="x",
+        shop__order__en_subject="x",
+        shop__order__draft_of_en_txt="x",
+    )
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "x.html").write_text("x")
     (tmp_path / "shop/order/en.txt~").write_text("x")
@@ -248,7 +280,15 @@ def test_folders_that_cannot_be_read_are_told(tmp_path: Path) -> None:
 
 def test_unknown_templates(tmp_path: Path) -> None:
     templates = Templates()
-    for name in ("nope/nope", "../hub/welcome", "hub", "hub/welcome/en", "layout/base", "", "x" * 10_000):
+    for name in (
+        "nope/nope",
+        "../hub/welcome",
+        "hub",
+        "hub/welcome/en",
+        "layout/base",
+        "",
+        "x" * 10_000,
+    ):
         with pytest.raises(RenderError, match="there is no such template"):
             templates.render(name, "en", {})
 
@@ -285,7 +325,12 @@ def test_a_portal_without_words_has_plain_looks() -> None:
 
 def test_a_missing_variable_is_told_with_part_and_line(tmp_path: Path) -> None:
     error = failure(one(tmp_path, text="a\nb\n{{ nope }}"))
-    assert (error.template, error.part, error.line, error.variable) == ("shop/order", "text", 3, "nope")
+    assert (error.template, error.part, error.line, error.variable) == (
+        "shop/order",
+        "text",
+        3,
+        "nope",
+    )
     assert str(error) == "shop/order, text, line 3: there is no variable nope"
 
 
@@ -333,7 +378,9 @@ def test_nothing_of_the_data_is_told(tmp_path: Path) -> None:
         ("\n{% if x is callable %}{% endif %}", 2, "No test named 'callable'"),
     ],
 )
-def test_wrong_syntax_is_told_with_its_line(tmp_path: Path, text: str, line: int, words: str) -> None:
+def test_wrong_syntax_is_told_with_its_line(
+    tmp_path: Path, text: str, line: int, words: str
+) -> None:
     error = failure(one(tmp_path, text=text))
     assert (error.part, error.line) == ("text", line)
     assert words in error.message
@@ -356,7 +403,9 @@ def test_null_is_never_shown(tmp_path: Path) -> None:
     assert one(tmp_path, text='{{ x or "-" }}').render("shop/order", "en", {"x": None}).text == "-"
 
 
-@pytest.mark.parametrize("url", ["javascript:alert(1)", "data:text/html,x", "//evil.example", "/relative", "", 3, None])
+@pytest.mark.parametrize(
+    "url", ["javascript:alert(1)", "data:text/html,x", "//evil.example", "/relative", "", 3, None]
+)
 def test_only_addresses_of_the_web_become_links(tmp_path: Path, url: Any) -> None:
     html = '{% import "layout/parts.html" as parts %}{{ parts.button(link, "x") }}'
     assert "must begin with https://" in failure(one(tmp_path, html), {"link": url}).message

@@ -41,7 +41,9 @@ def heard(mail: bytes) -> list[Heard]:
         ("ARF_OPT_OUT", "unsubscribed", True, None),
     ],
 )
-def test_what_servers_write_is_understood(name: str, kind: str, hard: bool, reason: str | None) -> None:
+def test_what_servers_write_is_understood(
+    name: str, kind: str, hard: bool, reason: str | None
+) -> None:
     [one] = heard(getattr(reports, name))
     assert (one.kind, one.hard, one.reason, one.message_id) == (kind, hard, reason, MESSAGE)
     assert one.recipient is not None
@@ -98,10 +100,14 @@ def test_what_is_no_report_is_refused(name: str) -> None:
 def test_the_return_path_names_the_message() -> None:
     other = uuid4()
     address = return_path.make(other, "bounces.example.com", KEY).encode()
-    [one] = heard(reports.POSTFIX.replace(b"To: sender@shop.example", b"To: <" + address.upper() + b">"))
+    [one] = heard(
+        reports.POSTFIX.replace(b"To: sender@shop.example", b"To: <" + address.upper() + b">")
+    )
     assert one.message_id == other
     [one] = heard(
-        reports.ARF.replace(b"Original-Mail-From: <sender@shop.example>", b"Original-Mail-From: <" + address + b">")
+        reports.ARF.replace(
+            b"Original-Mail-From: <sender@shop.example>", b"Original-Mail-From: <" + address + b">"
+        )
     )
     assert one.message_id == other
 
@@ -121,11 +127,15 @@ def test_the_same_report_has_the_same_id() -> None:
 
 
 def nested(depth: int) -> bytes:
-    head = b"".join(b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n" % (n, n) for n in range(depth))
+    head = b"".join(
+        b"Content-Type: multipart/mixed; boundary=b%d\n\n--b%d\n" % (n, n) for n in range(depth)
+    )
     return head + reports.POSTFIX
 
 
-STATUS = b"Content-Type: multipart/report; boundary=b\n\n--b\nContent-Type: message/delivery-status\n\n"
+STATUS = (
+    b"Content-Type: multipart/report; boundary=b\n\n--b\nContent-Type: message/delivery-status\n\n"
+)
 GROUP = b"Final-Recipient: rfc822; a@b.example\r\nAction: failed\r\n\r\n"
 HOSTILE = {
     "deep": nested(20_000),

@@ -20,7 +20,9 @@ COUNTS = {"U": 5, "E": 10, "S": 7, "N": 5, "O": 5}
 
 
 def test_every_requirement_is_listed() -> None:
-    expected = [f"REQ-QUEUE-{letter}{n:03}" for letter, count in COUNTS.items() for n in range(1, count + 1)]
+    expected = [
+        f"REQ-QUEUE-{letter}{n:03}" for letter, count in COUNTS.items() for n in range(1, count + 1)
+    ]
     assert list(REQUIREMENTS) == expected
     for one in REQUIREMENTS.values():
         assert {"asks"} <= set(one) <= {"asks", "decided", "not_yet"}
@@ -29,7 +31,9 @@ def test_every_requirement_is_listed() -> None:
 
 def test_the_page_is_up_to_date() -> None:
     page = ROOT / "docs/reference/requirements.md"
-    assert page.read_text("utf-8") == GENERATE["requirements_page"](), "run: python docs/generate.py"
+    assert page.read_text("utf-8") == GENERATE["requirements_page"](), (
+        "run: python docs/generate.py"
+    )
 
 
 def test_every_marker_names_a_requirement() -> None:
@@ -48,17 +52,26 @@ def test_no_marker_stands_where_it_is_not_seen() -> None:
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "tests").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_bytes()))
-        if isinstance(node, ast.Attribute) and node.attr == "req" and ast.unparse(node) == "pytest.mark.req"
+        if isinstance(node, ast.Attribute)
+        and node.attr == "req"
+        and ast.unparse(node) == "pytest.mark.req"
     )
     seen = Counter(test.partition("::")[0] for tests in SHOWN.values() for test in tests)
     assert written == seen
-    assert not [test for tests in SHOWN.values() for test in tests if not test.partition("::")[2].startswith("test_")]
+    assert not [
+        test
+        for tests in SHOWN.values()
+        for test in tests
+        if not test.partition("::")[2].startswith("test_")
+    ]
 
 
 @pytest.mark.parametrize("test", ASKED["named_tests"])
 def test_tests_with_fixed_names_exist(test: str) -> None:
     path, _, name = test.partition("::")
-    assert name in {node.name for node in ast.parse((ROOT / path).read_bytes()).body if hasattr(node, "name")}
+    assert name in {
+        node.name for node in ast.parse((ROOT / path).read_bytes()).body if hasattr(node, "name")
+    }
 
 
 def test_markers_are_read_without_running_anything(tmp_path: Path) -> None:

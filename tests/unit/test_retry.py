@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from pillarbox.model.delivery import State, Unknown, decide
 from pillarbox.model.outcome import Outcome, Reason, Verdict, accepted, deferred, rejected, unknown
-from pillarbox.model.retry import ESP, LIFECYCLE, LONGEST_RETRY_AFTER, POLICIES, QUADRATIC, RetryPolicy
+from pillarbox.model.retry import (
+    ESP,
+    LIFECYCLE,
+    LONGEST_RETRY_AFTER,
+    POLICIES,
+    QUADRATIC,
+    RetryPolicy,
+)
 
 MINUTE = 60.0
 policies = st.sampled_from(list(POLICIES.values()))
@@ -37,7 +44,9 @@ def test_there_is_a_wait_until_the_attempts_are_used_up(
 
 
 @given(policies, attempts, limits, chances)
-def test_jitter_stays_within_its_bounds(policy: RetryPolicy, made: int, limit: int | None, chance: float) -> None:
+def test_jitter_stays_within_its_bounds(
+    policy: RetryPolicy, made: int, limit: int | None, chance: float
+) -> None:
     delay = policy.delay(made, limit, chance)
     if delay is not None:
         assert policy.wait(made) * policy.low <= delay <= policy.wait(made) * policy.high
@@ -60,18 +69,30 @@ def test_a_provider_is_heard_but_not_for_ever(made: int, chance: float, wait: fl
 
 
 outcomes = st.sampled_from(
-    [accepted(250), deferred(Reason.GREYLISTED, 451), rejected(Reason.INVALID_RECIPIENT, 550), unknown(Reason.LOST)]
+    [
+        accepted(250),
+        deferred(Reason.GREYLISTED, 451),
+        rejected(Reason.INVALID_RECIPIENT, 550),
+        unknown(Reason.LOST),
+    ]
 )
 
 
 @pytest.mark.req("REQ-QUEUE-N002")
 @given(outcomes, attempts, policies, st.sampled_from(Unknown), limits, chances)
 def test_every_outcome_has_one_consequence(
-    outcome: Outcome, made: int, policy: RetryPolicy, class_says: Unknown, limit: int | None, chance: float
+    outcome: Outcome,
+    made: int,
+    policy: RetryPolicy,
+    class_says: Unknown,
+    limit: int | None,
+    chance: float,
 ) -> None:
     decision = decide(outcome, made, policy, class_says, limit, chance)
     assert (decision.delay is not None) == (decision.state is State.QUEUED)
-    assert (decision.reason is None) == (decision.state is State.SENT)  # whatever is not sent says why
+    assert (decision.reason is None) == (
+        decision.state is State.SENT
+    )  # whatever is not sent says why
     match outcome.verdict:
         case Verdict.ACCEPTED:
             assert decision.state is State.SENT
@@ -80,4 +101,6 @@ def test_every_outcome_has_one_consequence(
         case Verdict.UNKNOWN if class_says is Unknown.HOLD:
             assert decision.state is State.HELD
         case _:
-            assert decision.state is (State.FAILED if policy.exhausted(made, limit) else State.QUEUED)
+            assert decision.state is (
+                State.FAILED if policy.exhausted(made, limit) else State.QUEUED
+            )

@@ -24,7 +24,9 @@ def test_a_return_path_names_its_message(message_id: UUID) -> None:
     assert read(address, KEY) == message_id
 
 
-@pytest.mark.parametrize("change", [str.upper, str.title, lambda one: f"<{one}>", lambda one: f" {one} "])
+@pytest.mark.parametrize(
+    "change", [str.upper, str.title, lambda one: f"<{one}>", lambda one: f" {one} "]
+)
 def test_what_servers_do_to_an_address_does_no_harm(change: object) -> None:
     assert read(change(make(MESSAGE, "bounces.example.com", KEY)), KEY) == MESSAGE  # type: ignore[operator]
 
@@ -52,4 +54,7 @@ def test_any_other_address_is_nobodys(address: str) -> None:
 
 def test_an_address_for_another_message_cannot_be_put_together() -> None:
     one, other = (make(message, "a.example", KEY) for message in (MESSAGE, uuid4()))
-    assert read(other.split(".")[0] + "." + other.split(".")[1] + "." + one.split(".", 2)[2], KEY) is None
+    assert (
+        read(other.split(".")[0] + "." + other.split(".")[1] + "." + one.split(".", 2)[2], KEY)
+        is None
+    )

@@ -25,10 +25,14 @@ from pillarbox.model.routing import DEFAULT_ORDER, Facts, Match, Rule
 from pillarbox.route.router import Router
 
 SHOP, OTHER = 2, 3
-MAIL = Facts(SHOP, "shop.example", "mail.example", "normal", "transactional", "receipt", ("paid",), 5000)
+MAIL = Facts(
+    SHOP, "shop.example", "mail.example", "normal", "transactional", "receipt", ("paid",), 5000
+)
 
 
-def provider(id: int, kind: str = "smtp", *, enabled: bool = True, release_only: bool = False) -> Provider:
+def provider(
+    id: int, kind: str = "smtp", *, enabled: bool = True, release_only: bool = False
+) -> Provider:
     return Provider(id, f"p{id}", kind, {}, None, enabled, release_only=release_only)
 
 
@@ -78,7 +82,12 @@ def test_a_condition_that_is_met(condition: str, wanted: Any) -> None:
 
 
 def test_every_condition_has_both_cases() -> None:
-    assert {one[0] for one in MISSES} == {one[0] for one in MEETS} == set(CONDITIONS) == set(Match.__slots__)
+    assert (
+        {one[0] for one in MISSES}
+        == {one[0] for one in MEETS}
+        == set(CONDITIONS)
+        == set(Match.__slots__)
+    )
 
 
 @given(st.sets(st.sampled_from(range(len(MEETS)))), st.sampled_from([None, *range(len(MISSES))]))
@@ -112,7 +121,11 @@ def test_a_tenants_own_rules_come_before_those_for_all() -> None:
 @pytest.mark.req("REQ-QUEUE-E002")
 def test_the_first_rule_that_fits_decides() -> None:
     bulk = Match(lanes=("bulk",))
-    rules = rule(1, SHOP, 1, match=bulk), rule(2, SHOP, 2, match=Match(tags=("paid",))), rule(3, SHOP, 3)
+    rules = (
+        rule(1, SHOP, 1, match=bulk),
+        rule(2, SHOP, 2, match=Match(tags=("paid",))),
+        rule(3, SHOP, 3),
+    )
     router = Router(rules, [provider(90)])
     found = router.choose(MAIL, 0.0)
     assert (found.rule, list(found.providers)) == (rules[1], [2])
@@ -132,7 +145,12 @@ def test_rules_with_the_same_place_stand_by_age() -> None:
     assert chosen(rule(8, SHOP, 1), rule(7, SHOP, 1)) == [7]
 
 
-@given(st.lists(st.tuples(st.sampled_from([None, SHOP, OTHER]), st.integers(1, 5), st.booleans()), max_size=12))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([None, SHOP, OTHER]), st.integers(1, 5), st.booleans()),
+        max_size=12,
+    )
+)
 def test_the_order_of_rules_is_that_of_the_table(given: list[tuple[int | None, int, bool]]) -> None:
     """As the store lists them: own ones first, then by place, then by age; others' never."""
     rules = [rule(id, tenant, place, enabled=on) for id, (tenant, place, on) in enumerate(given, 1)]
@@ -163,7 +181,9 @@ def test_without_a_rule_the_default_order_holds() -> None:
 
 @pytest.mark.req("REQ-QUEUE-S007")
 def test_the_default_order_holds_where_no_rule_fits() -> None:
-    router = Router([rule(1, SHOP, 1, match=Match(lanes=("bulk",)))], [provider(8), provider(9, "ses")])
+    router = Router(
+        [rule(1, SHOP, 1, match=Match(lanes=("bulk",)))], [provider(8), provider(9, "ses")]
+    )
     assert list(router.choose(MAIL, 0.0).providers) == [9, 8]
 
 
@@ -228,7 +248,9 @@ def test_weighted_draws_have_the_right_frequencies(weights: list[int]) -> None:
 def test_the_others_follow_from_heavy_to_light(weights: list[int], chance: float) -> None:
     providers = tuple(range(1, len(weights) + 1))
     rest = chosen(rule(1, None, 1, *providers, weights=weights), chance=chance)[1:]
-    assert [weights[one - 1] for one in rest] == sorted((weights[one - 1] for one in rest), reverse=True)
+    assert [weights[one - 1] for one in rest] == sorted(
+        (weights[one - 1] for one in rest), reverse=True
+    )
 
 
 def test_without_weights_chance_changes_nothing() -> None:
@@ -251,7 +273,12 @@ def test_conditions_are_kept_as_they_are_compared() -> None:
         "lanes": ["bulk", "urgent"], "min_size": 0, "max_size": 0,
     })  # fmt: skip
     assert match.sender_domains == ("shop.example", "*.xn--bcher-kva.example")
-    assert (match.tags, match.lanes, match.min_size, match.max_size) == (("a", "b"), ("urgent", "bulk"), 0, 0)
+    assert (match.tags, match.lanes, match.min_size, match.max_size) == (
+        ("a", "b"),
+        ("urgent", "bulk"),
+        0,
+        0,
+    )
 
 
 def test_an_empty_list_is_no_condition() -> None:
@@ -261,7 +288,9 @@ def test_an_empty_list_is_no_condition() -> None:
 
 def test_conditions_that_are_not_given_stay() -> None:
     before = Match(tags=("a",), min_size=10)
-    assert checked_match({"lanes": ["bulk"]}, before) == Match(tags=("a",), min_size=10, lanes=("bulk",))
+    assert checked_match({"lanes": ["bulk"]}, before) == Match(
+        tags=("a",), min_size=10, lanes=("bulk",)
+    )
     assert checked_match({"tags": None}, before) == Match(min_size=10)
 
 
@@ -299,7 +328,9 @@ def test_providers_are_named_once_and_known() -> None:
     assert checked_providers(["c", "a"], KNOWN) == (3, 1)
     refused("missing", "providers", checked_providers, [], KNOWN)
     refused("duplicate", "providers", checked_providers, ["a", "b", "a"], KNOWN)
-    assert isinstance(refused("unknown_provider", "providers", checked_providers, ["a", "x"], KNOWN), UnknownName)
+    assert isinstance(
+        refused("unknown_provider", "providers", checked_providers, ["a", "x"], KNOWN), UnknownName
+    )
     many = {f"p{n}": n for n in range(MAX_PROVIDERS + 1)}
     refused("too_many", "providers", checked_providers, list(many), many)
 

@@ -109,7 +109,15 @@ def test_no_part_grows_without_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["../secret.txt", "/etc/passwd", "shop/../../secret.txt", "shop//order/en.txt", "..\\secret.txt", "secret", "shop"],
+    [
+        "../secret.txt",
+        "/etc/passwd",
+        "shop/../../secret.txt",
+        "shop//order/en.txt",
+        "..\\secret.txt",
+        "secret",
+        "shop",
+    ],
 )
 @pytest.mark.parametrize("tag", ['{{% include "{0}" %}}', '{{% extends "{0}" %}}', '{{% import "{0}" as x %}}',
                                  '{{% from "{0}" import x %}}'])  # fmt: skip

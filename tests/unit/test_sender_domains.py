@@ -25,8 +25,17 @@ from pillarbox.model.message import Content, Message
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 TENANT = Tenant(id=1, name="shop", created_at=NOW)
 KEY = Principal("key", "test", TENANT, frozenset({Scope.SEND}), sender_domains=("own.example",))
-MESSAGE = Message(id=UUID(int=1), sender="a@own.example", to=("b@x.example",), subject="", created_at=NOW)
-POLICIES = (policy.default, policy.compat32, policy.SMTP, policy.SMTPUTF8, policy.strict, policy.HTTP)
+MESSAGE = Message(
+    id=UUID(int=1), sender="a@own.example", to=("b@x.example",), subject="", created_at=NOW
+)
+POLICIES = (
+    policy.default,
+    policy.compat32,
+    policy.SMTP,
+    policy.SMTPUTF8,
+    policy.strict,
+    policy.HTTP,
+)
 SENDERS = ("from", "sender", "resent-from", "resent-sender")
 
 LINE_ENDS = (
@@ -90,7 +99,8 @@ def no_foreign_sender(composed: bytes) -> None:
 
 
 @given(
-    st.lists(st.sampled_from(PIECES), max_size=14).map(b"".join), st.sampled_from([b"", b"From: A <a@own.example>\r\n"])
+    st.lists(st.sampled_from(PIECES), max_size=14).map(b"".join),
+    st.sampled_from([b"", b"From: A <a@own.example>\r\n"]),
 )
 @example(b"X: y\rFrom: ceo@other.example\r\n\r\n", b"")
 @example(b"X: y\r\n\rFrom: ceo@other.example\r\n\r\n", b"")
@@ -120,26 +130,40 @@ def test_mails_stored_with_bare_crs_get_no_field_by_them(raw: bytes) -> None:
     assert composed.count(b"\r") == composed.count(b"\n") == composed.count(b"\r\n")
     assert composed.endswith(b"body\r\nmore\r\n")
     lines = raw.replace(b"\r\n", b"\n").partition(b"\n\n")[0].split(b"\n")
-    before = sum(line[:7].strip().lower().startswith(b"sender:") for line in lines if line[:1] not in b" \t\r")
+    before = sum(
+        line[:7].strip().lower().startswith(b"sender:")
+        for line in lines
+        if line[:1] not in b" \t\r"
+    )
     head = composed.partition(b"\r\n\r\n")[0]
     assert sum(line.lower().startswith(b"sender:") for line in head.split(b"\r\n")) <= before
 
 
 def test_a_stored_bare_cr_is_a_blank() -> None:
-    composed = compose(MESSAGE, Content(raw=b"X: y\rFrom: ceo@other.example\nDate: d\nMessage-ID: <m>\n\na\rb\n"))
-    assert composed == b"X: y From: ceo@other.example\r\nDate: d\r\nMessage-ID: <m>\r\n\r\na\r\nb\r\n"
+    composed = compose(
+        MESSAGE, Content(raw=b"X: y\rFrom: ceo@other.example\nDate: d\nMessage-ID: <m>\n\na\rb\n")
+    )
+    assert (
+        composed == b"X: y From: ceo@other.example\r\nDate: d\r\nMessage-ID: <m>\r\n\r\na\r\nb\r\n"
+    )
 
 
 def test_bodies_take_any_line_end() -> None:
     for text in ("a\rb", "a\nb", "a\r\nb"):
-        item = item_for(KEY, Mail(sender="a@own.example", to="b@x.example", text=text, html=text), None, "http")
+        item = item_for(
+            KEY, Mail(sender="a@own.example", to="b@x.example", text=text, html=text), None, "http"
+        )
         assert item.entry.text == text
         assert b"a\r\nb\r\n" in compose(MESSAGE, Content(text=text))
 
 
 @pytest.mark.parametrize(
     "sender",
-    ["ceo@other.example <a@own.example>", '"ceo @ other.example" <a@own.example>', "ceo@other <a@own.example>"],
+    [
+        "ceo@other.example <a@own.example>",
+        '"ceo @ other.example" <a@own.example>',
+        "ceo@other <a@own.example>",
+    ],
 )
 def test_display_names_of_senders(sender: str) -> None:
     with pytest.raises(NotAllowed, match="may not send from this domain"):
@@ -148,6 +172,12 @@ def test_display_names_of_senders(sender: str) -> None:
 
 def test_a_bare_cr_is_refused_clearly() -> None:
     with pytest.raises(InvalidMail) as caught:
-        item_for(KEY, Mail(sender="a@own.example", to="b@x.example", raw=b"X: y\rz\n\n"), None, "http")
+        item_for(
+            KEY, Mail(sender="a@own.example", to="b@x.example", raw=b"X: y\rz\n\n"), None, "http"
+        )
     error = caught.value
-    assert (error.code, error.field, error.hint) == ("bare_cr", "raw", "end each line with CR LF, or with LF")
+    assert (error.code, error.field, error.hint) == (
+        "bare_cr",
+        "raw",
+        "end each line with CR LF, or with LF",
+    )

@@ -29,8 +29,13 @@ API = SendGrid(SendgridSettings(), 7)
 def packed(to: list[str], *recipients: str, parts: Content | None = None, **fields: Any) -> Parcel:
     given_fields = {"sender": "Shop <info@shop.example>", "subject": "Hello"} | fields
     message = Message(ID, to=to, created_at=datetime(2030, 1, 1, tzinfo=UTC), **given_fields)
-    numbered = [Recipient(number, address) for number, address in enumerate(recipients or ["a@mail.example"])]
-    return Parcel(ID, 1, "info@shop.example", numbered, b"", message=message, parts=parts or Content("Hi!"))
+    numbered = [
+        Recipient(number, address)
+        for number, address in enumerate(recipients or ["a@mail.example"])
+    ]
+    return Parcel(
+        ID, 1, "info@shop.example", numbered, b"", message=message, parts=parts or Content("Hi!")
+    )
 
 
 def made(parcel: Parcel) -> dict[str, Any]:
@@ -49,7 +54,10 @@ def personalizations(parcel: Parcel) -> list[dict[str, Any]]:
 def test_one_recipient_carries_the_id_of_its_delivery() -> None:
     body = made(packed(["Ann <a@mail.example>"], "a@mail.example"))
     assert body["personalizations"] == [
-        {"to": [{"email": "a@mail.example", "name": "Ann"}], "custom_args": {"pillarbox_delivery": f"{ID}.0"}}
+        {
+            "to": [{"email": "a@mail.example", "name": "Ann"}],
+            "custom_args": {"pillarbox_delivery": f"{ID}.0"},
+        }
     ]
     assert body["custom_args"] == {"pillarbox_message": str(ID), "pillarbox_provider": "7"}
     assert body["from"] == {"email": "info@shop.example", "name": "Shop"}
@@ -58,7 +66,9 @@ def test_one_recipient_carries_the_id_of_its_delivery() -> None:
 
 def test_several_see_to_and_cc_as_they_were_written_and_never_bcc() -> None:
     envelope = ["a@mail.example", "b@mail.example", "c@mail.example", "secret@mail.example"]
-    [row] = personalizations(packed(["a@mail.example", "B <B@mail.example>"], *envelope, cc=["C <c@mail.example>"]))
+    [row] = personalizations(
+        packed(["a@mail.example", "B <B@mail.example>"], *envelope, cc=["C <c@mail.example>"])
+    )
     assert row == {
         "to": [{"email": "a@mail.example"}, {"email": "b@mail.example", "name": "B"}],
         "cc": [{"email": "c@mail.example", "name": "C"}],
@@ -85,15 +95,21 @@ NAMES = st.sampled_from([f"{letter}@mail.example" for letter in "abcdefABC"])
 
 
 @given(
-    to=st.lists(NAMES, max_size=4), cc=st.lists(NAMES, max_size=4), recipients=st.lists(NAMES, min_size=1, max_size=8)
+    to=st.lists(NAMES, max_size=4),
+    cc=st.lists(NAMES, max_size=4),
+    recipients=st.lists(NAMES, min_size=1, max_size=8),
 )
-def test_everybody_gets_it_once_and_no_blind_copy_is_shown(to: list[str], cc: list[str], recipients: list[str]) -> None:
+def test_everybody_gets_it_once_and_no_blind_copy_is_shown(
+    to: list[str], cc: list[str], recipients: list[str]
+) -> None:
     parcel = packed(to, *recipients, cc=cc)
     assert parcel.message is not None
     made(parcel)
     rows = layout(parcel.message, parcel.recipients)
     people = [person for row in rows for person in (*row.to, *row.cc, *row.bcc)]
-    assert sorted(place for person in people for place in person.places) == list(range(len(recipients)))
+    assert sorted(place for person in people for place in person.places) == list(
+        range(len(recipients))
+    )
     assert len({person.address.lower() for person in people}) == len(people)
     named = {address.lower() for address in (*to, *cc)}
     for row in rows:
@@ -123,26 +139,44 @@ def test_files() -> None:
         Attachment("i.png", b"i", "image/png", "<logo>"),
         Attachment("", b""),
     ]
-    first, inline, last = made(packed(["a@mail.example"], parts=Content("a", "<b>", attachments=files)))["attachments"]
-    assert (first["type"], first["filename"], first["disposition"]) == ("text/plain", "a.txt", "attachment")
+    first, inline, last = made(
+        packed(["a@mail.example"], parts=Content("a", "<b>", attachments=files))
+    )["attachments"]
+    assert (first["type"], first["filename"], first["disposition"]) == (
+        "text/plain",
+        "a.txt",
+        "attachment",
+    )
     assert b64decode(first["content"]) == b"\x00\xff"
     assert (inline["disposition"], inline["content_id"]) == ("inline", "logo")
     assert last["filename"] == "file"
-    [plain] = made(packed(["a@mail.example"], parts=Content("a", attachments=files[1:2])))["attachments"]
+    [plain] = made(packed(["a@mail.example"], parts=Content("a", attachments=files[1:2])))[
+        "attachments"
+    ]
     assert plain["disposition"] == "attachment", "without HTML nothing can refer to it"
 
 
 def test_headers_and_replies() -> None:
-    headers = [["X-Tag", "a"], ["x-tag", "b"], ["X-Word", "grün"], ["List-Unsubscribe", "<https://x.example>"]]
+    headers = [
+        ["X-Tag", "a"],
+        ["x-tag", "b"],
+        ["X-Word", "grün"],
+        ["List-Unsubscribe", "<https://x.example>"],
+    ]
     body = made(packed(["a@mail.example"], headers=headers, reply_to=["R <r@shop.example>"]))
     assert body["reply_to"] == {"email": "r@shop.example", "name": "R"}
     assert body["headers"]["X-Tag"] == "a, b"
     assert body["headers"]["X-Word"].startswith("=?utf-8?")
     assert body["headers"]["List-Unsubscribe"] == "<https://x.example>"
     own = {"Message-ID": "<mine@shop.example>", "Date": "Tue, 1 Jan 2030 00:00:00 +0000"}
-    body = made(packed(["a@mail.example"], headers=own | {"Reply-To": '"A, B" <a@b.example>, c@d.example'}))
+    body = made(
+        packed(["a@mail.example"], headers=own | {"Reply-To": '"A, B" <a@b.example>, c@d.example'})
+    )
     assert body["headers"] == {"Message-ID": "<mine@shop.example>"}
-    assert body["reply_to_list"] == [{"email": "a@b.example", "name": "A, B"}, {"email": "c@d.example"}]
+    assert body["reply_to_list"] == [
+        {"email": "a@b.example", "name": "A, B"},
+        {"email": "c@d.example"},
+    ]
 
 
 def test_domains_go_as_ascii() -> None:
@@ -151,7 +185,9 @@ def test_domains_go_as_ascii() -> None:
     assert body["from"] == {"email": "info@xn--bcher-kva.example", "name": "Ä"}
 
 
-@pytest.mark.parametrize("headers", [{"X-Evil": "a\r\nBcc: x@y.example"}, {"Bcc": "x@y.example"}, {"Bad Name": "x"}])
+@pytest.mark.parametrize(
+    "headers", [{"X-Evil": "a\r\nBcc: x@y.example"}, {"Bcc": "x@y.example"}, {"Bad Name": "x"}]
+)
 def test_headers_that_no_mail_may_have_are_refused(headers: dict[str, str]) -> None:
     parcel = packed(["a@mail.example"], headers=headers)
     with pytest.raises(ValueError, match="header"):
@@ -161,18 +197,26 @@ def test_headers_that_no_mail_may_have_are_refused(headers: dict[str, str]) -> N
 @pytest.mark.req("REQ-QUEUE-S006")
 def test_what_it_cannot_carry() -> None:
     raw = API.call(
-        packed(["a@mail.example"], parts=Content(raw=b"Subject: x\r\n\r\n")), [Recipient(0, "a@mail.example")]
+        packed(["a@mail.example"], parts=Content(raw=b"Subject: x\r\n\r\n")),
+        [Recipient(0, "a@mail.example")],
     )
     assert isinstance(raw, Outcome)
     assert raw.reason is Reason.UNSUPPORTED
-    huge = API.call(packed(["a@mail.example"], parts=Content("x" * 30_000_001)), [Recipient(0, "a@mail.example")])
+    huge = API.call(
+        packed(["a@mail.example"], parts=Content("x" * 30_000_001)),
+        [Recipient(0, "a@mail.example")],
+    )
     assert isinstance(huge, Outcome)
     assert huge.reason is Reason.TOO_BIG
 
 
 def test_the_blamed_are_found_by_the_fields_name() -> None:
     parcel = packed(
-        ["a@mail.example", "b@mail.example"], "z@mail.example", "b@mail.example", "a@mail.example", "B@mail.example"
+        ["a@mail.example", "b@mail.example"],
+        "z@mail.example",
+        "b@mail.example",
+        "a@mail.example",
+        "B@mail.example",
     )
     fields = [
         "personalizations.0.to.0.email",

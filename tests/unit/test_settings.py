@@ -101,7 +101,10 @@ def test_all_problems_are_reported_at_once() -> None:
 def test_unknown_key_in_the_file_is_named_with_a_suggestion(tmp_path: Path) -> None:
     (tmp_path / "pillarbox.toml").write_text("worker_concurency = 3\n[smtp]\nhost = 'x'\n")
     text = problems({})
-    assert "worker_concurency in pillarbox.toml is not a setting; did you mean worker_concurrency?" in text
+    assert (
+        "worker_concurency in pillarbox.toml is not a setting; did you mean worker_concurrency?"
+        in text
+    )
     assert "not in a [table]" in text
 
 
@@ -136,13 +139,24 @@ def test_words_for_false(word: str) -> None:
 
 @pytest.mark.parametrize(
     ("given_", "seconds"),
-    [("5s", 5), ("500ms", 0.5), ("10m", 600), ("2h", 7200), ("7d", 604800), ("3", 3), (2.5, 2.5), (4, 4)],
+    [
+        ("5s", 5),
+        ("500ms", 0.5),
+        ("10m", 600),
+        ("2h", 7200),
+        ("7d", 604800),
+        ("3", 3),
+        (2.5, 2.5),
+        (4, 4),
+    ],
 )
 def test_durations(given_: object, seconds: float) -> None:
     assert load({}, overrides={"worker_poll_interval": given_}).worker_poll_interval == seconds
 
 
-@pytest.mark.parametrize("wrong", ["-1", "5 weeks", "nan", "inf", "1e3", "", "٣s", "9" * 30, True, [], {}])
+@pytest.mark.parametrize(
+    "wrong", ["-1", "5 weeks", "nan", "inf", "1e3", "", "٣s", "9" * 30, True, [], {}]
+)
 def test_wrong_durations(wrong: object) -> None:
     assert "worker-poll-interval" in problems({}, overrides={"worker_poll_interval": wrong})
 
@@ -150,7 +164,9 @@ def test_wrong_durations(wrong: object) -> None:
 def test_retention_can_be_off() -> None:
     settings = load({"PILLARBOX_RETENTION_CONTENT": "off"})
     assert settings.retention_content is None
-    assert next(row.value for row in settings.describe() if row.name == "retention_content") == "off"
+    assert (
+        next(row.value for row in settings.describe() if row.name == "retention_content") == "off"
+    )
     assert "PILLARBOX_WORKER_LEASE" in problems({"PILLARBOX_WORKER_LEASE": "off"})
 
 
@@ -214,8 +230,13 @@ def test_http_address(http: str, address: tuple[str, int]) -> None:
 
 
 def test_keys_are_hex_or_base64_newest_first() -> None:
-    settings = load({"PILLARBOX_SECRET_KEYS": f"{HEX}, {B64.rstrip('=')}", "PILLARBOX_REDACTION_KEY": B64})
-    assert [key_bytes(key) for key in settings.secret_keys] == [bytes.fromhex(HEX), bytes(range(32))]
+    settings = load(
+        {"PILLARBOX_SECRET_KEYS": f"{HEX}, {B64.rstrip('=')}", "PILLARBOX_REDACTION_KEY": B64}
+    )
+    assert [key_bytes(key) for key in settings.secret_keys] == [
+        bytes.fromhex(HEX),
+        bytes(range(32)),
+    ]
     assert settings.redaction_key == Secret(B64)
 
 
@@ -237,7 +258,11 @@ def test_a_wrong_key_is_refused_without_showing_it(wrong: str) -> None:
 @pytest.mark.req("REQ-QUEUE-N003")
 def test_secrets_show_nowhere() -> None:
     url = "postgresql://app:hun@ter2/x@db:5432/mail?sslpassword=hunter3"
-    env = {"PILLARBOX_DATABASE_URL": url, "PILLARBOX_SECRET_KEYS": HEX, "PILLARBOX_REDACTION_KEY": HEX}
+    env = {
+        "PILLARBOX_DATABASE_URL": url,
+        "PILLARBOX_SECRET_KEYS": HEX,
+        "PILLARBOX_REDACTION_KEY": HEX,
+    }
     settings = load(env)
     rows = {row.name: row for row in settings.describe()}
     assert settings.database_url == url

@@ -25,7 +25,9 @@ def test_a_hanging_provider_keeps_three_quarters() -> None:
 
 
 @given(WINDOWS, st.integers(1, 6))
-def test_each_of_several_hanging_providers_leaves_some_for_the_next(window: int, hanging: int) -> None:
+def test_each_of_several_hanging_providers_leaves_some_for_the_next(
+    window: int, hanging: int
+) -> None:
     """They come one after another, and each takes all that it may."""
     before = 0
     for _ in range(hanging):

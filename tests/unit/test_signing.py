@@ -26,7 +26,9 @@ KEY = bytes.fromhex("deadbeef" * 8)
 OTHER = bytes.fromhex("cafebabe" * 8)
 SECRET = bytes(range(32))
 RECOVERY_SECRET = bytes([*range(31), 32])
-ACTIVATION = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh_6nSHtQPxHcOGxB4n-lTJ33ia2qnzaGyWZbJr5ajT1Lw"
+ACTIVATION = (
+    "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh_6nSHtQPxHcOGxB4n-lTJ33ia2qnzaGyWZbJr5ajT1Lw"
+)
 RECOVERY = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHiBMGNDRPmFBDs3BV0xOyXRWEYpEcQ2cXltILUdkxpYQXg"
 ALPHABET = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
 
@@ -118,7 +120,11 @@ def test_no_error_tells_the_secret() -> None:
 def test_a_rotated_key_verifies_until_it_retires() -> None:
     now = [1000.0]
     ring = KeyRing([OTHER, (KEY, 2000.0)], clock=lambda: now[0])
-    assert sign("activation", SECRET, None, ring) == sign("activation", SECRET, None, OTHER) != ACTIVATION
+    assert (
+        sign("activation", SECRET, None, ring)
+        == sign("activation", SECRET, None, OTHER)
+        != ACTIVATION
+    )
     assert verify(ACTIVATION, "activation", None, ring) == SECRET
     expiry = sign_expiry(ACTIVATION, 5000, KEY)
     assert check_expiry(expiry, ACTIVATION, ring, 1000) == 5000
@@ -173,7 +179,12 @@ def test_an_expired_link_is_told_from_a_forged_one() -> None:
     with pytest.raises(ExpiredToken):
         check_expiry(field, ACTIVATION, [KEY], 1_700_000_000)
     later = sign_expiry(ACTIVATION, 1_900_000_000, OTHER)
-    for forged, token in ((later, ACTIVATION), (field, RECOVERY), (field[:-1], ACTIVATION), (field + "A", ACTIVATION)):
+    for forged, token in (
+        (later, ACTIVATION),
+        (field, RECOVERY),
+        (field[:-1], ACTIVATION),
+        (field + "A", ACTIVATION),
+    ):
         with pytest.raises(ForgedToken):
             check_expiry(forged, token, [KEY], 1_700_000_001)
 

@@ -50,7 +50,9 @@ SCOPE = "AKIDEXAMPLE/20150830/us-east-1/service/aws4_request"
 def test_the_published_vectors(
     method: str, query: str, headers: dict[str, str], body: bytes, names: str, signature: str
 ) -> None:
-    added = Signer(ACCOUNT, "us-east-1", "service").sign(method, "/", HOST | headers, body, AT, query)
+    added = Signer(ACCOUNT, "us-east-1", "service").sign(
+        method, "/", HOST | headers, body, AT, query
+    )
     assert added == {
         "X-Amz-Date": "20150830T123600Z",
         "Authorization": f"AWS4-HMAC-SHA256 Credential={SCOPE}, SignedHeaders={names}, Signature={signature}",
@@ -81,7 +83,9 @@ def test_a_new_day_has_a_new_key() -> None:
     first = signer.sign("GET", "/", HOST, b"", AT)
     later = signer.sign("GET", "/", HOST, b"", AT.replace(day=31))
     assert first["Authorization"] != later["Authorization"]
-    assert later == Signer(ACCOUNT, "us-east-1", "ses").sign("GET", "/", HOST, b"", AT.replace(day=31))
+    assert later == Signer(ACCOUNT, "us-east-1", "ses").sign(
+        "GET", "/", HOST, b"", AT.replace(day=31)
+    )
     assert first == signer.sign("GET", "/", HOST, b"", AT)
 
 

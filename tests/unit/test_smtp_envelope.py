@@ -79,7 +79,9 @@ def test_foreign_local_parts_need_smtputf8() -> None:
     commands, settled = seal(parcel("b@x.test", "zoë@x.test"), OLD)
     assert len(commands) == 3
     assert settled[1].reason is Reason.UNSUPPORTED
-    assert seal(parcel("b@x.test", sender="zoë@x.test"), OLD).settled[0].reason is Reason.UNSUPPORTED
+    assert (
+        seal(parcel("b@x.test", sender="zoë@x.test"), OLD).settled[0].reason is Reason.UNSUPPORTED
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,11 @@ def test_foreign_local_parts_need_smtputf8() -> None:
 def test_eight_bits(content: str, capabilities: Capabilities, parameters: bytes | None) -> None:
     commands, settled = seal(parcel("b@x.test", content=content.encode()), capabilities)
     if parameters is None:
-        assert (commands, settled[0].verdict, settled[0].reason) == ([], Verdict.REJECTED, Reason.UNSUPPORTED)
+        assert (commands, settled[0].verdict, settled[0].reason) == (
+            [],
+            Verdict.REJECTED,
+            Reason.UNSUPPORTED,
+        )
     else:
         assert commands[0] == b"MAIL FROM:<a@x.test>" + parameters + b"\r\n"
 
@@ -107,7 +113,9 @@ def test_too_big_for_the_server() -> None:
     assert seal(big, OLD).commands
 
 
-@pytest.mark.parametrize("content", [b"a\n.\nb\r\n", b"a\rb\r\n", b"a\r\n\n", b"a\r\r\n", b"a\n\r\n", b"\n\r"])
+@pytest.mark.parametrize(
+    "content", [b"a\n.\nb\r\n", b"a\rb\r\n", b"a\r\n\n", b"a\r\r\n", b"a\n\r\n", b"\n\r"]
+)
 def test_bare_line_ends_never_reach_the_wire(content: bytes) -> None:
     commands, settled = seal(parcel("b@x.test", content=content), ALL)
     assert (commands, settled[0].reason) == ([], Reason.MALFORMED)

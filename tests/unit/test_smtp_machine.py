@@ -100,7 +100,9 @@ def test_the_protocol_word() -> None:
     plain = Session(permit=Open())
     plain.feed(b"HELO x\r\n", mail())
     utf8 = opened()
-    utf8.feed("MAIL FROM:<ä@x.example> SMTPUTF8\r\nRCPT TO:<ö@y.example>\r\nDATA\r\nx\r\n.\r\n".encode())
+    utf8.feed(
+        "MAIL FROM:<ä@x.example> SMTPUTF8\r\nRCPT TO:<ö@y.example>\r\nDATA\r\nx\r\n.\r\n".encode()
+    )
     assert [session.mails[0].protocol for session in (plain, utf8)] == ["SMTP", "UTF8SMTP"]
     assert utf8.mails[0].recipients == ["ö@y.example"]
 
@@ -197,7 +199,9 @@ def test_what_ehlo_offers() -> None:
 
 def test_http_is_turned_away() -> None:
     session = Session(permit=Open())
-    assert session.codes(b"POST / HTTP/1.1\r\nHost: 127.0.0.1:1025\r\n\r\n" + b"EHLO x\r\n" + mail()) == ["554 5.7.0"]
+    assert session.codes(
+        b"POST / HTTP/1.1\r\nHost: 127.0.0.1:1025\r\n\r\n" + b"EHLO x\r\n" + mail()
+    ) == ["554 5.7.0"]
     assert session.closed
     assert session.mails == []
 
@@ -291,7 +295,9 @@ def test_a_login_without_tls_in_development() -> None:
     assert "STARTTLS" not in offers
     session.feed(mail())  # none is needed
     session.feed(b"MAIL FROM:<a@x.example>\r\n")
-    assert session.codes(b"AUTH PLAIN " + plain("\0me\0secret") + b"\r\n") == ["503 5.5.1"]  # not within a mail
+    assert session.codes(b"AUTH PLAIN " + plain("\0me\0secret") + b"\r\n") == [
+        "503 5.5.1"
+    ]  # not within a mail
     session.feed(b"RSET\r\n")
     assert session.codes(b"AUTH PLAIN " + plain("\0me\0wrong") + b"\r\n") == ["535 5.7.8"]
     assert session.codes(b"AUTH PLAIN " + plain("\0me\0secret") + b"\r\n") == ["235 2.7.0"]
@@ -367,7 +373,9 @@ def test_sizes() -> None:
     assert session.codes(b"MAIL FROM:<a@x.example> SIZE=101\r\n") == ["552 5.3.4"]
     assert session.codes(mail(b"x" * 98 + b"\r\n"))[-1] == "250 2.0.0"
     assert session.codes(mail(b"x" * 99 + b"\r\n"))[-1] == "552 5.3.4"
-    assert session.codes(mail(b"..\r\n" * 33))[-1] == "250 2.0.0"  # 99 octets without the added dots
+    assert (
+        session.codes(mail(b"..\r\n" * 33))[-1] == "250 2.0.0"
+    )  # 99 octets without the added dots
     assert session.codes(mail(b"x" * 390 + b"\r\n"))[-1] == "552 5.3.4"
     assert session.codes(mail(b"x" * 500 + b"\r\n"))[-1] == "552 5.3.4"
     assert session.closed
@@ -378,7 +386,9 @@ def test_a_permit_has_its_own_sizes() -> None:
     assert "SIZE 50" in lines(session.feed(b"EHLO x\r\n"))
     assert session.codes(b"MAIL FROM:<a@x.example> SIZE=51\r\n") == ["552 5.3.4"]
     assert (
-        session.codes(b"MAIL FROM:<a@x.example>\r\nRCPT TO:<b@y.example>\r\nRCPT TO:<c@y.example>\r\n")[-1]
+        session.codes(
+            b"MAIL FROM:<a@x.example>\r\nRCPT TO:<b@y.example>\r\nRCPT TO:<c@y.example>\r\n"
+        )[-1]
         == "452 4.5.3"
     )
     assert session.codes(b"DATA\r\n" + b"x" * 60 + b"\r\n.\r\n")[-1] == "552 5.3.4"
@@ -394,7 +404,9 @@ def test_too_many_recipients_are_no_errors() -> None:
 
 def test_too_many_errors() -> None:
     session = opened(Limits(errors=3))
-    assert session.codes(b"FOO\r\n" * 2 + mail() + b"FOO\r\n" * 9)[-4:] == ["500 5.5.2"] * 3 + ["421 4.7.0"]
+    assert session.codes(b"FOO\r\n" * 2 + mail() + b"FOO\r\n" * 9)[-4:] == ["500 5.5.2"] * 3 + [
+        "421 4.7.0"
+    ]
     assert session.closed
 
 
@@ -488,8 +500,14 @@ def test_bounds_of_content() -> None:
     nested = b"Content-Type: MULTIPART/mixed; boundary=x\r\n\r\n--x\r\n"
     for good, bad in (
         (b"a: b\r\n\r\n" + b"x" * 100 + b"\r\n", b"a: b\r\n\r\n" + b"x" * 101 + b"\r\n"),
-        (b"\r\n" + b"x" * 100 + b"\r\n" + b"y" * 100 + b"\r\n", b"\r\n" + b"x" * 100 + b"\r\n" + b"y" * 101 + b"\r\n"),
-        (b"a: bbbbbbbbbbbbbbbbbbbbbbbbbb\r\n" * 8 + b"\r\nx\r\n", (b"a: " + b"b" * 60 + b"\r\n") * 5 + b"\r\nx\r\n"),
+        (
+            b"\r\n" + b"x" * 100 + b"\r\n" + b"y" * 100 + b"\r\n",
+            b"\r\n" + b"x" * 100 + b"\r\n" + b"y" * 101 + b"\r\n",
+        ),
+        (
+            b"a: bbbbbbbbbbbbbbbbbbbbbbbbbb\r\n" * 8 + b"\r\nx\r\n",
+            (b"a: " + b"b" * 60 + b"\r\n") * 5 + b"\r\nx\r\n",
+        ),
         (b"a: b\r\n" * 9 + b"\r\nx\r\n", b"a: b\r\n" * 12 + b"\r\nx\r\n"),
         (nested * 3, nested * 4),
         (b"a: b\r\n\r\n", b"a: b\r\n\r\n" + b"Content-Type: message/rfc822\r\n\r\n" * 4),
@@ -508,7 +526,10 @@ def test_leaving() -> None:
     assert idle.machine.leave(replies.SHUTTING_DOWN) == []
     storing.machine.receive(mail())
     assert storing.machine.leave(replies.SHUTTING_DOWN) == []
-    assert storing.machine.submitted("one")[0] == b"250 2.0.0 accepted as one\r\n" + replies.SHUTTING_DOWN
+    assert (
+        storing.machine.submitted("one")[0]
+        == b"250 2.0.0 accepted as one\r\n" + replies.SHUTTING_DOWN
+    )
     upgrading.feed(b"STARTTLS\r\n")
     assert len(upgrading.machine.leave(replies.SHUTTING_DOWN)) == 1
 
@@ -522,7 +543,9 @@ def test_a_failure_may_end_the_session() -> None:
 
 def test_refusals_are_told() -> None:
     told: list[tuple[str, bool]] = []
-    session = opened(on_refusal=lambda reply, whole_mail: told.append((reply[:3].decode(), whole_mail)))
+    session = opened(
+        on_refusal=lambda reply, whole_mail: told.append((reply[:3].decode(), whole_mail))
+    )
     session.feed(b"FOO\r\n" + mail(b"x\ny\r\n") + b"QUIT\r\n")
     assert told == [("500", False), ("554", True)]
 

@@ -25,7 +25,9 @@ WORDS = [
     b"EHLO x\r\n", mail(), mail(b"a: b\r\n\r\n..dots\r\n"), mail(b"z" * 150 + b"\r\n"), mail(b"q" * 900 + b"\r\n"),
 ]  # fmt: skip
 talk = st.lists(st.sampled_from(WORDS), max_size=30).map(b"".join)
-noise = st.lists(st.one_of(st.sampled_from(WORDS), st.binary(max_size=12)), max_size=30).map(b"".join)
+noise = st.lists(st.one_of(st.sampled_from(WORDS), st.binary(max_size=12)), max_size=30).map(
+    b"".join
+)
 
 
 def session(kind: str, room: Room | None = None) -> Session:
@@ -104,7 +106,9 @@ def test_any_octets_as_a_mail(data: bytes) -> None:
     for envelope in one.mails[:1]:
         assert envelope.content == data + b"\r\n"
         assert b"\0" not in data
-        assert (data + b"\r\n").replace(b"\r\n", b"").translate(None, b"\r\n") == (data + b"\r\n").replace(b"\r\n", b"")
+        assert (data + b"\r\n").replace(b"\r\n", b"").translate(None, b"\r\n") == (
+            data + b"\r\n"
+        ).replace(b"\r\n", b"")
 
 
 @given(line=st.binary(max_size=200), seed=st.integers(0, 2**16))

@@ -27,7 +27,9 @@ def test_splits_whole_replies_and_keeps_the_rest() -> None:
 
 
 @given(
-    st.lists(st.sampled_from([b"250 ok\r\n", b"250-a\r\n250-b\r\n250 c\r\n", b"354 go\n", b"421\r\n"])),
+    st.lists(
+        st.sampled_from([b"250 ok\r\n", b"250-a\r\n250-b\r\n250 c\r\n", b"354 go\n", b"421\r\n"])
+    ),
     st.data(),
 )
 def test_chunks_do_not_matter(replies: list[bytes], data: st.DataObject) -> None:
@@ -40,7 +42,18 @@ def test_chunks_do_not_matter(replies: list[bytes], data: st.DataObject) -> None
 
 
 @pytest.mark.parametrize(
-    "rest", [b"2", b"25", b"250", b"250 ", b"250-x", b"250-x\r\n", b"250-x\r\n2", b"250-x\r\n250 y", b"250\r"]
+    "rest",
+    [
+        b"2",
+        b"25",
+        b"250",
+        b"250 ",
+        b"250-x",
+        b"250-x\r\n",
+        b"250-x\r\n2",
+        b"250-x\r\n250 y",
+        b"250\r",
+    ],
 )
 def test_beginnings_of_replies(rest: bytes) -> None:
     assert can_become_reply(rest)
@@ -59,7 +72,10 @@ def test_what_never_becomes_a_reply(rest: bytes) -> None:
 
 
 def test_text_is_one_printable_line() -> None:
-    assert text_of(b"550-5.1.1 no\r\n550 5.1.1 such\x00 \xff user\r\n") == "5.1.1 no 5.1.1 such� � user"
+    assert (
+        text_of(b"550-5.1.1 no\r\n550 5.1.1 such\x00 \xff user\r\n")
+        == "5.1.1 no 5.1.1 such� � user"
+    )
     assert len(text_of(b"550 " + b"x" * 5000 + b"\r\n")) == MAX_TEXT
 
 
@@ -126,7 +142,12 @@ D, R = Verdict.DEFERRED, Verdict.REJECTED
             R,
             Reason.BLOCKED_SENDER,
         ),
-        (Stage.RCPT, "550 5.7.1 Sender address rejected: not owned by user", R, Reason.BLOCKED_SENDER),
+        (
+            Stage.RCPT,
+            "550 5.7.1 Sender address rejected: not owned by user",
+            R,
+            Reason.BLOCKED_SENDER,
+        ),
         (Stage.RCPT, "550 5.0.0 User unknown", R, Reason.INVALID_RECIPIENT),
         (Stage.DOT, "554 No such mailbox here", R, Reason.INVALID_RECIPIENT),
         (Stage.RCPT, "550 Mailbox is full", R, Reason.MAILBOX_FULL),

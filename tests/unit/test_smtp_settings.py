@@ -22,12 +22,24 @@ OUTGOING = {"smtp_host", "smtp_port", "smtp_from_address", "smtp_from_name"}
 def test_defaults_are_those_of_the_rules() -> None:
     settings = load({})
     assert settings.smtp_addresses == {}
-    assert (limits_of(settings), patience_of(settings), crowd_of(settings)) == (Limits(), Patience(), Crowd())
+    assert (limits_of(settings), patience_of(settings), crowd_of(settings)) == (
+        Limits(),
+        Patience(),
+        Crowd(),
+    )
 
 
 def test_addresses() -> None:
-    given = {"smtp": "OFF", "smtp_tls": "[::1]:465", "smtp_submission": "0.0.0.0:587", "smtp_certificate": "x.pem"}
-    assert load({}, overrides=given).smtp_addresses == {"smtp_submission": ("0.0.0.0", 587), "smtp_tls": ("::1", 465)}
+    given = {
+        "smtp": "OFF",
+        "smtp_tls": "[::1]:465",
+        "smtp_submission": "0.0.0.0:587",
+        "smtp_certificate": "x.pem",
+    }
+    assert load({}, overrides=given).smtp_addresses == {
+        "smtp_submission": ("0.0.0.0", 587),
+        "smtp_tls": ("::1", 465),
+    }
     assert load({}, overrides={"smtp": "127.0.0.1:0"}).smtp_addresses == {"smtp": ("127.0.0.1", 0)}
 
 
@@ -37,14 +49,17 @@ def test_a_listener_for_logins_needs_a_certificate(name: str) -> None:
         load({}, overrides={name: "127.0.0.1:0"})
 
 
-@pytest.mark.parametrize("name", sorted(name for name in SPECS if name.startswith("smtp") and name not in OUTGOING))
+@pytest.mark.parametrize(
+    "name", sorted(name for name in SPECS if name.startswith("smtp") and name not in OUTGOING)
+)
 def test_every_setting_stands_in_the_reference(name: str) -> None:
     assert f"`{name}`" in REFERENCE or name == "smtp_hostname"
 
 
 def test_every_refusal_stands_in_the_reference() -> None:
     sources = [
-        Path(module.__file__).read_text("utf-8") for module in (commands, content, refusals, replies, submission)
+        Path(module.__file__).read_text("utf-8")
+        for module in (commands, content, refusals, replies, submission)
     ]
     refused = set(re.findall(r'reply\(([45]\d\d), "([45]\.\d+\.\d+)"', "\n".join(sources)))
     assert refused

@@ -11,7 +11,12 @@ from pillarbox.store.database import translated
 
 
 def raised(sqlstate: str) -> asyncpg.PostgresError:
-    fields = {"C": sqlstate, "S": "ERROR", "M": "about reader@mail.example", "D": "Key (address)=(reader@mail.example)"}
+    fields = {
+        "C": sqlstate,
+        "S": "ERROR",
+        "M": "about reader@mail.example",
+        "D": "Key (address)=(reader@mail.example)",
+    }
     return asyncpg.PostgresError.new(fields | {"n": "messages_pkey"})
 
 
@@ -69,7 +74,9 @@ def test_a_value_that_cannot_be_encoded_is_a_data_error_not_an_absent_server() -
         raise asyncpg.ClientConfigurationError("invalid port")
 
 
-@pytest.mark.parametrize("error", [ConnectionRefusedError(), TimeoutError(), asyncpg.InterfaceError("closed")])
+@pytest.mark.parametrize(
+    "error", [ConnectionRefusedError(), TimeoutError(), asyncpg.InterfaceError("closed")]
+)
 def test_an_absent_server_is_retryable(error: Exception) -> None:
     with pytest.raises(StoreError) as caught, translated():
         raise error

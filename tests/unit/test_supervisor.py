@@ -30,7 +30,9 @@ def failures(metrics: Metrics, task: str) -> float:
     return metrics.registry.get_sample_value("pillarbox_task_failures_total", {"task": task}) or 0.0
 
 
-def failing(times: int, error: Exception, then: Callable[[], None]) -> Callable[[], asyncio.Future[None]]:
+def failing(
+    times: int, error: Exception, then: Callable[[], None]
+) -> Callable[[], asyncio.Future[None]]:
     """A task that raises so many times, and then calls `then`."""
     left = times
 

@@ -24,7 +24,12 @@ def test_the_templates_that_come_with_pillarbox_are_right() -> None:
 
 def test_a_right_template_has_no_findings(tmp_path: Path) -> None:
     assert found(
-        one(tmp_path, "<p>{{ account.name }}</p>", "{{ link }}\n{{ order }}", shop__order__sample_json='{"order": 1}')
+        one(
+            tmp_path,
+            "<p>{{ account.name }}</p>",
+            "{{ link }}\n{{ order }}",
+            shop__order__sample_json='{"order": 1}',
+        )
     ) == [("en", "html", None, "it does not show link, which another part or language does")]
     assert found(one(tmp_path, "<p>x</p>", "x")) == []
 
@@ -39,7 +44,12 @@ def test_missing_variables(tmp_path: Path) -> None:
 
 
 def test_missing_languages_and_parts(tmp_path: Path) -> None:
-    write(tmp_path, shop__order__de_html="<p>x</p>", shop__other__fr_txt="x", shop__other__fr_subject="x")
+    write(
+        tmp_path,
+        shop__order__de_html="<p>x</p>",
+        shop__other__fr_txt="x",
+        shop__other__fr_subject="x",
+    )
     assert found(one(tmp_path, "<p>x</p>")) == [
         ("fr", None, None, "is missing in this language"),
         ("de", "subject", None, "there is no de.subject"),
@@ -48,7 +58,12 @@ def test_missing_languages_and_parts(tmp_path: Path) -> None:
 
 
 def test_words_of_the_portal_in_every_language(tmp_path: Path) -> None:
-    write(tmp_path, shop__order__de_html="<p>x</p>", shop__order__de_txt="x", shop__order__de_subject="x")
+    write(
+        tmp_path,
+        shop__order__de_html="<p>x</p>",
+        shop__order__de_txt="x",
+        shop__order__de_subject="x",
+    )
     templates = one(tmp_path, "<p>x</p>", shop__portal_toml='[tagline]\nen = "x"')
     assert check(templates, ["shop/order"])[0][:2] == ("shop/portal.toml", "de")
     templates = one(tmp_path, "<p>x</p>", shop__portal_toml="name = 3")
@@ -87,8 +102,15 @@ def test_subjects(tmp_path: Path) -> None:
 
 
 def test_classes_without_a_style(tmp_path: Path) -> None:
-    assert found(one(tmp_path, '<p class="txet">x</p>')) == [("en", "html", None, "no style.css knows the class txet")]
-    assert found(one(tmp_path, '<p class="own">x</p>', shop__style_css="@media x { .own { margin: 0 } }")) == []
+    assert found(one(tmp_path, '<p class="txet">x</p>')) == [
+        ("en", "html", None, "no style.css knows the class txet")
+    ]
+    assert (
+        found(
+            one(tmp_path, '<p class="own">x</p>', shop__style_css="@media x { .own { margin: 0 } }")
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,7 +136,12 @@ def test_broken_links(url: str, words: str) -> None:
 
 def test_links_that_are_right() -> None:
     assert (
-        list(check_html('<a href="https://shop.example/a?b=1&amp;c=2#d">x</a><a href="mailto:a@b.example">y</a>')) == []
+        list(
+            check_html(
+                '<a href="https://shop.example/a?b=1&amp;c=2#d">x</a><a href="mailto:a@b.example">y</a>'
+            )
+        )
+        == []
     )
 
 

@@ -25,8 +25,12 @@ def test_a_template_is_what_it_was(name: str, locale: str) -> None:
         if os.environ.get("UPDATE_SNAPSHOTS"):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(made, "utf-8")
-        assert path.is_file(), "a new template: run the tests with UPDATE_SNAPSHOTS=1, and look at what it wrote"
-        assert made == path.read_text("utf-8"), f"{path.name} differs: if that is meant, run with UPDATE_SNAPSHOTS=1"
+        assert path.is_file(), (
+            "a new template: run the tests with UPDATE_SNAPSHOTS=1, and look at what it wrote"
+        )
+        assert made == path.read_text("utf-8"), (
+            f"{path.name} differs: if that is meant, run with UPDATE_SNAPSHOTS=1"
+        )
 
 
 def test_no_snapshot_is_left_over() -> None:

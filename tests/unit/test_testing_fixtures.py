@@ -36,7 +36,9 @@ def test_fixtures_for_users(tmp_path: Path, mode: str) -> None:
     (tmp_path / "test_mine.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text(f"[pytest]\nasyncio_mode = {mode}\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
 

@@ -39,12 +39,19 @@ class Lines(Recorder):
 @settings(max_examples=200)
 @given(
     st.lists(st.integers(1, 30), min_size=1),
-    st.lists(st.lists(st.sampled_from([b".", b"\r\n", b"x", b"\n.\n", b"\r"])), min_size=1, max_size=4),
+    st.lists(
+        st.lists(st.sampled_from([b".", b"\r\n", b"x", b"\n.\n", b"\r"])), min_size=1, max_size=4
+    ),
 )
 def test_any_chunking_gives_the_same_mails_and_replies(sizes, bodies):
-    contents = [b"Subject: s\r\nMessage-ID: <%d>\r\n\r\n%b\r\n" % (n, b"".join(b)) for n, b in enumerate(bodies)]
+    contents = [
+        b"Subject: s\r\nMessage-ID: <%d>\r\n\r\n%b\r\n" % (n, b"".join(b))
+        for n, b in enumerate(bodies)
+    ]
     stuffed = [content.replace(b"\r\n.", b"\r\n..") for content in contents]
-    stream = b"EHLO c\r\n" + b"".join(ENVELOPE + content + b".\r\n" for content in stuffed) + b"NOOP\r\n"
+    stream = (
+        b"EHLO c\r\n" + b"".join(ENVELOPE + content + b".\r\n" for content in stuffed) + b"NOOP\r\n"
+    )
     recorder, counts, replies, position = Lines(), [], b"", 0
     sink = FastSink(recorder, counts.append)
     for size in cycle(sizes):

@@ -112,7 +112,10 @@ async def test_takes_a_whole_pipeline_in_one_segment():
 
 
 @settings(max_examples=40)
-@given(st.lists(st.integers(1, 40), min_size=1), st.lists(st.sampled_from([b".", b"\r\n", b"x", b"\n.\n"])))
+@given(
+    st.lists(st.integers(1, 40), min_size=1),
+    st.lists(st.sampled_from([b".", b"\r\n", b"x", b"\n.\n"])),
+)
 def test_any_chunking_gives_the_same_mails(sizes, pieces):
     content = b"S: 1\r\n\r\n" + b"".join(pieces) + b"\r\n"
     stuffed = content.replace(b"\r\n.", b"\r\n..")
@@ -137,7 +140,13 @@ def test_any_chunking_gives_the_same_mails(sizes, pieces):
 
 
 async def test_offers_what_it_is_told():
-    nothing = Extensions(pipelining=False, size=None, eight_bit_mime=False, smtputf8=False, enhanced_status_codes=False)
+    nothing = Extensions(
+        pipelining=False,
+        size=None,
+        eight_bit_mime=False,
+        smtputf8=False,
+        enhanced_status_codes=False,
+    )
     async with SmtpServer(extensions=nothing) as server, client_of(server) as client:
         await client.reply()
         assert await client.say("EHLO c") == "250 smtp.test"
@@ -177,7 +186,10 @@ async def test_logs_in_under_starttls_only(ca, mechanism):
             assert (await client.say("MAIL FROM:<a@x>")).startswith("530")
         for password, code in (("wrong", 535), ("pässword", 235)):
             async with aiosmtplib.SMTP(
-                hostname="localhost", port=server.port, start_tls=True, tls_context=ca.client_context()
+                hostname="localhost",
+                port=server.port,
+                start_tls=True,
+                tls_context=ca.client_context(),
             ) as smtp:
                 if code == 535:
                     with pytest.raises(aiosmtplib.SMTPAuthenticationError):
@@ -232,7 +244,10 @@ async def test_bad_certificates_are_refused(ca, kind, problem):
     ],
 )
 async def test_auth_exchanges(said, code):
-    async with SmtpServer(extensions=Extensions(users={"u": "p"})) as server, client_of(server) as client:
+    async with (
+        SmtpServer(extensions=Extensions(users={"u": "p"})) as server,
+        client_of(server) as client,
+    ):
         await client.greet()
         assert [await client.say(line) for line in said][-1].startswith(code)
 
@@ -293,7 +308,10 @@ async def test_no_valid_recipients():
 
 
 async def test_421_in_mid_pipeline_ends_the_connection():
-    async with SmtpServer(Faults(rcpt=[None, "421 4.3.2 going down"])) as server, client_of(server) as client:
+    async with (
+        SmtpServer(Faults(rcpt=[None, "421 4.3.2 going down"])) as server,
+        client_of(server) as client,
+    ):
         await client.greet()
         client.write(b"MAIL FROM:<a@x>\r\n" + b"RCPT TO:<b@x>\r\n" * 3)
         assert await client.codes(4) == ["250", "250", "421", ""]
@@ -359,7 +377,11 @@ async def test_longest_lawful_lines_are_no_violation():
     ("offers", "said", "problem"),
     [
         (Extensions(), "MAIL FROM:<é@x>", "non-ASCII address without SMTPUTF8"),
-        (Extensions(smtputf8=False), "MAIL FROM:<é@x> SMTPUTF8", "MAIL parameter SMTPUTF8 was not offered"),
+        (
+            Extensions(smtputf8=False),
+            "MAIL FROM:<é@x> SMTPUTF8",
+            "MAIL parameter SMTPUTF8 was not offered",
+        ),
         (Extensions(), "MAIL FROM: <a@x>", "a space after the colon of MAIL or RCPT"),
         (Extensions(), "MAIL FROM:a@x", "cannot parse the argument of MAIL or RCPT"),
         (Extensions(), "STARTTLS", "STARTTLS was not offered"),

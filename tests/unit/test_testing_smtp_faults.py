@@ -86,7 +86,9 @@ async def test_drops_at_a_stage(stage, after_reply):
         assert await client.codes(kept + 1) == [*codes, ""]
 
 
-@pytest.mark.parametrize("fault", [Drop(), Drop(stored=True), Drop(reset=True), Drop(after_reply=True)])
+@pytest.mark.parametrize(
+    "fault", [Drop(), Drop(stored=True), Drop(reset=True), Drop(after_reply=True)]
+)
 async def test_drops_after_the_dot(fault):
     async with SmtpServer(Faults(body=fault)) as server, client_of(server) as client:
         await client.begin("a@x.test", "b@x.test")
@@ -99,7 +101,10 @@ async def test_drops_after_the_dot(fault):
 
 
 async def test_drops_in_the_body():
-    async with SmtpServer(Faults(data=Drop(after_bytes=100))) as server, client_of(server) as client:
+    async with (
+        SmtpServer(Faults(data=Drop(after_bytes=100))) as server,
+        client_of(server) as client,
+    ):
         await client.begin("a@x.test", "b@x.test")
         client.write(b"x" * 99)
         await server.wait_for(lambda: server.commands[-1] == "DATA")
@@ -120,7 +125,9 @@ async def test_never_ends_a_reply():
     async with SmtpServer(Faults(ehlo=Endless())) as server, client_of(server) as client:
         await client.reply()
         client.write(b"EHLO c\r\n")
-        assert set((await client.reader.readexactly(23 * 10_000)).splitlines()) == {b"250-and another thing"}
+        assert set((await client.reader.readexactly(23 * 10_000)).splitlines()) == {
+            b"250-and another thing"
+        }
 
 
 async def test_trickles_a_reply_byte_by_byte():
@@ -131,7 +138,10 @@ async def test_trickles_a_reply_byte_by_byte():
 
 
 async def test_an_iterator_is_a_dial_without_end():
-    async with SmtpServer(Faults(noop=cycle(["450 no", None]))) as server, client_of(server) as client:
+    async with (
+        SmtpServer(Faults(noop=cycle(["450 no", None]))) as server,
+        client_of(server) as client,
+    ):
         await client.greet()
         assert [(await client.say("NOOP"))[:3] for _ in range(4)] == ["450", "250"] * 2
 
@@ -157,10 +167,15 @@ async def test_starttls_fails(ca, fault, error):
 
 async def test_injects_plaintext_after_the_220(ca):
     offers = Extensions(starttls=ca.issue().server_context())
-    async with SmtpServer(Faults(starttls=STARTTLS_INJECTION), offers) as server, client_of(server) as client:
+    async with (
+        SmtpServer(Faults(starttls=STARTTLS_INJECTION), offers) as server,
+        client_of(server) as client,
+    ):
         await client.greet()
         client.write(b"STARTTLS\r\n")
-        assert await client.reader.readexactly(len(STARTTLS_INJECTION.data)) == STARTTLS_INJECTION.data
+        assert (
+            await client.reader.readexactly(len(STARTTLS_INJECTION.data)) == STARTTLS_INJECTION.data
+        )
         await client.start_tls(ca.client_context())
         assert (await client.say("MAIL FROM:<a@x>")).startswith("503")  # forgot the greeting
         assert (await client.say("EHLO c")).startswith("250")
@@ -193,7 +208,9 @@ async def test_a_failed_handshake_ends_the_connection(ca, words):
 
 async def test_chaos_is_the_same_for_the_same_seed():
     async def run(seed: int) -> list[str]:
-        async with SmtpServer(chaos(seed, defer=0.3, reject=0.3, drop_after_dot=0.3, drop_before=0.3)) as server:
+        async with SmtpServer(
+            chaos(seed, defer=0.3, reject=0.3, drop_after_dot=0.3, drop_before=0.3)
+        ) as server:
             said = []
             for _ in range(20):
                 try:

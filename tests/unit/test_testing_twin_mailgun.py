@@ -41,8 +41,14 @@ async def test_accepts_mime_with_its_own_id(twin):
 
 
 async def test_gives_an_id_to_a_mail_without_one(twin):
-    parts = [("from", "Shop <shop@example.com>"), ("to", "Ada <ada@example.org>, bob@example.org"), ("text", "x")]
-    answer = await to_mailgun(twin, [*parts, ("subject", "Hi"), ("cc", "cy@example.org")], mime=False)
+    parts = [
+        ("from", "Shop <shop@example.com>"),
+        ("to", "Ada <ada@example.org>, bob@example.org"),
+        ("text", "x"),
+    ]
+    answer = await to_mailgun(
+        twin, [*parts, ("subject", "Hi"), ("cc", "cy@example.org")], mime=False
+    )
     assert answer.json()["id"].endswith("@mg.example.com>")
     assert twin.mails[0].recipients == ("ada@example.org", "bob@example.org", "cy@example.org")
     assert (twin.mails[0].subject, twin.mails[0].sender) == ("Hi", "shop@example.com")
@@ -51,7 +57,9 @@ async def test_gives_an_id_to_a_mail_without_one(twin):
 async def test_takes_url_encoded_forms(twin):
     headers = mailgun_login(twin.secret) | {"Content-Type": "application/x-www-form-urlencoded"}
     body = b"from=shop%40example.com&to=ada%40example.org&subject=Hi&text=hello"
-    assert (await call("POST", f"{twin.url}/v3/{twin.domain}/messages", headers, body)).status == 200
+    assert (
+        await call("POST", f"{twin.url}/v3/{twin.domain}/messages", headers, body)
+    ).status == 200
 
 
 @pytest.mark.parametrize(
@@ -61,10 +69,18 @@ async def test_takes_url_encoded_forms(twin):
         ([("to", "")], True, "to parameter is missing"),
         ([("to", "ada@example.org")], True, "message parameter is missing"),
         ([("to", "ada@example.org"), ("text", "x")], False, "from parameter is missing"),
-        ([("from", "a@b.test"), ("to", "ada@example.org")], False, "at least one of 'text' or 'html'"),
+        (
+            [("from", "a@b.test"), ("to", "ada@example.org")],
+            False,
+            "at least one of 'text' or 'html'",
+        ),
         ([("to", "nobody"), ("message", MIME)], True, "not a valid address"),
         ([("to", "ada@example.org, nobody"), ("message", MIME)], True, "not a valid address"),
-        ([*(("to", f"reader{n}@example.org") for n in range(1001)), ("message", MIME)], True, "more than 1000"),
+        (
+            [*(("to", f"reader{n}@example.org") for n in range(1001)), ("message", MIME)],
+            True,
+            "more than 1000",
+        ),
     ],
 )
 async def test_refuses(twin, fields, mime, words):
@@ -76,12 +92,16 @@ async def test_refuses(twin, fields, mime, words):
 
 async def test_refuses_what_is_no_form(twin):
     headers = mailgun_login(twin.secret) | {"Content-Type": "multipart/form-data; boundary=x"}
-    answer = await call("POST", f"{twin.url}/v3/{twin.domain}/messages.mime", headers, b"--x\r\nnothing")
+    answer = await call(
+        "POST", f"{twin.url}/v3/{twin.domain}/messages.mime", headers, b"--x\r\nnothing"
+    )
     assert answer.status == 400
 
 
 async def test_refuses_more_than_25_megabytes(twin):
-    answer = await to_mailgun(twin, [("to", "ada@example.org"), ("message", MIME + b"x" * 25 * 2**20)])
+    answer = await to_mailgun(
+        twin, [("to", "ada@example.org"), ("message", MIME + b"x" * 25 * 2**20)]
+    )
     assert answer.status == 413
 
 
@@ -101,7 +121,9 @@ async def test_refuses_who_may_not_send(twin, options, status, words):
 
 @pytest.mark.parametrize(("path", "status"), [("v3", 200), ("v4", 200), ("v5", 404)])
 async def test_shows_its_domain(twin, path, status):
-    answer = await call("GET", f"{twin.url}/{path}/domains/{twin.domain}", mailgun_login(twin.secret))
+    answer = await call(
+        "GET", f"{twin.url}/{path}/domains/{twin.domain}", mailgun_login(twin.secret)
+    )
     assert answer.status == status
     assert status == 404 or answer.json()["domain"]["state"] == "active"
 
@@ -137,7 +159,10 @@ async def test_trouble(twin, trouble, status, words, state):
         ("multipart/form-data", b""),
         ("multipart/form-data; boundary=x", b""),
         ("multipart/form-data; boundary=x", b"--x\r\nno head\r\n--x--\r\n"),
-        ("multipart/form-data; boundary=x", b"--x\r\nContent-Type: a/b\r\n\r\nno name\r\n--x--\r\n"),
+        (
+            "multipart/form-data; boundary=x",
+            b"--x\r\nContent-Type: a/b\r\n\r\nno name\r\n--x--\r\n",
+        ),
     ],
 )
 def test_what_is_no_form(kind, body):
@@ -177,10 +202,15 @@ async def test_an_event_has_our_variables(twin, kind):
 async def test_each_recipient_has_a_request_and_each_request_a_token(twin):
     async with listening() as listener:
         twin.webhook_url = listener.url
-        await to_mailgun(twin, [("to", "ada@example.org"), ("to", "bob@example.org"), ("message", MIME)])
+        await to_mailgun(
+            twin, [("to", "ada@example.org"), ("to", "bob@example.org"), ("message", MIME)]
+        )
         assert await twin.feed(twin.mails[0], "delivered") == 200
         told = [json.loads(body) for _, body in listener.posts]
-        assert [one["event-data"]["recipient"] for one in told] == ["ada@example.org", "bob@example.org"]
+        assert [one["event-data"]["recipient"] for one in told] == [
+            "ada@example.org",
+            "bob@example.org",
+        ]
         assert len({one["signature"]["token"] for one in told}) == 2
 
 

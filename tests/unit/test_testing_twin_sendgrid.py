@@ -44,7 +44,10 @@ async def test_accepts_with_an_id_and_no_body(twin):
     [
         (sendgrid_mail(personalizations=None), "personalizations"),
         (sendgrid_mail(personalizations=[]), "personalizations"),
-        (sendgrid_mail(personalizations=[{"cc": [{"email": "a@b.test"}]}]), "personalizations.0.to"),
+        (
+            sendgrid_mail(personalizations=[{"cc": [{"email": "a@b.test"}]}]),
+            "personalizations.0.to",
+        ),
         (sendgrid_mail("ada@example.org", "nobody"), "personalizations.1.to.0.email"),
         (sendgrid_mail(**{"from": None}), "from.email"),
         (sendgrid_mail(**{"from": {"email": "nobody"}}), "from.email"),
@@ -54,11 +57,15 @@ async def test_accepts_with_an_id_and_no_body(twin):
         (sendgrid_mail(content=[{"type": "text/plain", "value": ""}]), "content.0.value"),
         (sendgrid_mail(content=[{"value": "x"}]), "content.0.type"),
         (
-            sendgrid_mail(content=[{"type": "text/html", "value": "x"}, {"type": "text/plain", "value": "x"}]),
+            sendgrid_mail(
+                content=[{"type": "text/html", "value": "x"}, {"type": "text/plain", "value": "x"}]
+            ),
             "content",
         ),
         (
-            sendgrid_mail(personalizations=[{"to": [{"email": "a@b.test"}], "cc": [{"email": "A@b.test"}]}]),
+            sendgrid_mail(
+                personalizations=[{"to": [{"email": "a@b.test"}], "cc": [{"email": "A@b.test"}]}]
+            ),
             "personalizations",
         ),
         (sendgrid_mail(*(f"reader{n}@example.org" for n in range(1001))), "personalizations"),
@@ -91,7 +98,9 @@ async def test_takes_a_thousand_and_the_same_person_twice_in_two_personalization
     assert len(twin.mails[0].recipients) == 999
 
 
-@pytest.mark.parametrize(("body", "status"), [(b"{", 400), (b"[]", 400), (b" " * (30 * 2**20 + 1), 413)])
+@pytest.mark.parametrize(
+    ("body", "status"), [(b"{", 400), (b"[]", 400), (b" " * (30 * 2**20 + 1), 413)]
+)
 async def test_refuses_what_is_no_mail(twin, body, status):
     answer = await to_sendgrid(twin, body)
     assert answer.status == status
@@ -101,7 +110,9 @@ async def test_refuses_what_is_no_mail(twin, body, status):
 async def test_only_verified_senders_may_send():
     async with SendGridTwin(verified={"example.com"}) as twin:
         assert (await to_sendgrid(twin)).status == 202
-        answer = await to_sendgrid(twin, sendgrid_mail(**{"from": {"email": "shop@elsewhere.test"}}))
+        answer = await to_sendgrid(
+            twin, sendgrid_mail(**{"from": {"email": "shop@elsewhere.test"}})
+        )
         assert answer.status == 403
         assert "verified Sender Identity" in answer.json()["errors"][0]["message"]
 
@@ -164,7 +175,10 @@ async def test_one_request_tells_of_all_recipients(twin):
         assert await twin.feed(twin.mails[0], "delivered") == 200
         [(headers, body)] = listener.posts
         verify(twin, headers, body)
-        assert [event["email"] for event in json.loads(body)] == ["ada@example.org", "bob@example.org"]
+        assert [event["email"] for event in json.loads(body)] == [
+            "ada@example.org",
+            "bob@example.org",
+        ]
         assert headers["Content-Type"] == "application/json"
 
 
@@ -181,4 +195,6 @@ async def test_forged_and_altered_events_do_not_verify(twin):
 async def test_fields_can_be_replaced(twin):
     await to_sendgrid(twin)
     _, body = twin.event(twin.mails[0], "bounced", sg_event_id="again", timestamp=1)
-    assert [(event["sg_event_id"], event["timestamp"]) for event in json.loads(body)] == [("again", 1)]
+    assert [(event["sg_event_id"], event["timestamp"]) for event in json.loads(body)] == [
+        ("again", 1)
+    ]

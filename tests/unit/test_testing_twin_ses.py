@@ -11,7 +11,16 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.x509 import load_pem_x509_certificate
-from tests.unit.twin_helpers import MIME, UUID, aws_headers, call, check, listening, ses_mail, to_ses
+from tests.unit.twin_helpers import (
+    MIME,
+    UUID,
+    aws_headers,
+    call,
+    check,
+    listening,
+    ses_mail,
+    to_ses,
+)
 
 from pillarbox.model.provider import SesSettings
 from pillarbox.testing.twins import Dials, SesTwin
@@ -33,7 +42,16 @@ async def verify(headers: dict[str, str], body: bytes) -> dict[str, str]:
     pem = (await call("GET", envelope["SigningCertURL"], {})).body
     key = load_pem_x509_certificate(pem).public_key()
     assert isinstance(key, rsa.RSAPublicKey)
-    said = ["Message", "MessageId", "Subject", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type"]
+    said = [
+        "Message",
+        "MessageId",
+        "Subject",
+        "SubscribeURL",
+        "Timestamp",
+        "Token",
+        "TopicArn",
+        "Type",
+    ]
     text = "".join(f"{name}\n{envelope[name]}\n" for name in said if name in envelope)
     digest = {"1": hashes.SHA1, "2": hashes.SHA256}[envelope["SignatureVersion"]]()
     key.verify(base64.b64decode(envelope["Signature"]), text.encode(), padding.PKCS1v15(), digest)
@@ -87,7 +105,11 @@ async def test_every_part_of_a_request_is_signed(twin):
     good = aws_headers(twin, "POST", path, body)
     for headers, sent in [
         (good, body + b" "),
-        (good | {"X-Amz-Date": (datetime.now(UTC) + timedelta(seconds=1)).strftime("%Y%m%dT%H%M%SZ")}, body),
+        (
+            good
+            | {"X-Amz-Date": (datetime.now(UTC) + timedelta(seconds=1)).strftime("%Y%m%dT%H%M%SZ")},
+            body,
+        ),
         (good | {"Content-Type": "text/plain"}, body),
         (good | {"X-Amz-Extra": "unsigned"}, body),
         (good | {"X-Amz-Content-Sha256": "0" * 64}, body),
@@ -102,11 +124,17 @@ async def test_a_clock_may_be_off_by_a_quarter_of_an_hour(twin, minutes, status)
 
 
 # From Amazon's published test suite of Signature Version 4.
-SUITE_ACCOUNT = Account("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "us-east-1", "service")
+SUITE_ACCOUNT = Account(
+    "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "us-east-1", "service"
+)
 SUITE_TIME = datetime(2015, 8, 30, 12, 36, tzinfo=UTC).timestamp()
 SUITE = [
     ("GET", "/", "5fa00fa31553b73ebf1942676e86291e8372ff2a2260956d9b8aae1d763fbf31"),
-    ("GET", "/?Param2=value2&Param1=value1", "b97d918cfa904a5beff61c982a1b6f458b799221646efd99d3219ec94cdf2500"),
+    (
+        "GET",
+        "/?Param2=value2&Param1=value1",
+        "b97d918cfa904a5beff61c982a1b6f458b799221646efd99d3219ec94cdf2500",
+    ),
     ("POST", "/", "5da7c1a2acd57cee7505fc6676e4e544621c30862966e37dddb68e92efbe5d6b"),
 ]
 
@@ -117,7 +145,11 @@ def test_agrees_with_amazons_own_examples(method, target, signature):
         "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/service/aws4_request, "
         f"SignedHeaders=host;x-amz-date, Signature={signature}"
     )
-    headers = {"host": "example.amazonaws.com", "x-amz-date": "20150830T123600Z", "authorization": authorization}
+    headers = {
+        "host": "example.amazonaws.com",
+        "x-amz-date": "20150830T123600Z",
+        "authorization": authorization,
+    }
     check_signature(Request(method, target, headers, b""), SUITE_ACCOUNT, SUITE_TIME)
     with pytest.raises(Refused, match="does not match"):
         check_signature(Request(method, target + "x", headers, b""), SUITE_ACCOUNT, SUITE_TIME)
@@ -180,9 +212,24 @@ async def test_takes_simple_content(twin):
     ("trouble", "status", "error", "account"),
     [
         ("credential", 403, "UnrecognizedClientException", None),
-        ("suspended", 400, "AccountSuspendedException", {"EnforcementStatus": "SHUTDOWN", "SendingEnabled": False}),
-        ("paused", 400, "SendingPausedException", {"EnforcementStatus": "HEALTHY", "SendingEnabled": False}),
-        ("quota", 400, "LimitExceededException", {"EnforcementStatus": "HEALTHY", "SendingEnabled": True}),
+        (
+            "suspended",
+            400,
+            "AccountSuspendedException",
+            {"EnforcementStatus": "SHUTDOWN", "SendingEnabled": False},
+        ),
+        (
+            "paused",
+            400,
+            "SendingPausedException",
+            {"EnforcementStatus": "HEALTHY", "SendingEnabled": False},
+        ),
+        (
+            "quota",
+            400,
+            "LimitExceededException",
+            {"EnforcementStatus": "HEALTHY", "SendingEnabled": True},
+        ),
     ],
 )
 async def test_trouble(twin, trouble, status, error, account):
@@ -228,14 +275,18 @@ async def test_an_event_comes_in_a_signed_envelope(twin, kind, version):
     assert event["mail"]["destination"] == ["ada@example.org", "bob@example.org"]
     assert place in event
     if people:
-        named = [one if isinstance(one, str) else one["emailAddress"] for one in event[place][people]]
+        named = [
+            one if isinstance(one, str) else one["emailAddress"] for one in event[place][people]
+        ]
         assert named == ["bob@example.org"]
     assert (kind == "bounced") == (event.get("bounce", {}).get("bounceType") == "Permanent")
 
 
 async def test_an_identitys_own_notification_has_no_tags(twin):
     await to_ses(twin)
-    event = message_of(twin.event(twin.mails[0], "bounced", identity=True, bounceSubType="NoEmail")[1])
+    event = message_of(
+        twin.event(twin.mails[0], "bounced", identity=True, bounceSubType="NoEmail")[1]
+    )
     assert event["notificationType"] == "Bounce"
     assert "tags" not in event["mail"]
     assert event["mail"]["commonHeaders"]["messageId"] == f"<{UUID}@example.com>"
@@ -277,7 +328,9 @@ async def test_a_subscription_is_confirmed_by_opening_its_url(twin):
 
 async def test_dials_do_not_touch_sns(twin):
     twin.dials = Dials(status=503)
-    headers, body = twin.confirmation("UnsubscribeConfirmation", topic="arn:aws:sns:us-east-1:1:other")
+    headers, body = twin.confirmation(
+        "UnsubscribeConfirmation", topic="arn:aws:sns:us-east-1:1:other"
+    )
     assert (await verify(headers, body))["TopicArn"].endswith(":other")
 
 

@@ -11,7 +11,16 @@ from contextlib import contextmanager
 
 import aiohttp
 import pytest
-from tests.unit.twin_helpers import UUID, Listener, call, check, listening, send, sendgrid_mail, to_sendgrid
+from tests.unit.twin_helpers import (
+    UUID,
+    Listener,
+    call,
+    check,
+    listening,
+    send,
+    sendgrid_mail,
+    to_sendgrid,
+)
 
 from pillarbox.testing.twins import TWINS, Dials, FeedbackDials, SendGridTwin
 from pillarbox.testing.twins.mail import Recorder, read_records
@@ -144,7 +153,10 @@ async def test_keeps_the_newest_only_when_asked_to():
         for number in range(5):
             await to_sendgrid(twin, sendgrid_mail(f"reader{number}@example.org"))
         assert twin.accepted == 5
-        assert [mail.recipients[0] for mail in twin.mails[-2:]] == ["reader3@example.org", "reader4@example.org"]
+        assert [mail.recipients[0] for mail in twin.mails[-2:]] == [
+            "reader3@example.org",
+            "reader4@example.org",
+        ]
         assert len(twin.mails) < 4
 
 
@@ -154,7 +166,10 @@ async def test_writes_down_what_it_took_before_it_says_so(twin, tmp_path):
     with pytest.raises(aiohttp.ClientConnectionError):
         await send(twin, "ada@example.org", "bob@example.org")
     [record] = read_records(tmp_path / "mails.txt")
-    assert (record.message_uuid, record.recipients) == (UUID, ["ada@example.org", "bob@example.org"])
+    assert (record.message_uuid, record.recipients) == (
+        UUID,
+        ["ada@example.org", "bob@example.org"],
+    )
     twin._recorder.close()
 
 
@@ -195,7 +210,8 @@ async def test_takes_chunks_and_says_continue():
         reader, writer = await asyncio.open_connection(twin.host, twin.port)
         writer.write(
             b"POST /v3/mail/send HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n"
-            b"Content-Type: application/json\r\nAuthorization: Bearer %b\r\n\r\n" % twin.secret.encode()
+            b"Content-Type: application/json\r\nAuthorization: Bearer %b\r\n\r\n"
+            % twin.secret.encode()
         )
         assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
         for part in (body[:10], body[10:], b""):
@@ -256,8 +272,12 @@ async def test_events_out_of_order():
         await send(twin, *people)
         await twin.wait_for(lambda: told(listener).count(b"pillarbox_delivery") == 60)
         events = [event for _, body in listener.posts for event in json.loads(body)]
-        by_person = {one: [event["event"] for event in events if event["email"] == one] for one in people}
-        assert all(sorted(kinds) == ["delivered", "open", "spamreport"] for kinds in by_person.values())
+        by_person = {
+            one: [event["event"] for event in events if event["email"] == one] for one in people
+        }
+        assert all(
+            sorted(kinds) == ["delivered", "open", "spamreport"] for kinds in by_person.values()
+        )
         assert len({tuple(kinds) for kinds in by_person.values()}) > 1
 
 

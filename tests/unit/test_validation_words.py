@@ -9,12 +9,27 @@ from uuid import UUID
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from pillarbox.api import access_models, admin_login, dlq_models, new_message, route_models, webhook_models
+from pillarbox.api import (
+    access_models,
+    admin_login,
+    dlq_models,
+    new_message,
+    route_models,
+    webhook_models,
+)
 from pillarbox.api.problems import invalid
 from pillarbox.model.access import Scope
 
 # How pydantic begins its sentences.
-PYDANTIC = ("Input should", "Field required", "String should", "List should", "Value error", "Extra inputs", "Datetime")
+PYDANTIC = (
+    "Input should",
+    "Field required",
+    "String should",
+    "List should",
+    "Value error",
+    "Extra inputs",
+    "Datetime",
+)
 VALUES: list[Any] = [
     None, True, 5, -1, 1.5, "x", "", "x" * 5000, [], [1], ["x"] * 5000, {}, {"x": 1}, float("nan"), 10**400,
     "2030-01-01", "2030-01-01T00:00:00", "\ud800", [[["x"]]], {"a": {"b": {}}},
@@ -59,14 +74,22 @@ def test_words(kind: Any, value: Any, detail: str) -> None:
 def models() -> list[type[BaseModel]]:
     modules = (access_models, admin_login, dlq_models, new_message, route_models, webhook_models)
     found = [one for module in modules for one in vars(module).values()]
-    return [one for one in found if isinstance(one, type) and issubclass(one, BaseModel) and one is not BaseModel]
+    return [
+        one
+        for one in found
+        if isinstance(one, type) and issubclass(one, BaseModel) and one is not BaseModel
+    ]
 
 
 @pytest.mark.parametrize("model", models(), ids=lambda model: model.__name__)
 def test_no_model_speaks_pydantic(model: type[BaseModel]) -> None:
     """Every field of every model with every odd value: whatever is wrong is said in our words."""
     # A query's values are strings, never null.
-    values = [one for one in VALUES if isinstance(one, str)] if model.__name__.endswith("Query") else VALUES
+    values = (
+        [one for one in VALUES if isinstance(one, str)]
+        if model.__name__.endswith("Query")
+        else VALUES
+    )
     faults = [
         fault for name in [*model.model_fields, "no_such_field"] for value in values
         for fault in faults_of(model, {name: value})

@@ -29,7 +29,11 @@ def signed(content: bytes = PAYLOAD, at: int = TIMESTAMP, *secrets: Secret) -> d
 
 def test_the_published_example() -> None:
     assert sign(ID, TIMESTAMP, PAYLOAD, SECRET) == SIGNATURE
-    assert signed() == {"webhook-id": ID, "webhook-timestamp": str(TIMESTAMP), "webhook-signature": SIGNATURE}
+    assert signed() == {
+        "webhook-id": ID,
+        "webhook-timestamp": str(TIMESTAMP),
+        "webhook-signature": SIGNATURE,
+    }
     verify(signed(), PAYLOAD, SECRET, TIMESTAMP + 10, 300)
 
 
@@ -94,7 +98,9 @@ def test_an_old_call_sent_again_does_not_pass(late: int) -> None:
         verify(signed(), PAYLOAD, SECRET, TIMESTAMP + late, 300)
 
 
-@pytest.mark.parametrize("secret", ["", "whsec_", "whsec_!!!", "whsec_YQ==", "whsec_" + "YWFh" * 40])
+@pytest.mark.parametrize(
+    "secret", ["", "whsec_", "whsec_!!!", "whsec_YQ==", "whsec_" + "YWFh" * 40]
+)
 def test_what_is_no_secret_is_said_to_be_none(secret: str) -> None:
     with pytest.raises(InvalidWebhook, match="secret is not one"):
         verify(signed(), PAYLOAD, Secret(secret), TIMESTAMP, 300)
@@ -104,7 +110,9 @@ def test_the_helper_for_customers() -> None:
     at = datetime(2030, 1, 2, 3, 4, 5, 6000, UTC)
     content = body(Kind.BOUNCED, at, {"recipient": "ädä@mail.example", "metadata": {"order": 7}})
     sent = headers("one", int(time.time()), content, [SECRET])
-    told = pillarbox.verify_webhook({name.title(): value for name, value in sent.items()}, content, SECRET.reveal())
+    told = pillarbox.verify_webhook(
+        {name.title(): value for name, value in sent.items()}, content, SECRET.reveal()
+    )
     assert told == {
         "type": "message.bounced",
         "timestamp": "2030-01-02T03:04:05.006Z",

@@ -18,8 +18,22 @@ EVERY = {
 KINDS = {"hub": EVERY, "org": EVERY, "agency": EVERY, "admin": {"sign_in_code"}}
 NAMES = sorted(f"{portal}/{kind}" for portal, kinds in KINDS.items() for kind in kinds)
 LASTING = {
-    "en": {1: "1 minute", 10: "10 minutes", 15: "15 minutes", 1439: "24 hours", 1440: "24 hours", 10_080: "7 days"},
-    "de": {1: "1 Minute", 10: "10 Minuten", 15: "15 Minuten", 1439: "24 Stunden", 1440: "24 Stunden", 10_080: "7 Tage"},
+    "en": {
+        1: "1 minute",
+        10: "10 minutes",
+        15: "15 minutes",
+        1439: "24 hours",
+        1440: "24 hours",
+        10_080: "7 days",
+    },
+    "de": {
+        1: "1 Minute",
+        10: "10 Minuten",
+        15: "15 Minuten",
+        1439: "24 Stunden",
+        1440: "24 Stunden",
+        10_080: "7 Tage",
+    },
 }
 NOT_YOU = {
     "en": r"(was|is|[Ww]as it) not you|n't you|Not you|You didn't|did not|not expecting|do not know the sender",
@@ -27,7 +41,9 @@ NOT_YOU = {
 }
 NOTICES = ("/welcome", "/password_changed")  # without a link or code, so nothing of theirs expires
 TEMPLATES = Templates()
-each_mail = pytest.mark.parametrize(("name", "locale"), [(name, locale) for name in NAMES for locale in LASTING])
+each_mail = pytest.mark.parametrize(
+    ("name", "locale"), [(name, locale) for name in NAMES for locale in LASTING]
+)
 
 
 def rendered(name: str, locale: str, **data: Any) -> tuple[Rendered, dict[str, Any]]:
@@ -106,13 +122,17 @@ def test_portals_share_no_paragraph(locale: str) -> None:
         data = sample_of(TEMPLATES, one)
         shared = paragraphs(one, locale, data) & paragraphs(other, locale, data)
         assert shared <= {data["link"], data["code"]}, (one, other)
-        assert rendered(one, locale, **data)[0].subject != rendered(other, locale, **data)[0].subject
+        assert (
+            rendered(one, locale, **data)[0].subject != rendered(other, locale, **data)[0].subject
+        )
 
 
 def paragraphs(name: str, locale: str, data: dict[str, Any]) -> set[str]:
     """What a text part is made of, without the names in which portals differ anyway."""
     portal = TEMPLATES.portal(name.partition("/")[0])
-    text = text_of(name, locale, **data).replace(portal.name, "X").replace(portal.support or "@", "Y")
+    text = (
+        text_of(name, locale, **data).replace(portal.name, "X").replace(portal.support or "@", "Y")
+    )
     return {" ".join(part.split()) for part in text.split("\n\n")}
 
 
@@ -120,14 +140,26 @@ def paragraphs(name: str, locale: str, data: dict[str, Any]) -> set[str]:
 def test_german_says_du_to_people_and_sie_to_companies(name: str) -> None:
     mail, _ = rendered(name, "de")
     words = f"{mail.subject} {text_of(name, 'de')} {re.sub('<[^>]*>', ' ', mail.html or '')}"
-    foreign = r"\b(Ihr|Ihre|Ihren|Ihrem|Ihnen)\b" if name.startswith("hub/") else r"\b(du|dich|dir|dein\w*)\b"
+    foreign = (
+        r"\b(Ihr|Ihre|Ihren|Ihrem|Ihnen)\b"
+        if name.startswith("hub/")
+        else r"\b(du|dich|dir|dein\w*)\b"
+    )
     assert not re.search(foreign, words)
 
 
 @pytest.mark.parametrize("locale", LASTING)
-@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(("/activation", "/email_verification"))])
-def test_strangers_choose_no_words_in_mails_to_addresses_that_nobody_has_confirmed(name: str, locale: str) -> None:
-    account = {"name": "Win at evil.example", "login": "free-money.example", "email": "reader@example.com"}
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if name.endswith(("/activation", "/email_verification"))]
+)
+def test_strangers_choose_no_words_in_mails_to_addresses_that_nobody_has_confirmed(
+    name: str, locale: str
+) -> None:
+    account = {
+        "name": "Win at evil.example",
+        "login": "free-money.example",
+        "email": "reader@example.com",
+    }
     mail, _ = rendered(name, locale, account=account)
     assert "evil.example" not in str(mail)
     assert "free-money.example" not in str(mail)
@@ -148,7 +180,9 @@ def test_a_portal_needs_nothing_but_a_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("/invite")])
 def test_an_invitation_needs_no_data_of_its_own(name: str, locale: str) -> None:
     sample = sample_of(TEMPLATES, name)
-    mail = TEMPLATES.render(name, locale, {key: sample[key] for key in ("account", "link", "expires_minutes")})
+    mail = TEMPLATES.render(
+        name, locale, {key: sample[key] for key in ("account", "link", "expires_minutes")}
+    )
     assert len(mail.subject) <= 65
 
 

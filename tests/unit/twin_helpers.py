@@ -41,7 +41,9 @@ class Told:
 async def call(method: str, url: str, headers: Mapping[str, str], body: bytes = b"") -> Told:
     async with (
         aiohttp.ClientSession() as session,
-        session.request(method, url, headers=headers, data=BytesIO(body) if body else None) as answer,
+        session.request(
+            method, url, headers=headers, data=BytesIO(body) if body else None
+        ) as answer,
     ):
         return Told(answer.status, answer.headers, await answer.read())
 
@@ -66,7 +68,11 @@ def sendgrid_mail(*recipients: str, **changes: Any) -> dict[str, Any]:
 
 async def to_sendgrid(twin: SendGridTwin, mail: Any = None, key: str | None = None) -> Told:
     headers = {"Authorization": f"Bearer {key or twin.secret}", "Content-Type": "application/json"}
-    body = mail if isinstance(mail, bytes) else json.dumps(sendgrid_mail() if mail is None else mail).encode()
+    body = (
+        mail
+        if isinstance(mail, bytes)
+        else json.dumps(sendgrid_mail() if mail is None else mail).encode()
+    )
     return await call("POST", twin.url + "/v3/mail/send", headers, body)
 
 
@@ -79,7 +85,11 @@ def aws_headers(
 ) -> dict[str, str]:  # fmt: skip
     """Signature Version 4, step by step."""
     now = (at or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
-    signed = {"content-type": "application/json", "host": twin.url.removeprefix("http://"), "x-amz-date": now}
+    signed = {
+        "content-type": "application/json",
+        "host": twin.url.removeprefix("http://"),
+        "x-amz-date": now,
+    }
     names = ";".join(sorted(signed))
     lines = "".join(f"{name}:{signed[name]}\n" for name in sorted(signed))
     request = "\n".join([method, path, "", lines, names, hashlib.sha256(body).hexdigest()])
@@ -90,7 +100,9 @@ def aws_headers(
         key = hmac.new(key, part.encode(), "sha256").digest()
     signature = hmac.new(key, text.encode(), "sha256").hexdigest()
     credential = f"{key_id or twin.access_key_id}/{scope}"
-    authorization = f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={names}, Signature={signature}"
+    authorization = (
+        f"AWS4-HMAC-SHA256 Credential={credential}, SignedHeaders={names}, Signature={signature}"
+    )
     return {"Content-Type": "application/json", "X-Amz-Date": now, "Authorization": authorization}
 
 
@@ -106,8 +118,14 @@ def ses_mail(*recipients: str, mime: bytes = MIME, **changes: Any) -> dict[str, 
 
 async def to_ses(twin: SesTwin, mail: Any = None, **signing: Any) -> Told:
     path = "/v2/email/outbound-emails"
-    body = mail if isinstance(mail, bytes) else json.dumps(ses_mail() if mail is None else mail).encode()
-    return await call("POST", twin.url + path, aws_headers(twin, "POST", path, body, **signing), body)
+    body = (
+        mail
+        if isinstance(mail, bytes)
+        else json.dumps(ses_mail() if mail is None else mail).encode()
+    )
+    return await call(
+        "POST", twin.url + path, aws_headers(twin, "POST", path, body, **signing), body
+    )
 
 
 # --- Mailgun
@@ -118,9 +136,18 @@ def mailgun_login(key: str) -> dict[str, str]:
 
 
 async def to_mailgun(
-    twin: MailgunTwin, fields: Any = None, *, domain: str | None = None, key: str | None = None, mime: bool = True
+    twin: MailgunTwin,
+    fields: Any = None,
+    *,
+    domain: str | None = None,
+    key: str | None = None,
+    mime: bool = True,
 ) -> Told:
-    given = [("to", "ada@example.org"), ("v:pillarbox_message", UUID), ("message", MIME)] if fields is None else fields
+    given = (
+        [("to", "ada@example.org"), ("v:pillarbox_message", UUID), ("message", MIME)]
+        if fields is None
+        else fields
+    )
     form = aiohttp.FormData(default_to_multipart=True)
     for name, value in given:
         if isinstance(value, bytes):
@@ -150,7 +177,9 @@ async def send(twin: Twin, *recipients: str) -> Told:
 async def check(twin: Twin) -> Told:
     """Ask for the account."""
     if isinstance(twin, SendGridTwin):
-        return await call("GET", twin.url + "/v3/scopes", {"Authorization": f"Bearer {twin.secret}"})
+        return await call(
+            "GET", twin.url + "/v3/scopes", {"Authorization": f"Bearer {twin.secret}"}
+        )
     if isinstance(twin, SesTwin):
         path = "/v2/email/account"
         return await call("GET", twin.url + path, aws_headers(twin, "GET", path, b""))
@@ -167,7 +196,9 @@ class Listener:
 
     url: str = ""
     posts: list[tuple[Mapping[str, str], bytes]] = field(default_factory=list)
-    statuses: list[int] = field(default_factory=list)  # to answer with, one after the other; then 200
+    statuses: list[int] = field(
+        default_factory=list
+    )  # to answer with, one after the other; then 200
 
     async def take(self, request: web.Request) -> web.Response:
         self.posts.append((request.headers, await request.read()))

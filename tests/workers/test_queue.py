@@ -25,7 +25,10 @@ async def test_select_for_update_skip_locked(database: Database) -> None:
         locked = "SELECT message_id FROM pillarbox.deliveries ORDER BY seq LIMIT 10 FOR UPDATE"
         rows = await open_elsewhere.fetch(locked)
         elsewhere = {row["message_id"] for row in rows}
-        here = {claimed.message.id for claimed in await asyncio.wait_for(queue.claim(100, 2**30, True), PATIENCE)}
+        here = {
+            claimed.message.id
+            for claimed in await asyncio.wait_for(queue.claim(100, 2**30, True), PATIENCE)
+        }
     assert len(elsewhere) == 10
     assert here == ids - elsewhere
 
@@ -34,7 +37,9 @@ async def test_concurrent_claims_are_disjoint(database: Database) -> None:
     ids = {await enqueue(database, f"r{k}@mail.example") for k in range(60)}
     await database.execute("UPDATE pillarbox.tenants SET order_mode = 'parallel'")
     queues = [await registered(database) for _ in range(4)]
-    claims = await asyncio.gather(*(queue.claim(10, 2**30, True) for queue in queues for _ in range(3)))
+    claims = await asyncio.gather(
+        *(queue.claim(10, 2**30, True) for queue in queues for _ in range(3))
+    )
     claimed = [one.message.id for batch in claims for one in batch]
     assert len(claimed) == len(set(claimed))
     assert set(claimed) <= ids

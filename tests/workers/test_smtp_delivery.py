@@ -17,7 +17,9 @@ async def test_successful_smtp_dispatch(database: Database, database_url: str) -
     async with SmtpServer() as server:
         await add_smtp(database, server)
         async with working(database_url):
-            message_id = await enqueue(database, "Reader <reader@mail.example>", subject="Welcome", text="Hello there")
+            message_id = await enqueue(
+                database, "Reader <reader@mail.example>", subject="Welcome", text="Hello there"
+            )
             mail = await server.next_mail()
             [delivery] = await settled(database, message_id, "sent")
     assert (mail.sender, mail.recipients) == ("sender@shop.example", ("reader@mail.example",))

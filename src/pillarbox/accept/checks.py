@@ -38,11 +38,15 @@ MAX_ATTEMPTS = 100
 _STRINGS = ("sender", "subject", "text", "html", "kind", "idempotency_key")
 _LISTS = ("to", "cc", "bcc", "reply_to", "tags")
 
-_NO_ATOM = r'\x00- "(),.:;<>@\[\\\]\x7f-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff'
+_NO_ATOM = (
+    r'\x00- "(),.:;<>@\[\\\]\x7f-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff'
+)
 _NO_LABEL = r"\x00-,./:-@\[-`{-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff"
 _LOCAL = rf'[^{_NO_ATOM}]+(?:\.[^{_NO_ATOM}]+)*|"(?:[^"\\\x00-\x1f\x7f-\x9f]|\\[ -~])*"'
 _LITERAL = r"\[(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|IPv6:[0-9A-Fa-f:.]{2,45})\]"
-_legal_address = re.compile(rf"(?:{_LOCAL})@(?:[^{_NO_LABEL}]+(?:\.[^{_NO_LABEL}]+)*|{_LITERAL})").fullmatch
+_legal_address = re.compile(
+    rf"(?:{_LOCAL})@(?:[^{_NO_LABEL}]+(?:\.[^{_NO_LABEL}]+)*|{_LITERAL})"
+).fullmatch
 _hyphen_at_end = re.compile(r"(?:^|\.)-|-(?:\.|\Z)").search
 _long_label = re.compile(r"[^.]{64}").search
 _bracketed = re.compile(r"[^<>]*<([^<>]*)>").fullmatch
@@ -50,7 +54,18 @@ _control = re.compile(r"[\x00-\x1f\x7f]").search
 _control_but_tab = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]").search
 _header_name = re.compile(r"[!-9;-~]{1,76}").fullmatch
 _RESERVED = frozenset(
-    {"from", "to", "cc", "bcc", "subject", "reply-to", "sender", "mime-version", "received", "return-path"}
+    {
+        "from",
+        "to",
+        "cc",
+        "bcc",
+        "subject",
+        "reply-to",
+        "sender",
+        "mime-version",
+        "received",
+        "return-path",
+    }
 )
 _no_filename = re.compile(r"[\x00-\x1f\x7f/\\]").search
 _content_type = re.compile(
@@ -59,7 +74,8 @@ _content_type = re.compile(
 ).fullmatch
 _content_id = re.compile(r"[!-;=?-~]{1,255}").fullmatch
 _escaped_nul = re.compile(r"(?<!\\)(?:\\\\)*\\u0000").search
-# Cheaper than json.dumps, which looks for a cached encoder first. JSON has no NaN, and PostgreSQL takes none.
+# Cheaper than json.dumps, which looks for a cached encoder first. JSON has no NaN, and PostgreSQL
+# takes none.
 to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
@@ -86,7 +102,9 @@ def check(mail: Mail) -> int:
         _check_metadata(mail.metadata)
     _check_numbers_and_times(mail)
     if mail.idempotency_key is not None and _no_label(mail.idempotency_key, "idempotency_key", 255):
-        raise InvalidMail("bad_key", "idempotency_key", "must be 1 to 255 octets without control characters")
+        raise InvalidMail(
+            "bad_key", "idempotency_key", "must be 1 to 255 octets without control characters"
+        )
     return octets
 
 
@@ -136,7 +154,9 @@ def _octets(value: str, field: str) -> int:
     try:
         return len(value.encode())
     except UnicodeEncodeError:
-        raise InvalidMail("not_unicode", field, "contains half a character (a lone surrogate)") from None
+        raise InvalidMail(
+            "not_unicode", field, "contains half a character (a lone surrogate)"
+        ) from None
 
 
 def _check_envelope(mail: Mail) -> None:
@@ -146,7 +166,9 @@ def _check_envelope(mail: Mail) -> None:
     if mail.cc != () or mail.bcc != ():
         count += _check_addresses(mail.cc, "cc") + _check_addresses(mail.bcc, "bcc")
     if not 1 <= count <= MAX_RECIPIENTS:
-        raise InvalidMail("recipient_count", "to", "a mail has 1 to 100 recipients", "send several mails")
+        raise InvalidMail(
+            "recipient_count", "to", "a mail has 1 to 100 recipients", "send several mails"
+        )
     if mail.reply_to != ():
         _check_addresses(mail.reply_to, "reply_to")
 
@@ -187,7 +209,9 @@ def _check_address(mailbox: str, field: str) -> None:
     if mailbox[-1] == ">":
         found = _bracketed(mailbox)
         if found is None:
-            raise InvalidMail("bad_address", field, "the angle brackets do not match", "write Name <name@domain>")
+            raise InvalidMail(
+                "bad_address", field, "the angle brackets do not match", "write Name <name@domain>"
+            )
         address = found[1]
     if not _legal_address(address) or _too_long_or_odd(address, field):
         raise InvalidMail("bad_address", field, "not a legal e-mail address", "write name@domain")
@@ -212,7 +236,10 @@ def _check_subject(subject: str | None) -> int:
         raise InvalidMail("too_long", "subject", "may have 998 octets", "shorten it")
     if _control_but_tab(subject):
         raise InvalidMail(
-            "control_character", "subject", "may not contain control characters", "remove line ends and NULs"
+            "control_character",
+            "subject",
+            "may not contain control characters",
+            "remove line ends and NULs",
         )
     return octets
 
@@ -221,7 +248,9 @@ def _check_content(mail: Mail) -> int:
     if mail.raw is not None:
         return _check_raw(mail)
     if mail.text is None and mail.html is None and not mail.attachments:
-        raise InvalidMail("empty", "text", "the mail has no content", "give text, html, attachments or raw")
+        raise InvalidMail(
+            "empty", "text", "the mail has no content", "give text, html, attachments or raw"
+        )
     return _check_body(mail.text, "text") + _check_body(mail.html, "html")
 
 
@@ -229,7 +258,13 @@ def _check_raw(mail: Mail) -> int:
     raw = mail.raw
     if not isinstance(raw, (bytes, bytearray)):
         raise InvalidMail("bad_type", "raw", "must be bytes")
-    if mail.text is not None or mail.html is not None or mail.headers or mail.attachments or mail.reply_to:
+    if (
+        mail.text is not None
+        or mail.html is not None
+        or mail.headers
+        or mail.attachments
+        or mail.reply_to
+    ):
         raise InvalidMail(
             "raw_and_parts",
             "raw",
@@ -237,11 +272,15 @@ def _check_raw(mail: Mail) -> int:
             "give either raw or text, html, reply_to, headers and attachments",
         )
     if not raw:
-        raise InvalidMail("empty", "raw", "the mail has no content", "give a whole RFC 5322 message")
+        raise InvalidMail(
+            "empty", "raw", "the mail has no content", "give a whole RFC 5322 message"
+        )
     if b"\0" in raw:
         raise InvalidMail("control_character", "raw", "may not contain NUL")
     if has_bare_cr(raw):
-        raise InvalidMail("bare_cr", "raw", "a CR stands without LF", "end each line with CR LF, or with LF")
+        raise InvalidMail(
+            "bare_cr", "raw", "a CR stands without LF", "end each line with CR LF, or with LF"
+        )
     # Each LF alone becomes CR LF.
     return len(raw) + raw.count(b"\n") - raw.count(b"\r\n")
 
@@ -276,7 +315,11 @@ def _jsonb_order(name: str) -> tuple[int, bytes]:
 
 
 def _bad_header_name() -> None:
-    raise InvalidMail("bad_header", "headers", "a header name is 1 to 76 printable ASCII characters without a colon")
+    raise InvalidMail(
+        "bad_header",
+        "headers",
+        "a header name is 1 to 76 printable ASCII characters without a colon",
+    )
 
 
 def is_reserved(name: str) -> bool:
@@ -328,14 +371,22 @@ def _check_attachment(item: Attachment) -> int:
                 f"{key} is not expected, or not a string",
                 "an attachment has filename, content (base64), content_type and content_id",
             )
-    if not item.filename or _octets(item.filename, "attachments") > 255 or _no_filename(item.filename):
+    if (
+        not item.filename
+        or _octets(item.filename, "attachments") > 255
+        or _no_filename(item.filename)
+    ):
         _bad_attachment("a filename is 1 to 255 octets without control characters or slashes")
-    if item.content_type is not None and not (len(item.content_type) <= 255 and _content_type(item.content_type)):
+    if item.content_type is not None and not (
+        len(item.content_type) <= 255 and _content_type(item.content_type)
+    ):
         _bad_attachment("content_type must be like type/subtype, of at most 255 octets")
     if item.content_id is not None and not _content_id(item.content_id):
         _bad_attachment("content_id is 1 to 255 printable ASCII characters without <, > or spaces")
     if not isinstance(item.content, (bytes, bytearray)):
-        raise InvalidMail("bad_attachment", "attachments", "content is missing", "give the file as bytes")
+        raise InvalidMail(
+            "bad_attachment", "attachments", "content is missing", "give the file as bytes"
+        )
     return (len(item.content) + 2) // 3 * 4
 
 
@@ -397,4 +448,6 @@ def _check_time(value: datetime, field: str) -> None:
     if not isinstance(value, datetime):
         raise InvalidMail("bad_type", field, "must be a time")
     if value.utcoffset() is None:
-        raise InvalidMail("naive_time", field, "must have a time zone", "write datetime.now(UTC) + timedelta(…)")
+        raise InvalidMail(
+            "naive_time", field, "must have a time zone", "write datetime.now(UTC) + timedelta(…)"
+        )

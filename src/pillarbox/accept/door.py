@@ -1,9 +1,10 @@
 """Who asks: keys, logins, administrators' sessions, and the keyless door of development.
 
-Nothing is cached: every look-up asks the database, many callers with one statement, so that what is revoked is refused
-at once. Whoever fails too often waits without the database being asked. What was right before is asked about even so:
-strangers behind the same address, or who know a key's prefix, lock nobody out. Failures are counted by all processes
-together: a process learns what the others have counted with each failure of its own.
+Nothing is cached: every look-up asks the database, many callers with one statement, so that what is
+revoked is refused at once. Whoever fails too often waits without the database being asked. What was
+right before is asked about even so: strangers behind the same address, or who know a key's prefix,
+lock nobody out. Failures are counted by all processes together: a process learns what the others
+have counted with each failure of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from pillarbox.store.database import Database
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry.metrics import Metrics
 
-# A network or a proxy holds many clients, so an address may fail so many times more often than a name from there.
+# A network or a proxy holds many clients, so an address may fail so many times more often than a
+# name from there.
 PEER_FACTOR = 10
 # Secrets that were right: more than a busy installation has in use, at some 150 octets each.
 REMEMBERED = 10_000
@@ -129,7 +131,13 @@ class Doorkeeper:
         await asyncio.gather(*self._notes, return_exceptions=True)
 
     async def _enter(
-        self, kind: str, door: Batcher[_Try, Principal], peer: str, name: str | None, secret: str, given: Any
+        self,
+        kind: str,
+        door: Batcher[_Try, Principal],
+        peer: str,
+        name: str | None,
+        secret: str,
+        given: Any,
     ) -> Principal:
         peer = network_of(peer)
         if name is None:  # nothing that we ever handed out looks like this
@@ -150,13 +158,18 @@ class Doorkeeper:
         counted = await self._shared.add(one.by_name(kind), one.by_peer())
         now, is_over = self._clock(), False
         kept = ((self._by_name, one.by_name(kind)), (self._by_peer, one.by_peer()))
-        for (failures, place), found in zip(kept, counted, strict=False):  # nothing is found without the database
+        for (failures, place), found in zip(
+            kept, counted, strict=False
+        ):  # nothing is found without the database
             failures.learn(place, now, found.failures, found.age)
             is_over = is_over or found.failures > failures.most
         return self._refusal(kind, one) if is_over else None
 
     async def _look_up(
-        self, kind: str, find: Callable[[Database, Sequence[Any]], Awaitable[list[Principal | None]]], tries: list[_Try]
+        self,
+        kind: str,
+        find: Callable[[Database, Sequence[Any]], Awaitable[list[Principal | None]]],
+        tries: list[_Try],
     ) -> Sequence[Principal | PillarboxError]:
         """Judge many tries with one statement; those that failed too often while they waited are not asked about."""
         refusals = [self._refusal(kind, one) for one in tries]
@@ -185,7 +198,9 @@ class Doorkeeper:
     def _refusal(self, kind: str, one: _Try) -> Throttled | None:
         """An error if there were too many failures from there; what was right before is let through."""
         now = self._clock()
-        seconds = max(self._by_name.wait(one.by_name(kind), now), self._by_peer.wait(one.by_peer(), now))
+        seconds = max(
+            self._by_name.wait(one.by_name(kind), now), self._by_peer.wait(one.by_peer(), now)
+        )
         if not seconds or one.digest in self._right:
             return None
         self._metrics.authentications.labels(kind, "throttled").inc()
@@ -207,7 +222,9 @@ class Doorkeeper:
         task = asyncio.create_task(batcher.ask(principal.id))
         self._notes.add(task)
         task.add_done_callback(self._notes.discard)
-        self._supervisor.watch("note use", task)  # an error costs one note: the next use is noted, too
+        self._supervisor.watch(
+            "note use", task
+        )  # an error costs one note: the next use is noted, too
 
     async def _note(
         self, write: Callable[[Database, Sequence[int]], Awaitable[None]], ids: list[int]

@@ -65,12 +65,16 @@ async def _psycopg_async_commits_itself(connection: Any) -> bool:
 
 
 def _run_sqlalchemy(connection: Any, call: Call) -> list[UUID]:
-    rows = connection.execute(_clause(call.function, call.names), dict(zip(call.names, call.values, strict=True)))
+    rows = connection.execute(
+        _clause(call.function, call.names), dict(zip(call.names, call.values, strict=True))
+    )
     return [_uuid(row[0]) for row in rows]
 
 
 async def _run_sqlalchemy_async(connection: Any, call: Call) -> list[UUID]:
-    rows = await connection.execute(_clause(call.function, call.names), dict(zip(call.names, call.values, strict=True)))
+    rows = await connection.execute(
+        _clause(call.function, call.names), dict(zip(call.names, call.values, strict=True))
+    )
     return [_uuid(row[0]) for row in rows]
 
 
@@ -79,10 +83,16 @@ def _clause(function: str, names: tuple[str, ...]) -> Any:
     """The statement with those types that SQLAlchemy would not guess, or would guess wrong."""
     from sqlalchemy import ARRAY, Integer, LargeBinary, Text, bindparam, text
 
-    types: dict[str, Any] = {"max_attempts": Integer, "raw": LargeBinary, "raws": ARRAY(LargeBinary)}
+    types: dict[str, Any] = {
+        "max_attempts": Integer,
+        "raw": LargeBinary,
+        "raws": ARRAY(LargeBinary),
+    }
     lists = dict.fromkeys(("to", "cc", "bcc", "reply_to", "tags", "texts", "htmls"), ARRAY(Text))
     clause = text(Call(function, names, ()).statement(":"))
-    return clause.bindparams(*(bindparam(name, type_=(types | lists).get(name, Text)) for name in names))
+    return clause.bindparams(
+        *(bindparam(name, type_=(types | lists).get(name, Text)) for name in names)
+    )
 
 
 def _sqlalchemy_commits_itself(connection: Any) -> bool:
@@ -92,7 +102,9 @@ def _sqlalchemy_commits_itself(connection: Any) -> bool:
 
 
 async def _sqlalchemy_async_commits_itself(connection: Any) -> bool:
-    run_sync = getattr(connection, "run_sync", None) or connection().run_sync  # async_scoped_session has none
+    run_sync = (
+        getattr(connection, "run_sync", None) or connection().run_sync
+    )  # async_scoped_session has none
     return bool(await run_sync(_sqlalchemy_commits_itself))
 
 
@@ -126,7 +138,9 @@ def _driver_for(type_: type) -> Driver:
         driver = _DRIVERS.get((parent.__module__.partition(".")[0], parent.__name__))
         if driver is not None:
             return _known.setdefault(type_, driver)
-    raise TypeError(f"cannot enqueue on a {type_.__module__}.{type_.__qualname__}; supported are {SUPPORTED}")
+    raise TypeError(
+        f"cannot enqueue on a {type_.__module__}.{type_.__qualname__}; supported are {SUPPORTED}"
+    )
 
 
 def _uuid(value: Any) -> UUID:
@@ -156,6 +170,12 @@ def _error_fields(error: BaseException) -> tuple[Any, ...] | None:
         names = ("constraint_name", "column_name", "detail", "hint", "message")
         return state, *(getattr(error, name, None) for name in names)
     if hasattr(error, "diag"):  # psycopg
-        names = ("constraint_name", "column_name", "message_detail", "message_hint", "message_primary")
+        names = (
+            "constraint_name",
+            "column_name",
+            "message_detail",
+            "message_hint",
+            "message_primary",
+        )
         return state, *(getattr(error.diag, name, None) for name in names)
     return None

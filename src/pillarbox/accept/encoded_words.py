@@ -57,6 +57,8 @@ def _content(encoding: str, text: str) -> bytes:
 
 def _text(data: bytes, charset: str) -> str:
     try:
-        return data.decode(charset.partition("*")[0].strip(), "replace")  # RFC 2231: a language may follow
+        return data.decode(
+            charset.partition("*")[0].strip(), "replace"
+        )  # RFC 2231: a language may follow
     except (LookupError, ValueError, UnicodeError):
         raise UnknownEncoding from None

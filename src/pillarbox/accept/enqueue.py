@@ -32,11 +32,16 @@ def enqueue(connection: SyncConnection, mail: Mail) -> UUID: ...
 def enqueue(connection: Any, mail: Mail) -> UUID | Awaitable[UUID]:
     """Enqueue a mail in the connection's transaction; returns its id.
 
-    It never commits or rolls back. With an asynchronous connection the result is awaited. A mail that breaks
-    a rule raises InvalidMail, almost always before the database hears of it, so that the transaction goes on.
+    It never commits or rolls back. With an asynchronous connection the result is awaited. A mail
+    that breaks a rule raises InvalidMail, almost always before the database hears of it, so that
+    the transaction goes on.
     """
     driver = driver_of(connection)
-    return _enqueue_async(driver, connection, mail) if driver.is_async else _enqueue(driver, connection, mail)
+    return (
+        _enqueue_async(driver, connection, mail)
+        if driver.is_async
+        else _enqueue(driver, connection, mail)
+    )
 
 
 @overload
@@ -88,7 +93,9 @@ def _enqueue_many(driver: Driver, connection: Any, mails: Iterable[Mail]) -> lis
 async def _enqueue_many_async(driver: Driver, connection: Any, mails: Iterable[Mail]) -> list[UUID]:
     checked = _checked(mails)
     ids: list[UUID] = []
-    for first, call in calls_for(checked, in_one=await cast(Awaitable[bool], driver.commits_itself(connection))):
+    for first, call in calls_for(
+        checked, in_one=await cast(Awaitable[bool], driver.commits_itself(connection))
+    ):
         try:
             ids += await cast(Awaitable[list[UUID]], driver.run(connection, call))
         except Exception as error:

@@ -82,7 +82,13 @@ def _bare(mailbox: str) -> str:
 
 
 def _entry(
-    mail: Mail, raw: bytes | None, tenant: Tenant, sender: str, roles: dict[str, str], size: int, received: str | None
+    mail: Mail,
+    raw: bytes | None,
+    tenant: Tenant,
+    sender: str,
+    roles: dict[str, str],
+    size: int,
+    received: str | None,
 ) -> Entry:
     headers = {"Received": received} if received is not None else mail.headers
     metadata = None if mail.metadata is None else to_json(dict(mail.metadata))
@@ -126,8 +132,13 @@ def _utc(time: datetime | None) -> datetime | None:
 
 def request_hash(mail: Mail) -> bytes:
     """What two requests with the same idempotency key must have in common, however they were written down."""
-    lists = [list(listed(values)) for values in (mail.to, mail.cc, mail.bcc, mail.reply_to, mail.tags)]
-    times = [None if time is None else time.isoformat() for time in (_utc(mail.send_at), _utc(mail.expires_at))]
+    lists = [
+        list(listed(values)) for values in (mail.to, mail.cc, mail.bcc, mail.reply_to, mail.tags)
+    ]
+    times = [
+        None if time is None else time.isoformat()
+        for time in (_utc(mail.send_at), _utc(mail.expires_at))
+    ]
     # Bodies by their hashes: writing them as JSON would take ten times as long.
     bodies = [_hash(mail.text), _hash(mail.html), _hash(mail.raw)]
     files = [
@@ -140,8 +151,16 @@ def request_hash(mail: Mail) -> bytes:
 
 
 def _hash(body: str | bytes | None) -> str | None:
-    return None if body is None else sha256(body.encode() if isinstance(body, str) else body).hexdigest()
+    return (
+        None
+        if body is None
+        else sha256(body.encode() if isinstance(body, str) else body).hexdigest()
+    )
 
 
 def _canonical(metadata: Any) -> str | None:
-    return None if metadata is None else json.dumps(json.loads(to_json(dict(metadata))), sort_keys=True)
+    return (
+        None
+        if metadata is None
+        else json.dumps(json.loads(to_json(dict(metadata))), sort_keys=True)
+    )

@@ -14,13 +14,15 @@ from pillarbox.model.raw_mail import header_end, header_fields
 from pillarbox.model.shown_domains import shown_domains
 
 _SENDERS = frozenset({b"from", b"sender", b"resent-from", b"resent-sender"})
-_subject = re.compile(rb"(?:\A|(?<=\n))subject[ \t]*+:((?:[^\r\n]++|\r\n[ \t])*+)", re.IGNORECASE).search
+_subject = re.compile(
+    rb"(?:\A|(?<=\n))subject[ \t]*+:((?:[^\r\n]++|\r\n[ \t])*+)", re.IGNORECASE
+).search
 _odd = re.compile(r"[\x00-\x1f\x7f]+")
 _folds = re.compile(r"\r\n(?=[ \t])")
 # Control characters and other line ends than CRLF: some readers of mails break lines there.
 _breaks = re.compile("[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f\x85\u2028\u2029]").search
-# A quoted string, a comment, or text that is neither. A quote within a comment has no match, nor has a comment within
-# a comment: readers disagree on where such ones end.
+# A quoted string, a comment, or text that is neither. A quote within a comment has no match, nor
+# has a comment within a comment: readers disagree on where such ones end.
 _token = re.compile(r'"(?:[^"\\]|\\.)*+"|\((?:[^()"\\]|\\[^"])*+\)|[^"()\\]++').match
 # From the @ on. Obsolete syntax allows blanks around it and around the dots of the domain.
 _domain = re.compile(r"@[ \t]*([^ \t<>(),;:\"'\\@]*+)([ \t]*\.)?").findall
@@ -55,7 +57,12 @@ def sender_domains(content: bytes) -> list[str]:
         raise _unclear("has a line that is no header field")
     if fields and _breaks(head):
         raise _unclear("contains control characters or line separators")
-    domains = (domain for field in fields if field.name in _SENDERS for domain in _domains(field.value.decode()))
+    domains = (
+        domain
+        for field in fields
+        if field.name in _SENDERS
+        for domain in _domains(field.value.decode())
+    )
     return list(dict.fromkeys(domains))
 
 

@@ -12,7 +12,13 @@ from uuid import UUID
 
 from pillarbox.accept.entry import Item, item_for
 from pillarbox.batching import AGAIN, Again, Answers, Batcher
-from pillarbox.errors import IdempotencyConflict, InvalidMail, PillarboxError, StoreError, UnknownName
+from pillarbox.errors import (
+    IdempotencyConflict,
+    InvalidMail,
+    PillarboxError,
+    StoreError,
+    UnknownName,
+)
 from pillarbox.store import intake as store
 from pillarbox.store.intake import Key, Known, NotStored
 
@@ -22,12 +28,14 @@ if TYPE_CHECKING:
     from pillarbox.store.database import Database
     from pillarbox.telemetry.metrics import Metrics
 
-# A commit costs as much as storing some ten mails: after 200 it is lost in the noise, and nobody waits long.
+# A commit costs as much as storing some ten mails: after 200 it is lost in the noise, and nobody
+# waits long.
 MAX_BATCH_MAILS = 200
 # Neither side has to hold much at a time; a single mail may have more.
 MAX_BATCH_OCTETS = 4 * 2**20
-# One is best: two share what waits, and each commit carries half as much (a sixth more CPU of ours per mail).
-# The second is for when the first is held up, by a lock on a key or a mail of many megabytes.
+# One is best: two share what waits, and each commit carries half as much (a sixth more CPU of ours
+# per mail). The second is for when the first is held up, by a lock on a key or a mail of many
+# megabytes.
 STATEMENTS_AT_ONCE = 2
 
 _FAULTS = {
@@ -63,7 +71,9 @@ class Intake:
 
     def __init__(self, database: Database, metrics: Metrics) -> None:
         self._shared = database
-        self._own: Database | None = None  # so that slow readers cannot hold up those who hand mails over
+        self._own: Database | None = (
+            None  # so that slow readers cannot hold up those who hand mails over
+        )
         self._opening = asyncio.Lock()
         self._metrics = metrics
         self._ahead: float | None = None  # the database's clock against ours: ids follow the former
@@ -140,9 +150,13 @@ class Intake:
                 outcomes.append(error)
         return outcomes
 
-    async def _look_up(self, database: Database, items: list[Item], answers: _Answers, known: _Known) -> None:
+    async def _look_up(
+        self, database: Database, items: list[Item], answers: _Answers, known: _Known
+    ) -> None:
         """Answer those whose key was used before; one whose key is free after all (a bad mail had it) stays."""
-        left = [(place, items[place], key) for place, key in _keys(items) if answers[place] is AGAIN]
+        left = [
+            (place, items[place], key) for place, key in _keys(items) if answers[place] is AGAIN
+        ]
         unknown = {key for _, _, key in left if key not in known}
         try:
             known |= await store.known_keys(database, unknown) if unknown else {}
@@ -153,7 +167,11 @@ class Intake:
                 answers[place] = _repeated(item, known[key])
 
     def _count(self, answers: Answers[Receipt], items: list[Item], seconds: float) -> None:
-        stored = [item.source for item, answer in zip(items, answers, strict=True) if isinstance(answer, Receipt)]
+        stored = [
+            item.source
+            for item, answer in zip(items, answers, strict=True)
+            if isinstance(answer, Receipt)
+        ]
         self._metrics.accepted_batch(Counter(stored), seconds)
 
 
@@ -181,7 +199,9 @@ def _one_of_each_key(items: list[Item]) -> Sequence[int]:
     return chosen
 
 
-def _answer(item: Item, outcome: _Outcome, known: _Known) -> Receipt | PillarboxError | Literal[Again.AGAIN]:
+def _answer(
+    item: Item, outcome: _Outcome, known: _Known
+) -> Receipt | PillarboxError | Literal[Again.AGAIN]:
     """The answer for a mail, if it is one already; notes what others with its key need to know."""
     if isinstance(outcome, PillarboxError):
         if item.key is not None and isinstance(outcome, StoreError):
@@ -200,7 +220,10 @@ def _answer(item: Item, outcome: _Outcome, known: _Known) -> Receipt | Pillarbox
 def _fault(verdict: str, class_name: str) -> InvalidMail:
     if verdict == "unknown_class":
         return UnknownName(
-            "unknown_class", "class", f"there is no class '{class_name[:100]}'", "see: pillarbox class list"
+            "unknown_class",
+            "class",
+            f"there is no class '{class_name[:100]}'",
+            "see: pillarbox class list",
         )
     return InvalidMail(*_FAULTS[verdict])
 
@@ -215,4 +238,6 @@ def _repeated(item: Item, known: Known | StoreError) -> Receipt | PillarboxError
             "the key was used before, for a different mail",
             "use a new key for a new mail",
         )
-    return Receipt(known.message_id, item.recipients, "pending" if known.scheduled else "queued", repeated=True)
+    return Receipt(
+        known.message_id, item.recipients, "pending" if known.scheduled else "queued", repeated=True
+    )

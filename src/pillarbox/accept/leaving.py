@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 def is_restricted(principal: Principal) -> bool:
     """Whether the principal may not send from and to everywhere."""
     tenant = principal.tenant
-    return bool(principal.sender_domains or principal.recipient_domains or (tenant and tenant.sender_domains))
+    return bool(
+        principal.sender_domains
+        or principal.recipient_domains
+        or (tenant and tenant.sender_domains)
+    )
 
 
 def may_leave(principal: Principal, what: Leaving) -> bool:
@@ -35,5 +39,10 @@ def check_leaving(principal: Principal, what: Leaving) -> None:
         return
     head = as_sent(what.head)
     if what.cut and header_end(head) == len(head):
-        raise InvalidMail("bad_header", "raw", "the header section is too long", "use a key without sender domains")
+        raise InvalidMail(
+            "bad_header",
+            "raw",
+            "the header section is too long",
+            "use a key without sender domains",
+        )
     check_from(principal, head)

@@ -16,8 +16,8 @@ __all__ = ["Attachment", "Mail"]
 class Mail:
     """What `pillarbox.enqueue` takes, field by field as the SQL function of that name does.
 
-    Addresses are `a@b.example` or `Name <a@b.example>`. Without a sender or class the tenant's default is used.
-    Give `text`, `html` or both, or the whole RFC 5322 message as `raw`.
+    Addresses are `a@b.example` or `Name <a@b.example>`. Without a sender or class the tenant's
+    default is used. Give `text`, `html` or both, or the whole RFC 5322 message as `raw`.
     """
 
     sender: str | None = None

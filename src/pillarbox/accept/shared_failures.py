@@ -1,6 +1,7 @@
 """Failed logins of all processes: counted in PostgreSQL when one fails, and learned from the answer.
 
-Nothing is read or written for logins that succeed. While the database is unavailable each process counts for itself.
+Nothing is read or written for logins that succeed. While the database is unavailable each process
+counts for itself.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ Place = tuple[str, ...]
 class SharedFailures:
     """Counts failures for all processes; concurrent ones share a statement."""
 
-    def __init__(self, database: Database, key: bytes, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, database: Database, key: bytes, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._database = database
         self._key = hmac.digest(key, _PURPOSE, "sha256")
         self._clock = clock
@@ -47,7 +50,9 @@ class SharedFailures:
             return ()
 
     async def _add(self, asked: list[tuple[bytes, ...]]) -> Sequence[tuple[Counted, ...]]:
-        counted = await failures.add(self._database, Counter(place for places in asked for place in places))
+        counted = await failures.add(
+            self._database, Counter(place for places in asked for place in places)
+        )
         await self._purge()
         return [tuple(counted[place] for place in places) for places in asked]
 

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 from pillarbox.accept.checks import to_json
 from pillarbox.accept.mail import Attachment, Mail, listed
 
-# A statement takes a round trip of some 0.1 ms and a mail about as long: after 500 mails it is lost in the
-# noise, and neither side has to hold much at a time.
+# A statement takes a round trip of some 0.1 ms and a mail about as long: after 500 mails it is lost
+# in the noise, and neither side has to hold much at a time.
 MAX_CHUNK_MAILS = 500
 MAX_CHUNK_OCTETS = 4 * 1024 * 1024
 
-# Times and JSON travel as text: no driver, nor a codec that the application has set, gets to interpret them.
+# Times and JSON travel as text: no driver, nor a codec that the application has set, gets to
+# interpret them.
 _CASTS = {
     "to": "text[]", "cc": "text[]", "bcc": "text[]", "reply_to": "text[]", "tags": "text[]",
     "headers": "text::jsonb", "attachments": "text::jsonb", "metadata": "text::jsonb", "mails": "text::jsonb",
@@ -47,7 +48,9 @@ class Call(NamedTuple):
 def _statement(function: str, names: tuple[str, ...], style: str) -> str:
     placeholders = {"$": "${number}", "%s": "%s", ":": ":{name}"}[style]
     arguments = (
-        _argument(name, _cast(placeholders.format(number=number, name=name), _CASTS.get(name, "text")))
+        _argument(
+            name, _cast(placeholders.format(number=number, name=name), _CASTS.get(name, "text"))
+        )
         for number, name in enumerate(names, 1)
     )
     return f"SELECT pillarbox.{function}({', '.join(arguments)})"
@@ -80,7 +83,11 @@ def calls_for(mails: Sequence[Mail], in_one: bool = False) -> Iterator[tuple[int
     for position, mail in enumerate(mails):
         arguments = _arguments(mail)
         weight = _weight(arguments)
-        if chunk and not in_one and (len(chunk) >= MAX_CHUNK_MAILS or octets + weight > MAX_CHUNK_OCTETS):
+        if (
+            chunk
+            and not in_one
+            and (len(chunk) >= MAX_CHUNK_MAILS or octets + weight > MAX_CHUNK_OCTETS)
+        ):
             yield position - len(chunk), _call_for_chunk(chunk)
             chunk, octets = [], 0
         chunk.append(arguments)
@@ -90,8 +97,11 @@ def calls_for(mails: Sequence[Mail], in_one: bool = False) -> Iterator[tuple[int
 
 
 def _call_for_chunk(chunk: list[dict[str, Any]]) -> Call:
-    # Bodies go beside the JSON, as they are: quoting and parsing them would cost as much as storing them.
-    texts, htmls, raws = ([arguments.pop(name, None) for arguments in chunk] for name in ("text", "html", "raw"))
+    # Bodies go beside the JSON, as they are: quoting and parsing them would cost as much as storing
+    # them.
+    texts, htmls, raws = (
+        [arguments.pop(name, None) for arguments in chunk] for name in ("text", "html", "raw")
+    )
     bodies = {
         name: values
         for name, values in (("texts", texts), ("htmls", htmls), ("raws", raws))
@@ -127,7 +137,13 @@ def _arguments(mail: Mail) -> dict[str, Any]:
         arguments["priority"] = mail.priority
     if mail.raw is not None:
         arguments["raw"] = bytes(mail.raw)
-    if mail.headers or mail.attachments or mail.metadata is not None or mail.send_at or mail.expires_at:
+    if (
+        mail.headers
+        or mail.attachments
+        or mail.metadata is not None
+        or mail.send_at
+        or mail.expires_at
+    ):
         _add_rarer(arguments, mail)
     return arguments
 
@@ -139,7 +155,9 @@ def _add_rarer(arguments: dict[str, Any], mail: Mail) -> None:
     if mail.headers:
         arguments["headers"] = dict(mail.headers)
     if mail.attachments:
-        arguments["attachments"] = [attachment_fields(attachment) for attachment in mail.attachments]
+        arguments["attachments"] = [
+            attachment_fields(attachment) for attachment in mail.attachments
+        ]
     if mail.metadata is not None:
         arguments["metadata"] = dict(mail.metadata)
     for name in ("send_at", "expires_at"):

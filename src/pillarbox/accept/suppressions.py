@@ -17,8 +17,8 @@ from pillarbox.model.suppression import Cause, Entry
 COLUMNS = ("address", "reason", "note", "expires_at")
 # A sentence or two; whole stories belong elsewhere.
 LONGEST_NOTE = 500
-# How formulas begin in programs that open CSV. An address may begin so, too, and anybody chooses their own: behind a
-# blank, which reading drops, it is a text.
+# How formulas begin in programs that open CSV. An address may begin so, too, and anybody chooses
+# their own: behind a blank, which reading drops, it is a text.
 FORMULA = ("=", "+", "-", "@")
 _control = re.compile(r"[\x00-\x1f\x7f]").search
 _time = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d").match
@@ -33,7 +33,9 @@ class Fault(NamedTuple):
     message: str
 
 
-def checked(address: str, reason: str | None, note: str | None, expires_at: datetime | None) -> Entry:
+def checked(
+    address: str, reason: str | None, note: str | None, expires_at: datetime | None
+) -> Entry:
     """An entry, if it may stand on a list; InvalidMail says what is wrong with it."""
     return Entry(_bare(address), _cause(reason), _note(note), _future(expires_at))
 
@@ -70,13 +72,20 @@ def _note(note: str | None) -> str | None:
     try:
         (note or "").encode()
     except UnicodeEncodeError:
-        raise InvalidMail("not_unicode", "note", "contains half a character (a lone surrogate)") from None
+        raise InvalidMail(
+            "not_unicode", "note", "contains half a character (a lone surrogate)"
+        ) from None
     return note or None
 
 
 def _future(at: datetime | None) -> datetime | None:
     if at is not None and at <= datetime.now(UTC):
-        raise InvalidMail("out_of_range", "expires_at", "must lie in the future", "leave it out for one that stays")
+        raise InvalidMail(
+            "out_of_range",
+            "expires_at",
+            "must lie in the future",
+            "leave it out for one that stays",
+        )
     return at
 
 
@@ -86,8 +95,8 @@ def _future(at: datetime | None) -> datetime | None:
 def read(lines: Iterable[str]) -> Iterator[Entry | Fault]:
     """The entries of a list, line by line, and what is wrong with the others.
 
-    The first line may name the columns, in any order; without such a line they are `COLUMNS`, of which only the first
-    must be there. Empty lines are passed over.
+    The first line may name the columns, in any order; without such a line they are `COLUMNS`, of
+    which only the first must be there. Empty lines are passed over.
     """
     reader = csv.reader(lines, strict=True)
     names: Sequence[str] | None = None
@@ -96,7 +105,9 @@ def read(lines: Iterable[str]) -> Iterator[Entry | Fault]:
             cells = next(reader, None)
         except csv.Error:
             # What follows a quote that is never closed cannot be told apart any more.
-            yield Fault(reader.line_num, "bad_value", "line", "cannot be read as CSV: look at its quotes")
+            yield Fault(
+                reader.line_num, "bad_value", "line", "cannot be read as CSV: look at its quotes"
+            )
             return
         if cells is None:
             return
@@ -121,7 +132,9 @@ def _entry(line: int, names: Sequence[str], cells: Sequence[str]) -> Entry | Fau
     row = {name: cell.strip() for name, cell in zip(names, cells, strict=False)}
     try:
         address = row.get("address", "").removeprefix("\ufeff")
-        return checked(address, row.get("reason", "").lower(), row.get("note"), _moment(row.get("expires_at")))
+        return checked(
+            address, row.get("reason", "").lower(), row.get("note"), _moment(row.get("expires_at"))
+        )
     except InvalidMail as error:
         return Fault(line, error.code, error.field, error.message)
 
@@ -135,7 +148,9 @@ def _moment(text: str | None) -> datetime | None:
             return at.astimezone(UTC)
     except (ValueError, OverflowError):
         pass
-    raise InvalidMail("bad_value", "expires_at", "must be a time with its zone, such as 2030-12-31T23:59:00Z")
+    raise InvalidMail(
+        "bad_value", "expires_at", "must be a time with its zone, such as 2030-12-31T23:59:00Z"
+    )
 
 
 # An address on a list as a row of its file.

@@ -92,8 +92,13 @@ class KeyShown(BaseModel):
     """A key, without its secret."""
 
     name: str
-    tenant: Annotated[str | None, Field(description="Null: of the installation, for administrators or for metrics.")]
-    prefix: Annotated[str, Field(description="By which it is named; the secret begins with `pbx_` and this.")]
+    tenant: Annotated[
+        str | None,
+        Field(description="Null: of the installation, for administrators or for metrics."),
+    ]
+    prefix: Annotated[
+        str, Field(description="By which it is named; the secret begins with `pbx_` and this.")
+    ]
     scopes: tuple[Scope, ...]
     sender_domains: tuple[str, ...]
     recipient_domains: tuple[str, ...]

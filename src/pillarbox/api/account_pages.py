@@ -51,7 +51,9 @@ class Question:
     wrong: bool = False  # the code that was given before
     with_password: bool = False  # a new one is set here
     refused: str | None = None  # why the password that was given before was not taken
-    code: str = field(default="", repr=False)  # as it was typed before, so that only the password is asked for again
+    code: str = field(
+        default="", repr=False
+    )  # as it was typed before, so that only the password is asked for again
 
 
 class Page(NamedTuple):
@@ -114,14 +116,14 @@ def _form(question: Question, asking: Asking, words: Words) -> str:
     target = escape(question.path.rpartition("/")[2])
     code = _code(words, question.wrong, question.code) if question.with_code else ""
     password = _passwords(words) if question.with_password else ""
-    return (
-        f'<form method="post" action="{target}">{hidden}{code}{password}<button>{escape(asking.button)}</button></form>'
-    )
+    return f'<form method="post" action="{target}">{hidden}{code}{password}<button>{escape(asking.button)}</button></form>'
 
 
 def _code(words: Words, wrong: bool, typed: str) -> str:
     """A field for five digits; spaces may stand between them, as people copy them."""
-    told = 'aria-describedby="wrong hint" aria-invalid="true"' if wrong else 'aria-describedby="hint"'
+    told = (
+        'aria-describedby="wrong hint" aria-invalid="true"' if wrong else 'aria-describedby="hint"'
+    )
     value = f' value="{escape(typed)}"' if typed else ""
     return (
         f'<label for="code">{escape(words.code)}</label>'
@@ -178,7 +180,11 @@ def _anchor(words: str, to: str, kind: str = "") -> str:
 
 
 def _colours(accent: str, accent_text: str) -> str:
-    one, other = (accent, accent_text) if is_colour(accent) and is_colour(accent_text) else (ACCENT, ACCENT_TEXT)
+    one, other = (
+        (accent, accent_text)
+        if is_colour(accent) and is_colour(accent_text)
+        else (ACCENT, ACCENT_TEXT)
+    )
     return f":root{{--accent:{one};--accent-text:{other}}}"
 
 

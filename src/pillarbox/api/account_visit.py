@@ -51,13 +51,22 @@ class Visit:
     """A request for the page of an action; once the account is known, its portal's look and its language are used."""
 
     def __init__(
-        self, request: Request, action: Action, locale: str, looks: Looks, *, sets_password: bool = False
+        self,
+        request: Request,
+        action: Action,
+        locale: str,
+        looks: Looks,
+        *,
+        sets_password: bool = False,
     ) -> None:
         self.request = request
         self.action = action
         self.given = Given()
         self.sets_password = sets_password
-        self._passwords: tuple[str | None, str | None] = (None, None)  # as they were typed; never shown, never kept
+        self._passwords: tuple[str | None, str | None] = (
+            None,
+            None,
+        )  # as they were typed; never shown, never kept
         self._default = locale
         self._looks = looks
         self._known: TokenState | None = None
@@ -109,7 +118,9 @@ class Visit:
         if self._wants_json:
             account = {"id": used.account, "login": used.login, "status": used.status}
             return self._json({"account": account, "action": used.action})
-        return self._page(pages.done(used.action, self._look, self._language, with_password=self.sets_password))
+        return self._page(
+            pages.done(used.action, self._look, self._language, with_password=self.sets_password)
+        )
 
     def refused(self, error: PasswordRefused) -> Response:
         """Ask again, and say why the password was not taken."""
@@ -172,7 +183,9 @@ class Visit:
         )
         return pages.ask(question, self._look, self._language)
 
-    def _page(self, page: Page, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    def _page(
+        self, page: Page, status: int = 200, headers: dict[str, str] | None = None
+    ) -> Response:
         policy = {"Content-Security-Policy": page.policy, "Content-Language": self._language}
         return HTMLResponse(page.html, status, HEADERS | policy | (headers or {}))
 
@@ -187,7 +200,9 @@ class Visit:
 def _fields(text: bytes) -> dict[str, str]:
     """The fields of a form or a query; of several with one name, the first."""
     try:
-        pairs = parse_qsl(text.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+        pairs = parse_qsl(
+            text.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MOST_FIELDS
+        )
     except ValueError:
         raise Problem("malformed", f"there may be {MOST_FIELDS} fields") from None
     return dict(reversed(pairs))
@@ -195,4 +210,6 @@ def _fields(text: bytes) -> dict[str, str]:
 
 def _given(fields: dict[str, str]) -> Given:
     code = fields.get("code")
-    return Given(fields.get("token", ""), fields.get("expires"), None if code is None else tidy(code))
+    return Given(
+        fields.get("token", ""), fields.get("expires"), None if code is None else tidy(code)
+    )

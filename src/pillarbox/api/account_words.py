@@ -92,23 +92,32 @@ ENGLISH = Words(
             "This link is not valid",
             "It may be cut off. Open it from the mail once more, or copy the whole address from there.",
         ),
-        "expired": Ending("This link has expired", "Links work for a limited time only. Please ask for a new one."),
+        "expired": Ending(
+            "This link has expired", "Links work for a limited time only. Please ask for a new one."
+        ),
         "used": Ending(
             "This link was used before",
             "Each link works once. If that was you, all is done. If not, please ask for a new one.",
         ),
         "superseded": Ending(
-            "There is a newer link", "We have sent you another mail since. Please use the link in the latest one."
+            "There is a newer link",
+            "We have sent you another mail since. Please use the link in the latest one.",
         ),
         "wrong_code": Ending("The code is wrong", "Please open the link from the mail once more."),
         "void": Ending(
-            "Too many wrong codes", "To protect your account this link works no more. Please ask for a new one."
+            "Too many wrong codes",
+            "To protect your account this link works no more. Please ask for a new one.",
         ),
-        "suspended": Ending("Your account is suspended", "This is not possible now. Support can help."),
+        "suspended": Ending(
+            "Your account is suspended", "This is not possible now. Support can help."
+        ),
         "throttled": Ending("Too many tries", "Please wait a minute, and open the link again."),
-        "malformed": Ending("That did not arrive whole", "Please open the link from the mail once more."),
+        "malformed": Ending(
+            "That did not arrive whole", "Please open the link from the mail once more."
+        ),
         "away": Ending(
-            "We cannot check this now", "Nothing is lost. Please open the link again in a minute; it still works."
+            "We cannot check this now",
+            "Nothing is lost. Please open the link again in a minute; it still works.",
         ),
     },
     hello="Hello {name},",
@@ -177,7 +186,8 @@ GERMAN = Words(
             " oder dort die ganze Adresse kopieren.",
         ),
         "expired": Ending(
-            "Dieser Link ist abgelaufen", "Links gelten nur für begrenzte Zeit. Bitte einen neuen anfordern."
+            "Dieser Link ist abgelaufen",
+            "Links gelten nur für begrenzte Zeit. Bitte einen neuen anfordern.",
         ),
         "used": Ending(
             "Dieser Link wurde schon benutzt",
@@ -187,13 +197,22 @@ GERMAN = Words(
             "Es gibt einen neueren Link",
             "Seitdem haben wir eine weitere E-Mail geschickt. Bitte den Link aus der neuesten nehmen.",
         ),
-        "wrong_code": Ending("Der Code stimmt nicht", "Bitte den Link noch einmal aus der E-Mail öffnen."),
-        "void": Ending(
-            "Zu viele falsche Codes", "Zum Schutz des Kontos gilt dieser Link nicht mehr. Bitte einen neuen anfordern."
+        "wrong_code": Ending(
+            "Der Code stimmt nicht", "Bitte den Link noch einmal aus der E-Mail öffnen."
         ),
-        "suspended": Ending("Das Konto ist gesperrt", "Das geht gerade nicht. Der Support kann helfen."),
-        "throttled": Ending("Zu viele Versuche", "Bitte eine Minute warten und den Link noch einmal öffnen."),
-        "malformed": Ending("Das kam nicht vollständig an", "Bitte den Link noch einmal aus der E-Mail öffnen."),
+        "void": Ending(
+            "Zu viele falsche Codes",
+            "Zum Schutz des Kontos gilt dieser Link nicht mehr. Bitte einen neuen anfordern.",
+        ),
+        "suspended": Ending(
+            "Das Konto ist gesperrt", "Das geht gerade nicht. Der Support kann helfen."
+        ),
+        "throttled": Ending(
+            "Zu viele Versuche", "Bitte eine Minute warten und den Link noch einmal öffnen."
+        ),
+        "malformed": Ending(
+            "Das kam nicht vollständig an", "Bitte den Link noch einmal aus der E-Mail öffnen."
+        ),
         "away": Ending(
             "Das lässt sich gerade nicht prüfen",
             "Nichts ist verloren. Bitte den Link in einer Minute noch einmal öffnen; er gilt weiterhin.",

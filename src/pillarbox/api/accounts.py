@@ -1,6 +1,7 @@
 """The pages behind links in mails of accounts, `/activate` and the rest: public, for a link is its own proof.
 
-GET shows, and changes nothing, however often a scanner opens the link; POST uses it. People get pages, programs JSON.
+GET shows, and changes nothing, however often a scanner opens the link; POST uses it. People get
+pages, programs JSON.
 """
 
 from __future__ import annotations
@@ -94,7 +95,9 @@ class Actions:
         database = self._app.database
         if not await lifecycle_schema.is_installed(database, self._tokens.schema):
             return {}
-        return {one.path: one for one in await self._tokens.actions(database) if one.path is not None}
+        return {
+            one.path: one for one in await self._tokens.actions(database) if one.path is not None
+        }
 
 
 class AccountDoor:
@@ -135,7 +138,9 @@ class AccountDoor:
         scope["route"] = Place(scope["path"])
         sets_password = action.name == PASSWORD_RECOVERY and self._hook is not None
         locale = self._app.settings.lifecycle_locale
-        visit = Visit(Request(scope, receive), action, locale, self._looks, sets_password=sets_password)
+        visit = Visit(
+            Request(scope, receive), action, locale, self._looks, sets_password=sets_password
+        )
         response = await self._answer(visit)
         await response(scope, receive, send)
 
@@ -143,14 +148,20 @@ class AccountDoor:
         try:
             return await self._visited(visit)
         except InvalidToken as error:
-            return visit.ended(error) if self._counted(visit, error) else visit.problem(self._throttled(visit))
+            return (
+                visit.ended(error)
+                if self._counted(visit, error)
+                else visit.problem(self._throttled(visit))
+            )
         except PasswordRefused as error:
             return visit.refused(error)
         except NoAnswer as error:  # of the application's endpoint
             return visit.problem(Problem("overloaded", str(error), headers=LATER))
         except SecretError as error:
             log.error("links cannot be verified", error=str(error))
-            return visit.problem(Problem("overloaded", "links cannot be verified now", headers=LATER))
+            return visit.problem(
+                Problem("overloaded", "links cannot be verified now", headers=LATER)
+            )
         except (Problem, *EXPECTED) as error:
             return visit.problem(problem_of(error))
 
@@ -162,7 +173,9 @@ class AccountDoor:
                 return await self._use(visit)
             case "OPTIONS":
                 return Response(status_code=204, headers={"Allow": ALLOWED})
-        raise Problem("method-not-allowed", "the path has other methods", headers={"Allow": ALLOWED})
+        raise Problem(
+            "method-not-allowed", "the path has other methods", headers={"Allow": ALLOWED}
+        )
 
     async def _show(self, visit: Visit) -> Response:
         """Say what the link is for. Changes nothing: programs that look for danger open every link of a mail."""
@@ -178,7 +191,9 @@ class AccountDoor:
         check_account((await self._look(visit, secret)).status)
         if visit.sets_password and self._hook is not None:
             password = visit.new_password()
-            used = await self._links.use_with(visit.action, visit.given, secret, self._hook, password)
+            used = await self._links.use_with(
+                visit.action, visit.given, secret, self._hook, password
+            )
         else:
             used = await self._links.use(visit.action, visit.given, secret)
         self._app.doorkeeper.admit("link")
@@ -225,4 +240,6 @@ class AccountDoor:
             log.warning("a portal has no looks", portal=portal, error=str(error))
             return Look(portal)
         links = found.seen_in(language, self._app.settings.lifecycle_locale)["links"]
-        return Look(found.name, found.initials, found.colours["accent"], found.colours["accent_text"], links)
+        return Look(
+            found.name, found.initials, found.colours["accent"], found.colours["accent_text"], links
+        )

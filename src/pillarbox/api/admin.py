@@ -18,7 +18,15 @@ from pillarbox.api.access_models import (
     TenantShown,
     tenant_shown,
 )
-from pillarbox.api.described import BODY, KeepDescendants, NamePath, Prefix, Username, needs, problems
+from pillarbox.api.described import (
+    BODY,
+    KeepDescendants,
+    NamePath,
+    Prefix,
+    Username,
+    needs,
+    problems,
+)
 from pillarbox.api.routing import Who, json_response, router
 from pillarbox.model.access import Scope
 from pillarbox.store import tenants
@@ -112,7 +120,9 @@ async def list_tenant_keys(asked: Who, name: NamePath) -> Response:
     tags=["admin"],
 )
 async def make_tenant_key(asked: Who, name: NamePath, new: NewKey) -> Response:
-    return json_response(await granting.make_key(asked.app.database, name, new, asked.principal), 201)
+    return json_response(
+        await granting.make_key(asked.app.database, name, new, asked.principal), 201
+    )
 
 
 @routes.get(
@@ -141,7 +151,9 @@ async def list_tenant_smtp_logins(asked: Who, name: NamePath) -> Response:
     tags=["admin"],
 )
 async def make_tenant_smtp_login(asked: Who, name: NamePath, new: NewLogin) -> Response:
-    return json_response(await granting.make_login(asked.app.database, name, new, asked.principal), 201)
+    return json_response(
+        await granting.make_login(asked.app.database, name, new, asked.principal), 201
+    )
 
 
 @routes.get(
@@ -170,7 +182,9 @@ async def list_keys(asked: Who) -> Response:
     tags=["admin"],
 )
 async def make_key(asked: Who, new: NewKey) -> Response:
-    return json_response(await granting.make_key(asked.app.database, None, new, asked.principal), 201)
+    return json_response(
+        await granting.make_key(asked.app.database, None, new, asked.principal), 201
+    )
 
 
 @routes.delete(
@@ -183,7 +197,9 @@ async def make_key(asked: Who, new: NewKey) -> Response:
     openapi_extra=ADMIN,
     tags=["admin"],
 )
-async def revoke_key(asked: Who, prefix: Prefix, keep_descendants: KeepDescendants = False) -> Response:
+async def revoke_key(
+    asked: Who, prefix: Prefix, keep_descendants: KeepDescendants = False
+) -> Response:
     await granting.revoke_key(asked.app.database, prefix, None, keep_descendants)
     return Response(status_code=204)
 

@@ -29,7 +29,9 @@ class Login(Strictly):
     """Who comes."""
 
     email: Email
-    password: Annotated[str, StringConstraints(min_length=1, max_length=LONGEST)] = Field(repr=False)
+    password: Annotated[str, StringConstraints(min_length=1, max_length=LONGEST)] = Field(
+        repr=False
+    )
 
 
 class Proof(Strictly):
@@ -37,7 +39,9 @@ class Proof(Strictly):
 
     challenge: Token
     code: Code | None = None
-    recovery_code: Annotated[str, StringConstraints(min_length=1, max_length=64)] | None = Field(None, repr=False)
+    recovery_code: Annotated[str, StringConstraints(min_length=1, max_length=64)] | None = Field(
+        None, repr=False
+    )
 
     @model_validator(mode="after")
     def _one(self) -> Proof:
@@ -67,7 +71,9 @@ class SessionBegun(BaseModel):
 )
 async def login(asked: Anybody, given: Login) -> Response:
     try:
-        challenge = await asked.app.lifecycle.administrators.login(given.email, given.password, asked.peer)
+        challenge = await asked.app.lifecycle.administrators.login(
+            given.email, given.password, asked.peer
+        )
     except Unauthorized:
         raise Problem("wrong-password", "the address or the password is wrong") from None
     return json_response(begun(challenge), 202)
@@ -85,7 +91,9 @@ async def login(asked: Anybody, given: Login) -> Response:
 )
 async def verify(asked: Anybody, given: Proof) -> Response:
     with codes_told():
-        session = await asked.app.lifecycle.administrators.verify(given.challenge, given.code, given.recovery_code)
+        session = await asked.app.lifecycle.administrators.verify(
+            given.challenge, given.code, given.recovery_code
+        )
     shown = SessionBegun(session=session.secret.reveal(), expires_at=session.expires_at)
     return json_response(shown, 200, {"Cache-Control": "no-store"})
 

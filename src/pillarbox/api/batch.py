@@ -25,7 +25,8 @@ from pillarbox.app import App
 from pillarbox.errors import InvalidMail, PillarboxError, RenderError, StoreError
 from pillarbox.model.access import Scope
 
-# Octets of all mails that one message becomes: attachments are given once and stored for every recipient.
+# Octets of all mails that one message becomes: attachments are given once and stored for every
+# recipient.
 MOST_OCTETS = 256 * 2**20
 # Octets of mails made at a time: each is held several times over while it is stored.
 SLICE = 8 * 2**20
@@ -39,7 +40,9 @@ class BatchItem(BaseModel):
 
     status: int
     message: Accepted | None = None
-    repeated: Annotated[bool, Field(description="It had been accepted before, under the same idempotency key.")] = False
+    repeated: Annotated[
+        bool, Field(description="It had been accepted before, under the same idempotency key.")
+    ] = False
     problem: described.Problem | None = None
 
 
@@ -65,7 +68,9 @@ class BatchResult(BaseModel):
     openapi_extra=needs(Scope.SEND),
     tags=["messages"],
 )
-async def send_batch(asked: Who, batch: NewBatch, idempotency_key: IdempotencyKey = None) -> Response:
+async def send_batch(
+    asked: Who, batch: NewBatch, idempotency_key: IdempotencyKey = None
+) -> Response:
     key = checked_key(idempotency_key)
     results: list[Result] = []
     for some in _slices(_mails(asked.app, batch, key)):
@@ -88,7 +93,9 @@ def _mails(app: App, batch: NewBatch, key: str | None) -> Iterator[Prepared]:
     raise Problem("invalid-request", detail, code="bad_value", field="messages")
 
 
-def _given(app: App, messages: Sequence[NewMessage | Unreadable], key: str | None) -> Iterator[Prepared]:
+def _given(
+    app: App, messages: Sequence[NewMessage | Unreadable], key: str | None
+) -> Iterator[Prepared]:
     for place, one in enumerate(messages):
         if isinstance(one, Unreadable):
             yield invalid(one.error, "messages", place)
@@ -96,21 +103,30 @@ def _given(app: App, messages: Sequence[NewMessage | Unreadable], key: str | Non
             yield _prepared(app, one, item_key(key, place))
 
 
-def _prepared(app: App, message: NewMessage, key: str | None, more: Mapping[str, Any] | None = None) -> Prepared:
+def _prepared(
+    app: App, message: NewMessage, key: str | None, more: Mapping[str, Any] | None = None
+) -> Prepared:
     try:
         return mail_of(app, message, key, more)
     except (InvalidMail, RenderError) as error:
         return error
 
 
-def _filled(app: App, message: NewMessage, recipients: Sequence[BatchRecipient], key: str | None) -> Iterator[Prepared]:
+def _filled(
+    app: App, message: NewMessage, recipients: Sequence[BatchRecipient], key: str | None
+) -> Iterator[Prepared]:
     if message.to:
         raise Problem(
-            "invalid-request", "give addresses as recipients, not in the message", code="bad_value", field="message.to"
+            "invalid-request",
+            "give addresses as recipients, not in the message",
+            code="bad_value",
+            field="message.to",
         )
     mail = message.to_mail() if message.template else mail_of(app, message, None)
     if _weight(mail) * len(recipients) > MOST_OCTETS:
-        raise InvalidMail("too_big", "message", "all mails together may have 256 MiB", "send a link instead")
+        raise InvalidMail(
+            "too_big", "message", "all mails together may have 256 MiB", "send a link instead"
+        )
     if message.template is not None:
         return _rendered(app, message, recipients, key)
     return _fill(Template(mail), recipients, key)
@@ -125,7 +141,9 @@ def _rendered(
         yield _prepared(app, own, item_key(key, place), one.substitutions)
 
 
-def _fill(template: Template, recipients: Sequence[BatchRecipient], key: str | None) -> Iterator[Prepared]:
+def _fill(
+    template: Template, recipients: Sequence[BatchRecipient], key: str | None
+) -> Iterator[Prepared]:
     for place, one in enumerate(recipients):
         try:
             yield template.fill(one.to, one.substitutions or {}, item_key(key, place))

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from starlette.datastructures import Headers
     from starlette.types import Receive
 
-# Bodies that describe something small (a time, a tenant) need no more; reading them costs nobody much.
+# Bodies that describe something small (a time, a tenant) need no more; reading them costs nobody
+# much.
 SMALL = 64 * 1024
 # A thousand addresses of the longest kind, each with a note.
 LONG = 1024 * 1024
@@ -45,7 +46,10 @@ class Body:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._bodies.held -= self._held
 
@@ -65,7 +69,12 @@ class Body:
 
     def _check_length(self, length: str | None) -> None:
         """Refuse what says itself that it is too long."""
-        if length is not None and length.isascii() and length.isdecimal() and int(length[:18]) > self._limit:
+        if (
+            length is not None
+            and length.isascii()
+            and length.isdecimal()
+            and int(length[:18]) > self._limit
+        ):
             self._refuse()
 
     def _take(self, octets: int) -> None:
@@ -83,7 +92,9 @@ class Body:
 def check_json(headers: Headers) -> None:
     """Refuse a body that does not say that it is JSON."""
     kind = media_type(headers)
-    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+    if kind != "application/json" and not (
+        kind.startswith("application/") and kind.endswith("+json")
+    ):
         raise Problem("unsupported-media-type", "the body must be application/json")
 
 

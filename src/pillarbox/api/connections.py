@@ -1,9 +1,10 @@
 """How many HTTP connections there may be, and which one is closed when another client needs the place.
 
-A connection is idle while no complete request head has arrived on it: between two requests, and also before the first
-one, however slowly its bytes come. At a limit the connection that has been idle longest makes room. Where none is idle,
-a few connections above the limit are taken for a moment, on which only probes are answered: whether a connection brings
-a probe is known only after its first request has arrived.
+A connection is idle while no complete request head has arrived on it: between two requests, and
+also before the first one, however slowly its bytes come. At a limit the connection that has been
+idle longest makes room. Where none is idle, a few connections above the limit are taken for a
+moment, on which only probes are answered: whether a connection brings a probe is known only after
+its first request has arrived.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
     from pillarbox.model.proxies import TrustedProxies
     from pillarbox.telemetry.metrics import Metrics
 
-# Connections above the limit, for probes. Orchestrators and balancers have one or two each; the others are for clients
-# that are refused there. More would need more open files than the limit accounts for.
+# Connections above the limit, for probes. Orchestrators and balancers have one or two each; the
+# others are for clients that are refused there. More would need more open files than the limit
+# accounts for.
 RESERVED = 16
 # Seconds for the request of a reserved connection to arrive: probes send it at once.
 RESERVED_TIMEOUT = 5.0
@@ -55,10 +57,14 @@ class ConnectionLimits:
         self.bounds = bounds
         self._proxies = proxies
         self._metrics = metrics
-        self._places: dict[Member, str | None] = {}  # the network that is counted; None: a trusted proxy's
+        self._places: dict[
+            Member, str | None
+        ] = {}  # the network that is counted; None: a trusted proxy's
         self._by_network: Counter[str] = Counter()
         self._idle: dict[Member, None] = {}  # the longest idle first
-        self._reserved: dict[Member, bool] = {}  # the oldest first; whether it still waits for its request
+        self._reserved: dict[
+            Member, bool
+        ] = {}  # the oldest first; whether it still waits for its request
 
     def take(self, connection: Member) -> bool:
         """Whether there is a place for a new connection, perhaps that of one that was idle; it begins idle itself."""

@@ -15,7 +15,15 @@ from pillarbox.api.problems import Problem as Raised
 from pillarbox.model.access import Scope
 
 # What any operation can answer.
-ALWAYS = ("unauthorized", "not-allowed", "wrong-host", "throttled", "internal", "overloaded", "store-away")
+ALWAYS = (
+    "unauthorized",
+    "not-allowed",
+    "wrong-host",
+    "throttled",
+    "internal",
+    "overloaded",
+    "store-away",
+)
 # What those with a body can, besides.
 BODY = ("malformed", "request-timeout", "too-large", "unsupported-media-type", "invalid-request")
 Responses = dict[int | str, dict[str, Any]]
@@ -31,8 +39,12 @@ IdempotencyKey = Annotated[
 ]
 NamePath = Annotated[str, Path(pattern=NAME, description="A tenant's name.")]
 Prefix = Annotated[str, Path(pattern=r"^(pbx_)?[a-z0-9]{10}$", description="The key's prefix.")]
-KeepDescendants = Annotated[bool, Query(description="Leave the keys and logins in force that it made.")]
-Username = Annotated[str, Path(pattern=r"^[A-Za-z0-9_.-]{1,63}@[A-Za-z0-9_.-]{1,63}$", description="The user name.")]
+KeepDescendants = Annotated[
+    bool, Query(description="Leave the keys and logins in force that it made.")
+]
+Username = Annotated[
+    str, Path(pattern=r"^[A-Za-z0-9_.-]{1,63}@[A-Za-z0-9_.-]{1,63}$", description="The user name.")
+]
 
 
 class Fault(BaseModel):
@@ -78,5 +90,7 @@ def problems(*names: str) -> Responses:
 def _response(names: list[str]) -> dict[str, Any]:
     described = "; or: ".join(TYPES[name].title for name in names)
     examples = {name: {"value": Raised(name, TYPES[name].title).body()} for name in names}
-    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "examples": examples}}
+    content = {
+        MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "examples": examples}
+    }
     return {"description": described, "content": content}

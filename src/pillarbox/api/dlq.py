@@ -47,12 +47,18 @@ routes = router()
     openapi_extra=needs(Scope.READ),
     tags=["dead letters"],
 )
-async def list_dead_letters(asked: Who, request: Request, query: Annotated[DeadLetterQuery, Query()]) -> Response:
+async def list_dead_letters(
+    asked: Who, request: Request, query: Annotated[DeadLetterQuery, Query()]
+) -> Response:
     before = read_cursor(query.cursor) if query.cursor else None
-    found = await store.page(asked.app.database, asked.tenant.id, query.to_filter(before), query.limit)
+    found = await store.page(
+        asked.app.database, asked.tenant.id, query.to_filter(before), query.limit
+    )
     cursor = cursor_of(found.next) if found.next else None
     there = link(request, "/dlq", cursor)
-    body = DeadLetterPage(messages=[shown(one) for one in found.messages], next_cursor=cursor, next=there)
+    body = DeadLetterPage(
+        messages=[shown(one) for one in found.messages], next_cursor=cursor, next=there
+    )
     return page_response(body, there)
 
 
@@ -66,7 +72,9 @@ async def list_dead_letters(asked: Who, request: Request, query: Annotated[DeadL
     openapi_extra=needs(Scope.READ),
     tags=["dead letters"],
 )
-async def summarize_dead_letters(asked: Who, query: Annotated[DeadLetterFilter, Query()]) -> Response:
+async def summarize_dead_letters(
+    asked: Who, query: Annotated[DeadLetterFilter, Query()]
+) -> Response:
     counts = await store.summary(asked.app.database, asked.tenant.id, query.to_filter())
     tokens = await set_aside.count(asked.app.database, asked.app.settings, asked.tenant.name)
     return json_response(
@@ -94,11 +102,15 @@ async def summarize_dead_letters(asked: Who, query: Annotated[DeadLetterFilter, 
     tags=["dead letters"],
 )
 async def reprocess_dead_letters(asked: Who, given: Reprocess) -> Response:
-    manner = Manner(await _provider(asked, given.provider), given.provider, not given.reset_retry_count)
+    manner = Manner(
+        await _provider(asked, given.provider), given.provider, not given.reset_retry_count
+    )
     principal = asked.principal
     permitted = partial(may_leave, principal) if is_restricted(principal) else None
     wanted = _wanted(asked, given)
-    done = await change(asked.app.database, REPROCESS, wanted, manner, asked.who, permitted=permitted)
+    done = await change(
+        asked.app.database, REPROCESS, wanted, manner, asked.who, permitted=permitted
+    )
     return json_response(
         Reprocessed(
             dry_run=given.dry_run,
@@ -148,4 +160,6 @@ async def _provider(asked: Asked, name: str | None) -> int | None:
         return await store.provider_id(asked.app.database, name, asked.tenant.id)
     except NotFound:
         detail = "there is no such provider, or it is switched off, or only other tenants use it"
-        raise Problem("invalid-request", detail, code="unknown_provider", field="provider") from None
+        raise Problem(
+            "invalid-request", detail, code="unknown_provider", field="provider"
+        ) from None

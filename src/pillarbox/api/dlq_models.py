@@ -29,13 +29,19 @@ class DeadLetterFilter(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     reason: Annotated[Reason | None, Field(description="Why it failed.")] = None
-    recipient: Annotated[Wanted | None, Field(description="A part of the recipient's address.")] = None
+    recipient: Annotated[Wanted | None, Field(description="A part of the recipient's address.")] = (
+        None
+    )
     sender: Annotated[Wanted | None, Field(description="A part of the sender.")] = None
-    subject: Annotated[Wanted | None, Field(description="A part of the subject; never of a secret one.")] = None
+    subject: Annotated[
+        Wanted | None, Field(description="A part of the subject; never of a secret one.")
+    ] = None
     tag: Wanted | None = None
     kind: Wanted | None = None
     class_: Annotated[Wanted | None, Field(alias="class")] = None
-    provider: Annotated[Wanted | None, Field(description="It was last tried through this provider.")] = None
+    provider: Annotated[
+        Wanted | None, Field(description="It was last tried through this provider.")
+    ] = None
     since: Annotated[Moment | None, Field(description="Accepted then or later.")] = None
     until: Annotated[Moment | None, Field(description="Accepted before then.")] = None
 
@@ -65,7 +71,10 @@ class DeadDeliveryShown(Shown):
     failed_at: datetime | None
     provider: str | None
     attempts_made: Annotated[int, Field(description="Since it was last queued by a person.")]
-    attempts: Annotated[list[AttemptSummary], Field(description="All of them, also from before it was queued again.")]
+    attempts: Annotated[
+        list[AttemptSummary],
+        Field(description="All of them, also from before it was queued again."),
+    ]
 
 
 class DeadLetter(Shown):
@@ -82,7 +91,10 @@ class DeadLetter(Shown):
     size: Annotated[int, Field(description="Octets when it is sent, roughly.")]
     expires_at: datetime | None
     blocked: Annotated[
-        str | None, Field(description="Why it cannot be sent again: `content_purged` or `expired`; null: it can.")
+        str | None,
+        Field(
+            description="Why it cannot be sent again: `content_purged` or `expired`; null: it can."
+        ),
     ]
     deliveries: list[DeadDeliveryShown]
 
@@ -91,7 +103,9 @@ class DeadLetterPage(Shown):
     """Dead letters, newest first. With filters a page can be short before the end: go on while there is a `next`."""
 
     messages: list[DeadLetter]
-    next_cursor: Annotated[str | None, Field(description="Give it as `cursor` for the next page; null at the end.")]
+    next_cursor: Annotated[
+        str | None, Field(description="Give it as `cursor` for the next page; null at the end.")
+    ]
     next: Annotated[str | None, Field(description="The address of the next page; null at the end.")]
 
 
@@ -100,10 +114,15 @@ class DeadLetterSummary(Shown):
 
     total: int
     by_reason: Annotated[dict[str, int], Field(description="Most first.")]
-    by_provider: Annotated[dict[str, int], Field(description="By the provider tried last; most first.")]
+    by_provider: Annotated[
+        dict[str, int], Field(description="By the provider tried last; most first.")
+    ]
     complete: Annotated[bool, Field(description="False: there are more, which were not counted.")]
     tokens: Annotated[
-        int, Field(description="Tokens of accounts that could not be made mails; not filtered, counted up to 10,000.")
+        int,
+        Field(
+            description="Tokens of accounts that could not be made mails; not filtered, counted up to 10,000."
+        ),
     ]
 
 
@@ -112,7 +131,9 @@ class DeadLettersWanted(Strictly):
 
     message_ids: Annotated[list[UUID] | None, Field(min_length=1, max_length=MOST_AT_ONCE)] = None
     filter: DeadLetterFilter | None = None
-    limit: Annotated[Whole, Field(ge=1, le=MOST_AT_ONCE, description="Most deliveries to change.")] = MOST_AT_ONCE
+    limit: Annotated[
+        Whole, Field(ge=1, le=MOST_AT_ONCE, description="Most deliveries to change.")
+    ] = MOST_AT_ONCE
     dry_run: Annotated[bool, Field(description="Only say what would be done.")] = False
 
     @model_validator(mode="after")
@@ -126,9 +147,14 @@ class Reprocess(DeadLettersWanted):
     """Dead letters to send again."""
 
     reset_retry_count: Annotated[
-        bool, Field(description="All attempts anew. If false those made count; one more is made at least.")
+        bool,
+        Field(
+            description="All attempts anew. If false those made count; one more is made at least."
+        ),
     ] = True
-    provider: Annotated[Name | None, Field(description="Through this provider; null: as the routes say.")] = None
+    provider: Annotated[
+        Name | None, Field(description="Through this provider; null: as the routes say.")
+    ] = None
 
 
 class DeadLettersChanged(Shown):
@@ -136,8 +162,12 @@ class DeadLettersChanged(Shown):
 
     dry_run: bool
     left: Annotated[int, Field(description="Fit, too, but the limit was reached: ask again.")]
-    complete: Annotated[bool, Field(description="False: `left` and `skipped` were not counted to the end.")]
-    nothing_failed: Annotated[int, Field(description="Messages named that do not exist, or have nothing failed.")]
+    complete: Annotated[
+        bool, Field(description="False: `left` and `skipped` were not counted to the end.")
+    ]
+    nothing_failed: Annotated[
+        int, Field(description="Messages named that do not exist, or have nothing failed.")
+    ]
 
 
 class Discarded(DeadLettersChanged):
@@ -147,10 +177,14 @@ class Discarded(DeadLettersChanged):
 class Reprocessed(DeadLettersChanged):
     requeued: int
     suppressed: Annotated[
-        int, Field(description="Of those requeued: will fail again at once, their recipients being suppressed.")
+        int,
+        Field(
+            description="Of those requeued: will fail again at once, their recipients being suppressed."
+        ),
     ]
     skipped: Annotated[
-        dict[str, int], Field(description="Cannot be sent: `content_purged`, `expired`; may not: `not_allowed`.")
+        dict[str, int],
+        Field(description="Cannot be sent: `content_purged`, `expired`; may not: `not_allowed`."),
     ]
 
 

@@ -75,7 +75,9 @@ def bearer_of(request: HTTPConnection) -> str:
     given = request.headers.getlist("authorization")
     scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
     if scheme.lower() != "bearer":
-        raise Unauthorized("no key was given: make one with `pillarbox key add`, send it as `Authorization: Bearer …`")
+        raise Unauthorized(
+            "no key was given: make one with `pillarbox key add`, send it as `Authorization: Bearer …`"
+        )
     return token.strip()
 
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pillarbox.app import App
 
 log = logs.get("pillarbox.http")
-# Of the room for all bodies, the part that strangers may fill: they are asked for a signature only at the end.
+# Of the room for all bodies, the part that strangers may fill: they are asked for a signature only
+# at the end.
 SHARE = 4
 # A provider's number in the database has no more digits.
 LARGEST_ID = 2**31 - 1
@@ -56,10 +57,14 @@ class FeedbackDoor:
             try:
                 await app.reception.take(kind, provider_id, posted)
             except Forged as error:
-                raise Problem("forged", "this is not proven to come from the provider", code=error.reason) from None
+                raise Problem(
+                    "forged", "this is not proven to come from the provider", code=error.reason
+                ) from None
             except Garbled:
                 raise Problem("malformed", "the feedback cannot be read") from None
             except (NoAnswer, SecretError) as error:
                 log.error("feedback cannot be taken", provider_id=provider_id, error=str(error))
-                raise Problem("overloaded", "try again later", headers={"Retry-After": str(STORE_RETRY)}) from None
+                raise Problem(
+                    "overloaded", "try again later", headers={"Retry-After": str(STORE_RETRY)}
+                ) from None
         return Response(status_code=200)

@@ -7,7 +7,15 @@ from base64 import b64decode
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    StringConstraints,
+)
 from pydantic import WithJsonSchema as Schema
 
 # Longer texts to look for find nothing: addresses and subjects are shorter.
@@ -67,8 +75,14 @@ def _without_nul(value: str) -> str:
 _STRINGS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 # One string is a list of one. A tuple: its default need not be copied for every mail.
 Strings = Annotated[tuple[str, ...], BeforeValidator(_listed), Schema(_STRINGS)]
-Base64 = Annotated[bytes, BeforeValidator(_decoded), Schema({"type": "string", "contentEncoding": "base64"})]
-Moment = Annotated[datetime, BeforeValidator(_moment), Schema({"type": "string", "format": "date-time"})]
+Base64 = Annotated[
+    bytes, BeforeValidator(_decoded), Schema({"type": "string", "contentEncoding": "base64"})
+]
+Moment = Annotated[
+    datetime, BeforeValidator(_moment), Schema({"type": "string", "format": "date-time"})
+]
 Whole = Annotated[int, Strict()]
 Name = Annotated[str, StringConstraints(pattern=NAME)]
-Wanted = Annotated[str, Field(min_length=1, max_length=LONGEST_FILTER), AfterValidator(_without_nul)]
+Wanted = Annotated[
+    str, Field(min_length=1, max_length=LONGEST_FILTER), AfterValidator(_without_nul)
+]

@@ -39,7 +39,9 @@ def settings_told() -> Iterator[None]:
         yield
     except InvalidMail as error:
         field = f"{error.field}_seconds" if error.field in RETENTIONS else error.field
-        raise Problem("invalid-setting", error.message, code=error.code, field=field, hint=error.hint) from None
+        raise Problem(
+            "invalid-setting", error.message, code=error.code, field=field, hint=error.hint
+        ) from None
     except NotPossible as error:
         raise Problem("taken", str(error), field="name") from None
 
@@ -49,7 +51,9 @@ async def keys_of(database: Database, tenant: str | None) -> KeyList:
 
 
 async def logins_of(database: Database, tenant: str | None) -> LoginList:
-    return LoginList(logins=[login_shown(one) for one in await access.list_logins(database, tenant)])
+    return LoginList(
+        logins=[login_shown(one) for one in await access.list_logins(database, tenant)]
+    )
 
 
 def maker_of(principal: Principal) -> Maker:
@@ -57,7 +61,9 @@ def maker_of(principal: Principal) -> Maker:
     return Maker(principal.kind, principal.id if principal.kind == "key" else None)
 
 
-async def make_key(database: Database, tenant: str | None, new: NewKey, principal: Principal) -> KeyMade:
+async def make_key(
+    database: Database, tenant: str | None, new: NewKey, principal: Principal
+) -> KeyMade:
     """Make a key of a tenant, or an administrator's."""
     _check_expiry(new.expires_at)
     new = narrowed(principal, new, new.scopes)
@@ -69,7 +75,9 @@ async def make_key(database: Database, tenant: str | None, new: NewKey, principa
     return KeyMade(**key_shown(facts).model_dump(), secret=secret.reveal())
 
 
-async def make_login(database: Database, tenant: str, new: NewLogin, principal: Principal) -> LoginMade:
+async def make_login(
+    database: Database, tenant: str, new: NewLogin, principal: Principal
+) -> LoginMade:
     """Make an SMTP login of a tenant."""
     _check_expiry(new.expires_at)
     new = narrowed(principal, new, [Scope.SEND])
@@ -83,10 +91,14 @@ async def make_login(database: Database, tenant: str, new: NewLogin, principal: 
 
 def _check_expiry(expires_at: datetime | None) -> None:
     if expires_at is not None and expires_at <= datetime.now(UTC):
-        raise Problem("invalid-setting", "must lie in the future", code="out_of_range", field="expires_at")
+        raise Problem(
+            "invalid-setting", "must lie in the future", code="out_of_range", field="expires_at"
+        )
 
 
-async def revoke_key(database: Database, prefix: str, tenant: str | None, keep_descendants: bool) -> None:
+async def revoke_key(
+    database: Database, prefix: str, tenant: str | None, keep_descendants: bool
+) -> None:
     """Take a key out of force with what it made; NotFound if there is none, or none of that tenant."""
     found = await access.list_keys(database, tenant, prefix=prefix.removeprefix("pbx_"))
     if not found:
@@ -109,21 +121,29 @@ def narrowed(principal: Principal, new: New, scopes: Collection[Scope]) -> New:
     """
     wider = sorted(set(scopes) - principal.scopes)
     if wider and not covers(principal.scopes, scopes):
-        raise NotAllowed("wider", "scopes", f"the {principal.kind} that asks lacks {', '.join(wider)} itself")
+        raise NotAllowed(
+            "wider", "scopes", f"the {principal.kind} that asks lacks {', '.join(wider)} itself"
+        )
     with settings_told():
         domains = {
-            field: _within(field, getattr(principal, field), checked_domains(field, getattr(new, field)))
+            field: _within(
+                field, getattr(principal, field), checked_domains(field, getattr(new, field))
+            )
             for field in ("sender_domains", "recipient_domains")
         }
     end = earlier(new.expires_at, principal.expires_at)
     if new.expires_at is not None and end != new.expires_at:
         assert principal.expires_at is not None
         until = principal.expires_at.isoformat(timespec="seconds")
-        raise NotAllowed("wider", "expires_at", f"the {principal.kind} that asks ends at {until} itself")
+        raise NotAllowed(
+            "wider", "expires_at", f"the {principal.kind} that asks ends at {until} itself"
+        )
     return new.model_copy(update={**domains, "expires_at": end})
 
 
 def _within(field: str, own: Sequence[str], asked: Sequence[str]) -> Sequence[str]:
     if asked and not within(asked, own):
-        raise NotAllowed("wider", field, "the key that asks may not use all of these domains itself")
+        raise NotAllowed(
+            "wider", field, "the key that asks may not use all of these domains itself"
+        )
     return asked or own

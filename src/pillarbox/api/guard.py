@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from pillarbox.telemetry.metrics import Metrics
 
 log = logs.get("pillarbox.http")
-# Answered however busy we are: who is not ready soon gets no more requests, who is not alive is ended.
+# Answered however busy we are: who is not ready soon gets no more requests, who is not alive is
+# ended.
 PROBES = frozenset({"/healthz", "/readyz"})
-# Paths whose requests prove by a signature who made them: providers call us by whatever name they were given.
+# Paths whose requests prove by a signature who made them: providers call us by whatever name they
+# were given.
 SIGNED = "/webhooks/"
 API = "/api/"
 ALWAYS_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -105,7 +107,9 @@ class Guard:
         origin = headers.get("origin")
         if may_be_form and origin == "null":
             return None
-        if origin is not None and not (self._is_ours(name := host_of_origin(origin)) or name == name_of(host)):
+        if origin is not None and not (
+            self._is_ours(name := host_of_origin(origin)) or name == name_of(host)
+        ):
             return Problem("foreign-origin", "pages of other servers may not ask")
         return None
 
@@ -117,7 +121,9 @@ class Guard:
         """Listening everywhere, any bare address is ours: no name is in it."""
         if name in self._names:
             return True
-        return self._everywhere and (ip_of(name) is not None or name == socket.gethostname().lower())
+        return self._everywhere and (
+            ip_of(name) is not None or name == socket.gethostname().lower()
+        )
 
 
 class Front:
@@ -153,7 +159,9 @@ class Front:
                 await problem_of(error).response()(scope, receive, noted)
         finally:
             self._now -= 1
-            self._metrics.request(route_of(scope), scope["method"], status, time.perf_counter() - started)
+            self._metrics.request(
+                route_of(scope), scope["method"], status, time.perf_counter() - started
+            )
 
 
 def route_of(scope: Scope) -> str:

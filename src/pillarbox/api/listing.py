@@ -68,15 +68,23 @@ class MessageQuery(BaseModel):
 
     state: Annotated[
         list[StateWord] | None,
-        Field(description="A delivery is in one of these states; `success`, `dlq` and the like are understood."),
+        Field(
+            description="A delivery is in one of these states; `success`, `dlq` and the like are understood."
+        ),
     ] = None
-    recipient: Annotated[Wanted | None, Field(description="A part of a recipient's address.")] = None
+    recipient: Annotated[Wanted | None, Field(description="A part of a recipient's address.")] = (
+        None
+    )
     sender: Annotated[Wanted | None, Field(description="A part of the sender.")] = None
-    subject: Annotated[Wanted | None, Field(description="A part of the subject; never of a secret one.")] = None
+    subject: Annotated[
+        Wanted | None, Field(description="A part of the subject; never of a secret one.")
+    ] = None
     tag: Wanted | None = None
     kind: Wanted | None = None
     class_: Annotated[Wanted | None, Field(alias="class")] = None
-    provider: Annotated[Wanted | None, Field(description="A delivery was last tried through this provider.")] = None
+    provider: Annotated[
+        Wanted | None, Field(description="A delivery was last tried through this provider.")
+    ] = None
     since: Annotated[Moment | None, Field(description="Accepted then or later.")] = None
     until: Annotated[Moment | None, Field(description="Accepted before then.")] = None
     limit: Annotated[int, Field(ge=1, le=MOST_ON_PAGE)] = 50
@@ -102,12 +110,16 @@ class MessageQuery(BaseModel):
     openapi_extra=needs(Scope.READ),
     tags=["messages"],
 )
-async def list_messages(asked: Who, request: Request, query: Annotated[MessageQuery, Query()]) -> Response:
+async def list_messages(
+    asked: Who, request: Request, query: Annotated[MessageQuery, Query()]
+) -> Response:
     before = read_cursor(query.cursor) if query.cursor else None
     found = await page(asked.app.database, asked.tenant.id, query.to_filter(before), query.limit)
     cursor = cursor_of(found.next) if found.next else None
     there = link(request, "/messages", cursor)
-    body = MessagePage(messages=[summary(one) for one in found.messages], next_cursor=cursor, next=there)
+    body = MessagePage(
+        messages=[summary(one) for one in found.messages], next_cursor=cursor, next=there
+    )
     return page_response(body, there)
 
 
@@ -115,7 +127,9 @@ def link(request: Request, path: str, cursor: str | None) -> str | None:
     """The same question for the next page, if there is one."""
     if cursor is None:
         return None
-    asked: list[tuple[str, Any]] = [one for one in request.query_params.multi_items() if one[0] != "cursor"]
+    asked: list[tuple[str, Any]] = [
+        one for one in request.query_params.multi_items() if one[0] != "cursor"
+    ]
     return f"{request.scope['root_path']}{path}?{urlencode([*asked, ('cursor', cursor)])}"
 
 

@@ -60,7 +60,9 @@ MessageId = Annotated[UUID, Path(description="The message's id.")]
     openapi_extra=needs(Scope.SEND),
     tags=["messages"],
 )
-async def send_message(asked: Who, message: NewMessage, idempotency_key: IdempotencyKey = None) -> Response:
+async def send_message(
+    asked: Who, message: NewMessage, idempotency_key: IdempotencyKey = None
+) -> Response:
     mail = mail_of(asked.app, message, checked_key(idempotency_key))
     return accepted(await asked.app.intake.accept(asked.principal, mail))
 
@@ -68,7 +70,9 @@ async def send_message(asked: Who, message: NewMessage, idempotency_key: Idempot
 def checked_key(key: str | None) -> str | None:
     """An idempotency key, if it is one that `enqueue` takes and every client can send."""
     if key is not None and not _key(key):
-        raise InvalidMail("bad_key", "Idempotency-Key", "must be 1 to 255 printable ASCII characters")
+        raise InvalidMail(
+            "bad_key", "Idempotency-Key", "must be 1 to 255 printable ASCII characters"
+        )
     return key
 
 
@@ -83,7 +87,12 @@ def accepted(receipt: Receipt) -> Response:
 def receipt_body(receipt: Receipt) -> dict[str, object]:
     """A receipt as `Accepted` describes it."""
     deliveries = [
-        {"id": delivery_id(receipt.id, n), "recipient": recipient, "role": role, "state": receipt.state}
+        {
+            "id": delivery_id(receipt.id, n),
+            "recipient": recipient,
+            "role": role,
+            "state": receipt.state,
+        }
         for n, role, recipient in receipt.recipients
     ]
     return {"id": str(receipt.id), "deliveries": deliveries}
@@ -100,7 +109,9 @@ def receipt_body(receipt: Receipt) -> dict[str, object]:
     tags=["messages"],
 )
 async def get_message(asked: Who, message_id: MessageId) -> Response:
-    return json_response(shown.story(await store.story(asked.app.database, message_id, asked.tenant.id)))
+    return json_response(
+        shown.story(await store.story(asked.app.database, message_id, asked.tenant.id))
+    )
 
 
 @routes.get(
@@ -110,14 +121,23 @@ async def get_message(asked: Who, message_id: MessageId) -> Response:
     description="The composed mail. Not of secret classes, and not once retention has dropped its content.",
     response_class=Response,
     responses=problems("not-found", "not-possible", "content-purged")
-    | {200: {"description": "The mail", "content": {"message/rfc822": {"schema": {"type": "string"}}}}},
+    | {
+        200: {
+            "description": "The mail",
+            "content": {"message/rfc822": {"schema": {"type": "string"}}},
+        }
+    },
     openapi_extra=needs(Scope.READ),
     tags=["messages"],
 )
 async def get_raw_message(asked: Who, message_id: MessageId) -> Response:
     envelope = await store.envelope_of(asked.app.database, message_id, asked.tenant.id)
     if envelope.secret:
-        raise Problem("not-allowed", "the class of this mail is secret: its content is never shown", code="secret")
+        raise Problem(
+            "not-allowed",
+            "the class of this mail is secret: its content is never shown",
+            code="secret",
+        )
     content = await store.content(asked.app.database, message_id)
     if content is None:
         raise Problem("content-purged", "the content of this message was dropped")
@@ -134,7 +154,9 @@ async def _composed(envelope: Envelope, content: Content) -> bytes:
             return await asyncio.to_thread(compose, message, content)
         return compose(message, content)
     except ValueError:  # a worker fails it as `malformed`, too
-        raise Problem("not-possible", "the content of this message cannot be made into a legal mail") from None
+        raise Problem(
+            "not-possible", "the content of this message cannot be made into a legal mail"
+        ) from None
 
 
 @routes.post(
@@ -156,7 +178,9 @@ async def cancel_message(asked: Who, message_id: MessageId) -> Response:
 class NewTime(Strictly):
     """When to send a message instead."""
 
-    send_at: Annotated[Moment, Field(description="Not before then; a time that has passed means now.")]
+    send_at: Annotated[
+        Moment, Field(description="Not before then; a time that has passed means now.")
+    ]
 
 
 @routes.post(
@@ -175,7 +199,9 @@ async def reschedule_message(asked: Who, message_id: MessageId, when: NewTime) -
     _check_time(when.send_at, envelope.expires_at)
     if is_restricted(asked.principal):
         await _check_leaving(asked, message_id)
-    change = await operations.reschedule(asked.app.database, message_id, asked.tenant.id, when.send_at, asked.who)
+    change = await operations.reschedule(
+        asked.app.database, message_id, asked.tenant.id, when.send_at, asked.who
+    )
     return _changes(message_id, change, "rescheduled")
 
 
@@ -213,4 +239,6 @@ def _changes(message_id: UUID, change: Change, word: str) -> Response:
         detail = "it is being sent right now, and cannot be called back"
         raise Problem("in-flight", detail, deliveries=told)
     states = ", ".join(sorted({one.state for one in deliveries}))
-    raise Problem("not-possible", f"nothing of this message can be {word}: it is {states}", deliveries=told)
+    raise Problem(
+        "not-possible", f"nothing of this message can be {word}: it is {states}", deliveries=told
+    )

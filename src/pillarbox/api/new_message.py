@@ -83,25 +83,38 @@ class NewMessage(Strictly):
             description="The language of the template, such as `de-AT`; the nearest that there is will be taken.",
         ),
     ] = None
-    data: Annotated[dict[str, Any] | None, Field(description="What stands for the variables of the template.")] = None
+    data: Annotated[
+        dict[str, Any] | None, Field(description="What stands for the variables of the template.")
+    ] = None
     subject: str | None = None
     text: Annotated[str | None, Field(description="The plain body.")] = None
     html: Annotated[str | None, Field(description="The HTML body.")] = None
     raw: Annotated[
         Base64 | None,
-        Field(description="A whole RFC 5322 message as base64, instead of bodies, headers and attachments."),
+        Field(
+            description="A whole RFC 5322 message as base64, instead of bodies, headers and attachments."
+        ),
     ] = None
     attachments: tuple[NewAttachment, ...] = ()
     headers: Annotated[dict[str, str] | None, Field(description="Further header fields.")] = None
     class_: Annotated[
-        str | None, Field(alias="class", description="The set of policies; without one the tenant's default.")
+        str | None,
+        Field(alias="class", description="The set of policies; without one the tenant's default."),
     ] = None
-    kind: Annotated[str | None, Field(description="A label of what the mail is, for filters.")] = None
+    kind: Annotated[str | None, Field(description="A label of what the mail is, for filters.")] = (
+        None
+    )
     tags: Strings = ()
-    metadata: Annotated[dict[str, Any] | None, Field(description="Whatever you want to find again.")] = None
-    priority: Annotated[Literal["urgent", "normal", "bulk"], Field(description="The lane.")] = "normal"
+    metadata: Annotated[
+        dict[str, Any] | None, Field(description="Whatever you want to find again.")
+    ] = None
+    priority: Annotated[Literal["urgent", "normal", "bulk"], Field(description="The lane.")] = (
+        "normal"
+    )
     send_at: Annotated[Moment | None, Field(description="Not before then.")] = None
-    expires_at: Annotated[Moment | None, Field(description="Dropped if unsent by then, with that reason.")] = None
+    expires_at: Annotated[
+        Moment | None, Field(description="Dropped if unsent by then, with that reason.")
+    ] = None
     max_attempts: Annotated[Whole | None, Field(description="Overrides the retry policy's.")] = None
 
     def to_mail(self, idempotency_key: str | None = None) -> Mail:
@@ -122,7 +135,9 @@ class Unreadable(NamedTuple):
     error: ValidationError
 
 
-def _or_unreadable(value: Any, handler: ModelWrapValidatorHandler[NewMessage]) -> NewMessage | Unreadable:
+def _or_unreadable(
+    value: Any, handler: ModelWrapValidatorHandler[NewMessage]
+) -> NewMessage | Unreadable:
     try:
         return handler(value)
     except ValidationError as error:
@@ -133,17 +148,24 @@ class BatchRecipient(Strictly):
     """One mail of a batch: who gets it, and what stands for `{{name}}` in its subject, text and html."""
 
     to: Annotated[Strings, Field(description=_MAILBOXES)]
-    substitutions: Annotated[dict[str, str | int | float] | None, Field(max_length=MOST_SUBSTITUTIONS)] = None
+    substitutions: Annotated[
+        dict[str, str | int | float] | None, Field(max_length=MOST_SUBSTITUTIONS)
+    ] = None
 
 
 class NewBatch(Strictly):
     """Up to 100 `messages`; or one `message` and up to 100 `recipients`, each of whom gets a mail of their own."""
 
     messages: Annotated[
-        list[Annotated[NewMessage, WrapValidator(_or_unreadable)]] | None, Field(min_length=1, max_length=MOST_IN_BATCH)
+        list[Annotated[NewMessage, WrapValidator(_or_unreadable)]] | None,
+        Field(min_length=1, max_length=MOST_IN_BATCH),
     ] = None
-    message: Annotated[NewMessage | None, Field(description="The mail for all `recipients`; it has no `to`.")] = None
-    recipients: Annotated[list[BatchRecipient] | None, Field(min_length=1, max_length=MOST_IN_BATCH)] = None
+    message: Annotated[
+        NewMessage | None, Field(description="The mail for all `recipients`; it has no `to`.")
+    ] = None
+    recipients: Annotated[
+        list[BatchRecipient] | None, Field(min_length=1, max_length=MOST_IN_BATCH)
+    ] = None
 
 
 class AcceptedDelivery(BaseModel):

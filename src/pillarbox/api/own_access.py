@@ -54,7 +54,9 @@ async def make_key(asked: Who, new: NewKey) -> Response:
     openapi_extra=MANAGE,
     tags=["keys"],
 )
-async def revoke_key(asked: Who, prefix: Prefix, keep_descendants: KeepDescendants = False) -> Response:
+async def revoke_key(
+    asked: Who, prefix: Prefix, keep_descendants: KeepDescendants = False
+) -> Response:
     await granting.revoke_key(asked.app.database, prefix, asked.tenant.name, keep_descendants)
     return Response(status_code=204)
 

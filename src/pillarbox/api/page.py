@@ -15,7 +15,8 @@ from pillarbox.store.statistics import STATES, Statistics
 if TYPE_CHECKING:
     from pillarbox.store.catalog import Captured
 
-# Seconds between refreshes: the numbers are a few indexed counts, yet nobody reads faster than this.
+# Seconds between refreshes: the numbers are a few indexed counts, yet nobody reads faster than
+# this.
 REFRESH = 5
 STYLE = resources.files(__package__).joinpath("status.css").read_text("utf-8")
 
@@ -36,7 +37,9 @@ def status(numbers: Statistics, mails: Sequence[Captured] | None) -> str:
     if len(numbers.by_tenant) > 1:
         parts.append(_tenants(numbers))
     if mails:
-        parts.append(f'<h2>Captured mails</h2>{_mails(mails)}<p><a href="/captured">all captured mails</a></p>')
+        parts.append(
+            f'<h2>Captured mails</h2>{_mails(mails)}<p><a href="/captured">all captured mails</a></p>'
+        )
     return _page("Pillarbox", "".join(parts), refresh=True)
 
 
@@ -70,19 +73,27 @@ def _scopes(operation: Mapping[str, Any]) -> str:
 
 def problems(names: Iterable[str]) -> str:
     """Types of problems, explained."""
-    rows = [(name, str(TYPES[name].status), TYPES[name].title, TYPES[name].help.replace("`", "")) for name in names]
-    return _page("Pillarbox: problems", "<h2>Problems</h2>" + _table(("type", "status", "", ""), rows))
+    rows = [
+        (name, str(TYPES[name].status), TYPES[name].title, TYPES[name].help.replace("`", ""))
+        for name in names
+    ]
+    return _page(
+        "Pillarbox: problems", "<h2>Problems</h2>" + _table(("type", "status", "", ""), rows)
+    )
 
 
 def _cards(numbers: Statistics) -> str:
     cards = [
-        _card(state, count, state in ("held", "failed") and count > 0) for state, count in numbers.by_state.items()
+        _card(state, count, state in ("held", "failed") and count > 0)
+        for state, count in numbers.by_state.items()
     ]
     return f'<h2>Deliveries</h2><div class="cards">{"".join(cards)}</div>'
 
 
 def _card(label: str, value: object, bad: bool = False) -> str:
-    return f'<div class="card{" bad" if bad else ""}"><b>{escape(str(value))}</b>{escape(label)}</div>'
+    return (
+        f'<div class="card{" bad" if bad else ""}"><b>{escape(str(value))}</b>{escape(label)}</div>'
+    )
 
 
 def _lately(numbers: Statistics) -> str:
@@ -126,7 +137,10 @@ def _providers(numbers: Statistics) -> str:
 
 
 def _tenants(numbers: Statistics) -> str:
-    rows = [(name, *(str(counts[state]) for state in STATES)) for name, counts in numbers.by_tenant.items()]
+    rows = [
+        (name, *(str(counts[state]) for state in STATES))
+        for name, counts in numbers.by_tenant.items()
+    ]
     return "<h2>Tenants</h2>" + _table(("tenant", *STATES), rows)
 
 
@@ -150,7 +164,11 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     body = ""
     for row in rows:
         cells = zip(names, row, strict=True)
-        body += "<tr>" + "".join(f'<td data-head="{name}">{escape(cell)}</td>' for name, cell in cells) + "</tr>"
+        body += (
+            "<tr>"
+            + "".join(f'<td data-head="{name}">{escape(cell)}</td>' for name, cell in cells)
+            + "</tr>"
+        )
     return f"<table><tr>{head}</tr>{body}</table>"
 
 

@@ -14,7 +14,9 @@ class Type(NamedTuple):
 
 
 TYPES: dict[str, Type] = {
-    "malformed": Type(400, "The request cannot be read", "The body must be one JSON value in UTF-8."),
+    "malformed": Type(
+        400, "The request cannot be read", "The body must be one JSON value in UTF-8."
+    ),
     "invalid-request": Type(
         422,
         "The request has a wrong, missing or unknown field",
@@ -34,7 +36,9 @@ TYPES: dict[str, Type] = {
         " Without a `part` there is no such template, or not in this language. Nothing was stored.",
     ),
     "invalid-setting": Type(
-        422, "A setting of a tenant, key, login or route is wrong", "`code` and `field` say which. Nothing was changed."
+        422,
+        "A setting of a tenant, key, login or route is wrong",
+        "`code` and `field` say which. Nothing was changed.",
     ),
     "idempotency-conflict": Type(
         409,
@@ -84,25 +88,39 @@ TYPES: dict[str, Type] = {
         "`detail` says why, if the application does. The link still works: choose another password.",
     ),
     "foreign-origin": Type(
-        403, "Another web page may not ask", "Requests of browsers are answered only for pages of this very server."
+        403,
+        "Another web page may not ask",
+        "Requests of browsers are answered only for pages of this very server.",
     ),
     "not-found": Type(
-        404, "There is no such thing", "The id or name is wrong, or not yours, or retention has removed it."
+        404,
+        "There is no such thing",
+        "The id or name is wrong, or not yours, or retention has removed it.",
     ),
-    "method-not-allowed": Type(405, "The method is not allowed here", "`Allow` names those that are."),
+    "method-not-allowed": Type(
+        405, "The method is not allowed here", "`Allow` names those that are."
+    ),
     "request-timeout": Type(
-        408, "The request did not arrive in time", "Send it whole; the limit is `http_request_timeout`."
+        408,
+        "The request did not arrive in time",
+        "Send it whole; the limit is `http_request_timeout`.",
     ),
     "in-flight": Type(
         409,
         "It is being sent right now",
         "What a worker has in hand cannot be called back. Look again in a moment: `deliveries` says where each is.",
     ),
-    "not-possible": Type(409, "Its state does not allow this", "`deliveries` says in which state each of them is."),
+    "not-possible": Type(
+        409, "Its state does not allow this", "`deliveries` says in which state each of them is."
+    ),
     "taken": Type(409, "The name is taken", "Choose another, or revoke what has it."),
-    "content-purged": Type(410, "The content was dropped", "Retention removed it, or it was secret and settled."),
+    "content-purged": Type(
+        410, "The content was dropped", "Retention removed it, or it was secret and settled."
+    ),
     "too-large": Type(
-        413, "The body is too large", "The limit is `http_max_body`. Send a link instead of a large file."
+        413,
+        "The body is too large",
+        "The limit is `http_max_body`. Send a link instead of a large file.",
     ),
     "unsupported-media-type": Type(
         415,
@@ -110,12 +128,24 @@ TYPES: dict[str, Type] = {
         "Send `Content-Type: application/json`; for an import, `text/csv`; for a report, `message/rfc822`.",
     ),
     "wrong-host": Type(
-        421, "This host name is not served here", "Use the address it listens on, or add the name to `http_hosts`."
+        421,
+        "This host name is not served here",
+        "Use the address it listens on, or add the name to `http_hosts`.",
     ),
-    "throttled": Type(429, "Too many wrong keys or passwords came from there", "Wait as `Retry-After` says."),
-    "head-too-large": Type(431, "The head of the request is too large", "Send fewer and shorter header fields."),
-    "internal": Type(500, "Something went wrong here", "It is a fault of Pillarbox, and in its log. Please report it."),
-    "overloaded": Type(503, "Too much is asked at once", "Nothing was stored. Come back as `Retry-After` says."),
+    "throttled": Type(
+        429, "Too many wrong keys or passwords came from there", "Wait as `Retry-After` says."
+    ),
+    "head-too-large": Type(
+        431, "The head of the request is too large", "Send fewer and shorter header fields."
+    ),
+    "internal": Type(
+        500,
+        "Something went wrong here",
+        "It is a fault of Pillarbox, and in its log. Please report it.",
+    ),
+    "overloaded": Type(
+        503, "Too much is asked at once", "Nothing was stored. Come back as `Retry-After` says."
+    ),
     "store-away": Type(
         503,
         "The database does not answer",

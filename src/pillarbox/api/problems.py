@@ -33,7 +33,8 @@ from pillarbox.telemetry import logs
 
 log = logs.get("pillarbox.http")
 MEDIA_TYPE = "application/problem+json"
-# Where a type is explained: a path of the server that answered, so that the link always leads somewhere.
+# Where a type is explained: a path of the server that answered, so that the link always leads
+# somewhere.
 PLACE = "/problems/"
 # Seconds after which to come back when the database is away: a restart takes about as long.
 STORE_RETRY = 5
@@ -97,7 +98,9 @@ def problem_of(error: BaseException) -> Problem:
 def _of_ours(error: PillarboxError) -> Problem:
     match error:
         case InvalidMail():
-            name = "idempotency-conflict" if isinstance(error, IdempotencyConflict) else "invalid-mail"
+            name = (
+                "idempotency-conflict" if isinstance(error, IdempotencyConflict) else "invalid-mail"
+            )
             return _of_field(name, error)
         case RenderError():
             return _of_template(error)
@@ -105,20 +108,34 @@ def _of_ours(error: PillarboxError) -> Problem:
             return _of_field("not-allowed", error)
         case Unauthorized():
             headers = {"WWW-Authenticate": 'Bearer realm="pillarbox"'}
-            return Problem("unauthorized", "give a valid API key: Authorization: Bearer pbx_…", headers=headers)
+            return Problem(
+                "unauthorized", "give a valid API key: Authorization: Bearer pbx_…", headers=headers
+            )
         case Throttled():
-            return Problem("throttled", str(error), headers={"Retry-After": str(math.ceil(error.retry_after))})
+            return Problem(
+                "throttled", str(error), headers={"Retry-After": str(math.ceil(error.retry_after))}
+            )
         case NotFound():
             return Problem("not-found", "there is nothing with this id or name")
         case NotPossible():
             return Problem("not-possible", str(error))
         case SecretError():  # which key is whose is no business of a tenant's
-            return Problem("not-possible", "this installation has no key to keep secrets with: ask who runs it")
+            return Problem(
+                "not-possible", "this installation has no key to keep secrets with: ask who runs it"
+            )
         case StoreDataError():
             log.error("PostgreSQL refused a value of a request", error=str(error))
-            return Problem("invalid-request", "PostgreSQL cannot hold a value of the request", code="not_storable")
+            return Problem(
+                "invalid-request",
+                "PostgreSQL cannot hold a value of the request",
+                code="not_storable",
+            )
         case StoreError():
-            return Problem("store-away", "the database does not answer", headers={"Retry-After": str(STORE_RETRY)})
+            return Problem(
+                "store-away",
+                "the database does not answer",
+                headers={"Retry-After": str(STORE_RETRY)},
+            )
     return Problem("internal", "the request could not be handled; the log says why")
 
 
@@ -137,13 +154,20 @@ def _of_template(error: RenderError) -> Problem:
 
 def _of_http(error: HTTPException) -> Problem:
     name = _BY_STATUS.get(error.status_code, "malformed" if error.status_code < 500 else "internal")
-    details = {"not-found": "there is no such path", "method-not-allowed": "the path has other methods"}
+    details = {
+        "not-found": "there is no such path",
+        "method-not-allowed": "the path has other methods",
+    }
     return Problem(name, details.get(name, "the request cannot be handled"), headers=error.headers)
 
 
 def options_answer(request: Request, error: BaseException) -> Response | None:
     """The answer to OPTIONS where a path exists: its methods; None to any other request."""
-    if request.method != "OPTIONS" or not isinstance(error, HTTPException) or error.status_code != 405:
+    if (
+        request.method != "OPTIONS"
+        or not isinstance(error, HTTPException)
+        or error.status_code != 405
+    ):
         return None
     return Response(status_code=204, headers=error.headers)
 
@@ -154,12 +178,18 @@ def busy(detail: str) -> Problem:
 
 def invalid(error: ValidationError | Sequence[Mapping[str, Any]], *before: str | int) -> Problem:
     """What pydantic found, without the values it found it in; `before` is where that stands."""
-    found = error.errors(include_url=False, include_input=False) if isinstance(error, ValidationError) else error
+    found = (
+        error.errors(include_url=False, include_input=False)
+        if isinstance(error, ValidationError)
+        else error
+    )
     if any(one["type"] == "json_invalid" for one in found):
         return Problem("malformed", "the body is not JSON")
     faults = [_fault(one, before) for one in found[:MOST_FAULTS]]
     first = faults[0]
-    return Problem("invalid-request", first["detail"], code=first["code"], field=first["field"], errors=faults)
+    return Problem(
+        "invalid-request", first["detail"], code=first["code"], field=first["field"], errors=faults
+    )
 
 
 def _fault(one: Mapping[str, Any], before: tuple[str | int, ...]) -> dict[str, str]:

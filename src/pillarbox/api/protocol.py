@@ -12,8 +12,8 @@ from pillarbox.api.problems import MEDIA_TYPE, Problem, busy
 
 # Octets of a request line and its header fields: four times what browsers and proxies let pass.
 MOST_HEAD = 32 * 1024
-# Seconds for which the rest of a refused request is read and discarded. Closing at once would reset the connection, and
-# the client's kernel would discard the answer before the client has read it.
+# Seconds for which the rest of a refused request is read and discarded. Closing at once would reset
+# the connection, and the client's kernel would discard the answer before the client has read it.
 LINGER = 2.0
 
 
@@ -71,7 +71,9 @@ class Connection(HttpToolsProtocol):
         if not self._arriving:
             self._disarm()
         elif self._in_head and self._is_too_much(len(data)):
-            self._refuse(Problem("head-too-large", f"the request's head may have {MOST_HEAD} octets"))
+            self._refuse(
+                Problem("head-too-large", f"the request's head may have {MOST_HEAD} octets")
+            )
         elif self._is_answered() and not self._lingers:
             self._lingers = True
             self._arm(LINGER)
@@ -139,7 +141,11 @@ class Connection(HttpToolsProtocol):
 
     def _late(self) -> None:
         """Nothing more is waited for; whoever has sent a part of a request hears why."""
-        if self._arriving and not self._discards and (self._in_head or not self.cycle.response_started):
+        if (
+            self._arriving
+            and not self._discards
+            and (self._in_head or not self.cycle.response_started)
+        ):
             detail = f"the request did not arrive within {self._patience:g} seconds"
             self._refuse(Problem("request-timeout", detail))
         else:

@@ -26,7 +26,9 @@ class HeardOf(BaseModel):
     """What a report says of one recipient."""
 
     kind: Kind
-    delivery: Annotated[str | None, Field(description="Null: no message of yours is found that this is about.")]
+    delivery: Annotated[
+        str | None, Field(description="Null: no message of yours is found that this is about.")
+    ]
     reason: Reason | None
     hard: Annotated[bool, Field(description="The address will not be written to again.")]
     new: Annotated[bool, Field(description="False: it was reported before, and changed nothing.")]

@@ -38,16 +38,22 @@ routes = router()
     status_code=202,
     response_model=Accepted,
     response_description="A new message was accepted, and committed",
-    responses=problems("not-found", "content-purged", "invalid-mail", "idempotency-conflict", "invalid-request"),
+    responses=problems(
+        "not-found", "content-purged", "invalid-mail", "idempotency-conflict", "invalid-request"
+    ),
     openapi_extra=needs(Scope.MANAGE, Scope.SEND),
     tags=["messages"],
 )
-async def resend_message(asked: Who, message_id: MessageId, idempotency_key: IdempotencyKey = None) -> Response:
+async def resend_message(
+    asked: Who, message_id: MessageId, idempotency_key: IdempotencyKey = None
+) -> Response:
     key, database = checked_key(idempotency_key), asked.app.database
     envelope = await store.envelope_of(database, message_id, asked.tenant.id)
     content = await store.content(database, message_id)
     if content is None:
-        raise Problem("content-purged", "the content of this message was dropped: it cannot be sent again")
+        raise Problem(
+            "content-purged", "the content of this message was dropped: it cannot be sent again"
+        )
     mail = again(envelope, await store.deliveries_of(database, message_id), content, key)
     received = envelope.headers.get("Received") if content.raw is not None else None
     receipt = await asked.app.intake.accept(asked.principal, mail, received=received)
@@ -56,7 +62,9 @@ async def resend_message(asked: Who, message_id: MessageId, idempotency_key: Ide
     return accepted(receipt)
 
 
-def again(envelope: Envelope, deliveries: Sequence[DeliveryFacts], content: Content, key: str | None) -> Mail:
+def again(
+    envelope: Envelope, deliveries: Sequence[DeliveryFacts], content: Content, key: str | None
+) -> Mail:
     """The mail that this message was made of, to be sent now."""
     is_raw = content.raw is not None
     return Mail(
@@ -73,6 +81,8 @@ async def _tell(asked: Asked, old: UUID, new: UUID) -> None:
     """Tell both messages of each other. The new one is accepted, whether this can be written down or not."""
     try:
         await operations.tell(asked.app.database, old, "resent", {**asked.who, "message": str(new)})
-        await operations.tell(asked.app.database, new, "resend_of", {**asked.who, "message": str(old)})
+        await operations.tell(
+            asked.app.database, new, "resend_of", {**asked.who, "message": str(old)}
+        )
     except StoreError as error:
         log.warning("a resend could not be told", message=old, error=error)

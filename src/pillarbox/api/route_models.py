@@ -20,11 +20,14 @@ LaneWord = Literal["urgent", "normal", "bulk"]
 Octets = Annotated[Whole, Field(ge=0, le=MOST)]
 Words = Annotated[tuple[str, ...] | None, Field(description="One must fit; null or empty: any.")]
 Domains = Annotated[
-    tuple[str, ...] | None, Field(description="`example.com`, or `*.example.com` for its subdomains; null: any.")
+    tuple[str, ...] | None,
+    Field(description="`example.com`, or `*.example.com` for its subdomains; null: any."),
 ]
 Weights = Annotated[
     dict[str, Whole] | None,
-    Field(description="By provider: the first is drawn by them. 0 or none: when the others cannot. Null: in order."),
+    Field(
+        description="By provider: the first is drawn by them. 0 or none: when the others cannot. Null: in order."
+    ),
 ]
 
 
@@ -34,14 +37,18 @@ class RouteSettings(Strictly):
     sender_domains: Domains = None
     recipient_domains: Domains = None
     tags: Words = None
-    lanes: Annotated[tuple[LaneWord, ...] | None, Field(description="One must fit; null or empty: any.")] = None
+    lanes: Annotated[
+        tuple[LaneWord, ...] | None, Field(description="One must fit; null or empty: any.")
+    ] = None
     classes: Words = None
     kinds: Words = None
     min_size: Annotated[Octets | None, Field(description="In octets; null: any.")] = None
     max_size: Annotated[Octets | None, Field(description="In octets; null: any.")] = None
     weights: Weights = None
     enabled: bool = True
-    before: Annotated[str | None, Field(description="Put it before this route of the same tenant.")] = None
+    before: Annotated[
+        str | None, Field(description="Put it before this route of the same tenant.")
+    ] = None
     place: Annotated[Whole | None, Field(ge=1, description="Put it at this place.")] = None
 
     def given(self) -> dict[str, Any]:
@@ -54,14 +61,18 @@ class NewRoute(RouteSettings):
 
     name: Name
     tenant: str | None = None
-    providers: Annotated[tuple[str, ...], Field(description="In the order in which they are tried.")]
+    providers: Annotated[
+        tuple[str, ...], Field(description="In the order in which they are tried.")
+    ]
 
 
 class RouteChange(RouteSettings):
     """What to change of a route. Providers given anew have no weights but those given with them."""
 
     name: Name = ""
-    providers: Annotated[tuple[str, ...], Field(description="In the order in which they are tried.")] = ()
+    providers: Annotated[
+        tuple[str, ...], Field(description="In the order in which they are tried.")
+    ] = ()
 
 
 class RouteProvider(BaseModel):
@@ -101,12 +112,20 @@ class MailToExplain(Strictly):
     message_id: UUID | None = None
     from_: Annotated[
         str | None,
-        Field(alias="from", max_length=LONGEST_FILTER, description="An address or domain; else the tenant's default."),
+        Field(
+            alias="from",
+            max_length=LONGEST_FILTER,
+            description="An address or domain; else the tenant's default.",
+        ),
     ] = None
-    to: Annotated[str | None, Field(max_length=LONGEST_FILTER, description="An address or a domain.")] = None
+    to: Annotated[
+        str | None, Field(max_length=LONGEST_FILTER, description="An address or a domain.")
+    ] = None
     tags: tuple[str, ...] = ()
     lane: LaneWord = "normal"
-    class_: Annotated[str | None, Field(alias="class", description="Else the tenant's default.")] = None
+    class_: Annotated[
+        str | None, Field(alias="class", description="Else the tenant's default.")
+    ] = None
     kind: str | None = None
     size: Octets = EMPTY
     raw: Annotated[bool, Field(description="A finished mail: by SMTP, or `raw`.")] = False
@@ -132,7 +151,9 @@ class RuleTried(BaseModel):
     fits: bool
     misses: Annotated[str | None, Field(description="The condition that the mail does not meet.")]
     has: Annotated[str | None, Field(description="What the mail has there.")]
-    wants: Annotated[str | None, Field(description="What the rule wants; hidden where it is for all.")]
+    wants: Annotated[
+        str | None, Field(description="What the rule wants; hidden where it is for all.")
+    ]
 
 
 class Obstacle(BaseModel):
@@ -146,8 +167,12 @@ class ProviderConsidered(BaseModel):
 
     name: str
     use: Annotated[Use, Field(description="`used`; `next`: if those before it fail; or `skipped`.")]
-    share: Annotated[float | None, Field(description="Of the mails, where they are drawn by weight.")]
-    notes: Annotated[list[Obstacle], Field(description="Why it is skipped, or what makes its mails wait.")]
+    share: Annotated[
+        float | None, Field(description="Of the mails, where they are drawn by weight.")
+    ]
+    notes: Annotated[
+        list[Obstacle], Field(description="Why it is skipped, or what makes its mails wait.")
+    ]
 
 
 class Explained(BaseModel):
@@ -166,8 +191,13 @@ class Explained(BaseModel):
     rule: Annotated[str | None, Field(description="The one that fits; null: none does.")]
     decided_by: Literal["rule", "default_order", "person"]
     providers: list[ProviderConsidered]
-    provider: Annotated[str | None, Field(description="The one that the mail leaves through; null: none now.")]
-    fate: Annotated[Fate, Field(description="`leaves`; `waits`; or `fails`: no provider of its route can carry it.")]
+    provider: Annotated[
+        str | None, Field(description="The one that the mail leaves through; null: none now.")
+    ]
+    fate: Annotated[
+        Fate,
+        Field(description="`leaves`; `waits`; or `fails`: no provider of its route can carry it."),
+    ]
 
 
 class Explanations(BaseModel):
@@ -183,7 +213,9 @@ class Budget(BaseModel):
     budget_per_month: float | None
     mails: Annotated[int, Field(description="Recipients of what left.")]
     spent: float
-    used: Annotated[float | None, Field(description="The part of the budget that is spent, from 0 on.")]
+    used: Annotated[
+        float | None, Field(description="The part of the budget that is spent, from 0 on.")
+    ]
     reserve_urgent: Annotated[int, Field(description="In percent: only for urgent mails.")]
     reserve_normal: Annotated[int, Field(description="In percent: not for bulk mails.")]
 
@@ -194,13 +226,19 @@ class ProviderHealth(BaseModel):
     name: str
     kind: str
     enabled: bool
-    release_only: Annotated[bool, Field(description="Used only where a route or a person names it.")]
-    state: Annotated[Literal["closed", "open", "half_open"], Field(description="Of its circuit breaker.")]
+    release_only: Annotated[
+        bool, Field(description="Used only where a route or a person names it.")
+    ]
+    state: Annotated[
+        Literal["closed", "open", "half_open"], Field(description="Of its circuit breaker.")
+    ]
     reason: Annotated[str | None, Field(description="Of the last failure.")]
     since: datetime | None
     retry_at: Annotated[datetime | None, Field(description="When an open one is tried again.")]
     held_until: Annotated[datetime | None, Field(description="It asked for a pause until then.")]
-    opened: Annotated[int, Field(description="How often it opened lately: the more, the longer it waits.")]
+    opened: Annotated[
+        int, Field(description="How often it opened lately: the more, the longer it waits.")
+    ]
     checked_at: datetime | None
     check_ok: bool | None
     check_said: Annotated[str | None, Field(description="Redacted.")]
@@ -230,12 +268,19 @@ def route_shown(one: Route) -> RouteShown:
 
 
 def explained(found: list[Explanation], *, foreign: bool) -> Explanations:
-    return Explanations(explanations=[Explained.model_validate(told(one, foreign=foreign)) for one in found])
+    return Explanations(
+        explanations=[Explained.model_validate(told(one, foreign=foreign)) for one in found]
+    )
 
 
 def health_shown(use: ProviderUse, row: HealthRow) -> ProviderHealth:
     budget = Budget(**use.money) if use.money else None
     values = {name: getattr(row, name) for name in HealthRow.__slots__}
     return ProviderHealth(
-        name=use.name, kind=use.kind, enabled=use.enabled, release_only=use.release_only, budget=budget, **values
+        name=use.name,
+        kind=use.kind,
+        enabled=use.enabled,
+        release_only=use.release_only,
+        budget=budget,
+        **values,
     )

@@ -42,11 +42,17 @@ routes = router()
 ADMIN = needs(Scope.ADMIN)
 RouteId = Annotated[int, Path(ge=1, le=2**31 - 1, description="The route's id.")]
 Tenant_ = Annotated[
-    str | None, Query(pattern=NAME, description="Only those that hold for this tenant: its own, and those for all.")
+    str | None,
+    Query(
+        pattern=NAME,
+        description="Only those that hold for this tenant: its own, and those for all.",
+    ),
 ]
 Provider = Annotated[str | None, Query(pattern=NAME, description="Only of this provider.")]
 Limit = Annotated[int, Query(ge=1, le=200)]
-Before = Annotated[int | None, Query(ge=1, le=2**63 - 1, description="Older than the event with this id.")]
+Before = Annotated[
+    int | None, Query(ge=1, le=2**63 - 1, description="Older than the event with this id.")
+]
 MAIL = "Give `message_id`, or describe a mail that nobody has sent yet. It is told as it would be decided now."
 
 
@@ -81,17 +87,23 @@ async def admin_explain_route(asked: Who, mail: AnyMailToExplain) -> Response:
     return json_response(explained(await _explain(asked.app, mail, tenant, None), foreign=True))
 
 
-async def _explain(app: App, mail: MailToExplain, tenant: Tenant, only_of: int | None) -> list[Explanation]:
+async def _explain(
+    app: App, mail: MailToExplain, tenant: Tenant, only_of: int | None
+) -> list[Explanation]:
     database, development = app.database, app.settings.is_development
     if mail.message_id is not None:
-        return await asking.explain_message(database, mail.message_id, only_of, development=development)
+        return await asking.explain_message(
+            database, mail.message_id, only_of, development=development
+        )
     with settings_told():
         await asking.check_class(database, mail.class_)
         facts = asking.facts_of(
             tenant, mail.from_, mail.to or "", lane=mail.lane, class_name=mail.class_, kind=mail.kind, tags=mail.tags,
             size=mail.size,
         )  # fmt: skip
-    return [(await asking.load_world(database, development=development)).explain(facts, raw=mail.raw)]
+    return [
+        (await asking.load_world(database, development=development)).explain(facts, raw=mail.raw)
+    ]
 
 
 @routes.get(
@@ -183,7 +195,11 @@ async def remove_route(asked: Who, route_id: RouteId) -> Response:
 async def provider_health(asked: Who) -> Response:
     usage = await health.list_usage(asked.app.database)
     rows = await health.list_health(asked.app.database)
-    shown = [health_shown(one, rows.get(one.id, HealthRow())) for one in usage.values() if not one.removed]
+    shown = [
+        health_shown(one, rows.get(one.id, HealthRow()))
+        for one in usage.values()
+        if not one.removed
+    ]
     return json_response(ProviderHealthList(providers=shown))
 
 
@@ -197,13 +213,21 @@ async def provider_health(asked: Who) -> Response:
     openapi_extra=ADMIN,
     tags=["admin"],
 )
-async def provider_events(asked: Who, provider: Provider = None, limit: Limit = 50, before: Before = None) -> Response:
+async def provider_events(
+    asked: Who, provider: Provider = None, limit: Limit = 50, before: Before = None
+) -> Response:
     database = asked.app.database
     wanted = None
     if provider is not None:
-        known = [one for one in (await health.list_usage(database)).values() if one.name == provider]
+        known = [
+            one for one in (await health.list_usage(database)).values() if one.name == provider
+        ]
         if not known:
             raise NotFound("there is no such provider")
-        wanted = max(known, key=lambda one: (not one.removed, one.id)).id  # of one name, the one that is in use
+        wanted = max(
+            known, key=lambda one: (not one.removed, one.id)
+        ).id  # of one name, the one that is in use
     found = await health.list_events(database, wanted, limit, before)
-    return json_response(ProviderEventList(events=[ProviderEventShown(**asdict(one)) for one in found]))
+    return json_response(
+        ProviderEventList(events=[ProviderEventShown(**asdict(one)) for one in found])
+    )

@@ -50,7 +50,9 @@ class Operation(APIRoute):
                 return await handle(request)
             check_json(request.headers)
             with bodies.hold(self.most_octets) as body:
-                return await handle(Given(request, await body.read(request.headers, request.receive)))
+                return await handle(
+                    Given(request, await body.read(request.headers, request.receive))
+                )
 
         return run
 
@@ -160,6 +162,8 @@ def router(kind: type[APIRoute] = Operation) -> APIRouter:
     return APIRouter(route_class=kind)
 
 
-def json_response(model: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def json_response(
+    model: BaseModel, status: int = 200, headers: dict[str, str] | None = None
+) -> Response:
     """A model as an answer, written once."""
     return Response(model.model_dump_json(by_alias=True), status, headers, "application/json")

@@ -61,7 +61,9 @@ class Digits(IntegerConvertor):
 register_url_convertor("digits", Digits())
 
 
-async def serve_http(app: App, stop: asyncio.Event, ready: Callable[[str], None] | None = None) -> None:
+async def serve_http(
+    app: App, stop: asyncio.Event, ready: Callable[[str], None] | None = None
+) -> None:
     """Answer HTTP until `stop`; `ready` gets the URL once somebody can connect."""
     host, _ = app.settings.http_address
     app.lifecycle.templates  # noqa: B018 -- read now: a wrong folder stops us here, not the first mail
@@ -76,7 +78,9 @@ async def serve_http(app: App, stop: asyncio.Event, ready: Callable[[str], None]
         await serve_until(stop, _config(app, host), listener, told)
 
 
-async def serve_until(stop: asyncio.Event, config: uvicorn.Config, listener: socket, ready: Callable[[], None]) -> None:
+async def serve_until(
+    stop: asyncio.Event, config: uvicorn.Config, listener: socket, ready: Callable[[], None]
+) -> None:
     """Let uvicorn answer on a socket until `stop`; `ready` is called once it does."""
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -92,7 +96,9 @@ async def serve_until(stop: asyncio.Event, config: uvicorn.Config, listener: soc
 
 def _config(app: App, host: str) -> uvicorn.Config:
     settings = app.settings
-    bounds = Bounds(settings.http_connections, settings.http_connections_per_peer, settings.http_request_timeout)
+    bounds = Bounds(
+        settings.http_connections, settings.http_connections_per_peer, settings.http_request_timeout
+    )
     proxies = TrustedProxies(settings.trusted_proxies)
     return uvicorn.Config(
         Forwarding(Front(build(app, host), app.metrics, settings.http_concurrency), proxies),
@@ -135,9 +141,16 @@ def build(app: App, host: str) -> Starlette:
         Route("/captured/{number:digits}", site.captured_mail),
         Route("/problems", site.problems),
         Route("/problems/{name}", site.problems),
-        Route("/webhooks/{provider_kind}/{provider_id:digits}", FeedbackDoor(app), methods=["POST"]),
+        Route(
+            "/webhooks/{provider_kind}/{provider_id:digits}", FeedbackDoor(app), methods=["POST"]
+        ),
     ]
-    handlers = {StoreError: _store_away, NotFound: _not_found, Refused: _refused, HTTPException: _refused}
+    handlers = {
+        StoreError: _store_away,
+        NotFound: _not_found,
+        Refused: _refused,
+        HTTPException: _refused,
+    }
     guard = Middleware(Guard, host=host, hosts=app.settings.http_hosts if app else ())
     served = Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
     served.router.default = AccountDoor(app, served.router.default)  # what no route above answers
@@ -160,9 +173,14 @@ class Site:
     async def readyz(self, request: Request) -> Response:
         """The database answers, can be written to, and its schema fits; the worker here claims and settles."""
         try:
-            async with asyncio.timeout(READY_TIMEOUT), self._app.database.connection() as connection:
+            async with (
+                asyncio.timeout(READY_TIMEOUT),
+                self._app.database.connection() as connection,
+            ):
                 await check_schema(connection)
-                read_only = await connection.fetchval("SELECT current_setting('transaction_read_only')::bool")
+                read_only = await connection.fetchval(
+                    "SELECT current_setting('transaction_read_only')::bool"
+                )
         except WrongDatabase as error:
             return PlainTextResponse(f"{error}\n", 503)
         except (StoreError, TimeoutError):
@@ -180,7 +198,11 @@ class Site:
     async def status(self, request: Request) -> Response:
         await check_operator(request, self._app)
         numbers = await statistics(self._app.database)
-        mails = await catalog.list_captured(self._app.database, 10) if self._shows_captured(request) else None
+        mails = (
+            await catalog.list_captured(self._app.database, 10)
+            if self._shows_captured(request)
+            else None
+        )
         return HTMLResponse(page.status(numbers, mails))
 
     def _shows_captured(self, request: Request) -> bool:

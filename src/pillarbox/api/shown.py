@@ -14,7 +14,15 @@ from pillarbox.model.outcome import Verdict
 from pillarbox.model.retry import POLICIES
 from pillarbox.model.secret import MASK
 from pillarbox.store.history import history
-from pillarbox.store.messages import WAITING, AttemptFacts, DeliveryFacts, Envelope, Story, policy_of, remaining
+from pillarbox.store.messages import (
+    WAITING,
+    AttemptFacts,
+    DeliveryFacts,
+    Envelope,
+    Story,
+    policy_of,
+    remaining,
+)
 from pillarbox.store.pages import Leg, Summary
 
 # What events may tell a tenant. Numbers of claims and workers would tell how much the others send.
@@ -60,7 +68,9 @@ class MessagePage(Shown):
     """Messages, newest first. With filters a page can be short before the end: go on while there is a `next`."""
 
     messages: list[MessageSummary]
-    next_cursor: Annotated[str | None, Field(description="Give it as `cursor` for the next page; null at the end.")]
+    next_cursor: Annotated[
+        str | None, Field(description="Give it as `cursor` for the next page; null at the end.")
+    ]
     next: Annotated[str | None, Field(description="The address of the next page; null at the end.")]
 
 
@@ -68,7 +78,10 @@ class AttemptSummary(Shown):
     """One try at a delivery, in short. Texts are redacted."""
 
     number: Annotated[
-        int, Field(description="1 for the first of those still known. One that fails over is followed by another.")
+        int,
+        Field(
+            description="1 for the first of those still known. One that fails over is followed by another."
+        ),
     ]
     started_at: datetime
     ended_at: datetime
@@ -83,16 +96,21 @@ class Attempt(AttemptSummary):
     """One try at a delivery. Texts are redacted."""
 
     provider_message_id: str | None
-    conversation: Annotated[str | None, Field(description="What was said, redacted; not of those plainly accepted.")]
+    conversation: Annotated[
+        str | None, Field(description="What was said, redacted; not of those plainly accepted.")
+    ]
 
 
 class Retry(Shown):
     """The retry schedule that a delivery follows."""
 
-    policy: Annotated[str | None, Field(description="null: the provider's, which is not chosen yet.")]
+    policy: Annotated[
+        str | None, Field(description="null: the provider's, which is not chosen yet.")
+    ]
     max_attempts: int | None
     then_after_seconds: Annotated[
-        list[float], Field(description="Waits after the next attempt, should it and the following be deferred.")
+        list[float],
+        Field(description="Waits after the next attempt, should it and the following be deferred."),
     ]
 
 
@@ -116,15 +134,20 @@ class Delivery(Shown):
     next_attempt_at: datetime | None
     waits_for: Annotated[
         str | None,
-        Field(description="What holds it back: `provider` (none can be used), `tenant_rate` or `provider_rate`."),
+        Field(
+            description="What holds it back: `provider` (none can be used), `tenant_rate` or `provider_rate`."
+        ),
     ] = None
-    expected_at: Annotated[datetime | None, Field(description="When that wait is expected to end.")] = None
+    expected_at: Annotated[
+        datetime | None, Field(description="When that wait is expected to end.")
+    ] = None
     settled_at: datetime | None
     provider: str | None
     retry: Retry
     attempts: list[Attempt]
     history: Annotated[
-        list[Transition], Field(description="Every state since the message was accepted, in order, with its time.")
+        list[Transition],
+        Field(description="Every state since the message was accepted, in order, with its time."),
     ]
 
 
@@ -132,7 +155,9 @@ class Event(Shown):
     """Something that happened to a message, or to one of its deliveries."""
 
     at: datetime
-    delivery: Annotated[str | None, Field(description="The delivery's id; null: the whole message.")]
+    delivery: Annotated[
+        str | None, Field(description="The delivery's id; null: the whole message.")
+    ]
     kind: str
     data: dict[str, Any]
 
@@ -149,7 +174,9 @@ class Message(Shown):
     subject: Annotated[str, Field(description="`****` when the class is secret.")]
     headers: dict[str, Any]
     class_: Annotated[str, Field(alias="class")]
-    secret: Annotated[bool, Field(description="Whether its class is: bodies and subject are never shown.")]
+    secret: Annotated[
+        bool, Field(description="Whether its class is: bodies and subject are never shown.")
+    ]
     kind: str | None
     priority: str
     tags: list[str]
@@ -161,7 +188,9 @@ class Message(Shown):
     idempotency_key: str | None
     content: Annotated[
         dict[str, int] | None,
-        Field(description="Octets of text, html and raw, number of attachments; null when it was dropped."),
+        Field(
+            description="Octets of text, html and raw, number of attachments; null when it was dropped."
+        ),
     ]
     deliveries: list[Delivery]
     events: list[Event]
@@ -241,7 +270,10 @@ def _delivery(told: Story, one: DeliveryFacts) -> Delivery:
         provider=one.provider,
         retry=_retry(one, envelope),
         attempts=list(_attempts([row for row in told.attempts if row.n == one.n])),
-        history=[Transition(at=each.at, state=each.state, reason=each.reason) for each in history(told, one)],
+        history=[
+            Transition(at=each.at, state=each.state, reason=each.reason)
+            for each in history(told, one)
+        ],
     )
 
 

@@ -21,7 +21,9 @@ routes = router()
 SEND = needs(Scope.SEND)
 Token = Annotated[str, StringConstraints(min_length=1, max_length=100)]
 # Whether it is one is not for us to judge: who has another is told nothing else than who has this.
-Email = Annotated[str, StringConstraints(pattern=r"^[^\s\x00-\x1f\x7f]+@[^\s\x00-\x1f\x7f]+$", max_length=320)]
+Email = Annotated[
+    str, StringConstraints(pattern=r"^[^\s\x00-\x1f\x7f]+@[^\s\x00-\x1f\x7f]+$", max_length=320)
+]
 # Six digits, as people may write them: 123 456.
 Code = Annotated[str, StringConstraints(pattern=r"^[0-9](?:[ -]?[0-9]){5}$", max_length=11)]
 
@@ -113,11 +115,18 @@ async def verify(asked: Who, given: Verify) -> Response:
     _check_tenant(asked)
     with codes_told():
         account = await asked.app.lifecycle.sign_in.verify(given.challenge, given.token, given.code)
-    shown = AccountShown(id=account.id, email=account.email, login=account.login, status=account.status)
+    shown = AccountShown(
+        id=account.id, email=account.email, login=account.login, status=account.status
+    )
     return json_response(Verified(account=shown))
 
 
 def _check_tenant(asked: Who) -> None:
     """Accounts belong to one tenant; to the others it is as if there were none."""
     if asked.tenant.name != asked.app.settings.lifecycle_tenant:
-        raise NotAllowed("no_accounts", "key", "the accounts belong to another tenant", "use a key of that tenant")
+        raise NotAllowed(
+            "no_accounts",
+            "key",
+            "the accounts belong to another tenant",
+            "use a key of that tenant",
+        )

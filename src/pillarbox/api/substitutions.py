@@ -23,7 +23,11 @@ class Template:
     def __init__(self, mail: Mail) -> None:
         self._mail = mail
         # Literal texts and names by turns, as `split` gives them.
-        self._parts = {name: _place.split(text) for name in _FIELDS if (text := getattr(mail, name)) is not None}
+        self._parts = {
+            name: _place.split(text)
+            for name in _FIELDS
+            if (text := getattr(mail, name)) is not None
+        }
         self._names = {name for parts in self._parts.values() for name in parts[1::2]}
 
     def fill(self, to: tuple[str, ...], values: Values, idempotency_key: str | None) -> Mail:
@@ -32,13 +36,16 @@ class Template:
         texts = {str(name): str(value) for name, value in values.items()}
         escaped = {name: escape(value) for name, value in texts.items()}
         filled: dict[str, Any] = {
-            field: _join(field, parts, escaped if field == "html" else texts) for field, parts in self._parts.items()
+            field: _join(field, parts, escaped if field == "html" else texts)
+            for field, parts in self._parts.items()
         }
         return replace(self._mail, to=to, idempotency_key=idempotency_key, **filled)
 
     def _check(self, values: Values) -> None:
         for name in sorted(self._names - values.keys()):
-            raise InvalidMail("missing_substitution", "substitutions", f"there is no value for {{{{{name}}}}}")
+            raise InvalidMail(
+                "missing_substitution", "substitutions", f"there is no value for {{{{{name}}}}}"
+            )
         for name in sorted(values.keys() - self._names):
             raise InvalidMail(
                 "unknown_substitution",
@@ -51,7 +58,9 @@ class Template:
 def _join(field: str, parts: list[str], values: Mapping[str, str]) -> str:
     """Put values into their places, unless more came out of it than a body may have: few letters could become many."""
     if sum(map(len, _pieces(parts, values))) > MAX_BODY_OCTETS:
-        raise InvalidMail("too_big", field, "may have 1 MiB with its substitutions", "send a link instead")
+        raise InvalidMail(
+            "too_big", field, "may have 1 MiB with its substitutions", "send a link instead"
+        )
     return "".join(_pieces(parts, values))
 
 

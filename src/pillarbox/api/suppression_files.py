@@ -22,7 +22,8 @@ from pillarbox.model.suppression import Cause, Entry
 from pillarbox.store import suppressions as store
 
 routes = router()
-# Lines and octets of an import: read whole before anything is stored, and some seconds' work for the database.
+# Lines and octets of an import: read whole before anything is stored, and some seconds' work for
+# the database.
 MOST_LINES = 100_000
 MOST_OCTETS = 16 * 2**20
 # Faults told of one import: whoever has more needs another file, not a longer list.
@@ -40,7 +41,9 @@ class ImportFault(BaseModel):
 class SuppressionsImported(SuppressionsAdded):
     """What became of the lines of a file."""
 
-    refused: Annotated[int, Field(description="Lines with a fault; only where `partial` was asked for.")]
+    refused: Annotated[
+        int, Field(description="Lines with a fault; only where `partial` was asked for.")
+    ]
     faults: Annotated[list[ImportFault], Field(description=f"The first {MOST_FAULTS} of them.")]
 
 
@@ -60,7 +63,9 @@ class SuppressionsImported(SuppressionsAdded):
 async def import_suppressions(
     asked: Who,
     request: Request,
-    partial: Annotated[bool, Query(description="Store the lines without a fault even if others have one.")] = False,
+    partial: Annotated[
+        bool, Query(description="Store the lines without a fault even if others have one.")
+    ] = False,
 ) -> Response:
     check_media_type(request.headers, CSV)
     with context_of(request)[1].hold(MOST_OCTETS) as body:
@@ -69,8 +74,13 @@ async def import_suppressions(
         if faults and not partial:
             raise _refused(faults)
         added = await store.add(asked.app.database, asked.tenant.id, entries)
-    told = [ImportFault(line=one.line, code=one.code, field=one.field, detail=one.message) for one in faults]
-    return json_response(SuppressionsImported(**added._asdict(), refused=len(faults), faults=told[:MOST_FAULTS]))
+    told = [
+        ImportFault(line=one.line, code=one.code, field=one.field, detail=one.message)
+        for one in faults
+    ]
+    return json_response(
+        SuppressionsImported(**added._asdict(), refused=len(faults), faults=told[:MOST_FAULTS])
+    )
 
 
 def _refused(faults: Sequence[Fault]) -> Problem:

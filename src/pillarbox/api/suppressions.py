@@ -53,7 +53,9 @@ class SuppressionQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     address: Annotated[Wanted | None, Field(description="This address, whatever the case.")] = None
-    prefix: Annotated[Wanted | None, Field(description="How addresses begin, whatever the case.")] = None
+    prefix: Annotated[
+        Wanted | None, Field(description="How addresses begin, whatever the case.")
+    ] = None
     reason: Cause | None = None
     limit: Annotated[int, Field(ge=1, le=MOST_ON_PAGE)] = 50
     cursor: Annotated[
@@ -78,7 +80,9 @@ class SuppressionPage(Shown):
     """Addresses, in their order. With filters a page can be short before the end: go on while there is a `next`."""
 
     suppressions: list[SuppressionShown]
-    next_cursor: Annotated[str | None, Field(description="Give it as `cursor` for the next page; null at the end.")]
+    next_cursor: Annotated[
+        str | None, Field(description="Give it as `cursor` for the next page; null at the end.")
+    ]
     next: Annotated[str | None, Field(description="The address of the next page; null at the end.")]
 
 
@@ -88,7 +92,9 @@ class NewSuppression(Strictly):
     address: Annotated[str, Field(description="A bare address; compared in lower case.")]
     reason: Cause = Cause.MANUAL
     note: Annotated[str | None, Field(max_length=LONGEST_NOTE)] = None
-    expires_at: Annotated[Moment | None, Field(description="Null: it stays until it is removed.")] = None
+    expires_at: Annotated[
+        Moment | None, Field(description="Null: it stays until it is removed.")
+    ] = None
 
 
 class NewSuppressions(Strictly):
@@ -101,7 +107,10 @@ class SuppressionsAdded(Shown):
     """What became of the addresses given."""
 
     added: int
-    changed: Annotated[int, Field(description="They were there, and have a stronger reason, later expiry or new note.")]
+    changed: Annotated[
+        int,
+        Field(description="They were there, and have a stronger reason, later expiry or new note."),
+    ]
     unchanged: Annotated[int, Field(description="They were there, and stay as they were.")]
 
 
@@ -116,14 +125,22 @@ class SuppressionsAdded(Shown):
     openapi_extra=needs(Scope.READ),
     tags=["suppressions"],
 )
-async def list_suppressions(asked: Who, request: Request, query: Annotated[SuppressionQuery, Query()]) -> Response:
+async def list_suppressions(
+    asked: Who, request: Request, query: Annotated[SuppressionQuery, Query()]
+) -> Response:
     database, tenant_id = asked.app.database, asked.tenant.id
     if query.address is not None:
         one = await store.find(database, tenant_id, query.address)
-        fits = one is not None and query.reason in (None, one.reason) and one.address.startswith(_lower(query.prefix))
+        fits = (
+            one is not None
+            and query.reason in (None, one.reason)
+            and one.address.startswith(_lower(query.prefix))
+        )
         return _page(request, [one] if one is not None and fits else [], None)
     after = _read_cursor(query.cursor) if query.cursor else None
-    found = await store.page(database, tenant_id, store.Wanted(query.prefix, query.reason, after), query.limit)
+    found = await store.page(
+        database, tenant_id, store.Wanted(query.prefix, query.reason, after), query.limit
+    )
     return _page(request, found.found, _cursor(found.next) if found.next else None)
 
 
@@ -160,7 +177,11 @@ async def add_suppressions(asked: Who, new: NewSuppressions) -> Response:
     if faults:
         first = faults[0]
         raise Problem(
-            "invalid-request", first["detail"], code=first["code"], field=first["field"], errors=faults[:MOST_FAULTS]
+            "invalid-request",
+            first["detail"],
+            code=first["code"],
+            field=first["field"],
+            errors=faults[:MOST_FAULTS],
         )
     added = await store.add(asked.app.database, asked.tenant.id, entries)
     return json_response(SuppressionsAdded(**added._asdict()))
@@ -177,7 +198,8 @@ async def add_suppressions(asked: Who, new: NewSuppressions) -> Response:
     tags=["suppressions"],
 )
 async def remove_suppression(
-    asked: Who, address: Annotated[str, Path(min_length=1, max_length=320, description="The address.")]
+    asked: Who,
+    address: Annotated[str, Path(min_length=1, max_length=320, description="The address.")],
 ) -> Response:
     if not is_address(address):
         raise NotFound("there is no such address on the list")

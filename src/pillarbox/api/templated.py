@@ -19,7 +19,9 @@ MOST_DATA = 64 * 1024
 _MADE = ("subject", "text", "html", "raw")
 
 
-def mail_of(app: App, message: NewMessage, key: str | None, more: Mapping[str, Any] | None = None) -> Mail:
+def mail_of(
+    app: App, message: NewMessage, key: str | None, more: Mapping[str, Any] | None = None
+) -> Mail:
     """A message as it is accepted; `more` is data for one recipient. RenderError if its template cannot be filled."""
     mail = message.to_mail(key)
     if message.template is None:
@@ -27,24 +29,37 @@ def mail_of(app: App, message: NewMessage, key: str | None, more: Mapping[str, A
         return mail
     data = {**(message.data or {}), **(more or {})}
     _check_template(message, data)
-    rendered = app.lifecycle.templates_for(message.template).render(message.template, message.locale, data)
+    rendered = app.lifecycle.templates_for(message.template).render(
+        message.template, message.locale, data
+    )
     kind = message.kind or message.template.replace("/", "_")
-    return replace(mail, subject=rendered.subject, text=rendered.text, html=rendered.html, kind=kind)
+    return replace(
+        mail, subject=rendered.subject, text=rendered.text, html=rendered.html, kind=kind
+    )
 
 
 def _check_no_template(message: NewMessage) -> None:
     for name in ("locale", "data"):
         if getattr(message, name) is not None:
-            raise InvalidMail("bad_value", name, "is for a template", "name one as template, or leave it out")
+            raise InvalidMail(
+                "bad_value", name, "is for a template", "name one as template, or leave it out"
+            )
 
 
 def _check_template(message: NewMessage, data: Mapping[str, Any]) -> None:
     for name in _MADE:
         if getattr(message, name) is not None:
-            raise InvalidMail("bad_value", name, "is made by the template", "leave it out, or leave out the template")
+            raise InvalidMail(
+                "bad_value",
+                name,
+                "is made by the template",
+                "leave it out, or leave out the template",
+            )
     try:
         size = len(to_json(data).encode())
     except ValueError:
         raise InvalidMail("bad_value", "data", "cannot be written as JSON in UTF-8") from None
     if size > MOST_DATA:
-        raise InvalidMail("too_big", "data", "may have 64 KiB as JSON", "give only what the template shows")
+        raise InvalidMail(
+            "too_big", "data", "may have 64 KiB as JSON", "give only what the template shows"
+        )

@@ -59,7 +59,10 @@ TAGS = [
     {"name": "webhooks", "description": "Where the tenant is told what becomes of its mails."},
     {"name": "admin", "description": "The installation: tenants, all keys and logins."},
     {"name": "sign-in", "description": "Codes by mail, for the people with accounts."},
-    {"name": "sign-in of administrators", "description": "Sessions, for administrators without a key."},
+    {
+        "name": "sign-in of administrators",
+        "description": "Sessions, for administrators without a key.",
+    },
 ]
 KEY = {
     "type": "http", "scheme": "bearer", "bearerFormat": "pbx_… or pbs_…",
@@ -115,7 +118,12 @@ class Api(FastAPI):
 def description() -> dict[str, Any]:
     """The API as OpenAPI 3.1 describes it."""
     told = get_openapi(
-        title=TITLE, version=VERSION, description=DESCRIPTION, routes=OPERATIONS, tags=TAGS, servers=[{"url": PLACE}]
+        title=TITLE,
+        version=VERSION,
+        description=DESCRIPTION,
+        routes=OPERATIONS,
+        tags=TAGS,
+        servers=[{"url": PLACE}],
     )
     parts = told["components"]
     parts["securitySchemes"] = {"key": KEY}

@@ -53,7 +53,9 @@ _WORDS: Mapping[str, str | Callable[[Context], str]] = {
     "greater_than": lambda ctx: f"must be more than {_number(ctx['gt'])}",
     "less_than_equal": lambda ctx: f"must be at most {_number(ctx['le'])}",
     "less_than": lambda ctx: f"must be less than {_number(ctx['lt'])}",
-    "string_too_short": lambda ctx: f"must have at least {_counted(ctx['min_length'], 'character')}",
+    "string_too_short": lambda ctx: (
+        f"must have at least {_counted(ctx['min_length'], 'character')}"
+    ),
     "string_too_long": lambda ctx: f"must have at most {_counted(ctx['max_length'], 'character')}",
     "too_short": lambda ctx: f"must have at least {_counted(ctx['min_length'], 'item')}",
     "too_long": lambda ctx: f"must have at most {_counted(ctx['max_length'], 'item')}",

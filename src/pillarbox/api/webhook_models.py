@@ -17,7 +17,9 @@ from pillarbox.store.webhooks import Endpoint
 
 # Ids in one request: some tens of kilobytes.
 MOST_IDS = 1000
-Kinds = Annotated[list[Kind], Field(description="What to be told of; none: everything.", max_length=len(Kind))]
+Kinds = Annotated[
+    list[Kind], Field(description="What to be told of; none: everything.", max_length=len(Kind))
+]
 Url = Annotated[str, Field(description="Of the public internet, with https.", max_length=2048)]
 
 
@@ -46,11 +48,17 @@ class WebhookShown(BaseModel):
     disabled_at: datetime | None
     disabled_reason: Annotated[
         Disabled | None,
-        Field(description="`failing`: nothing but failures for days; `gone`: it answered 410; `person`: somebody did."),
+        Field(
+            description="`failing`: nothing but failures for days; `gone`: it answered 410; `person`: somebody did."
+        ),
     ]
     failing_since: Annotated[datetime | None, Field(description="Nothing but failures since then.")]
-    waiting: Annotated[int, Field(description="Calls to be made, those that are repeated included.")]
-    old_secret_until: Annotated[datetime | None, Field(description="Until then calls are signed with both secrets.")]
+    waiting: Annotated[
+        int, Field(description="Calls to be made, those that are repeated included.")
+    ]
+    old_secret_until: Annotated[
+        datetime | None, Field(description="Until then calls are signed with both secrets.")
+    ]
     created_at: datetime
 
 
@@ -117,7 +125,8 @@ class Replay(Strictly):
     since: Moment | None = None
     until: Moment | None = None
     cursor: Annotated[
-        Annotated[str, Field(max_length=22)] | None,  # in a body it may be null, which has no length
+        Annotated[str, Field(max_length=22)]
+        | None,  # in a body it may be null, which has no length
         AfterValidator(checked_cursor),
         Field(description="`next_cursor` of the answer before."),
     ] = None
@@ -136,7 +145,10 @@ class Replayed(BaseModel):
 
     replayed: int
     next_cursor: Annotated[
-        str | None, Field(description=f"Where to go on when more fit: {MOST_REPLAYED:,} are looked at in one request.")
+        str | None,
+        Field(
+            description=f"Where to go on when more fit: {MOST_REPLAYED:,} are looked at in one request."
+        ),
     ]
 
 

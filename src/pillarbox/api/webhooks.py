@@ -68,7 +68,9 @@ async def add_webhook(asked: Who, new: NewWebhook) -> Response:
     made, secret = await webhooks.add_endpoint(
         asked.app.database, asked.app.keys, asked.tenant.id, url, [str(one) for one in new.kinds]
     )
-    return json_response(WebhookMade(**webhook_shown(made).model_dump(), secret=secret.reveal()), 201)
+    return json_response(
+        WebhookMade(**webhook_shown(made).model_dump(), secret=secret.reveal()), 201
+    )
 
 
 def _checked(app: App, url: str) -> str:
@@ -179,7 +181,12 @@ async def test_webhook(asked: Who, webhook_id: WebhookId) -> Response:
     result = await asked.app.test_webhook(webhook_id, asked.tenant.id)
     delivered = result.state is CallState.DELIVERED
     return json_response(
-        TestShown(delivered=delivered, status=result.status, error=result.error, seconds=round(result.took, 3))
+        TestShown(
+            delivered=delivered,
+            status=result.status,
+            error=result.error,
+            seconds=round(result.took, 3),
+        )
     )
 
 
@@ -193,14 +200,20 @@ async def test_webhook(asked: Who, webhook_id: WebhookId) -> Response:
     openapi_extra=MANAGE,
     tags=["webhooks"],
 )
-async def list_calls(asked: Who, webhook_id: WebhookId, query: Annotated[CallQuery, Query()]) -> Response:
+async def list_calls(
+    asked: Who, webhook_id: WebhookId, query: Annotated[CallQuery, Query()]
+) -> Response:
     database, tenant_id = asked.app.database, asked.tenant.id
     await webhooks.get_endpoint(database, webhook_id, tenant_id)
     before = read_cursor(query.cursor) if query.cursor else None
     states = [str(one) for one in query.state or ()]
-    found = await webhook_log.list_calls(database, webhook_id, tenant_id, states, before, query.limit + 1)
+    found = await webhook_log.list_calls(
+        database, webhook_id, tenant_id, states, before, query.limit + 1
+    )
     cursor = cursor_of(found[query.limit - 1].id) if len(found) > query.limit else None
-    return json_response(CallPage(calls=[call_shown(one) for one in found[: query.limit]], next_cursor=cursor))
+    return json_response(
+        CallPage(calls=[call_shown(one) for one in found[: query.limit]], next_cursor=cursor)
+    )
 
 
 @routes.post(
@@ -219,4 +232,6 @@ async def replay(asked: Who, webhook_id: WebhookId, which: Replay) -> Response:
         states=[str(one) for one in which.state or (CallState.FAILED,)], since=which.since, until=which.until,
         after=read_cursor(which.cursor) if which.cursor else None,
     )  # fmt: skip
-    return json_response(Replayed(replayed=done.count, next_cursor=cursor_of(done.last) if done.last else None))
+    return json_response(
+        Replayed(replayed=done.count, next_cursor=cursor_of(done.last) if done.last else None)
+    )

@@ -14,30 +14,46 @@ if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
 Owner = Annotated[str, typer.Option("--tenant", metavar="NAME", help="Whose it is.")]
-Of = Annotated[str | None, typer.Option("--tenant", metavar="NAME", help="Only of this tenant.", show_default=False)]
+Of = Annotated[
+    str | None,
+    typer.Option("--tenant", metavar="NAME", help="Only of this tenant.", show_default=False),
+]
 Name = Annotated[
-    str, typer.Option("--name", parser=options.name, metavar="NAME", help="What to call it; unique in its tenant.")
+    str,
+    typer.Option(
+        "--name", parser=options.name, metavar="NAME", help="What to call it; unique in its tenant."
+    ),
 ]
 Senders = Annotated[
     list[str] | None,
-    typer.Option("--sender-domain", metavar="DOMAIN", help="Only from here: example.com, *.example.com; repeatable."),
+    typer.Option(
+        "--sender-domain",
+        metavar="DOMAIN",
+        help="Only from here: example.com, *.example.com; repeatable.",
+    ),
 ]
 Recipients = Annotated[
-    list[str] | None, typer.Option("--recipient-domain", metavar="DOMAIN", help="Only to here; repeatable.")
+    list[str] | None,
+    typer.Option("--recipient-domain", metavar="DOMAIN", help="Only to here; repeatable."),
 ]
 
 
 def _expiry(value: str) -> datetime:
     at = options.future(value)
     if at <= options.past("0s"):
-        raise typer.BadParameter(f"{value!r} is over: give a time to come, or a duration such as 90d")
+        raise typer.BadParameter(
+            f"{value!r} is over: give a time to come, or a duration such as 90d"
+        )
     return at
 
 
 Expires = Annotated[
     datetime | None,
     typer.Option(
-        "--expires", parser=_expiry, metavar="TIME", help="When it ends: a time, or in 90d; never when not given."
+        "--expires",
+        parser=_expiry,
+        metavar="TIME",
+        help="When it ends: a time, or in 90d; never when not given.",
     ),
 ]
 All = Annotated[bool, typer.Option("--all", help="Revoked ones, too.")]

@@ -20,11 +20,16 @@ if TYPE_CHECKING:
 
 Email = Annotated[str, typer.Argument(metavar="EMAIL", help="The administrator's address.")]
 Stdin = Annotated[bool, typer.Option("--password-stdin", help="Read the password from stdin.")]
-Env = Annotated[str | None, typer.Option("--password-env", metavar="VAR", help="Take the password from this variable.")]
+Env = Annotated[
+    str | None,
+    typer.Option("--password-env", metavar="VAR", help="Take the password from this variable."),
+]
 
 
 def register(root: typer.Typer) -> None:
-    group = typer.Typer(help="Administrators: passwords, recovery codes, sessions.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Administrators: passwords, recovery codes, sessions.", no_args_is_help=True
+    )
     command(group, "create")(create)
     command(group, "list")(list_)
     command(group, "password")(password)
@@ -38,7 +43,9 @@ def register(root: typer.Typer) -> None:
 async def create(
     given: Given,
     email: Email,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="What to call them.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="What to call them.")
+    ] = None,
     password_stdin: Stdin = False,
     password_env: Env = None,
 ) -> None:
@@ -52,7 +59,11 @@ async def create(
     secret = _new_password(email, password_stdin, password_env)
     async with given.app() as app:
         made = await app.lifecycle.administrators.create(email, name, secret)
-    _tell(given, made, f"added {email}; for when mail is broken: pillarbox admin recovery-codes {email}")
+    _tell(
+        given,
+        made,
+        f"added {email}; for when mail is broken: pillarbox admin recovery-codes {email}",
+    )
 
 
 async def list_(given: Given) -> None:
@@ -76,7 +87,9 @@ async def list_(given: Given) -> None:
     output.table(heads, rows, "no administrator: add one with `pillarbox admin create`")
 
 
-async def password(given: Given, email: Email, password_stdin: Stdin = False, password_env: Env = None) -> None:
+async def password(
+    given: Given, email: Email, password_stdin: Stdin = False, password_env: Env = None
+) -> None:
     """Give an administrator another password. All their sessions end, and codes on their way are void.
 
     \b
@@ -124,13 +137,19 @@ async def recovery_codes(given: Given, email: Email, yes: options.Yes = False) -
     """
     async with given.app() as app:
         found = await admins.get(app.database, email)
-        options.confirm(f"Make new recovery codes for {found.email}? The old ones will be void.", yes)
-        codes = [one.reveal() for one in await app.lifecycle.administrators.new_recovery_codes(email)]
+        options.confirm(
+            f"Make new recovery codes for {found.email}? The old ones will be void.", yes
+        )
+        codes = [
+            one.reveal() for one in await app.lifecycle.administrators.new_recovery_codes(email)
+        ]
     if given.json:
         output.print_json({"email": found.email, "recovery_codes": codes})
         return
     print("\n".join(codes))
-    output.note(f"recovery codes of {found.email}; each counts once, with the password. They are shown this once")
+    output.note(
+        f"recovery codes of {found.email}; each counts once, with the password. They are shown this once"
+    )
 
 
 async def sign_in(given: Given, email: Email, yes: options.Yes = False) -> None:
@@ -149,7 +168,9 @@ async def sign_in(given: Given, email: Email, yes: options.Yes = False) -> None:
         output.print_json({"session": session.secret.reveal(), "expires_at": session.expires_at})
         return
     print(session.secret.reveal())
-    output.note(f"a session of {found.email} until {output.when(session.expires_at)}; it is shown this once")
+    output.note(
+        f"a session of {found.email} until {output.when(session.expires_at)}; it is shown this once"
+    )
 
 
 def _new_password(email: str, stdin: bool, env: str | None) -> Secret:

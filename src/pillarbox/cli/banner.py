@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from pillarbox.cli.demo import Demo
     from pillarbox.model.provider import Provider
 
-KEYLESS = "every process on this machine, a proxy included, has full access without a key (--require-key)"
+KEYLESS = (
+    "every process on this machine, a proxy included, has full access without a key (--require-key)"
+)
 LISTENERS = {
     "smtp": "any login or none",
     "smtp_starttls": "STARTTLS, any login or none",
@@ -33,15 +35,22 @@ LISTENERS = {
 
 def told(app: App, roles: Sequence[str], places: Mapping[str, str]) -> None:
     """What a process of `serve` says when it is ready."""
-    output.say(Text(f"Pillarbox {version('pillarbox')} serves: {', '.join(roles)}", style="bold green"))
+    output.say(
+        Text(f"Pillarbox {version('pillarbox')} serves: {', '.join(roles)}", style="bold green")
+    )
     output.pairs([*_shown(places), ("database", place_of(app.settings)), ("stop", "Ctrl-C")])
 
 
 def _shown(places: Mapping[str, str]) -> list[tuple[str, object]]:
-    return [(name, f"{where} ({LISTENERS[name]})" if name in LISTENERS else where) for name, where in places.items()]
+    return [
+        (name, f"{where} ({LISTENERS[name]})" if name in LISTENERS else where)
+        for name, where in places.items()
+    ]
 
 
-def banner(app: App, found: list[Provider], key: Path | None, demo: Demo | None, places: Mapping[str, str]) -> None:
+def banner(
+    app: App, found: list[Provider], key: Path | None, demo: Demo | None, places: Mapping[str, str]
+) -> None:
     """Where things are, and what to do first."""
     if demo:
         demo.begin(places["http"])
@@ -81,7 +90,11 @@ def banner(app: App, found: list[Provider], key: Path | None, demo: Demo | None,
 
 def _data(settings: Settings) -> str:
     directory, postgres = settings.data_dir.resolve(), embedded_data(settings)
-    return str(directory) if postgres.parent == directory else f"{directory}, and PostgreSQL's in {postgres}"
+    return (
+        str(directory)
+        if postgres.parent == directory
+        else f"{directory}, and PostgreSQL's in {postgres}"
+    )
 
 
 def _program() -> list[str]:
@@ -111,7 +124,12 @@ def _describe(provider: Provider | None) -> str:
     if provider.kind == "capture":
         return f"{provider.name} (keeps mails for reading, sends nothing out)"
     place = next(
-        (provider.settings[one] for one in ("host", "url", "domain", "region") if one in provider.settings), None
+        (
+            provider.settings[one]
+            for one in ("host", "url", "domain", "region")
+            if one in provider.settings
+        ),
+        None,
     )
     return f"{provider.name} ({', '.join(filter(None, (provider.kind, place)))})"
 

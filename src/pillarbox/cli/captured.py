@@ -14,7 +14,9 @@ from pillarbox.store import catalog
 
 
 def register(root: typer.Typer) -> None:
-    group = typer.Typer(help="Mails that the capture provider kept for reading.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Mails that the capture provider kept for reading.", no_args_is_help=True
+    )
     command(group, "list")(list_)
     command(group, "show", json=False)(show)
     root.add_typer(group, name="captured")
@@ -27,7 +29,9 @@ async def list_(
     provider: options.ProviderFilter = None,
     since: options.Since = None,
     until: options.Until = None,
-    before: Annotated[int | None, typer.Option("--before", metavar="NUMBER", help="Older than this one.")] = None,
+    before: Annotated[
+        int | None, typer.Option("--before", metavar="NUMBER", help="Older than this one.")
+    ] = None,
     limit: options.Limit = 20,
 ) -> None:
     """List captured mails, newest first.
@@ -38,7 +42,9 @@ async def list_(
       pillarbox captured list --recipient ada@ --since 1h --json
     """
     async with given.app() as app:
-        found = await catalog.list_captured(app.database, limit, before, since, until, recipient, sender, provider)
+        found = await catalog.list_captured(
+            app.database, limit, before, since, until, recipient, sender, provider
+        )
     if given.json:
         output.print_json(found)
         return
@@ -53,16 +59,23 @@ async def list_(
         )
         for one in found
     ]
-    output.table(("no.#", "captured", "from~", "to~", "subject~", "size#"), rows, "no mail was captured")
+    output.table(
+        ("no.#", "captured", "from~", "to~", "subject~", "size#"), rows, "no mail was captured"
+    )
 
 
 async def show(
     given: Given,
-    number: Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="Its number in `captured list`.")],
+    number: Annotated[
+        int, typer.Argument(metavar="NUMBER", min=1, help="Its number in `captured list`.")
+    ],
     raw: Annotated[
-        bool, typer.Option("--raw", help="Print the source instead, exactly as it would have been sent.")
+        bool,
+        typer.Option("--raw", help="Print the source instead, exactly as it would have been sent."),
     ] = False,
-    text: Annotated[bool, typer.Option("--text", help="Only the text, without the headers above it.")] = False,
+    text: Annotated[
+        bool, typer.Option("--text", help="Only the text, without the headers above it.")
+    ] = False,
 ) -> None:
     """Print a captured mail as a person reads it: sender, recipients, subject, and the decoded text with its links.
 

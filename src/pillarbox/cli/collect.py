@@ -24,14 +24,16 @@ def register(root: typer.Typer) -> None:
 async def collect(
     given: Given,
     stdout: Annotated[
-        bool, typer.Option("--stdout", help="Write tokens to standard output instead of mailing them.")
+        bool,
+        typer.Option("--stdout", help="Write tokens to standard output instead of mailing them."),
     ] = False,
     once: Annotated[bool, typer.Option("--once", help="Collect what waits now, and end.")] = False,
 ) -> int:
     """Collect tokens of accounts until Ctrl-C: mail them, or write them to standard output.
 
-    Needs the schema that `pillarbox migrate --with lifecycle` installs, and the keys that sign links. Any number
-    of collectors share the work. Without limits given, batches follow the rate at which tokens arrive.
+    Needs the schema that `pillarbox migrate --with lifecycle` installs, and the keys that sign
+    links. Any number of collectors share the work. Without limits given, batches follow the rate at
+    which tokens arrive.
 
     --stdout is what the original collector does: a line for each batch, with `action,email,login,secret,code` for
     each token, and 10 tokens or 5 seconds unless told otherwise. A batch is settled after it was written.

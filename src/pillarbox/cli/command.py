@@ -31,14 +31,18 @@ Text = str | None
 
 
 def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
 
 
 def setting(name: str, flag: str, metavar: str) -> inspect.Parameter:
     """An option that gives one of our settings; its help is the setting's."""
     full = "--" + name.replace("_", "-")
     flags = [flag] if flag == full else [flag, full]
-    told = typer.Option(*flags, metavar=metavar, help=SPECS[name].help, show_default=False, rich_help_panel=PANEL)
+    told = typer.Option(
+        *flags, metavar=metavar, help=SPECS[name].help, show_default=False, rich_help_panel=PANEL
+    )
     return _parameter(name, Annotated[Text, told])
 
 
@@ -52,14 +56,21 @@ COMMON = (
         "config",
         Annotated[
             Path | None,
-            typer.Option("--config", metavar="FILE", help="Read settings from this file.", rich_help_panel=PANEL),
+            typer.Option(
+                "--config",
+                metavar="FILE",
+                help="Read settings from this file.",
+                rich_help_panel=PANEL,
+            ),
         ],
     ),
     setting("log_level", "--log-level", "LEVEL"),
 )
 JSON = _parameter(
     "json",
-    Annotated[bool, typer.Option("--json", help="Print JSON, for programs.", rich_help_panel=PANEL)],
+    Annotated[
+        bool, typer.Option("--json", help="Print JSON, for programs.", rich_help_panel=PANEL)
+    ],
     False,
 )
 
@@ -82,8 +93,8 @@ class Given:
                 yield app
 
 
-# SQLSTATE classes of a server that is not there, is stopping, or has no room: connection exception, insufficient
-# resources, operator intervention.
+# SQLSTATE classes of a server that is not there, is stopping, or has no room: connection exception,
+# insufficient resources, operator intervention.
 UNAVAILABLE = ("08", "53", "57")
 
 
@@ -97,17 +108,25 @@ def placed(settings: Settings) -> Iterator[None]:
             raise
         reason, place = str(error).removeprefix("PostgreSQL: "), place_of(settings)
         if error.sqlstate is None or error.sqlstate[:2] in UNAVAILABLE:
-            raise StoreError(f"lost the database {place}: {reason}. Is it still running?") from error
+            raise StoreError(
+                f"lost the database {place}: {reason}. Is it still running?"
+            ) from error
         raise StoreError(f"the database {place} refused: {reason}", error.sqlstate) from error
 
 
 def command(
-    group: typer.Typer, name: str, *options: inspect.Parameter, store: bool = True, json: bool = True
+    group: typer.Typer,
+    name: str,
+    *options: inspect.Parameter,
+    store: bool = True,
+    json: bool = True,
 ) -> Callable[[Callable[Concatenate[Given, P], Work]], Callable[Concatenate[Given, P], Work]]:
     """Register an async function that gets a Given, then its own options; it may return an exit code."""
     shared = (*options, *(STORE if store else ()), *COMMON, *((JSON,) if json else ()))
 
-    def register(function: Callable[Concatenate[Given, P], Work]) -> Callable[Concatenate[Given, P], Work]:
+    def register(
+        function: Callable[Concatenate[Given, P], Work],
+    ) -> Callable[Concatenate[Given, P], Work]:
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
 
         def call(**values: Any) -> None:
@@ -156,7 +175,9 @@ def guarded(run: Callable[[], int]) -> int:
         return 0
     except BaseException as error:
         first = first_of(error)
-        if isinstance(first, BrokenPipeError):  # the reader had enough: `pillarbox queue list | head`
+        if isinstance(
+            first, BrokenPipeError
+        ):  # the reader had enough: `pillarbox queue list | head`
             with contextlib.suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0

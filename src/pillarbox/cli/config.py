@@ -16,7 +16,9 @@ def register(root: typer.Typer) -> None:
 
 async def config(
     given: Given,
-    explain: Annotated[bool, typer.Option("--explain", help="Also say what each is for, and what is allowed.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also say what each is for, and what is allowed.")
+    ] = False,
 ) -> None:
     """Show every setting in effect and where it came from; secrets stay hidden.
 
@@ -34,7 +36,9 @@ async def config(
     elif explain:
         for row in rows:
             output.say(f"{row.name} = {output.clean(row.value)}")
-            source = f"{row.source}; environment {row.env}" + (f" or {row.short}" if row.short else "")
+            source = f"{row.source}; environment {row.env}" + (
+                f" or {row.short}" if row.short else ""
+            )
             output.pairs(
                 [
                     ("", row.help),
@@ -44,7 +48,9 @@ async def config(
                 ]
             )
     else:
-        output.table(("setting", "value~", "from~"), [(row.name, row.value, row.source) for row in rows])
+        output.table(
+            ("setting", "value~", "from~"), [(row.name, row.value, row.source) for row in rows]
+        )
 
 
 def _default(default: str, why: str) -> str:

@@ -73,7 +73,9 @@ class Demo:
             if isinstance(twin, SesTwin):
                 with suppress(aiohttp.ClientError, TimeoutError):
                     status = await twin.subscribe()
-                    log.info("the demo's topic was offered", status=status, confirmed=len(twin.confirmed))
+                    log.info(
+                        "the demo's topic was offered", status=status, confirmed=len(twin.confirmed)
+                    )
 
     async def _trickle(self, app: App) -> None:
         await _send(app, self._lots.choice(_samples(self._lots)))
@@ -96,7 +98,10 @@ async def demonstration(app: App, *, wanted: bool) -> AsyncIterator[Demo | None]
         return
     await _check(app)
     async with AsyncExitStack() as stack:
-        twins = {name: await stack.enter_async_context(kind(DIALS, feedback=FEEDBACK)) for name, kind in KINDS.items()}
+        twins = {
+            name: await stack.enter_async_context(kind(DIALS, feedback=FEEDBACK))
+            for name, kind in KINDS.items()
+        }
         ids = {name: await _add(app, name, twin) for name, twin in twins.items()}
         await routes.add_route(app.database, ROUTE, None, list(ids), weights=dict.fromkeys(ids, 1))
         try:
@@ -107,7 +112,11 @@ async def demonstration(app: App, *, wanted: bool) -> AsyncIterator[Demo | None]
 
 async def _check(app: App) -> None:
     """Real providers and made-up mails do not go together."""
-    real = [one.name for one in await providers.list_providers(app.database) if one.kind != "capture" and one.enabled]
+    real = [
+        one.name
+        for one in await providers.list_providers(app.database)
+        if one.kind != "capture" and one.enabled
+    ]
     if real:
         raise NotPossible(
             f"--demo sends made-up mails, and {app.settings.data_dir} has a provider that could really send them"
@@ -126,7 +135,9 @@ async def _add(app: App, name: str, twin: Twin) -> int:
 async def _forget(app: App) -> None:
     """Remove the providers of a demo, whose ports are gone with it, and its route."""
     ours = [
-        one for one in await providers.list_providers(app.database) if one.name in KINDS and _on_loopback(one.settings)
+        one
+        for one in await providers.list_providers(app.database)
+        if one.name in KINDS and _on_loopback(one.settings)
     ]
     if not ours:
         return
@@ -151,10 +162,17 @@ def _samples(lots: random.Random) -> list[Mail]:
 
     def mail(kind: str, subject: str, text: str, readers: int = 1, **more: Any) -> Mail:
         people = sorted({f"reader{lots.randrange(READERS)}@mail.example" for _ in range(readers)})
-        return Mail(sender=SENDER, to=people, subject=subject, text=text, kind=kind, tags="demo", **more)
+        return Mail(
+            sender=SENDER, to=people, subject=subject, text=text, kind=kind, tags="demo", **more
+        )
 
     return [
-        mail("welcome", "Welcome", "Welcome!", html="<h1>Welcome</h1><p><a href='https://shop.example/'>Look</a></p>"),
+        mail(
+            "welcome",
+            "Welcome",
+            "Welcome!",
+            html="<h1>Welcome</h1><p><a href='https://shop.example/'>Look</a></p>",
+        ),
         mail("shipped", "Your order has shipped", "It is on its way."),
         mail("receipt", "Your receipt", "Thank you.", attachments=[RECEIPT]),
         mail("password_reset", "Reset your password", "Follow the link.", priority="urgent"),

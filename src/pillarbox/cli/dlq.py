@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def register(root: typer.Typer) -> None:
-    group = typer.Typer(help="Dead letters: what failed, and sending it again.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Dead letters: what failed, and sending it again.", no_args_is_help=True
+    )
     command(group, "list")(with_filters(list_))
     command(group, "summary")(with_filters(summary))
     command(group, "show")(show)
@@ -50,7 +52,9 @@ async def list_(
         tenant_id = await tenant_id_of(app, tenant)
         last = None if before is None else await find_message(app.database, before)
         while len(found) < limit:
-            page = await store.page(app.database, tenant_id, Filter(before=last, **filters), limit - len(found))
+            page = await store.page(
+                app.database, tenant_id, Filter(before=last, **filters), limit - len(found)
+            )
             found += [replace(one, subject=MASK) if one.secret else one for one in page.messages]
             last = page.next
             if last is None:
@@ -95,7 +99,9 @@ async def summary(given: Given, tenant: options.TenantFilter = None, **filters: 
       pillarbox dlq summary --tenant shop --since 1d --json
     """
     async with given.app() as app:
-        counts = await store.summary(app.database, await tenant_id_of(app, tenant), Filter(**filters))
+        counts = await store.summary(
+            app.database, await tenant_id_of(app, tenant), Filter(**filters)
+        )
         tokens = await set_aside.count(app.database, app.settings, tenant)
     if given.json:
         output.print_json({**output.plain(counts), "tokens": tokens})
@@ -103,9 +109,13 @@ async def summary(given: Given, tenant: options.TenantFilter = None, **filters: 
     output.say(f"{output.counted(counts.total, 'delivery', more=not counts.complete)} failed")
     for name, numbers in (("reason", counts.reasons), ("provider", counts.providers)):
         if numbers:
-            output.table((name, "deliveries#"), [(word, f"{count:,}") for word, count in numbers.items()])
+            output.table(
+                (name, "deliveries#"), [(word, f"{count:,}") for word, count in numbers.items()]
+            )
     if tokens:
-        output.say(f"{output.counted(tokens, 'token')} of accounts could not be made mails: see `pillarbox dlq tokens`")
+        output.say(
+            f"{output.counted(tokens, 'token')} of accounts could not be made mails: see `pillarbox dlq tokens`"
+        )
 
 
 async def show(given: Given, id: options.MessageId) -> None:

@@ -30,12 +30,20 @@ FILTERS: dict[str, Any] = {
     "tag": options.TagFilter, "provider": options.ProviderFilter, "since": options.Since, "until": options.Until,
 }  # fmt: skip
 Ids = Annotated[
-    list[str] | None, typer.Argument(metavar="ID…", help="Messages' ids, or the last (or first) 8 characters or more.")
+    list[str] | None,
+    typer.Argument(
+        metavar="ID…", help="Messages' ids, or the last (or first) 8 characters or more."
+    ),
 ]
-All = Annotated[bool, typer.Option("--all", help="Instead of messages: everything that fits the filters.")]
+All = Annotated[
+    bool, typer.Option("--all", help="Instead of messages: everything that fits the filters.")
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
 Most = Annotated[
-    int | None, typer.Option("--limit", "-n", min=1, metavar="N", help="At most so many deliveries; the newest first.")
+    int | None,
+    typer.Option(
+        "--limit", "-n", min=1, metavar="N", help="At most so many deliveries; the newest first."
+    ),
 ]
 Run = Callable[["App", Wanted, Callable[[int], None]], Awaitable[Change]]
 
@@ -47,7 +55,9 @@ def register(group: typer.Typer) -> None:
 
 def with_filters(function: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command an option for each filter."""
-    return options.with_options(function, "filters", [(name, option, None) for name, option in FILTERS.items()])
+    return options.with_options(
+        function, "filters", [(name, option, None) for name, option in FILTERS.items()]
+    )
 
 
 async def tenant_id_of(app: App, name: str | None) -> int | None:
@@ -60,10 +70,14 @@ async def reprocess(
     ids: Ids = None,
     all: All = False,
     via: Annotated[
-        str | None, typer.Option("--via", metavar="NAME", help="Through this provider, whatever the routes say.")
+        str | None,
+        typer.Option(
+            "--via", metavar="NAME", help="Through this provider, whatever the routes say."
+        ),
     ] = None,
     keep_attempts: Annotated[
-        bool, typer.Option("--keep-attempts", help="Count the attempts made; one more is made at least.")
+        bool,
+        typer.Option("--keep-attempts", help="Count the attempts made; one more is made at least."),
     ] = False,
     tenant: options.TenantFilter = None,
     limit: Most = None,
@@ -73,9 +87,9 @@ async def reprocess(
 ) -> int:
     """Queue dead letters again, with a fresh count of attempts; their history stays.
 
-    What expired or has lost its content is left out: it could not be sent. But the mail of an account that is
-    named by its ID is rendered again from its token, by a collector; if the token has expired, a new one is
-    issued.
+    What expired or has lost its content is left out: it could not be sent. But the mail of an
+    account that is named by its ID is rendered again from its token, by a collector; if the token
+    has expired, a new one is issued.
 
     \b
     Examples:
@@ -86,7 +100,9 @@ async def reprocess(
 
     async def run(app: App, wanted: Wanted, told: Callable[[int], None]) -> Change:
         chosen = None if via is None else await store.provider_id(app.database, via, None)
-        return await change(app.database, REPROCESS, wanted, Manner(chosen, via, keep_attempts), told=told)
+        return await change(
+            app.database, REPROCESS, wanted, Manner(chosen, via, keep_attempts), told=told
+        )
 
     ask = _Ask(ids, all, Filter(**filters), tenant, limit, dry_run, yes, from_tokens=via is None)
     return await _change(given, REPROCESS, ask, run)
@@ -153,7 +169,9 @@ async def _change(given: Given, operation: Operation, ask: _Ask, run: Run) -> in
     return 1 if ask.ids and not done.changed else 0
 
 
-async def _resend_mails_of_accounts(app: App, ids: list[UUID], *, dry_run: bool) -> tuple[list[UUID], int]:
+async def _resend_mails_of_accounts(
+    app: App, ids: list[UUID], *, dry_run: bool
+) -> tuple[list[UUID], int]:
     """Let collectors mail tokens again whose mails failed; returns the other messages, and how many these were."""
     others: list[UUID] = []
     for one in ids:
@@ -165,7 +183,9 @@ async def _resend_mails_of_accounts(app: App, ids: list[UUID], *, dry_run: bool)
     return others, len(ids) - len(others)
 
 
-async def _with_progress(app: App, operation: Operation, wanted: Wanted, total: int, run: Run) -> Change:
+async def _with_progress(
+    app: App, operation: Operation, wanted: Wanted, total: int, run: Run
+) -> Change:
     with output.progress() as progress:
         task = progress.add_task(operation.word, total=total)
         return await run(app, wanted, lambda count: progress.update(task, advance=count))
@@ -177,12 +197,18 @@ def _tell(given: Given, operation: Operation, done: Change, dry_run: bool) -> No
         rest = {name: value for name, value in output.plain(done).items() if name != "changed"}
         output.print_json(told | rest)
         return
-    output.say(f"{output.counted(done.changed, 'delivery')} {'would be ' if dry_run else ''}{operation.word}")
+    output.say(
+        f"{output.counted(done.changed, 'delivery')} {'would be ' if dry_run else ''}{operation.word}"
+    )
     for word, count in done.skipped.items():
         output.note(f"{count:,} left out: {word}")
     if done.left:
-        output.note(f"{done.left:,}{'' if done.complete else ' or more'} left: the limit was reached")
+        output.note(
+            f"{done.left:,}{'' if done.complete else ' or more'} left: the limit was reached"
+        )
     if done.suppressed:
-        output.note(f"{done.suppressed:,} of them will fail again at once: their recipients are suppressed")
+        output.note(
+            f"{done.suppressed:,} of them will fail again at once: their recipients are suppressed"
+        )
     if done.unfound:
         output.note(f"{output.counted(done.unfound, 'message')} without anything that failed")

@@ -15,7 +15,9 @@ from pillarbox.lifecycle import set_aside
 if TYPE_CHECKING:
     from pillarbox.store.lifecycle import SetAside
 
-Numbers = Annotated[list[int] | None, typer.Argument(metavar="TOKEN…", help="Tokens' numbers; all unless given.")]
+Numbers = Annotated[
+    list[int] | None, typer.Argument(metavar="TOKEN…", help="Tokens' numbers; all unless given.")
+]
 
 
 def register(group: typer.Typer) -> None:
@@ -61,7 +63,16 @@ def _told(given: Given, count: int) -> int:
 def show(found: Sequence[SetAside], empty: str = "") -> None:
     """A table of tokens that are set aside."""
     if found or empty:
-        heads = ("token#", "account#", "action", "template", "created", "tries#", "again in", "problem~")
+        heads = (
+            "token#",
+            "account#",
+            "action",
+            "template",
+            "created",
+            "tries#",
+            "again in",
+            "problem~",
+        )
         output.table(heads, [_row(one) for one in found], empty)
 
 

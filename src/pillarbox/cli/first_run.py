@@ -15,7 +15,9 @@ async def ensure_provider(app: App, *, development: bool) -> None:
     """Add a first provider where there never was one: SMTP_HOST's, or in development one that captures."""
     settings = app.settings
     if settings.smtp_from_address:
-        await tenants.set_default_sender(app.database, _mailbox(settings.smtp_from_name, settings.smtp_from_address))
+        await tenants.set_default_sender(
+            app.database, _mailbox(settings.smtp_from_name, settings.smtp_from_address)
+        )
     known = await providers.list_providers(app.database, None)
     if app.capture_all and all(one.kind != "capture" for one in known):
         await providers.add_provider(app.database, app.keys, "capture", "capture", {})
@@ -38,7 +40,9 @@ async def ensure_development_key(app: App) -> Path | None:
         for old in await access.list_keys(app.database, "default", name="development"):
             # Its file was lost, and is written again: what was made with it is not in doubt.
             await access.revoke_key(app.database, old.id, keep_descendants=True)
-        made = await access.add_key(app.database, "default", "development", [Scope.SEND, Scope.READ, Scope.MANAGE])
+        made = await access.add_key(
+            app.database, "default", "development", [Scope.SEND, Scope.READ, Scope.MANAGE]
+        )
         write_private_file(path, made[1].reveal())
     return path
 

@@ -8,7 +8,17 @@ import typer
 from rich.text import Text
 
 from pillarbox.cli import access_options, options, output
-from pillarbox.cli.access_options import All, Expires, Name, Of, Recipients, Senders, joined, state, used
+from pillarbox.cli.access_options import (
+    All,
+    Expires,
+    Name,
+    Of,
+    Recipients,
+    Senders,
+    joined,
+    state,
+    used,
+)
 from pillarbox.cli.command import Given, command
 from pillarbox.errors import NotFound, NotPossible
 from pillarbox.model.access import Scope
@@ -19,7 +29,9 @@ from pillarbox.store.lineage import Revoked
 if TYPE_CHECKING:
     from pillarbox.app import App
 
-Key = Annotated[str, typer.Argument(metavar="KEY", help="Its beginning as `key list` shows it, or its name.")]
+Key = Annotated[
+    str, typer.Argument(metavar="KEY", help="Its beginning as `key list` shows it, or its name.")
+]
 Scopes = Annotated[
     list[Scope] | None,
     typer.Option(
@@ -44,14 +56,18 @@ async def add(
     given: Given,
     name: Name,
     tenant: Annotated[
-        str | None, typer.Option("--tenant", metavar="NAME", help="Whose it is; `default` when not given.")
+        str | None,
+        typer.Option("--tenant", metavar="NAME", help="Whose it is; `default` when not given."),
     ] = None,
     scope: Scopes = None,
     sender_domain: Senders = None,
     recipient_domain: Recipients = None,
     expires: Expires = None,
     admin: Annotated[
-        bool, typer.Option("--admin", help="An administrator's, of the whole installation and of no tenant.")
+        bool,
+        typer.Option(
+            "--admin", help="An administrator's, of the whole installation and of no tenant."
+        ),
     ] = False,
 ) -> None:
     """Make a key and print it. It is shown this once: only a hash of it is kept.
@@ -95,14 +111,17 @@ async def list_(
     tenant: Of = None,
     all_: All = False,
     exceeding: Annotated[
-        bool, typer.Option("--exceeding", help="Keys and SMTP logins that exceed the key that made them.")
+        bool,
+        typer.Option(
+            "--exceeding", help="Keys and SMTP logins that exceed the key that made them."
+        ),
     ] = False,
 ) -> None:
     """List keys by their beginnings. The rest of a key is known to nobody but its owner.
 
-    A key or login that a key makes never exceeds it. Version 0.1.0 did not ensure that, and did not record
-    which key made which: --exceeding lists those that outlive or exceed a key that may have made them, for
-    you to decide.
+    A key or login that a key makes never exceeds it. Version 0.1.0 did not ensure that, and did not
+    record which key made which: --exceeding lists those that outlive or exceed a key that may have
+    made them, for you to decide.
 
     \b
     Examples:
@@ -177,7 +196,8 @@ async def revoke(
     key: Key,
     tenant: Of = None,
     keep_descendants: Annotated[
-        bool, typer.Option("--keep-descendants", help="Leave the keys and logins in force that it made.")
+        bool,
+        typer.Option("--keep-descendants", help="Leave the keys and logins in force that it made."),
     ] = False,
     yes: options.Yes = False,
 ) -> None:
@@ -193,8 +213,12 @@ async def revoke(
         found = await _find(app, key, tenant)
         if found.revoked_at:
             raise NotPossible(f"{_beginning(found)} was revoked at {output.when(found.revoked_at)}")
-        made = Revoked(0, 0) if keep_descendants else await lineage.descendants(app.database, found.id)
-        options.confirm(f"Revoke the key {found.name} of {_owner(found)}{_with_descendants(made)}?", yes)
+        made = (
+            Revoked(0, 0) if keep_descendants else await lineage.descendants(app.database, found.id)
+        )
+        options.confirm(
+            f"Revoke the key {found.name} of {_owner(found)}{_with_descendants(made)}?", yes
+        )
         made = await access.revoke_key(app.database, found.id, keep_descendants=keep_descendants)
     if given.json:
         told = {"prefix": _beginning(found), "name": found.name, "revoked": True}
@@ -230,9 +254,13 @@ async def _find(app: App, word: str, tenant: str | None) -> KeyFacts:
     found = await access.list_keys(app.database, tenant, prefix=beginning, revoked=True)
     found = found or await access.list_keys(app.database, tenant, name=word)
     if len(found) > 1:
-        raise NotPossible(f"several tenants have a key {word!r}: give --tenant, or the key's beginning")
+        raise NotPossible(
+            f"several tenants have a key {word!r}: give --tenant, or the key's beginning"
+        )
     if not found:
-        raise NotFound(f"there is no key {access_options.without_secret(word)!r}: see `pillarbox key list`")
+        raise NotFound(
+            f"there is no key {access_options.without_secret(word)!r}: see `pillarbox key list`"
+        )
     return found[0]
 
 

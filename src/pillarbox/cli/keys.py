@@ -45,4 +45,6 @@ async def rotate(given: Given) -> None:
     if given.json:
         output.print_json({"resealed": resealed, "secrets": total, "key": ring.key_ids[0]})
     else:
-        output.say(f"{resealed} of {total} secrets sealed anew; all are under key {ring.key_ids[0]} now")
+        output.say(
+            f"{resealed} of {total} secrets sealed anew; all are under key {ring.key_ids[0]} now"
+        )

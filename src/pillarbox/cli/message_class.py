@@ -19,7 +19,9 @@ Name = Annotated[str, typer.Argument(parser=options.name, metavar="NAME")]
 
 
 def register(root: typer.Typer) -> None:
-    classes = typer.Typer(help="Classes: named sets of policies a mail carries.", no_args_is_help=True)
+    classes = typer.Typer(
+        help="Classes: named sets of policies a mail carries.", no_args_is_help=True
+    )
     command(classes, "list")(list_classes)
     command(classes, "set")(set_class)
     root.add_typer(classes, name="class")
@@ -42,9 +44,20 @@ async def list_classes(given: Given) -> None:
 
 
 def _row(one: catalog.ClassFacts) -> tuple[str, ...]:
-    kept = show_duration(one.content_retention.total_seconds()) if one.content_retention else "as configured"
+    kept = (
+        show_duration(one.content_retention.total_seconds())
+        if one.content_retention
+        else "as configured"
+    )
     waits = show_duration(one.max_wait.total_seconds()) if one.max_wait else "for ever"
-    return one.name, one.retry or "the provider's", one.unknown, "yes" if one.secret else "no", kept, waits
+    return (
+        one.name,
+        one.retry or "the provider's",
+        one.unknown,
+        "yes" if one.secret else "no",
+        kept,
+        waits,
+    )
 
 
 async def set_class(
@@ -52,16 +65,21 @@ async def set_class(
     name: Name,
     retry: Annotated[
         str | None,
-        typer.Option("--retry", metavar="POLICY", help="quadratic, esp, lifecycle, or provider for its own."),
+        typer.Option(
+            "--retry", metavar="POLICY", help="quadratic, esp, lifecycle, or provider for its own."
+        ),
     ] = None,
     unknown: Annotated[
-        Unknown | None, typer.Option("--unknown", help="What to do with an attempt whose end nobody saw.")
+        Unknown | None,
+        typer.Option("--unknown", help="What to do with an attempt whose end nobody saw."),
     ] = None,
     secret: Annotated[
-        bool | None, typer.Option("--secret/--not-secret", help="Mask bodies, and drop them once settled.")
+        bool | None,
+        typer.Option("--secret/--not-secret", help="Mask bodies, and drop them once settled."),
     ] = None,
     keep: Annotated[
-        str | None, typer.Option("--keep", metavar="AGE", help="How long content is kept: 7d, or default.")
+        str | None,
+        typer.Option("--keep", metavar="AGE", help="How long content is kept: 7d, or default."),
     ] = None,
     max_wait: Annotated[
         str | None,

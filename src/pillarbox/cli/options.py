@@ -21,7 +21,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 def name(value: str) -> str:
     """A name of a tenant, class or provider."""
     if not _NAME.fullmatch(value):
-        raise typer.BadParameter(f"{value!r}: a name is 1 to 63 letters, digits, dots, dashes and underscores")
+        raise typer.BadParameter(
+            f"{value!r}: a name is 1 to 63 letters, digits, dots, dashes and underscores"
+        )
     return value
 
 
@@ -71,37 +73,75 @@ def reason(value: str) -> str:
     return value
 
 
-def _filter(flag: str, metavar: str, help: str, parser: Callable[[str], object] | None = None) -> object:
-    return typer.Option(flag, metavar=metavar, help=help, parser=parser, rich_help_panel="Filters", show_default=False)
+def _filter(
+    flag: str, metavar: str, help: str, parser: Callable[[str], object] | None = None
+) -> object:
+    return typer.Option(
+        flag,
+        metavar=metavar,
+        help=help,
+        parser=parser,
+        rich_help_panel="Filters",
+        show_default=False,
+    )
 
 
-States = Annotated[list[State] | None, _filter("--state", "STATE", "Deliveries in this state; may be repeated.")]
+States = Annotated[
+    list[State] | None, _filter("--state", "STATE", "Deliveries in this state; may be repeated.")
+]
 TenantFilter = Annotated[str | None, _filter("--tenant", "NAME", "Mails of this tenant.")]
 ClassFilter = Annotated[str | None, _filter("--class", "NAME", "Mails of this class.")]
 KindFilter = Annotated[str | None, _filter("--kind", "KIND", "Mails of this kind.")]
 TagFilter = Annotated[str | None, _filter("--tag", "TAG", "Mails with this tag.")]
 SenderFilter = Annotated[str | None, _filter("--sender", "TEXT", "Senders that contain this.")]
-RecipientFilter = Annotated[str | None, _filter("--recipient", "TEXT", "Recipients that contain this.")]
+RecipientFilter = Annotated[
+    str | None, _filter("--recipient", "TEXT", "Recipients that contain this.")
+]
 SubjectFilter = Annotated[str | None, _filter("--subject", "TEXT", "Subjects that contain this.")]
-ProviderFilter = Annotated[str | None, _filter("--provider", "NAME", "Deliveries last tried through this provider.")]
-ReasonFilter = Annotated[str | None, _filter("--reason", "WORD", "Deliveries with this reason.", reason)]
+ProviderFilter = Annotated[
+    str | None, _filter("--provider", "NAME", "Deliveries last tried through this provider.")
+]
+ReasonFilter = Annotated[
+    str | None, _filter("--reason", "WORD", "Deliveries with this reason.", reason)
+]
 Since = Annotated[
-    datetime | None, _filter("--since", "TIME", "Not older than this: a time, or an age such as 2h.", past)
+    datetime | None,
+    _filter("--since", "TIME", "Not older than this: a time, or an age such as 2h.", past),
 ]
-Until = Annotated[datetime | None, _filter("--until", "TIME", "Older than this: a time, or an age such as 2h.", past)]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, metavar="N", help="At most this many.")]
+Until = Annotated[
+    datetime | None,
+    _filter("--until", "TIME", "Older than this: a time, or an age such as 2h.", past),
+]
+Limit = Annotated[
+    int, typer.Option("--limit", "-n", min=1, max=10_000, metavar="N", help="At most this many.")
+]
 MessageId = Annotated[
-    str, typer.Argument(metavar="ID", help="The message's id, or its last (or first) 8 characters or more.")
+    str,
+    typer.Argument(
+        metavar="ID", help="The message's id, or its last (or first) 8 characters or more."
+    ),
 ]
-Before = Annotated[str | None, typer.Option("--before", metavar="ID", help="Older than this message: the next page.")]
+Before = Annotated[
+    str | None,
+    typer.Option("--before", metavar="ID", help="Older than this message: the next page."),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-def with_options(function: Callable[..., Any], place: str, more: Iterable[tuple[str, Any, Any]]) -> Callable[..., Any]:
+def with_options(
+    function: Callable[..., Any], place: str, more: Iterable[tuple[str, Any, Any]]
+) -> Callable[..., Any]:
     """Give a command more options (name, annotation, default); it gets them as its keyword arguments `place`."""
-    own = [one for one in inspect.signature(function, eval_str=True).parameters.values() if one.name != place]
+    own = [
+        one
+        for one in inspect.signature(function, eval_str=True).parameters.values()
+        if one.name != place
+    ]
     kind = inspect.Parameter.KEYWORD_ONLY
-    added = [inspect.Parameter(name, kind, default=default, annotation=option) for name, option, default in more]
+    added = [
+        inspect.Parameter(name, kind, default=default, annotation=option)
+        for name, option, default in more
+    ]
     function.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
     return function
 

@@ -41,13 +41,16 @@ def clean(text: object) -> str:
     if shown.isprintable():
         return shown
     return "".join(
-        one if one.isprintable() else " " if one.isspace() and one > "\x9f" else _escape(one) for one in shown
+        one if one.isprintable() else " " if one.isspace() and one > "\x9f" else _escape(one)
+        for one in shown
     )
 
 
 def clean_lines(text: str) -> str:
     """As `clean`, but lines stay lines and tabs stay tabs."""
-    return "\n".join("\t".join(clean(part) for part in line.split("\t")) for line in text.splitlines())
+    return "\n".join(
+        "\t".join(clean(part) for part in line.split("\t")) for line in text.splitlines()
+    )
 
 
 def _escape(character: str) -> str:
@@ -98,7 +101,9 @@ def print_json(value: object) -> None:
 def plain(value: Any) -> Any:
     """Plain JSON values of anything we show."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {_key(one.name): plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+        return {
+            _key(one.name): plain(getattr(value, one.name)) for one in dataclasses.fields(value)
+        }
     if isinstance(value, dict):
         return {str(key): plain(one) for key, one in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -116,7 +121,9 @@ def _key(name: str) -> str:
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "nothing") -> None:
     """A table: drawn on a terminal, plain columns elsewhere. Cells are text or Text."""
-    shown = [[one if isinstance(one, Text) else Text(clean(one or "")) for one in row] for row in rows]
+    shown = [
+        [one if isinstance(one, Text) else Text(clean(one or "")) for one in row] for row in rows
+    ]
     if not shown:
         note(empty)
     elif is_terminal():
@@ -131,7 +138,9 @@ def drawn(heads: Sequence[str], rows: Iterable[Sequence[Text]]) -> Table:
     drawing = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False)
     for head in heads:
         side: Literal["left", "right"] = "right" if head.endswith("#") else "left"
-        drawing.add_column(head.rstrip("#~"), justify=side, overflow="fold", no_wrap=not head.endswith("~"))
+        drawing.add_column(
+            head.rstrip("#~"), justify=side, overflow="fold", no_wrap=not head.endswith("~")
+        )
     for row in rows:
         drawing.add_row(*row)
     return drawing
@@ -140,7 +149,9 @@ def drawn(heads: Sequence[str], rows: Iterable[Sequence[Text]]) -> Table:
 def _fit(heads: Sequence[str], rows: list[list[Text]], width: int) -> None:
     """Cut the cells that may be cut, so that a row stays a line; the short columns are left whole."""
     wanted = [max(len(head), *(row[n].cell_len for row in rows)) for n, head in enumerate(heads)]
-    elastic = sorted((n for n, head in enumerate(heads) if head.endswith("~")), key=wanted.__getitem__)
+    elastic = sorted(
+        (n for n, head in enumerate(heads) if head.endswith("~")), key=wanted.__getitem__
+    )
     room = width - 3 * len(heads) - sum(wanted[n] for n in range(len(heads)) if n not in elastic)
     for place, n in enumerate(elastic):
         share = max(room // (len(elastic) - place), 8)
@@ -156,7 +167,9 @@ def _columns(heads: Sequence[str], rows: list[list[Text]]) -> None:
     ]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        )
 
 
 def pairs(rows: Iterable[tuple[str, object]]) -> None:

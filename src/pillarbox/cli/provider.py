@@ -27,7 +27,9 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name in `provider
 
 
 def register(root: typer.Typer) -> None:
-    group = typer.Typer(help="Providers: the accounts that mails leave through.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Providers: the accounts that mails leave through.", no_args_is_help=True
+    )
     provider_add.register(group)
     command(group, "list")(list_)
     command(group, "show")(show)
@@ -43,7 +45,9 @@ def register(root: typer.Typer) -> None:
 
 async def list_(
     given: Given,
-    kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help="Only this kind, such as ses.")] = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", metavar="KIND", help="Only this kind, such as ses.")
+    ] = None,
     enabled: Annotated[
         bool | None, typer.Option("--enabled/--disabled", help="Only those switched on, or off.")
     ] = None,
@@ -75,7 +79,9 @@ async def list_(
 def _switched(provider: Provider) -> Text:
     if not provider.enabled:
         return Text("off", style="dim")
-    return Text("release only", style="yellow") if provider.release_only else Text("on", style="green")
+    return (
+        Text("release only", style="yellow") if provider.release_only else Text("on", style="green")
+    )
 
 
 def _server(provider: Provider) -> str:
@@ -117,12 +123,17 @@ async def show(given: Given, name: Name) -> None:
     output.say(Text.assemble((provider.name, "bold"), (f" ({provider.kind})", "dim")))
     rows: list[tuple[str, object]] = [
         ("enabled", "yes" if provider.enabled else "no"),
-        ("release only", "yes: used where a route or a person names it" if provider.release_only else None),
+        (
+            "release only",
+            "yes: used where a route or a person names it" if provider.release_only else None,
+        ),
         ("secret", public["secret"]),
         ("webhook secret", public["webhook_secret"]),
     ]
     rows.append(("retry", provider.retry or f"{_policy(provider)} (default)"))
-    rows += [(key.replace("_", " "), one) for key, one in provider_limit.limits(provider).items() if one]
+    rows += [
+        (key.replace("_", " "), one) for key, one in provider_limit.limits(provider).items() if one
+    ]
     output.pairs(rows + _setting_rows(provider))
 
 
@@ -175,7 +186,13 @@ async def prove(
             await transport.close()
         results = await _try(app, provider, sender, send_to) if send_to else []
     if given.json:
-        output.print_json({"ok": all(one["verdict"] == "accepted" for one in results), "found": found, "sent": results})
+        output.print_json(
+            {
+                "ok": all(one["verdict"] == "accepted" for one in results),
+                "found": found,
+                "sent": results,
+            }
+        )
     else:
         output.say(Text.assemble(("ok ", "green"), output.clean(found)))
         for one in results:
@@ -185,7 +202,9 @@ async def prove(
     return 0 if all(one["verdict"] == "accepted" for one in results) else 1
 
 
-async def _try(app: App, provider: Provider, sender: str | None, to: Sequence[str]) -> list[dict[str, Any]]:
+async def _try(
+    app: App, provider: Provider, sender: str | None, to: Sequence[str]
+) -> list[dict[str, Any]]:
     message = Message(uuid4(), sender or to[0], to, "A test mail from Pillarbox", datetime.now(UTC))
     text = f"This mail left through the provider {provider.name}. If you can read it, it works.\n"
     try:
@@ -229,13 +248,17 @@ async def _switch(given: Given, name: str, enabled: bool) -> None:
     async with given.app() as app:
         await providers.enable_provider(app.database, name, enabled)
     word = "enabled" if enabled else "disabled"
-    output.print_json({"name": name, "enabled": enabled}) if given.json else output.say(f"{word} {name}")
+    output.print_json({"name": name, "enabled": enabled}) if given.json else output.say(
+        f"{word} {name}"
+    )
 
 
 async def release_only(
     given: Given,
     name: Name,
-    on: Annotated[bool, typer.Option("--on/--off", help="Keep it out of the default route, or let it in.")] = True,
+    on: Annotated[
+        bool, typer.Option("--on/--off", help="Keep it out of the default route, or let it in.")
+    ] = True,
 ) -> None:
     """Use a provider only where a route or a person names it, such as `dlq reprocess --via`; never by default.
 
@@ -249,7 +272,9 @@ async def release_only(
     if given.json:
         output.print_json({"name": name, "release_only": on})
     else:
-        output.say(f"{name} is used {'only where a route or a person names it' if on else 'by default, too'}")
+        output.say(
+            f"{name} is used {'only where a route or a person names it' if on else 'by default, too'}"
+        )
 
 
 async def remove(given: Given, name: Name, yes: options.Yes = False) -> None:
@@ -264,4 +289,6 @@ async def remove(given: Given, name: Name, yes: options.Yes = False) -> None:
         await route.warn_of_removal(app, name)
         options.confirm(f"Remove the provider {name} and forget its secret?", yes)
         await providers.remove_provider(app.database, name)
-    output.print_json({"name": name, "removed": True}) if given.json else output.say(f"removed {name}")
+    output.print_json({"name": name, "removed": True}) if given.json else output.say(
+        f"removed {name}"
+    )

@@ -24,8 +24,12 @@ def register(group: typer.Typer) -> None:
 
 async def health_(
     given: Given,
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Only this provider.")] = None,
-    events: Annotated[bool, typer.Option("--events", help="What became of it lately, instead.")] = False,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Only this provider.")
+    ] = None,
+    events: Annotated[
+        bool, typer.Option("--events", help="What became of it lately, instead.")
+    ] = False,
     limit: options.Limit = 50,
 ) -> None:
     """Show how the providers are: breaker, last check, pause, and how much of the month's budget is used.
@@ -42,7 +46,9 @@ async def health_(
         if name is not None and not found:
             raise NotFound(f"there is no provider {name!r}: see `pillarbox provider list`")
         if events:
-            told = await health.list_events(app.database, found[0].id if name is not None else None, limit)
+            told = await health.list_events(
+                app.database, found[0].id if name is not None else None, limit
+            )
             _tell_events(given, told)
             return
         rows = await health.list_health(app.database)
@@ -53,12 +59,22 @@ async def health_(
         _tell(*shown[0])
     else:
         heads = ("name", "kind", "breaker", "since", "reason", "retry", "last check~", "budget~")
-        output.table(heads, [_row(*one) for one in shown], "no provider: add one with `pillarbox provider add`")
+        output.table(
+            heads,
+            [_row(*one) for one in shown],
+            "no provider: add one with `pillarbox provider add`",
+        )
 
 
 def public(use: ProviderUse, row: HealthRow) -> dict[str, Any]:
     """A provider's health as programs see it."""
-    head = {"id": use.id, "name": use.name, "kind": use.kind, "enabled": use.enabled, "release_only": use.release_only}
+    head = {
+        "id": use.id,
+        "name": use.name,
+        "kind": use.kind,
+        "enabled": use.enabled,
+        "release_only": use.release_only,
+    }
     told: dict[str, Any] = output.plain(head | output.plain(row) | {"budget": use.money})
     return told
 
@@ -83,7 +99,9 @@ def _check(row: HealthRow) -> Text:
     if row.check_ok is None or row.checked_at is None:
         return Text("")
     word = Text.assemble(("ok " if row.check_ok else "failed ", "green" if row.check_ok else "red"))
-    return word.append(f"{output.ahead(row.checked_at)}{'' if row.check_ok else output.clean(f': {row.check_said}')}")
+    return word.append(
+        f"{output.ahead(row.checked_at)}{'' if row.check_ok else output.clean(f': {row.check_said}')}"
+    )
 
 
 def _budget(use: ProviderUse) -> Text:

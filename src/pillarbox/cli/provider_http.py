@@ -9,7 +9,15 @@ import typer
 
 from pillarbox.cli import output
 from pillarbox.cli.command import Given, command
-from pillarbox.cli.provider_options import Name, ReleaseOnly, Retry, add, limit, positive, without_none
+from pillarbox.cli.provider_options import (
+    Name,
+    ReleaseOnly,
+    Retry,
+    add,
+    limit,
+    positive,
+    without_none,
+)
 from pillarbox.cli.secret_input import is_given, read_secret
 from pillarbox.errors import SettingsError
 from pillarbox.model.provider import HTTP_KINDS, MAILGUN_HOSTS, feedback_path, http_settings
@@ -17,28 +25,51 @@ from pillarbox.model.secret import Secret
 from pillarbox.store import catalog, providers
 
 SecretStdin = Annotated[bool, typer.Option("--secret-stdin", help="Read it from stdin, a line.")]
-SecretEnv = Annotated[str | None, typer.Option("--secret-env", metavar="VAR", help="Read it from this variable.")]
+SecretEnv = Annotated[
+    str | None, typer.Option("--secret-env", metavar="VAR", help="Read it from this variable.")
+]
 WebhookStdin = Annotated[
-    bool, typer.Option("--webhook-secret-stdin", help="Read the webhook signing key from stdin, a line of its own.")
+    bool,
+    typer.Option(
+        "--webhook-secret-stdin", help="Read the webhook signing key from stdin, a line of its own."
+    ),
 ]
 WebhookEnv = Annotated[
     str | None,
-    typer.Option("--webhook-secret-env", metavar="VAR", help="Read the webhook signing key from this variable."),
+    typer.Option(
+        "--webhook-secret-env",
+        metavar="VAR",
+        help="Read the webhook signing key from this variable.",
+    ),
 ]
 Url = Annotated[
-    str | None, typer.Option("--url", metavar="URL", help="Another address of its API; https, but on this machine.")
+    str | None,
+    typer.Option(
+        "--url", metavar="URL", help="Another address of its API; https, but on this machine."
+    ),
 ]
 Connections = Annotated[
-    int | None, limit("--connections", "Most calls at a time; worker_concurrency when not given.", min=1, max=1000)
+    int | None,
+    limit(
+        "--connections", "Most calls at a time; worker_concurrency when not given.", min=1, max=1000
+    ),
 ]
-Timeout = Annotated[float | None, limit("--timeout", "For a whole call (30s).", parser=positive, metavar="TIME")]
+Timeout = Annotated[
+    float | None, limit("--timeout", "For a whole call (30s).", parser=positive, metavar="TIME")
+]
 Topics = Annotated[
     list[str] | None,
-    typer.Option("--topic", metavar="ARN", help="An SNS topic whose messages are believed; may be repeated."),
+    typer.Option(
+        "--topic", metavar="ARN", help="An SNS topic whose messages are believed; may be repeated."
+    ),
 ]
 WebhookKey = Annotated[
     str | None,
-    typer.Option("--webhook-key", metavar="KEY", help="The public key of the event webhook, as SendGrid shows it."),
+    typer.Option(
+        "--webhook-key",
+        metavar="KEY",
+        help="The public key of the event webhook, as SendGrid shows it.",
+    ),
 ]
 
 
@@ -68,7 +99,12 @@ async def add_sendgrid(
       pillarbox provider add sendgrid sg --secret-env SENDGRID_API_KEY
       pillarbox provider add sendgrid sg-eu --url https://api.eu.sendgrid.com
     """
-    given_settings = {"url": url, "webhook_key": webhook_key, "connections": connections, "timeout": timeout}
+    given_settings = {
+        "url": url,
+        "webhook_key": webhook_key,
+        "connections": connections,
+        "timeout": timeout,
+    }
     settings = _checked("sendgrid", given_settings)
     secret = _secret("API key", secret_stdin, secret_env)
     await add(given, name, "sendgrid", settings, secret, retry, release_only=release_only)
@@ -79,13 +115,18 @@ async def add_ses(
     name: Name,
     region: Annotated[str, typer.Option("--region", metavar="REGION", help="Such as eu-west-1.")],
     access_key_id: Annotated[
-        str, typer.Option("--access-key-id", metavar="ID", help="Of the key that may ses:SendRawEmail.")
+        str,
+        typer.Option("--access-key-id", metavar="ID", help="Of the key that may ses:SendRawEmail."),
     ],
     secret_stdin: SecretStdin = False,
     secret_env: SecretEnv = None,
     configuration_set: Annotated[
         str | None,
-        typer.Option("--configuration-set", metavar="NAME", help="What each mail is sent with; it makes the events."),
+        typer.Option(
+            "--configuration-set",
+            metavar="NAME",
+            help="What each mail is sent with; it makes the events.",
+        ),
     ] = None,
     topic: Topics = None,
     url: Url = None,
@@ -114,7 +155,9 @@ async def add_mailgun(
     given: Given,
     name: Name,
     domain: Annotated[str, typer.Option("--domain", metavar="DOMAIN", help="The sending domain.")],
-    region: Annotated[str, typer.Option("--region", metavar="|".join(MAILGUN_HOSTS), help="Where it is.")] = "us",
+    region: Annotated[
+        str, typer.Option("--region", metavar="|".join(MAILGUN_HOSTS), help="Where it is.")
+    ] = "us",
     secret_stdin: SecretStdin = False,
     secret_env: SecretEnv = None,
     webhook_secret_stdin: WebhookStdin = False,
@@ -133,11 +176,19 @@ async def add_mailgun(
         --webhook-secret-env MAILGUN_SIGNING_KEY
       pillarbox provider add mailgun mg --domain mg.example.com --region eu
     """
-    given_settings = {"domain": domain, "region": region, "url": url, "connections": connections, "timeout": timeout}
+    given_settings = {
+        "domain": domain,
+        "region": region,
+        "url": url,
+        "connections": connections,
+        "timeout": timeout,
+    }
     settings = _checked("mailgun", given_settings)
     secret = _secret("API key", secret_stdin, secret_env)
     webhook_secret = _webhook_secret(webhook_secret_stdin, webhook_secret_env)
-    await add(given, name, "mailgun", settings, secret, retry, webhook_secret, release_only=release_only)
+    await add(
+        given, name, "mailgun", settings, secret, retry, webhook_secret, release_only=release_only
+    )
 
 
 async def feedback(
@@ -160,10 +211,17 @@ async def feedback(
     async with given.app() as app:
         provider = await providers.get_provider(app.database, name)
         if provider.kind not in HTTP_KINDS:
-            raise typer.BadParameter(f"{name} is of kind {provider.kind}, which gives no feedback by HTTP")
-        for setting, kind, flag in (("webhook_key", "sendgrid", "--webhook-key"), ("topics", "ses", "--topic")):
+            raise typer.BadParameter(
+                f"{name} is of kind {provider.kind}, which gives no feedback by HTTP"
+            )
+        for setting, kind, flag in (
+            ("webhook_key", "sendgrid", "--webhook-key"),
+            ("topics", "ses", "--topic"),
+        ):
             if setting in changed and provider.kind != kind:
-                raise typer.BadParameter(f"{flag} is for {kind}, and {name} is of kind {provider.kind}")
+                raise typer.BadParameter(
+                    f"{flag} is for {kind}, and {name} is of kind {provider.kind}"
+                )
         settings = _checked(provider.kind, dict(provider.settings) | changed)
         if provider.kind != "mailgun" and (webhook_secret_stdin or webhook_secret_env):
             raise typer.BadParameter(f"{provider.kind} has no webhook signing key")
@@ -180,7 +238,9 @@ async def feedback(
             f"{'changed' if changed or secret else 'unchanged'}; its feedback goes to {path} of your public address"
         )
         if not believed:
-            output.note("none is believed yet: give what it is signed with, see `pillarbox provider feedback --help`")
+            output.note(
+                "none is believed yet: give what it is signed with, see `pillarbox provider feedback --help`"
+            )
 
 
 def _checked(kind: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -199,4 +259,8 @@ def _secret(what: str, stdin: bool, env: str | None) -> Secret:
 
 def _webhook_secret(stdin: bool, env: str | None) -> Secret | None:
     flag = "webhook-secret"
-    return read_secret("webhook signing key", flag, stdin, env, plain=True) if is_given(flag, stdin, env) else None
+    return (
+        read_secret("webhook signing key", flag, stdin, env, plain=True)
+        if is_given(flag, stdin, env)
+        else None
+    )

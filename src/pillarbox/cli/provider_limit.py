@@ -29,7 +29,10 @@ def limits(provider: Provider) -> dict[str, Any]:
 
 def shown(provider: Provider) -> dict[str, Any]:
     """As programs read them: money as numbers."""
-    return {name: float(one) if isinstance(one, Decimal) else one for name, one in limits(provider).items()}
+    return {
+        name: float(one) if isinstance(one, Decimal) else one
+        for name, one in limits(provider).items()
+    }
 
 
 def _money(name: str) -> Any:
@@ -41,7 +44,9 @@ def _money(name: str) -> Any:
         except InvalidOperation:
             raise typer.BadParameter(f"{value!r}: give a number such as 0.85") from None
         if not (found.is_finite() and 0 <= found < most) or found != round(found, places):
-            raise typer.BadParameter(f"{value!r}: must be from 0, with at most {places} places behind the point")
+            raise typer.BadParameter(
+                f"{value!r}: must be from 0, with at most {places} places behind the point"
+            )
         return found
 
     return read
@@ -71,17 +76,21 @@ async def limit(
         Decimal | None, _cost("budget_per_month", "What a month (UTC) may cost; needs a price.")
     ] = None,
     reserve_urgent: Annotated[
-        int | None, _share("Of the day's rate and the month's budget, what is kept for urgent mails (10).")
+        int | None,
+        _share("Of the day's rate and the month's budget, what is kept for urgent mails (10)."),
     ] = None,
     reserve_normal: Annotated[
-        int | None, _share("What is kept, beside that, for normal and urgent mails: bulk cannot have it (20).")
+        int | None,
+        _share("What is kept, beside that, for normal and urgent mails: bulk cannot have it (20)."),
     ] = None,
-    none: Annotated[bool, typer.Option("--none", help="Lift the limits that are not given.")] = False,
+    none: Annotated[
+        bool, typer.Option("--none", help="Lift the limits that are not given.")
+    ] = False,
 ) -> None:
     """Limit how many mails leave through a provider, and what they cost; more wait, and say so.
 
-    What is not given stays. The reserves keep a part of the day's rate and of the month's budget for mails
-    that matter: password resets still leave when a newsletter has eaten the rest.
+    What is not given stays. The reserves keep a part of the day's rate and of the month's budget
+    for mails that matter: password resets still leave when a newsletter has eaten the rest.
 
     \b
     Examples:
@@ -100,9 +109,13 @@ async def limit(
         provider = await providers.get_provider(app.database, name)
         changed = _changed(limits(provider), wanted, none)
         await providers.limit_provider(app.database, name, *(changed[one] for one in RATES))
-        await providers.price_provider(app.database, name, *(changed[one] for one in (*MONEY, *RESERVES)))
+        await providers.price_provider(
+            app.database, name, *(changed[one] for one in (*MONEY, *RESERVES))
+        )
         provider = await providers.get_provider(app.database, name)
-    output.print_json({"name": name, **shown(provider)}) if given.json else output.say(f"{name}: {_told(provider)}")
+    output.print_json({"name": name, **shown(provider)}) if given.json else output.say(
+        f"{name}: {_told(provider)}"
+    )
 
 
 def _changed(before: Mapping[str, Any], wanted: Mapping[str, Any], none: bool) -> dict[str, Any]:
@@ -113,7 +126,9 @@ def _changed(before: Mapping[str, Any], wanted: Mapping[str, Any], none: bool) -
     if after["budget_per_month"] is not None and not after["price_per_thousand"]:
         raise typer.BadParameter("a budget needs a --price-per-thousand above 0")
     if after["reserve_urgent"] + after["reserve_normal"] > 100:
-        raise typer.BadParameter("--reserve-urgent and --reserve-normal make more than 100 percent together")
+        raise typer.BadParameter(
+            "--reserve-urgent and --reserve-normal make more than 100 percent together"
+        )
     return after
 
 
@@ -127,5 +142,7 @@ def _told(provider: Provider) -> str:
         said.append(f"{provider.price_per_thousand.normalize():f} per thousand")
     if provider.budget_per_month is not None:
         said.append(f"{provider.budget_per_month:,} per month")
-    kept = f"{provider.reserve_urgent} % kept for urgent mails, {provider.reserve_normal} % from bulk"
+    kept = (
+        f"{provider.reserve_urgent} % kept for urgent mails, {provider.reserve_normal} % from bulk"
+    )
     return f"{', '.join(said)}; {kept}" if said else "no limit"

@@ -48,7 +48,9 @@ Retry = Annotated[
 
 ReleaseOnly = Annotated[
     bool,
-    typer.Option("--release-only", help="Use it only where a route or a person names it, never by default."),
+    typer.Option(
+        "--release-only", help="Use it only where a route or a person names it, never by default."
+    ),
 ]
 
 
@@ -71,12 +73,24 @@ async def add(
     """Add a provider, and say what to do next."""
     async with given.app() as app:
         number = await providers.add_provider(
-            app.database, app.keys, name, kind, settings, secret, retry, webhook_secret, release_only=release_only
+            app.database,
+            app.keys,
+            name,
+            kind,
+            settings,
+            secret,
+            retry,
+            webhook_secret,
+            release_only=release_only,
         )
-        captures = await providers.captures_by_default(app.database, development=app.settings.is_development)
+        captures = await providers.captures_by_default(
+            app.database, development=app.settings.is_development
+        )
     path = feedback_path(kind, number) if kind in HTTP_KINDS else None
     if given.json:
-        output.print_json({"id": number, "name": name, "kind": kind} | without_none({"webhook": path}))
+        output.print_json(
+            {"id": number, "name": name, "kind": kind} | without_none({"webhook": path})
+        )
         return
     output.say(f"added {kind} provider {name}; try it with `pillarbox provider test {name}`")
     if kind == "capture" and not captures:

@@ -12,7 +12,9 @@ from pillarbox.store.messages import Filter, Listed, find_message, list_messages
 
 
 def register(root: typer.Typer) -> None:
-    group = typer.Typer(help="The queue: what was accepted, and what becomes of it.", no_args_is_help=True)
+    group = typer.Typer(
+        help="The queue: what was accepted, and what becomes of it.", no_args_is_help=True
+    )
     queue_stats.register(group)
     command(group, "list")(list_)
     queue_show.register(group)
@@ -48,7 +50,20 @@ async def list_(
     states = [str(one) for one in state or ()]
     async with given.app() as app:
         last = None if before is None else await find_message(app.database, before)
-        which = Filter(states, tenant, class_name, kind, tag, sender, recipient, provider, reason, since, until, last)
+        which = Filter(
+            states,
+            tenant,
+            class_name,
+            kind,
+            tag,
+            sender,
+            recipient,
+            provider,
+            reason,
+            since,
+            until,
+            last,
+        )
         found = await list_messages(app.database, which, limit)
         ids = await shown_ids(app.database, [one.id for one in found])
     if given.json:
@@ -79,5 +94,7 @@ def summary(states: object) -> Text:
     words = list(states) if isinstance(states, list | tuple) else []
     if len(set(words)) == 1:
         return output.styled(words[0])
-    counted = [Text(f"{words.count(one)} ").append_text(output.styled(one)) for one in sorted(set(words))]
+    counted = [
+        Text(f"{words.count(one)} ").append_text(output.styled(one)) for one in sorted(set(words))
+    ]
     return Text(", ").join(counted)

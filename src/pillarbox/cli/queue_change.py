@@ -22,9 +22,15 @@ if TYPE_CHECKING:
     from pillarbox.store.lifecycle import Resent
     from pillarbox.store.operations import Operation
 
-OptionalId = Annotated[str | None, typer.Argument(metavar="ID", help="The message's id, or its beginning.")]
-All = Annotated[bool, typer.Option("--all", help="Instead of one message: everything that fits the filters.")]
-Number = Annotated[int | None, typer.Option("--delivery", metavar="N", help="Only this delivery of the message.")]
+OptionalId = Annotated[
+    str | None, typer.Argument(metavar="ID", help="The message's id, or its beginning.")
+]
+All = Annotated[
+    bool, typer.Option("--all", help="Instead of one message: everything that fits the filters.")
+]
+Number = Annotated[
+    int | None, typer.Option("--delivery", metavar="N", help="Only this delivery of the message.")
+]
 # Counting stops here: beyond it a person only needs to know that it is a lot.
 COUNTED = 100_000
 
@@ -53,9 +59,9 @@ async def retry(
 ) -> int:
     """Queue failed deliveries again, with all their attempts before them.
 
-    The mail of an account is rendered again from its token, by a collector, since its body was dropped; if
-    the token has expired, a new one is issued. With --all, what expired or has lost its content is left out:
-    it could not be sent.
+    The mail of an account is rendered again from its token, by a collector, since its body was
+    dropped; if the token has expired, a new one is issued. With --all, what expired or has lost its
+    content is left out: it could not be sent.
 
     \b
     Examples:
@@ -64,7 +70,9 @@ async def retry(
       pillarbox queue retry --all --provider relay --yes
     """
     states = _states(state, operations.RETRY)
-    which = Filter(states, tenant, class_name, kind, provider=provider, reason=reason, since=since, until=until)
+    which = Filter(
+        states, tenant, class_name, kind, provider=provider, reason=reason, since=since, until=until
+    )
     return await _change(given, operations.RETRY, which, id, all, delivery, yes)
 
 
@@ -88,16 +96,22 @@ async def cancel(
       pillarbox queue cancel 0c2f0c3d7a11
       pillarbox queue cancel --all --kind newsletter --state queued
     """
-    which = Filter(_states(state, operations.CANCEL), tenant, class_name, kind, since=since, until=until)
+    which = Filter(
+        _states(state, operations.CANCEL), tenant, class_name, kind, since=since, until=until
+    )
     return await _change(given, operations.CANCEL, which, id, all, delivery, yes)
 
 
 async def release(
     given: Given,
     id: OptionalId = None,
-    resend: Annotated[bool, typer.Option("--resend", help="Send it again; it may arrive twice.")] = False,
+    resend: Annotated[
+        bool, typer.Option("--resend", help="Send it again; it may arrive twice.")
+    ] = False,
     sent: Annotated[bool, typer.Option("--sent", help="It arrived: settle it as sent.")] = False,
-    failed: Annotated[bool, typer.Option("--failed", help="It did not: settle it as failed.")] = False,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="It did not: settle it as failed.")
+    ] = False,
     all: All = False,
     delivery: Number = None,
     tenant: options.TenantFilter = None,
@@ -115,7 +129,9 @@ async def release(
       pillarbox queue release 0c2f0c3d7a11 --resend
       pillarbox queue release --all --class codes --failed
     """
-    chosen = [word for word, wanted in (("resend", resend), ("sent", sent), ("failed", failed)) if wanted]
+    chosen = [
+        word for word, wanted in (("resend", resend), ("sent", sent), ("failed", failed)) if wanted
+    ]
     if len(chosen) != 1:
         raise typer.BadParameter("say what became of it: one of --resend, --sent, --failed")
     which = Filter((), tenant, class_name, kind, provider=provider, since=since, until=until)
@@ -125,8 +141,8 @@ async def release(
 async def reap(given: Given) -> None:
     """Take back what dead workers held, once. Workers do this by themselves all the time.
 
-    Waits up to `worker_lease` where no process has watched the database: a worker that is alive may only have
-    been unable to renew its lease.
+    Waits up to `worker_lease` where no process has watched the database: a worker that is alive may
+    only have been unable to renew its lease.
 
     \b
     Example:
@@ -141,12 +157,20 @@ async def reap(given: Given) -> None:
 
 def _states(wanted: list[State] | None, operation: Operation) -> tuple[State, ...]:
     if not set(operation.takes).issuperset(wanted or ()):
-        raise typer.BadParameter(f"--state: only {', '.join(operation.takes)} can be {operation.word}")
+        raise typer.BadParameter(
+            f"--state: only {', '.join(operation.takes)} can be {operation.word}"
+        )
     return tuple(wanted or ())
 
 
 async def _change(
-    given: Given, operation: Operation, which: Filter, id: str | None, all: bool, n: int | None, yes: bool
+    given: Given,
+    operation: Operation,
+    which: Filter,
+    id: str | None,
+    all: bool,
+    n: int | None,
+    yes: bool,
 ) -> int:
     if (id is None) == (not all):
         raise typer.BadParameter("give a message's ID, or --all with filters")
@@ -163,11 +187,17 @@ async def _change(
 
 async def _change_one(given: Given, app: App, operation: Operation, id: str, n: int | None) -> int:
     message_id = await find_message(app.database, id)
-    if operation is operations.RETRY and (token := await resending.token_of(app.database, app.settings, message_id)):
-        return _tell_resent(given, message_id, await resending.resend(app.database, app.settings, message_id, token))
+    if operation is operations.RETRY and (
+        token := await resending.token_of(app.database, app.settings, message_id)
+    ):
+        return _tell_resent(
+            given, message_id, await resending.resend(app.database, app.settings, message_id, token)
+        )
     changed = await operations.change_message(app.database, operation, message_id, n)
     if given.json:
-        output.print_json({"id": message_id, operation.word: sorted(number for _, number in changed)})
+        output.print_json(
+            {"id": message_id, operation.word: sorted(number for _, number in changed)}
+        )
     else:
         output.say(f"{output.counted(len(changed), 'delivery')} of {message_id} {operation.word}")
     flying = (await states_of(app.database, [message_id])).get(State.PROCESSING, 0)
@@ -181,7 +211,9 @@ def _tell_resent(given: Given, message_id: UUID, resent: Resent) -> int:
     if given.json:
         output.print_json({"id": message_id, "token": resent.token, "is_new": resent.is_new})
     elif resent.is_new:
-        output.say(f"its token has expired: token {resent.token} was issued, and a collector mails it")
+        output.say(
+            f"its token has expired: token {resent.token} was issued, and a collector mails it"
+        )
     else:
         output.say(f"a collector mails token {resent.token} again, as a new message")
     return 0
@@ -204,4 +236,6 @@ async def _change_all(app: App, operation: Operation, which: Filter, yes: bool) 
 
 
 def _tell_wait(seconds: float) -> None:
-    output.note(f"waiting {output.span(seconds)}, so that workers that are alive can renew their lease first")
+    output.note(
+        f"waiting {output.span(seconds)}, so that workers that are alive can renew their lease first"
+    )

@@ -40,7 +40,9 @@ def register(group: typer.Typer) -> None:
 async def show(
     given: Given,
     id: options.MessageId,
-    raw: Annotated[bool, typer.Option("--raw", help="Print the mail as it is sent, instead.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Print the mail as it is sent, instead.")
+    ] = False,
 ) -> None:
     """Tell a message's whole story: envelope, deliveries, attempts with what was said, events.
 
@@ -58,7 +60,9 @@ async def show(
         content = await _content(app, message_id, story.message)
     if raw:
         if content is None:
-            raise NotFound(f"the content of message {message_id} was dropped: nothing is left to compose")
+            raise NotFound(
+                f"the content of message {message_id} was dropped: nothing is left to compose"
+            )
         output.write_bytes(compose(messages.message_of(story.message), content))
     elif given.json:
         output.print_json(as_json(story))
@@ -74,7 +78,9 @@ async def _content(app: App, message_id: UUID, envelope: Envelope) -> Content | 
     if content.raw is not None:
         head = content.raw.replace(b"\r\n", b"\n").partition(b"\n\n")[0]
         return Content(raw=head + b"\n\n" + HIDDEN.encode() + b"\n")
-    return replace(content, text=content.text and HIDDEN, html=content.html and HIDDEN, attachments=())
+    return replace(
+        content, text=content.text and HIDDEN, html=content.html and HIDDEN, attachments=()
+    )
 
 
 def as_json(story: Story) -> dict[str, Any]:
@@ -121,7 +127,11 @@ def _tell_envelope(one: Envelope) -> None:
 def _sizes(one: Envelope) -> str:
     if one.content is None:
         return "dropped"
-    parts = [f"{name} {output.octets(size)}" for name, size in one.content.items() if name != "attachments"]
+    parts = [
+        f"{name} {output.octets(size)}"
+        for name, size in one.content.items()
+        if name != "attachments"
+    ]
     if count := one.content.get("attachments"):
         parts.append(output.counted(count, "attachment"))
     return f"{output.octets(one.size)} in all: {', '.join(parts)}"
@@ -133,14 +143,19 @@ def _tell_deliveries(story: Story) -> None:
          provider_name(one), _next(one))
         for one in story.deliveries
     ]  # fmt: skip
-    output.table(("n#", "", "recipient~", "state", "tries#", "reason", "provider", "next attempt"), rows)
+    output.table(
+        ("n#", "", "recipient~", "state", "tries#", "reason", "provider", "next attempt"), rows
+    )
     plans: dict[str, list[str]] = {}
     for one in story.deliveries:
         if one.state in WAITING and (policy := policy_of(one, story.message)):
-            plan = ", ".join(map(output.span, remaining(one, story.message))) or "no more: it was the last"
-            plans.setdefault(f"retry policy {policy}; if the next attempt fails, then after {plan}", []).append(
-                str(one.n)
+            plan = (
+                ", ".join(map(output.span, remaining(one, story.message)))
+                or "no more: it was the last"
             )
+            plans.setdefault(
+                f"retry policy {policy}; if the next attempt fails, then after {plan}", []
+            ).append(str(one.n))
     for plan, numbers in plans.items():
         output.say(Text(f"  {', '.join(numbers)}: {plan}", style="dim"))
     for delivery in story.deliveries:
@@ -210,7 +225,9 @@ def _states(story: Story, one: DeliveryFacts) -> Iterator[Moment]:
                 yield Moment(state.at, Text(f"claimed by worker {one.worker}{about}, in flight"))
         elif state.state not in told:
             why = f" {state.reason}" if state.reason else ""
-            yield Moment(state.at, Text.assemble(output.styled(state.state), output.clean(f"{why}{about}")))
+            yield Moment(
+                state.at, Text.assemble(output.styled(state.state), output.clean(f"{why}{about}"))
+            )
 
 
 def _attempt(number: int, rows: list[AttemptFacts]) -> Moment:
@@ -220,8 +237,13 @@ def _attempt(number: int, rows: list[AttemptFacts]) -> Moment:
     by = f" by worker {first.worker}" if first.worker else ""
     below = [_outcome(row) for row in rows]
     if first.conversation:
-        below += [Text(f"  {line}", style="dim") for line in output.clean_lines(first.conversation).split("\n")]
-    return Moment(first.started_at, Text(output.clean(f"attempt {number}{via}{by}, {took}")), tuple(below))
+        below += [
+            Text(f"  {line}", style="dim")
+            for line in output.clean_lines(first.conversation).split("\n")
+        ]
+    return Moment(
+        first.started_at, Text(output.clean(f"attempt {number}{via}{by}, {took}")), tuple(below)
+    )
 
 
 def _outcome(row: AttemptFacts) -> Text:

@@ -31,10 +31,14 @@ def register(group: typer.Typer) -> None:
 async def stats(
     given: Given,
     tenant: options.TenantFilter = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Stay, and keep it fresh; q ends.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Stay, and keep it fresh; q ends.")
+    ] = False,
     interval: Annotated[
         float,
-        typer.Option("--interval", metavar="TIME", parser=options.seconds, help="With --watch: how often."),
+        typer.Option(
+            "--interval", metavar="TIME", parser=options.seconds, help="With --watch: how often."
+        ),
     ] = 1.0,
 ) -> None:
     """Show how much waits, what was settled lately, and who works.
@@ -80,7 +84,9 @@ Cells = Sequence[Sequence[Text]]
 
 def drawn(numbers: Statistics) -> RenderableType:
     """Everything as tables below each other."""
-    return Group(*(output.drawn(heads, rows) for heads, rows in sections(numbers)), *_worries(numbers))
+    return Group(
+        *(output.drawn(heads, rows) for heads, rows in sections(numbers)), *_worries(numbers)
+    )
 
 
 def sections(numbers: Statistics) -> Iterator[tuple[Sequence[str], Cells]]:
@@ -103,7 +109,8 @@ def sections(numbers: Statistics) -> Iterator[tuple[Sequence[str], Cells]]:
         yield ("worker", "since", "in flight#", "lease"), [_worker(one) for one in numbers.workers]
     if numbers.providers:
         providers = [
-            (Text(one.name), Text(one.kind), Text("on" if one.enabled else "off")) for one in numbers.providers
+            (Text(one.name), Text(one.kind), Text("on" if one.enabled else "off"))
+            for one in numbers.providers
         ]
         yield ("provider", "kind", "state"), providers
 
@@ -116,12 +123,24 @@ def _worries(numbers: Statistics) -> Iterator[Text]:
 
 
 def _counts(counts: dict[str, int]) -> list[Text]:
-    return [Text(f"{counts[one]:,}", style=output.STYLES.get(one, "") if counts[one] else "dim") for one in STATES]
+    return [
+        Text(f"{counts[one]:,}", style=output.STYLES.get(one, "") if counts[one] else "dim")
+        for one in STATES
+    ]
 
 
 def _worker(one: WorkerFacts) -> list[Text]:
-    left = Text(f"{output.span(one.lease_left)} left") if one.lease_left > 0 else Text("ran out", style="red")
-    return [Text(output.clean(one.name)), Text(output.when(one.started_at)), Text(str(one.holds)), left]
+    left = (
+        Text(f"{output.span(one.lease_left)} left")
+        if one.lease_left > 0
+        else Text("ran out", style="red")
+    )
+    return [
+        Text(output.clean(one.name)),
+        Text(output.when(one.started_at)),
+        Text(str(one.holds)),
+        left,
+    ]
 
 
 async def _watch(database: Database, tenant: str | None, interval: float, json: bool) -> None:
@@ -129,7 +148,11 @@ async def _watch(database: Database, tenant: str | None, interval: float, json: 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, stop.set)
-    live = None if json or output.plain_terminal() else Live(console=output.console(), screen=True, auto_refresh=False)
+    live = (
+        None
+        if json or output.plain_terminal()
+        else Live(console=output.console(), screen=True, auto_refresh=False)
+    )
     with _keys(stop), live or contextlib.nullcontext():
         while not stop.is_set():
             numbers = await statistics(database, tenant)

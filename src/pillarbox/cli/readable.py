@@ -60,7 +60,11 @@ def _text(mail: EmailMessage) -> str:
             if isinstance(body, EmailMessage):
                 found = str(body.get_content())
                 return text_of_html(found) if kind == "html" else found
-        except (LookupError, ValueError, KeyError):  # an unknown character set, or a part that is not what it says
+        except (
+            LookupError,
+            ValueError,
+            KeyError,
+        ):  # an unknown character set, or a part that is not what it says
             continue
     return ""
 
@@ -74,7 +78,9 @@ def text_of_html(html: str) -> str:
     reader = _HtmlText()
     reader.feed(html)
     reader.close()
-    lines = [re.sub(r"[ \t\r\f\v]+", " ", line).strip() for line in "".join(reader.parts).split("\n")]
+    lines = [
+        re.sub(r"[ \t\r\f\v]+", " ", line).strip() for line in "".join(reader.parts).split("\n")
+    ]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
 
 
@@ -83,7 +89,9 @@ class _HtmlText(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.parts: list[str] = []
         self._hidden = 0
-        self._links: list[tuple[str, int]] = []  # the address of each open link, and where its words begin
+        self._links: list[
+            tuple[str, int]
+        ] = []  # the address of each open link, and where its words begin
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag in HIDDEN:

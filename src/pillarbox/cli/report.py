@@ -27,7 +27,9 @@ def register(root: typer.Typer) -> None:
 
 async def report(
     given: Given,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The mail as it was received; - for stdin.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="The mail as it was received; - for stdin.")
+    ],
 ) -> int:
     """Hand in a bounce mail or a complaint; it counts like the feedback of a provider.
 
@@ -42,7 +44,9 @@ async def report(
     most = given.settings.feedback_max_body
     mail = _read(file, most)
     if len(mail) > most:
-        raise NotPossible(f"{file} has more than {output.octets(most)}: raise the setting feedback_max_body")
+        raise NotPossible(
+            f"{file} has more than {output.octets(most)}: raise the setting feedback_max_body"
+        )
     async with given.app() as app:
         try:
             heard = await app.hear_report(mail)

@@ -31,24 +31,39 @@ Name = Annotated[str, typer.Argument(parser=options.name, metavar="NAME", help="
 Known = Annotated[str, typer.Argument(metavar="NAME", help="Its name in `route list`.")]
 Of = Annotated[
     str | None,
-    typer.Option("--tenant", metavar="NAME", help="Whose it is; for all tenants when not given.", show_default=False),
+    typer.Option(
+        "--tenant",
+        metavar="NAME",
+        help="Whose it is; for all tenants when not given.",
+        show_default=False,
+    ),
 ]
 Before = Annotated[
     str | None,
-    typer.Option("--before", metavar="NAME", help="Put it before this route of the same tenant.", show_default=False),
+    typer.Option(
+        "--before",
+        metavar="NAME",
+        help="Put it before this route of the same tenant.",
+        show_default=False,
+    ),
 ]
 Place = Annotated[
-    int | None, typer.Option("--place", metavar="N", min=1, help="Put it at this place.", show_default=False)
+    int | None,
+    typer.Option("--place", metavar="N", min=1, help="Put it at this place.", show_default=False),
 ]
 Weights = Annotated[
     list[str] | None,
-    typer.Option("--weight", metavar="PROVIDER=N", help="Draw the first by weights; may be repeated."),
+    typer.Option(
+        "--weight", metavar="PROVIDER=N", help="Draw the first by weights; may be repeated."
+    ),
 ]
 _PROVIDER = "A provider; the first that can is used. May be repeated."
 
 
 def register(root: typer.Typer) -> None:
-    group = typer.Typer(help="Routes: which providers a mail may leave through.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Routes: which providers a mail may leave through.", no_args_is_help=True
+    )
     command(group, "add")(with_conditions(add, clearing=False))
     command(group, "change")(with_conditions(change, clearing=True))
     command(group, "list")(list_)
@@ -73,9 +88,10 @@ async def add(
 ) -> None:
     """Add a route: mails that meet all its conditions leave through its providers.
 
-    It stands last, or where it is put. Of several values of one condition, one must fit. A tenant's own routes
-    come before those for all tenants; the first that fits decides, so one without conditions belongs last. With
-    weights the first provider is drawn by them, and the others stand by.
+    It stands last, or where it is put. Of several values of one condition, one must fit. A tenant's
+    own routes come before those for all tenants; the first that fits decides, so one without
+    conditions belongs last. With weights the first provider is drawn by them, and the others stand
+    by.
 
     \b
     Examples:
@@ -87,7 +103,14 @@ async def add(
     changes, weights = given_conditions(conditions), given_weights(weight)
     async with given.app() as app:
         made = await routes.add_route(
-            app.database, name, tenant, provider, weights=weights, before=before, place=place, **changes
+            app.database,
+            name,
+            tenant,
+            provider,
+            weights=weights,
+            before=before,
+            place=place,
+            **changes,
         )
         earlier = await routes.list_routes(app.database, tenant)
     _tell(given, made, f"added route {name}")
@@ -98,9 +121,13 @@ async def change(
     given: Given,
     name: Known,
     tenant: Of = None,
-    provider: Annotated[list[str] | None, typer.Option("--provider", metavar="NAME", help=_PROVIDER)] = None,
+    provider: Annotated[
+        list[str] | None, typer.Option("--provider", metavar="NAME", help=_PROVIDER)
+    ] = None,
     weight: Weights = None,
-    no_weight: Annotated[bool, typer.Option("--no-weight", help="Clear the weights: an order.")] = False,
+    no_weight: Annotated[
+        bool, typer.Option("--no-weight", help="Clear the weights: an order.")
+    ] = False,
     **conditions: Any,
 ) -> None:
     """Change what is given of a route; the rest stays.
@@ -132,7 +159,9 @@ async def list_(
     given: Given,
     tenant: Annotated[
         str | None,
-        typer.Option("--tenant", metavar="NAME", help="Those that hold for this tenant.", show_default=False),
+        typer.Option(
+            "--tenant", metavar="NAME", help="Those that hold for this tenant.", show_default=False
+        ),
     ] = None,
 ) -> None:
     """List the routes in the order in which they are tried: a tenant's own, then those for all.
@@ -168,7 +197,9 @@ async def show(given: Given, name: Known, tenant: Of = None) -> None:
     _tell(given, found, None)
 
 
-async def move(given: Given, name: Known, tenant: Of = None, before: Before = None, place: Place = None) -> None:
+async def move(
+    given: Given, name: Known, tenant: Of = None, before: Before = None, place: Place = None
+) -> None:
     """Move a route before another, or to a place counted from 1; to the end when neither is given.
 
     \b
@@ -207,7 +238,9 @@ async def _switch(given: Given, name: str, tenant: str | None, enabled: bool) ->
         found = await _find(app, name, tenant)
         await routes.enable_route(app.database, found.rule.id, enabled)
     word = "enabled" if enabled else "disabled"
-    output.print_json({"name": name, "enabled": enabled}) if given.json else output.say(f"{word} {name}")
+    output.print_json({"name": name, "enabled": enabled}) if given.json else output.say(
+        f"{word} {name}"
+    )
 
 
 async def remove(given: Given, name: Known, tenant: Of = None, yes: options.Yes = False) -> None:
@@ -221,7 +254,9 @@ async def remove(given: Given, name: Known, tenant: Of = None, yes: options.Yes 
         found = await _find(app, name, tenant)
         options.confirm(f"Remove the route {name} of {found.tenant or 'all tenants'}?", yes)
         await routes.remove_route(app.database, found.rule.id)
-    output.print_json({"name": name, "removed": True}) if given.json else output.say(f"removed {name}")
+    output.print_json({"name": name, "removed": True}) if given.json else output.say(
+        f"removed {name}"
+    )
 
 
 async def _find(app: App, name: str, tenant: str | None) -> Route:

@@ -29,24 +29,43 @@ def register(group: typer.Typer) -> None:
 
 async def explain(
     given: Given,
-    id: Annotated[str | None, typer.Argument(metavar="[ID]", help="A message's id, or its beginning.")] = None,
-    to: Annotated[str | None, typer.Option("--to", metavar="ADDRESS", help="To whom: an address or a domain.")] = None,
-    sender: Annotated[
-        str | None, typer.Option("--from", metavar="ADDRESS", help="From whom; the tenant's default when not given.")
+    id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="A message's id, or its beginning.")
     ] = None,
-    tenant: Annotated[str, typer.Option("--tenant", metavar="NAME", help="Whose mail it is.")] = "default",
-    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="May be repeated.")] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="ADDRESS", help="To whom: an address or a domain.")
+    ] = None,
+    sender: Annotated[
+        str | None,
+        typer.Option(
+            "--from", metavar="ADDRESS", help="From whom; the tenant's default when not given."
+        ),
+    ] = None,
+    tenant: Annotated[
+        str, typer.Option("--tenant", metavar="NAME", help="Whose mail it is.")
+    ] = "default",
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", metavar="TAG", help="May be repeated.")
+    ] = None,
     lane: Annotated[
         str, typer.Option("--lane", metavar="LANE", parser=lane_, help="urgent, normal or bulk.")
     ] = "normal",
     class_: Annotated[
-        str | None, typer.Option("--class", metavar="NAME", help="The tenant's default when not given.")
+        str | None,
+        typer.Option("--class", metavar="NAME", help="The tenant's default when not given."),
     ] = None,
-    kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help="A label of what the mail is.")] = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", metavar="KIND", help="A label of what the mail is.")
+    ] = None,
     size: Annotated[
-        int, typer.Option("--size", metavar="SIZE", parser=octets, help="How large: 5MB.", show_default=False)
+        int,
+        typer.Option(
+            "--size", metavar="SIZE", parser=octets, help="How large: 5MB.", show_default=False
+        ),
     ] = asked.EMPTY,
-    raw: Annotated[bool, typer.Option("--raw", help="It is a finished mail: by SMTP, or `raw`.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="It is a finished mail: by SMTP, or `raw`.")
+    ] = False,
 ) -> None:
     """Tell which route a mail takes now: every rule tried, the providers in order, and why each is skipped.
 
@@ -63,16 +82,27 @@ async def explain(
     async with given.app() as app:
         if id is not None:
             found = await asked.explain_message(
-                app.database, await messages.find_message(app.database, id), development=app.settings.is_development
+                app.database,
+                await messages.find_message(app.database, id),
+                development=app.settings.is_development,
             )
         else:
             owner = await tenants.get_tenant(app.database, tenant)
             await asked.check_class(app.database, class_)
             facts = asked.facts_of(
-                owner, sender, to or "", lane=lane, class_name=class_, kind=kind, tags=tag or (), size=size
+                owner,
+                sender,
+                to or "",
+                lane=lane,
+                class_name=class_,
+                kind=kind,
+                tags=tag or (),
+                size=size,
             )
             found = [
-                (await asked.load_world(app.database, development=app.settings.is_development)).explain(facts, raw=raw)
+                (
+                    await asked.load_world(app.database, development=app.settings.is_development)
+                ).explain(facts, raw=raw)
             ]
         names = await _tenant_names(app)
     if given.json:
@@ -89,7 +119,13 @@ async def _tenant_names(app: App) -> dict[int, str]:
 
 def _tell(one: Explanation, tenant: str) -> None:
     facts = one.facts
-    about = [facts.lane, facts.class_name, facts.kind or "", ", ".join(facts.tags), output.octets(facts.size)]
+    about = [
+        facts.lane,
+        facts.class_name,
+        facts.kind or "",
+        ", ".join(facts.tags),
+        output.octets(facts.size),
+    ]
     words = f": {', '.join(word for word in about if word)}{', raw' if one.raw else ''}"
     numbers = f" (deliveries {', '.join(map(str, one.recipients))})" if one.recipients else ""
     output.say(Text.assemble(
@@ -98,11 +134,18 @@ def _tell(one: Explanation, tenant: str) -> None:
     ))  # fmt: skip
     output.say()
     if one.tried:
-        rows = [(tried.rule.name, tenant if tried.rule.tenant_id else "all", _fits(tried)) for tried in one.tried]
+        rows = [
+            (tried.rule.name, tenant if tried.rule.tenant_id else "all", _fits(tried))
+            for tried in one.tried
+        ]
         output.table(("route", "for", "fits~"), rows)
         output.say()
     if one.via is None and one.rule is None:
-        output.say("no route fits: the default order holds" if one.tried else "no routes: the default order holds")
+        output.say(
+            "no route fits: the default order holds"
+            if one.tried
+            else "no routes: the default order holds"
+        )
     elif one.via is not None:
         output.say("a person chose the provider: no route was asked")
     _tell_providers(one)
@@ -113,7 +156,9 @@ def _tell(one: Explanation, tenant: str) -> None:
 def _fits(tried: Tried) -> Text:
     if tried.misses is None:
         return Text("yes", style="green")
-    return Text(output.clean(f"no: {tried.misses} {tried.wants}; the mail has {tried.has}"), style="dim")
+    return Text(
+        output.clean(f"no: {tried.misses} {tried.wants}; the mail has {tried.has}"), style="dim"
+    )
 
 
 def _tell_providers(one: Explanation) -> None:
@@ -128,7 +173,9 @@ def _tell_providers(one: Explanation) -> None:
 
 
 def _notes(notes: Sequence[Note]) -> str:
-    return "; ".join(f"{one.said}{f', until {output.when(one.until)}' if one.until else ''}" for one in notes)
+    return "; ".join(
+        f"{one.said}{f', until {output.when(one.until)}' if one.until else ''}" for one in notes
+    )
 
 
 def _end(one: Explanation) -> Text:

@@ -46,7 +46,12 @@ class Condition(NamedTuple):
 
 
 OPTIONS = (
-    Condition("sender_domains", "--sender-domain", "DOMAIN", "Mails from here: example.com, *.example.com."),
+    Condition(
+        "sender_domains",
+        "--sender-domain",
+        "DOMAIN",
+        "Mails from here: example.com, *.example.com.",
+    ),
     Condition("recipient_domains", "--recipient-domain", "DOMAIN", "Mails to here."),
     Condition("tags", "--tag", "TAG", "Mails with this tag."),
     Condition("lanes", "--lane", "LANE", "Mails of this lane: urgent, normal or bulk.", lane),
@@ -72,7 +77,9 @@ def _options(clearing: bool) -> Iterator[tuple[str, Any, Any]]:
         )  # fmt: skip
         yield one.field, Annotated[one.kind | None, told], None
         if clearing:
-            told = typer.Option(f"--no-{one.flag[2:]}", help=f"Clear {one.flag}.", rich_help_panel="Clearing")
+            told = typer.Option(
+                f"--no-{one.flag[2:]}", help=f"Clear {one.flag}.", rich_help_panel="Clearing"
+            )
             yield f"no_{one.field}", Annotated[bool, told], False
 
 

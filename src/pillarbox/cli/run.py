@@ -25,7 +25,15 @@ from pillarbox.app import (
 from pillarbox.app import serve as run_together
 from pillarbox.cli import output
 from pillarbox.cli.banner import banner, told
-from pillarbox.cli.command import CONCURRENCY, HTTP, INTERRUPTED, TEMPLATE_DIRS, Given, command, setting
+from pillarbox.cli.command import (
+    CONCURRENCY,
+    HTTP,
+    INTERRUPTED,
+    TEMPLATE_DIRS,
+    Given,
+    command,
+    setting,
+)
 from pillarbox.cli.first_run import ensure_development_key, ensure_provider
 from pillarbox.cli.signals import foreground, stopping
 from pillarbox.errors import NotPossible, SettingsError, StoreError
@@ -37,7 +45,8 @@ from pillarbox.telemetry import logs
 from pillarbox.telemetry.summary import LOOK_INTERVAL, Summary
 
 SMTP = tuple(
-    setting(name, "--" + name.replace("_", "-"), "HOST:PORT") for name in ("smtp", "smtp_submission", "smtp_tls")
+    setting(name, "--" + name.replace("_", "-"), "HOST:PORT")
+    for name in ("smtp", "smtp_submission", "smtp_tls")
 )
 STARTTLS = setting("smtp_starttls", "--smtp-starttls", "PORT")
 # The usual port of programs that catch mail in development.
@@ -45,7 +54,9 @@ DEVELOPMENT_SMTP = "127.0.0.1:1025"
 ROLES = ("api", "smtp", "worker", "collector")
 
 
-async def serve_http(app: App, stop: asyncio.Event, ready: Callable[[str], None] | None = None) -> None:
+async def serve_http(
+    app: App, stop: asyncio.Event, ready: Callable[[str], None] | None = None
+) -> None:
     """Answer HTTP until `stop`; see `pillarbox.api.server`."""
     from pillarbox.api import server  # only here: FastAPI takes half a second to import
 
@@ -60,23 +71,33 @@ def register(root: typer.Typer) -> None:
 
 WithDemo = Annotated[
     bool,
-    typer.Option("--demo", help="Send made-up mails through twins of SendGrid, SES and Mailgun on this machine."),
+    typer.Option(
+        "--demo",
+        help="Send made-up mails through twins of SendGrid, SES and Mailgun on this machine.",
+    ),
 ]
 
 
 RequireKey = Annotated[
     bool,
     typer.Option(
-        "--require-key", help="Ask every client for a key, those on this machine, too; without SMTP on port 1025."
+        "--require-key",
+        help="Ask every client for a key, those on this machine, too; without SMTP on port 1025.",
     ),
 ]
 CaptureAll = Annotated[
-    bool, typer.Option("--capture-all", help="Keep every mail for reading; send nothing out, whatever routes say.")
+    bool,
+    typer.Option(
+        "--capture-all", help="Keep every mail for reading; send nothing out, whatever routes say."
+    ),
 ]
 
 
 Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Log a line per mail; unless given, a summary every ten seconds.")
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="Log a line per mail; unless given, a summary every ten seconds."
+    ),
 ]
 
 
@@ -89,17 +110,18 @@ async def up(
 ) -> int:
     """Start everything: database, HTTP, SMTP and a worker, until Ctrl-C.
 
-    Without a database URL it runs a PostgreSQL of its own, kept in the data directory; with one it uses
-    that. Either way the schema is brought up to date. Ctrl-C finishes what is in flight and exits; what
-    still waits is there next time.
+    Without a database URL it runs a PostgreSQL of its own, kept in the data directory; with one it
+    uses that. Either way the schema is brought up to date. Ctrl-C finishes what is in flight and
+    exits; what still waits is there next time.
 
-    With its own PostgreSQL every process on this machine has full access to the HTTP API without a key, and
-    hands mail over by SMTP on 127.0.0.1:1025, without TLS and with any login or none. To Pillarbox a proxy on
-    this machine is such a process, and so is everybody who comes through it: use --require-key before you put
-    one in front, or `serve`.
+    With its own PostgreSQL every process on this machine has full access to the HTTP API without a
+    key, and hands mail over by SMTP on 127.0.0.1:1025, without TLS and with any login or none. To
+    Pillarbox a proxy on this machine is such a process, and so is everybody who comes through it:
+    use --require-key before you put one in front, or `serve`.
 
-    While no other provider was ever configured, mails are captured for reading. From then on they leave, or wait
-    visibly while none can be used; --capture-all captures them all the same, in this process.
+    While no other provider was ever configured, mails are captured for reading. From then on they
+    leave, or wait visibly while none can be used; --capture-all captures them all the same, in this
+    process.
 
     --demo also starts servers that behave like SendGrid, Amazon SES and Mailgun, and sends a mail through them
     every two seconds; some bounce, some are complained about. Nothing leaves the machine, and all of it ends with
@@ -119,7 +141,9 @@ async def up(
     settings = given.settings
     embedded = settings.database_url is None
     if demo and not embedded:
-        raise SettingsError("--demo runs with Pillarbox's own PostgreSQL only: leave out --database-url")
+        raise SettingsError(
+            "--demo runs with Pillarbox's own PostgreSQL only: leave out --database-url"
+        )
     if demo and capture_all:
         raise typer.BadParameter("give --demo or --capture-all, not both")
     keyless = settings.is_development and not require_key
@@ -133,14 +157,18 @@ async def up(
             if embedded:
                 output.note(f"starting PostgreSQL in {settings.data_dir / 'postgres'}")
             patient = None if embedded else stop
-            async with open_app(settings, start=embedded, migrating=True, keyless=keyless, patient=patient) as app:
+            async with open_app(
+                settings, start=embedded, migrating=True, keyless=keyless, patient=patient
+            ) as app:
                 running = True
                 app.capture_all = capture_all
                 await _run_all(app, stop, demo)
     except asyncio.CancelledError:
         return INTERRUPTED
     except StoreError:
-        if running or not stop.is_set():  # else Ctrl-C while PostgreSQL was being made reached its programs, too
+        if (
+            running or not stop.is_set()
+        ):  # else Ctrl-C while PostgreSQL was being made reached its programs, too
             raise
     output.note("stopped")
     return 0
@@ -148,7 +176,9 @@ async def up(
 
 async def _run_all(app: App, stop: asyncio.Event, demo: bool) -> None:
     """All roles of `up`, on a database that is ready."""
-    from pillarbox.cli.demo import demonstration  # only here: it brings servers that no other command needs
+    from pillarbox.cli.demo import (
+        demonstration,
+    )  # only here: it brings servers that no other command needs
 
     settings = app.settings
     await patiently(partial(ensure_provider, app, development=settings.is_development), stop)
@@ -158,11 +188,16 @@ async def _run_all(app: App, stop: asyncio.Event, demo: bool) -> None:
         found = [one for one in book.providers if book.captures or one.kind != "capture"]
         roles = ["api", *(["smtp"] if settings.smtp_addresses else [])]
         doors = _doors(roles, partial(banner, app, found, key, shown))
-        more = [*([work] if settings.worker_enabled else []), *([collect] if has_keys(settings) else [])]
+        more = [
+            *([work] if settings.worker_enabled else []),
+            *([collect] if has_keys(settings) else []),
+        ]
         more += [shown.run] if shown else []
         more += [_keep_postgres_running] if settings.database_url is None else []
         summary = Summary(app.metrics)
-        more.append(lambda app, stop: app.supervisor.run_every("summary", LOOK_INTERVAL, summary.look, stop))
+        more.append(
+            lambda app, stop: app.supervisor.run_every("summary", LOOK_INTERVAL, summary.look, stop)
+        )
         try:
             await run_together(app, stop, *doors, tend, *more)
         finally:
@@ -171,7 +206,10 @@ async def _run_all(app: App, stop: asyncio.Event, demo: bool) -> None:
 
 def _check_ports(settings: Settings, *, http: bool = True, smtp: bool = True) -> None:
     """Report ports in use before anything starts."""
-    check_free(({"http": settings.http_address} if http else {}) | (settings.smtp_addresses if smtp else {}))
+    check_free(
+        ({"http": settings.http_address} if http else {})
+        | (settings.smtp_addresses if smtp else {})
+    )
 
 
 async def _keep_postgres_running(app: App, stop: asyncio.Event) -> None:
@@ -192,9 +230,10 @@ Roles = Annotated[
 async def serve(given: Given, roles: Roles = None) -> int:
     """Run a process of a production installation until Ctrl-C, on a database that was prepared with `migrate`.
 
-    Roles are `api` (HTTP), `smtp` (where smtp_submission, smtp_tls or smtp say), `worker` (delivering, and the
-    chores of the database) and `collector` (mails of accounts, where lifecycle_keys are set and the schema is
-    installed). Any number of processes may have any of them.
+    Roles are `api` (HTTP), `smtp` (where smtp_submission, smtp_tls or smtp say), `worker`
+    (delivering, and the chores of the database) and `collector` (mails of accounts, where
+    lifecycle_keys are set and the schema is installed). Any number of processes may have any of
+    them.
 
     \b
     Examples:
@@ -207,7 +246,11 @@ async def serve(given: Given, roles: Roles = None) -> int:
 
     def all_roles(app: App) -> list[Role]:
         doors = _doors(chosen, partial(told, app, chosen))
-        return [*doors, *([work, tend] if "worker" in chosen else []), *([collect] if "collector" in chosen else [])]
+        return [
+            *doors,
+            *([work, tend] if "worker" in chosen else []),
+            *([collect] if "collector" in chosen else []),
+        ]
 
     return await stay(given.settings, all_roles)
 
@@ -222,7 +265,9 @@ def _chosen(settings: Settings, roles: str | None) -> list[str]:
     if not words <= set(ROLES):
         raise typer.BadParameter(f"{roles!r}: give some of {', '.join(ROLES)}, separated by commas")
     if "smtp" in words and not able["smtp"]:
-        raise SettingsError("there is nowhere to listen for SMTP: give --smtp-submission or --smtp-tls HOST:PORT")
+        raise SettingsError(
+            "there is nowhere to listen for SMTP: give --smtp-submission or --smtp-tls HOST:PORT"
+        )
     return [role for role in ROLES if role in words]
 
 
@@ -256,7 +301,9 @@ async def worker(given: Given) -> int:
       pillarbox worker --http 127.0.0.1:9100     with /metrics, /healthz and /readyz
     """
 
-    with_http = given.settings.sources.get("http") == "flag"  # a worker needs no port unless asked for
+    with_http = (
+        given.settings.sources.get("http") == "flag"
+    )  # a worker needs no port unless asked for
     _check_ports(given.settings, http=with_http, smtp=False)
 
     def roles(app: App) -> list[Role]:
@@ -294,7 +341,9 @@ def _sole(directory: Path, embedded: bool) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
         lock = open(directory / "up.lock", "w")  # noqa: SIM115 -- closed below, which also unlocks it
     except OSError as error:
-        raise SettingsError(f"{directory} cannot be used: {error.strerror}. Choose another with --data DIR") from None
+        raise SettingsError(
+            f"{directory} cannot be used: {error.strerror}. Choose another with --data DIR"
+        ) from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

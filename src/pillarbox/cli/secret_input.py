@@ -20,7 +20,13 @@ def is_given(flag: str, stdin: bool, env: str | None) -> bool:
 
 
 def read_secret(
-    what: str, flag: str, stdin: bool, env: str | None, *, of: str | None = None, plain: bool = False
+    what: str,
+    flag: str,
+    stdin: bool,
+    env: str | None,
+    *,
+    of: str | None = None,
+    plain: bool = False,
 ) -> Secret:
     """A secret from where it was said to be; asked for on a terminal. `plain`: it goes into a header, so ASCII."""
     if is_given(flag, stdin, env):

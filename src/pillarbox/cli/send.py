@@ -35,14 +35,24 @@ def register(root: typer.Typer) -> None:
 
 async def send(
     given: Given,
-    to: Annotated[list[str], typer.Option("--to", metavar="ADDRESS", help="A recipient; may be repeated.")],
+    to: Annotated[
+        list[str], typer.Option("--to", metavar="ADDRESS", help="A recipient; may be repeated.")
+    ],
     sender: Annotated[
         str | None,
-        typer.Option("--from", metavar="ADDRESS", help="The sender; the tenant's default when not given."),
+        typer.Option(
+            "--from", metavar="ADDRESS", help="The sender; the tenant's default when not given."
+        ),
     ] = None,
-    cc: Annotated[list[str] | None, typer.Option("--cc", metavar="ADDRESS", help="May be repeated.")] = None,
-    bcc: Annotated[list[str] | None, typer.Option("--bcc", metavar="ADDRESS", help="May be repeated.")] = None,
-    subject: Annotated[str, typer.Option("--subject", metavar="TEXT")] = "A test mail from Pillarbox",
+    cc: Annotated[
+        list[str] | None, typer.Option("--cc", metavar="ADDRESS", help="May be repeated.")
+    ] = None,
+    bcc: Annotated[
+        list[str] | None, typer.Option("--bcc", metavar="ADDRESS", help="May be repeated.")
+    ] = None,
+    subject: Annotated[
+        str, typer.Option("--subject", metavar="TEXT")
+    ] = "A test mail from Pillarbox",
     text: Annotated[
         str | None,
         typer.Option("--text", metavar="TEXT", help="The text; a short one when nothing is given."),
@@ -53,23 +63,42 @@ async def send(
     ] = None,
     tenant: Annotated[str, typer.Option("--tenant", metavar="NAME")] = "default",
     class_name: Annotated[str, typer.Option("--class", metavar="NAME")] = "transactional",
-    kind: Annotated[str | None, typer.Option("--kind", metavar="KIND", help="A label of what the mail is.")] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="May be repeated.")] = None,
-    priority: Annotated[str, typer.Option("--priority", metavar="LANE", help="urgent, normal or bulk.")] = "normal",
+    kind: Annotated[
+        str | None, typer.Option("--kind", metavar="KIND", help="A label of what the mail is.")
+    ] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option("--tag", metavar="TAG", help="May be repeated.")
+    ] = None,
+    priority: Annotated[
+        str, typer.Option("--priority", metavar="LANE", help="urgent, normal or bulk.")
+    ] = "normal",
     send_at: Annotated[
         datetime | None,
-        typer.Option("--send-at", metavar="TIME", parser=options.future, help="When: a time, or a wait such as 10m."),
+        typer.Option(
+            "--send-at",
+            metavar="TIME",
+            parser=options.future,
+            help="When: a time, or a wait such as 10m.",
+        ),
     ] = None,
-    max_attempts: Annotated[int | None, typer.Option("--max-attempts", metavar="N", help="At most this many.")] = None,
+    max_attempts: Annotated[
+        int | None, typer.Option("--max-attempts", metavar="N", help="At most this many.")
+    ] = None,
     count: Annotated[
-        int, typer.Option("--count", min=1, max=10_000_000, metavar="N", help="Send it so many times.")
+        int,
+        typer.Option("--count", min=1, max=10_000_000, metavar="N", help="Send it so many times."),
     ] = 1,
     wait: Annotated[
-        bool, typer.Option("--wait", help="Wait until it is settled, and say how; a line for each deferral.")
+        bool,
+        typer.Option(
+            "--wait", help="Wait until it is settled, and say how; a line for each deferral."
+        ),
     ] = False,
     timeout: Annotated[
         float,
-        typer.Option("--timeout", metavar="TIME", parser=options.seconds, help="Wait no longer than this."),
+        typer.Option(
+            "--timeout", metavar="TIME", parser=options.seconds, help="Wait no longer than this."
+        ),
     ] = 60.0,
 ) -> int:
     """Send a test mail through the queue; prints its id.
@@ -156,7 +185,13 @@ async def _tell(app: App, message_id: UUID) -> None:
     told = await story(app.database, message_id)
     for one in told.deliveries:
         last = next((attempt for attempt in reversed(told.attempts) if attempt.n == one.n), None)
-        words = [one.reason or "", str(last.code or "") if last else "", (last.reply or "") if last else ""]
+        words = [
+            one.reason or "",
+            str(last.code or "") if last else "",
+            (last.reply or "") if last else "",
+        ]
         via = f" via {provider_name(one)}" if one.provider else ""
         said = output.clean(f"{via} {' '.join(filter(None, words))}".rstrip())
-        output.say(Text.assemble(output.clean(f"{one.recipient}: "), output.styled(one.state), said))
+        output.say(
+            Text.assemble(output.clean(f"{one.recipient}: "), output.styled(one.state), said)
+        )

@@ -19,14 +19,17 @@ if TYPE_CHECKING:
 
 SETTLED = {*FINISHED, State.HELD}
 POLL = 0.1
-# A mail that is in the queue for so long without an attempt waits for something: a person wants to know for what.
+# A mail that is in the queue for so long without an attempt waits for something: a person wants to
+# know for what.
 QUIET = 3.0
 
 
 class Watch:
     """Polls the states of some mails; `tell` gets the lines for people."""
 
-    def __init__(self, database: Database, ids: Sequence[UUID], tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, database: Database, ids: Sequence[UUID], tell: Callable[[str], None]
+    ) -> None:
         self._database = database
         self._ids = ids
         self._tell = tell
@@ -46,7 +49,9 @@ class Watch:
                 self._tell_once(deferral)
             if quiet and now() - began > QUIET and set(states) & {State.QUEUED, State.PENDING}:
                 quiet = False
-                self._tell(f"still waiting after {output.span(QUIET)}: {await self._obstacle(states)}")
+                self._tell(
+                    f"still waiting after {output.span(QUIET)}: {await self._obstacle(states)}"
+                )
             await asyncio.sleep(POLL)
 
     def _tell_once(self, one: Deferral) -> None:
@@ -57,7 +62,11 @@ class Watch:
         self._told.add(key)
         who = one.recipient or output.counted(one.count, "delivery")
         made = f" after {output.counted(one.attempts, 'attempt')}" if one.attempts else ""
-        self._tell(output.clean(f"{who}: deferred{made} ({one.reason}), next try {output.ahead(one.next_attempt_at)}"))
+        self._tell(
+            output.clean(
+                f"{who}: deferred{made} ({one.reason}), next try {output.ahead(one.next_attempt_at)}"
+            )
+        )
 
     async def _obstacle(self, states: dict[str, int]) -> str:
         """Why nothing was tried yet, as far as can be seen from here."""

@@ -25,7 +25,9 @@ def foreground() -> Iterator[None]:
     terminal = sys.stdin.fileno()
     before = os.tcgetpgrp(terminal)
     os.setpgid(0, 0)
-    asked = signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # what the background gets for taking the terminal
+    asked = signal.signal(
+        signal.SIGTTOU, signal.SIG_IGN
+    )  # what the background gets for taking the terminal
     os.tcsetpgrp(terminal, os.getpgrp())
     try:
         yield

@@ -7,13 +7,26 @@ from typing import Annotated, Any
 import typer
 
 from pillarbox.cli import access_options, options, output
-from pillarbox.cli.access_options import All, Expires, Name, Of, Owner, Recipients, Senders, joined, state, used
+from pillarbox.cli.access_options import (
+    All,
+    Expires,
+    Name,
+    Of,
+    Owner,
+    Recipients,
+    Senders,
+    joined,
+    state,
+    used,
+)
 from pillarbox.cli.command import Given, command
 from pillarbox.errors import NotFound
 from pillarbox.store import access
 from pillarbox.store.access import LoginFacts
 
-Username = Annotated[str, typer.Argument(metavar="USERNAME", help="As `smtp-login list` shows it: name@tenant.")]
+Username = Annotated[
+    str, typer.Argument(metavar="USERNAME", help="As `smtp-login list` shows it: name@tenant.")
+]
 
 
 def register(root: typer.Typer) -> None:
@@ -84,10 +97,14 @@ async def revoke(given: Given, username: Username, yes: options.Yes = False) -> 
     async with given.app() as app:
         found = await access.list_logins(app.database, username=username)
         if not found:
-            raise NotFound(f"there is no login {username!r} in force: see `pillarbox smtp-login list`")
+            raise NotFound(
+                f"there is no login {username!r} in force: see `pillarbox smtp-login list`"
+            )
         options.confirm(f"Revoke the login {username}?", yes)
         await access.revoke_login(app.database, found[0].id)
-    output.print_json({"username": username, "revoked": True}) if given.json else output.say(f"revoked {username}")
+    output.print_json({"username": username, "revoked": True}) if given.json else output.say(
+        f"revoked {username}"
+    )
 
 
 def _public(facts: LoginFacts) -> dict[str, Any]:

@@ -22,10 +22,14 @@ def register(root: typer.Typer) -> None:
 
 
 Statement = Annotated[
-    str | None, typer.Argument(metavar="[STATEMENT]", help="SQL to carry out; read from stdin unless given.")
+    str | None,
+    typer.Argument(metavar="[STATEMENT]", help="SQL to carry out; read from stdin unless given."),
 ]
 ShowUrl = Annotated[
-    bool, typer.Option("--url", help="Print the URL of the embedded database for other programs, and end.")
+    bool,
+    typer.Option(
+        "--url", help="Print the URL of the embedded database for other programs, and end."
+    ),
 ]
 
 
@@ -44,12 +48,23 @@ async def sql(given: Given, statement: Statement = None, url: ShowUrl = False) -
     place = running_url(given.settings)
     if url:
         if given.settings.database_url is not None:
-            raise NotPossible("the URL is the one that you gave as database_url: it is not printed, for its password")
+            raise NotPossible(
+                "the URL is the one that you gave as database_url: it is not printed, for its password"
+            )
         print(place)
         return
     place, password = _without_password(place)
-    options = ["--pset=pager=off", *(() if sys.stdin.isatty() and statement is None else ("-v", "ON_ERROR_STOP=1"))]
-    arguments = [str(_psql()), *options, "-d", place, *(("-c", statement) if statement is not None else ())]
+    options = [
+        "--pset=pager=off",
+        *(() if sys.stdin.isatty() and statement is None else ("-v", "ON_ERROR_STOP=1")),
+    ]
+    arguments = [
+        str(_psql()),
+        *options,
+        "-d",
+        place,
+        *(("-c", statement) if statement is not None else ()),
+    ]
     sys.stdout.flush()
     os.execve(arguments[0], arguments, os.environ | ({"PGPASSWORD": password} if password else {}))  # noqa: S606
 

@@ -27,14 +27,26 @@ if TYPE_CHECKING:
 
 # Faults that are printed: whoever has more needs another file, not a longer list.
 SHOWN = 20
-Addresses = Annotated[list[str], typer.Argument(metavar="ADDRESS…", help="Bare addresses; the case does not matter.")]
-Why = Annotated[Cause | None, typer.Option("--reason", metavar="WORD", help="Only with this reason.")]
-Source = Annotated[Path, typer.Argument(metavar="FILE", help="CSV in UTF-8, or - for standard input.", allow_dash=True)]
-Target = Annotated[Path | None, typer.Argument(metavar="FILE", help="Where to write; standard output if not given.")]
+Addresses = Annotated[
+    list[str], typer.Argument(metavar="ADDRESS…", help="Bare addresses; the case does not matter.")
+]
+Why = Annotated[
+    Cause | None, typer.Option("--reason", metavar="WORD", help="Only with this reason.")
+]
+Source = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="CSV in UTF-8, or - for standard input.", allow_dash=True),
+]
+Target = Annotated[
+    Path | None,
+    typer.Argument(metavar="FILE", help="Where to write; standard output if not given."),
+]
 
 
 def register(root: typer.Typer) -> None:
-    group = typer.Typer(help="Suppression lists: addresses that mails are not sent to.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Suppression lists: addresses that mails are not sent to.", no_args_is_help=True
+    )
     command(group, "list")(list_)
     command(group, "add")(add)
     command(group, "remove")(remove)
@@ -46,11 +58,16 @@ def register(root: typer.Typer) -> None:
 async def list_(
     given: Given,
     tenant: Owner = "default",
-    address: Annotated[str | None, typer.Option("--address", metavar="ADDRESS", help="Only this address.")] = None,
-    prefix: Annotated[str | None, typer.Option("--prefix", metavar="TEXT", help="Addresses that begin so.")] = None,
+    address: Annotated[
+        str | None, typer.Option("--address", metavar="ADDRESS", help="Only this address.")
+    ] = None,
+    prefix: Annotated[
+        str | None, typer.Option("--prefix", metavar="TEXT", help="Addresses that begin so.")
+    ] = None,
     reason: Why = None,
     after: Annotated[
-        str | None, typer.Option("--after", metavar="ADDRESS", help="Those after this one: the next page.")
+        str | None,
+        typer.Option("--after", metavar="ADDRESS", help="Those after this one: the next page."),
     ] = None,
     limit: options.Limit = 20,
 ) -> None:
@@ -63,7 +80,10 @@ async def list_(
       pillarbox suppression list --reason complaint --limit 100
     """
     async with given.app() as app:
-        found = [one async for one in _some(app, tenant, address, store.Wanted(prefix, reason, after), limit)]
+        found = [
+            one
+            async for one in _some(app, tenant, address, store.Wanted(prefix, reason, after), limit)
+        ]
     if given.json:
         output.print_json(found)
         return
@@ -94,10 +114,12 @@ async def add(
     given: Given,
     addresses: Addresses,
     tenant: Owner = "default",
-    reason: Annotated[Cause, typer.Option("--reason", metavar="WORD", help=f"One of {', '.join(Cause)}.")] = (
-        Cause.MANUAL
-    ),
-    note: Annotated[str | None, typer.Option("--note", metavar="TEXT", help="For whoever wonders why.")] = None,
+    reason: Annotated[
+        Cause, typer.Option("--reason", metavar="WORD", help=f"One of {', '.join(Cause)}.")
+    ] = (Cause.MANUAL),
+    note: Annotated[
+        str | None, typer.Option("--note", metavar="TEXT", help="For whoever wonders why.")
+    ] = None,
     expires: Expires = None,
 ) -> None:
     """Suppress addresses: mails to them fail at once. One that is there keeps the stronger reason and later expiry.
@@ -120,7 +142,9 @@ def _entry(address: str, reason: Cause, note: str | None, expires: datetime | No
     except InvalidMail as error:
         if error.field != "address":
             raise
-        raise InvalidMail(error.code, error.field, f"{address!r} is {error.message}", error.hint) from None
+        raise InvalidMail(
+            error.code, error.field, f"{address!r} is {error.message}", error.hint
+        ) from None
 
 
 def _tell(given: Given, added: Added, refused: int | None = None) -> None:
@@ -128,7 +152,9 @@ def _tell(given: Given, added: Added, refused: int | None = None) -> None:
     if given.json:
         output.print_json(added._asdict() | more)
     else:
-        output.say(", ".join(f"{count:,} {word}" for word, count in (added._asdict() | more).items()))
+        output.say(
+            ", ".join(f"{count:,} {word}" for word, count in (added._asdict() | more).items())
+        )
 
 
 async def remove(given: Given, addresses: Addresses, tenant: Owner = "default") -> None:
@@ -144,14 +170,18 @@ async def remove(given: Given, addresses: Addresses, tenant: Owner = "default") 
         tenant_id = (await get_tenant(app.database, tenant)).id
         for address in addresses:
             await store.remove(app.database, tenant_id, address)
-    output.print_json({"removed": addresses}) if given.json else output.say(f"{len(addresses)} removed")
+    output.print_json({"removed": addresses}) if given.json else output.say(
+        f"{len(addresses)} removed"
+    )
 
 
 async def import_(
     given: Given,
     file: Source,
     tenant: Owner = "default",
-    partial: Annotated[bool, typer.Option("--partial", help="Add the good lines even if others have a fault.")] = False,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Add the good lines even if others have a fault.")
+    ] = False,
 ) -> int:
     """Add a file of addresses: CSV with the columns address, reason, note, expires_at; only the first is needed.
 
@@ -211,7 +241,9 @@ def _opened(file: Path) -> Iterator[IO[str]]:
         yield lines
 
 
-async def export(given: Given, file: Target = None, tenant: Owner = "default", reason: Why = None) -> None:
+async def export(
+    given: Given, file: Target = None, tenant: Owner = "default", reason: Why = None
+) -> None:
     """Write the list as CSV, as `import` takes it; with --json, one object on each line.
 
     \b

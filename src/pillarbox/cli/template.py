@@ -27,7 +27,9 @@ PREVIEW_ADDRESS = "127.0.0.1:8026"
 
 
 def register(root: typer.Typer) -> None:
-    group = typer.Typer(help="Templates of mails: list, try out, check, look at.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Templates of mails: list, try out, check, look at.", no_args_is_help=True
+    )
     command(group, "list", TEMPLATE_DIRS, LOCALE, store=False)(list_)
     command(group, "render", TEMPLATE_DIRS, LOCALE, store=False)(render)
     command(group, "check", TEMPLATE_DIRS, LOCALE, store=False)(check_)
@@ -38,13 +40,16 @@ def register(root: typer.Typer) -> None:
 async def preview(
     given: Given,
     place: Annotated[
-        str, typer.Option("--http", metavar="HOST:PORT", help="Where to serve the page; port 0 takes a free one.")
+        str,
+        typer.Option(
+            "--http", metavar="HOST:PORT", help="Where to serve the page; port 0 takes a free one."
+        ),
     ] = PREVIEW_ADDRESS,
 ) -> None:
     """Serve a local page that shows every template in every language.
 
-    Mails are shown with sample data, as on a desktop and on a phone, light and dark. Files are read anew for each
-    page: edit, reload, look.
+    Mails are shown with sample data, as on a desktop and on a phone, light and dark. Files are read
+    anew for each page: edit, reload, look.
 
     \b
     Examples:
@@ -55,7 +60,9 @@ async def preview(
         host, port = split_address(LISTEN.read(place))
     except ValueError:
         raise SettingsError(f"--http must be {LISTEN.allowed}") from None
-    from pillarbox.cli.template_preview import serve  # only here: a web framework takes long to import
+    from pillarbox.cli.template_preview import (
+        serve,
+    )  # only here: a web framework takes long to import
 
     await serve(given.settings, host, port)
 
@@ -73,9 +80,13 @@ async def list_(given: Given) -> None:
       pillarbox template list --template-dirs ./mails
     """
     templates = templates_of(given)
-    rows = [(name, templates.locales(name), _folders(templates, name)) for name in templates.names()]
+    rows = [
+        (name, templates.locales(name), _folders(templates, name)) for name in templates.names()
+    ]
     if given.json:
-        output.print_json([{"name": name, "locales": locales, "from": folders} for name, locales, folders in rows])
+        output.print_json(
+            [{"name": name, "locales": locales, "from": folders} for name, locales, folders in rows]
+        )
         return
     shown = [(name, ", ".join(locales), ", ".join(folders)) for name, locales, folders in rows]
     output.table(("template", "languages", "from~"), shown)
@@ -91,12 +102,20 @@ def _folders(templates: Templates, name: str) -> list[str]:
 async def render(
     given: Given,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Such as hub/welcome.")],
-    locale: Annotated[str | None, typer.Option("--locale", metavar="LANGUAGE", help="Such as de or de-AT.")] = None,
+    locale: Annotated[
+        str | None, typer.Option("--locale", metavar="LANGUAGE", help="Such as de or de-AT.")
+    ] = None,
     data: Annotated[
         str | None,
-        typer.Option("--data", metavar="JSON|@FILE", help="What stands for variables; without it, sample data."),
+        typer.Option(
+            "--data",
+            metavar="JSON|@FILE",
+            help="What stands for variables; without it, sample data.",
+        ),
     ] = None,
-    part: Annotated[str | None, typer.Option("--part", metavar="PART", help="Only subject, text or html.")] = None,
+    part: Annotated[
+        str | None, typer.Option("--part", metavar="PART", help="Only subject, text or html.")
+    ] = None,
 ) -> None:
     """Render a template, with sample data or your own.
 
@@ -135,17 +154,26 @@ def _read(data: str) -> dict[str, Any]:
 
 def _show(rendered: Rendered) -> None:
     size = output.octets(len(rendered.html.encode())) if rendered.html else "none"
-    output.pairs([("subject", rendered.subject), ("language", rendered.locale), ("html", f"{size} (--part html)")])
+    output.pairs(
+        [
+            ("subject", rendered.subject),
+            ("language", rendered.locale),
+            ("html", f"{size} (--part html)"),
+        ]
+    )
     output.say(Text("\n" + output.clean_lines(rendered.text or "(there is no text)")))
 
 
 async def check_(
     given: Given,
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these; all without one.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these; all without one.")
+    ] = None,
 ) -> int:
     """Find what is wrong with templates; the exit code is 1 if something is.
 
-    Missing variables, languages and parts; broken links; tags that do not match; HTML too large for Gmail.
+    Missing variables, languages and parts; broken links; tags that do not match; HTML too large for
+    Gmail.
 
     \b
     Examples:

@@ -80,14 +80,17 @@ def _page(title: str, body: str, status: int = 200) -> Response:
 
 def _index(templates: Templates) -> str:
     rows = "".join(
-        f"<tr><th>{escape(name)}</th><td>{_languages(templates, name)}</td></tr>" for name in templates.names()
+        f"<tr><th>{escape(name)}</th><td>{_languages(templates, name)}</td></tr>"
+        for name in templates.names()
     )
     return f"<h1>Templates</h1><table>{rows}</table>" + _findings(check(templates))
 
 
 def _languages(templates: Templates, name: str, current: str | None = None) -> str:
     return " ".join(
-        f"<b>{locale}</b>" if locale == current else f'<a href="/{escape(name)}/{locale}">{locale}</a>'
+        f"<b>{locale}</b>"
+        if locale == current
+        else f'<a href="/{escape(name)}/{locale}">{locale}</a>'
         for locale in templates.locales(name)
     )
 
@@ -105,7 +108,9 @@ def _one(templates: Templates, name: str, locale: str) -> str:
 def _findings(found: Sequence[Finding]) -> str:
     if not found:
         return '<p class="right">Nothing is wrong.</p>'
-    items = "".join(f"<li>{escape(' '.join(str(one) for one in finding if one))}</li>" for finding in found)
+    items = "".join(
+        f"<li>{escape(' '.join(str(one) for one in finding if one))}</li>" for finding in found
+    )
     return f'<ul class="wrong">{items}</ul>'
 
 
@@ -120,6 +125,7 @@ def _frames(html: str, dark: bool) -> str:
     """A mail in two widths. Which colours it takes is settled here, not by the reader's system."""
     shown = escape(html.replace(_DARK, "@media all" if dark else "@media not all"))
     frames = "".join(
-        f'<iframe sandbox class="{kind}" title="{kind}" srcdoc="{shown}"></iframe>' for kind in ("desktop", "phone")
+        f'<iframe sandbox class="{kind}" title="{kind}" srcdoc="{shown}"></iframe>'
+        for kind in ("desktop", "phone")
     )
     return f'<div class="{"night" if dark else "day"}">{frames}</div>'

@@ -27,7 +27,9 @@ def _mailbox(value: str) -> str:
     try:
         split_mailbox(value)
     except ValueError:
-        raise typer.BadParameter(f"{value!r}: not a legal e-mail address: write name@domain") from None
+        raise typer.BadParameter(
+            f"{value!r}: not a legal e-mail address: write name@domain"
+        ) from None
     return value
 
 
@@ -89,14 +91,20 @@ def register(root: typer.Typer) -> None:
 
 def _with_settings(function: Callable[..., Any], *, clearing: bool) -> Callable[..., Any]:
     """Give a command an option for each setting, and one to clear it."""
-    own = [one for one in inspect.signature(function, eval_str=True).parameters.values() if one.name != "settings"]
+    own = [
+        one
+        for one in inspect.signature(function, eval_str=True).parameters.values()
+        if one.name != "settings"
+    ]
     function.__signature__ = inspect.Signature([*own, *_parameters(clearing)])  # type: ignore[attr-defined]
     return function
 
 
 def _parameters(clearing: bool) -> Iterator[inspect.Parameter]:
     for one in SETTINGS:
-        told = typer.Option(one.flag, metavar=one.metavar, help=one.help, show_default=False, **one.more)
+        told = typer.Option(
+            one.flag, metavar=one.metavar, help=one.help, show_default=False, **one.more
+        )
         yield _parameter(one.field, Annotated[one.kind | None, told], None)
         if clearing:
             word = f"Back to {one.cleared}." if one.cleared else f"Clear {one.flag}."
@@ -105,7 +113,9 @@ def _parameters(clearing: bool) -> Iterator[inspect.Parameter]:
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
 
 
 def _given(settings: dict[str, Any]) -> dict[str, Any]:
@@ -168,7 +178,10 @@ async def list_(given: Given) -> None:
     if given.json:
         output.print_json(found)
     else:
-        rows = [(one.name, one.default_sender, one.order, _limits(one), output.when(one.created_at)) for one in found]
+        rows = [
+            (one.name, one.default_sender, one.order, _limits(one), output.when(one.created_at))
+            for one in found
+        ]
         output.table(("name", "default sender~", "order", "limits~", "since"), rows)
 
 
@@ -198,12 +211,20 @@ def _shown(value: Any, field: str) -> str | None:
         return show_duration(value.total_seconds())
     if isinstance(value, tuple):
         return ", ".join(value)
-    return show_size(value) if field == "max_message_bytes" and value else None if value is None else str(value)
+    return (
+        show_size(value)
+        if field == "max_message_bytes" and value
+        else None
+        if value is None
+        else str(value)
+    )
 
 
 def _limits(tenant: Tenant) -> str:
     """What restricts a tenant, in one line."""
     names = {one.field: one.flag[2:] for one in SETTINGS}
-    limits = [one.name for one in fields(tenant) if one.name.startswith(("max_", "rate_", "sender_"))]
+    limits = [
+        one.name for one in fields(tenant) if one.name.startswith(("max_", "rate_", "sender_"))
+    ]
     told = ((names[name], _shown(getattr(tenant, name), name)) for name in limits)
     return ", ".join(f"{name} {value}" for name, value in told if value)

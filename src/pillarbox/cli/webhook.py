@@ -19,15 +19,23 @@ if TYPE_CHECKING:
     from pillarbox.app import App
     from pillarbox.store.webhooks import Endpoint
 
-Url = Annotated[str, typer.Argument(metavar="URL", help="Where to call: https://…, on the public internet.")]
+Url = Annotated[
+    str, typer.Argument(metavar="URL", help="Where to call: https://…, on the public internet.")
+]
 Kinds = Annotated[
     list[Kind] | None,
-    typer.Option("--kind", metavar="KIND", help="Tell only of this, such as message.bounced; may be repeated."),
+    typer.Option(
+        "--kind",
+        metavar="KIND",
+        help="Tell only of this, such as message.bounced; may be repeated.",
+    ),
 ]
 
 
 def register(root: typer.Typer) -> None:
-    group = typer.Typer(help="Webhooks of tenants: calls that tell what became of a mail.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Webhooks of tenants: calls that tell what became of a mail.", no_args_is_help=True
+    )
     command(group, "add")(add)
     command(group, "list")(list_)
     command(group, "show")(show)
@@ -57,7 +65,9 @@ async def add(given: Given, url: Url, tenant: Owner = "default", kind: Kinds = N
         output.print_json(public(made) | {"secret": secret.reveal()})
     else:
         output.pairs([("webhook", str(made.id)), ("secret", secret.reveal())])
-        output.note(f"the secret is shown this once: keep it now; then `pillarbox webhook test {made.id}`")
+        output.note(
+            f"the secret is shown this once: keep it now; then `pillarbox webhook test {made.id}`"
+        )
 
 
 def _checked(app: App, url: str) -> str:
@@ -66,7 +76,11 @@ def _checked(app: App, url: str) -> str:
     try:
         return check_url(url, allow_private=app.settings.webhook_allow_private)
     except RefusedAddress as error:
-        hint = " For development: PILLARBOX_WEBHOOK_ALLOW_PRIVATE=true" if "public internet" in str(error) else ""
+        hint = (
+            " For development: PILLARBOX_WEBHOOK_ALLOW_PRIVATE=true"
+            if "public internet" in str(error)
+            else ""
+        )
         raise NotPossible(f"{url!r} cannot be a webhook: {error}.{hint}") from None
 
 
@@ -117,7 +131,9 @@ async def show(given: Given, webhook: WebhookId, tenant: Of = None) -> None:
     )
 
 
-async def remove(given: Given, webhook: WebhookId, tenant: Of = None, yes: options.Yes = False) -> None:
+async def remove(
+    given: Given, webhook: WebhookId, tenant: Of = None, yes: options.Yes = False
+) -> None:
     """Forget a webhook, with its secret, its log and the calls that wait.
 
     \b
@@ -128,7 +144,9 @@ async def remove(given: Given, webhook: WebhookId, tenant: Of = None, yes: optio
         found = await find(app.database, webhook, tenant)
         options.confirm(f"Remove the webhook {found.id} of {found.tenant}?", yes)
         await webhooks.remove_endpoint(app.database, found.id, found.tenant_id)
-    output.print_json({"id": found.id, "removed": True}) if given.json else output.say(f"removed {found.id}")
+    output.print_json({"id": found.id, "removed": True}) if given.json else output.say(
+        f"removed {found.id}"
+    )
 
 
 async def enable(given: Given, webhook: WebhookId, tenant: Of = None) -> None:
@@ -157,7 +175,9 @@ async def _switch(given: Given, webhook: str, tenant: str | None, on: bool) -> N
         change = webhooks.enable_endpoint if on else webhooks.disable_endpoint
         await change(app.database, found.id, found.tenant_id)
         now = await webhooks.get_endpoint(app.database, found.id)
-    output.print_json(public(now)) if given.json else output.say(f"{'enabled' if on else 'disabled'} {found.id}")
+    output.print_json(public(now)) if given.json else output.say(
+        f"{'enabled' if on else 'disabled'} {found.id}"
+    )
 
 
 async def rotate(given: Given, webhook: WebhookId, tenant: Of = None) -> None:
@@ -175,7 +195,9 @@ async def rotate(given: Given, webhook: WebhookId, tenant: Of = None) -> None:
         output.print_json(public(now) | {"secret": secret.reveal()})
     else:
         print(secret.reveal())
-        output.note(f"shown this once; the old secret counts until {output.when(now.old_secret_until)}")
+        output.note(
+            f"shown this once; the old secret counts until {output.when(now.old_secret_until)}"
+        )
 
 
 async def try_out(given: Given, webhook: WebhookId, tenant: Of = None) -> int:
@@ -190,7 +212,12 @@ async def try_out(given: Given, webhook: WebhookId, tenant: Of = None) -> int:
         result = await app.test_webhook(found.id, found.tenant_id)
     delivered = result.state is CallState.DELIVERED
     if given.json:
-        told = {"delivered": delivered, "status": result.status, "error": result.error, "seconds": result.took}
+        told = {
+            "delivered": delivered,
+            "status": result.status,
+            "error": result.error,
+            "seconds": result.took,
+        }
         output.print_json(told)
     elif delivered:
         output.say(f"delivered: answered {result.status} within {output.span(result.took)}")

@@ -43,7 +43,11 @@ async def find(database: Database, word: str, tenant: str | None) -> Endpoint:
 
 
 async def calls(
-    given: Given, webhook: WebhookId, tenant: Of = None, state: States = None, limit: options.Limit = 50
+    given: Given,
+    webhook: WebhookId,
+    tenant: Of = None,
+    state: States = None,
+    limit: options.Limit = 50,
 ) -> None:
     """List the calls to a webhook, newest first, and how the last try of each ended.
 
@@ -55,7 +59,9 @@ async def calls(
     async with given.app() as app:
         found = await find(app.database, webhook, tenant)
         states = [str(one) for one in state or ()]
-        made = await webhook_log.list_calls(app.database, found.id, found.tenant_id, states, limit=limit)
+        made = await webhook_log.list_calls(
+            app.database, found.id, found.tenant_id, states, limit=limit
+        )
     if given.json:
         output.print_json([_public(one) for one in made])
         return
@@ -116,7 +122,13 @@ async def _replay(
         task = progress.add_task("replayed", total=None)
         while True:
             some = await webhook_log.replay(
-                database, found.id, found.tenant_id, states=states, since=since, until=until, after=last
+                database,
+                found.id,
+                found.tenant_id,
+                states=states,
+                since=since,
+                until=until,
+                after=last,
             )
             done, last = done + some.count, some.last
             progress.update(task, advance=some.count)

@@ -131,7 +131,9 @@ class Delivery:
     attempts: Sequence[Attempt]
     waits_for: str | None = None
     expected_at: datetime | None = None
-    history: Sequence[Transition] = ()  # every state since the message was accepted; servers before 0.2 do not tell
+    history: Sequence[
+        Transition
+    ] = ()  # every state since the message was accepted; servers before 0.2 do not tell
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,13 +197,17 @@ class Changes:
 def read(kind: type[Shown], given: Any) -> Shown:
     """An object of JSON as one of the classes above; KeyError, TypeError or ValueError if it is none."""
     readers = _readers(kind)  # type: ignore[arg-type]  # classes can be hashed
-    return kind(**{name: read_field(given[key]) for name, key, read_field in readers if key in given})
+    return kind(
+        **{name: read_field(given[key]) for name, key, read_field in readers if key in given}
+    )
 
 
 @cache
 def _readers(kind: Any) -> list[tuple[str, str, Callable[[Any], Any]]]:
     hints = get_type_hints(kind)
-    return [(one.name, _NAMES.get(one.name, one.name), _reader(hints[one.name])) for one in fields(kind)]
+    return [
+        (one.name, _NAMES.get(one.name, one.name), _reader(hints[one.name])) for one in fields(kind)
+    ]
 
 
 def _reader(hint: Any) -> Callable[[Any], Any]:

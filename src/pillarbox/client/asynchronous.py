@@ -18,7 +18,16 @@ from pillarbox.accept.mail import Mail
 from pillarbox.client import calls
 from pillarbox.client.answers import Changes, Message, MessageSummary, Sent
 from pillarbox.client.batches import Batches, Results
-from pillarbox.client.calls import DEFAULT_URL, RETRIES, TIMEOUT, Answer, Call, Filters, Request, Words
+from pillarbox.client.calls import (
+    DEFAULT_URL,
+    RETRIES,
+    TIMEOUT,
+    Answer,
+    Call,
+    Filters,
+    Request,
+    Words,
+)
 from pillarbox.client.lists_async import AsyncDeadLetterCalls, AsyncSuppressionCalls
 from pillarbox.client.sign_in_async import AsyncSignInCalls
 from pillarbox.client.webhooks_async import AsyncWebhookCalls
@@ -53,7 +62,10 @@ class AsyncClient(AsyncDeadLetterCalls, AsyncSuppressionCalls, AsyncWebhookCalls
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.close()
 
@@ -69,7 +81,9 @@ class AsyncClient(AsyncDeadLetterCalls, AsyncSuppressionCalls, AsyncWebhookCalls
         """Hand a mail over; returns when it is committed. With `template` it has no subject, text, html or raw."""
         return await self._run(calls.send(mail, words))
 
-    async def send_many(self, mails: Iterable[Mail], *, idempotency_key: str | None = None) -> Results:
+    async def send_many(
+        self, mails: Iterable[Mail], *, idempotency_key: str | None = None
+    ) -> Results:
         """Hand several mails over; returns for each, in order, what was accepted or the error that it met.
 
         If a whole call fails before anything was accepted, its error is raised instead.
@@ -126,7 +140,9 @@ class AsyncClient(AsyncDeadLetterCalls, AsyncSuppressionCalls, AsyncWebhookCalls
             async with self._session().request(
                 request.method,
                 self._address + request.path,
-                data=None if request.body is None else io.BytesIO(request.body),  # a file: sent bit by bit
+                data=None
+                if request.body is None
+                else io.BytesIO(request.body),  # a file: sent bit by bit
                 headers=self._headers | dict(request.headers),
                 ssl=self._ssl,
                 allow_redirects=False,  # the key is for this server alone
@@ -140,5 +156,7 @@ class AsyncClient(AsyncDeadLetterCalls, AsyncSuppressionCalls, AsyncWebhookCalls
     def _session(self) -> aiohttp.ClientSession:
         """The session, made where there is a loop. No cookies: nothing here is said by them."""
         if self._opened is None:
-            self._opened = aiohttp.ClientSession(timeout=self._timeout, cookie_jar=aiohttp.DummyCookieJar())
+            self._opened = aiohttp.ClientSession(
+                timeout=self._timeout, cookie_jar=aiohttp.DummyCookieJar()
+            )
         return self._opened

@@ -15,7 +15,8 @@ from pillarbox.errors import InvalidMail, NotAllowed, PillarboxError
 Results = list[Sent | PillarboxError]
 # What the API takes in one call.
 MOST = 100
-# Octets of one call: far below what servers take (http_max_body), and little to repeat when its answer is lost.
+# Octets of one call: far below what servers take (http_max_body), and little to repeat when its
+# answer is lost.
 HEAVIEST = 8 * 2**20
 
 
@@ -70,14 +71,19 @@ class Batches:
 
     def _call(self, texts: Sequence[str], number: int) -> Call[Results]:
         body = f'{{"messages":[{",".join(texts)}]}}'.encode()
-        request = Request("POST", "/messages/batch", body, JSON | key_header(f"{self._key}:{number}"))
+        request = Request(
+            "POST", "/messages/batch", body, JSON | key_header(f"{self._key}:{number}")
+        )
         return Call(request, _read, _is_finished)
 
 
 def _written(mail: Mail) -> str:
     if mail.idempotency_key is not None:
         raise InvalidMail(
-            "bad_value", "idempotency_key", "several mails have one key together", "give it to send_many, or use send"
+            "bad_value",
+            "idempotency_key",
+            "several mails have one key together",
+            "give it to send_many, or use send",
         )
     return mail_json(mail)
 

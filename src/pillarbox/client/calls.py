@@ -24,7 +24,8 @@ PLACE = "/api/v1"
 DEFAULT_URL = "http://127.0.0.1:8025"
 # Seconds for one try: the server gives a request a minute to arrive.
 TIMEOUT = 30.0
-# How often a request is repeated. With the waits between them that bridges a restart of the server or its database.
+# How often a request is repeated. With the waits between them that bridges a restart of the server
+# or its database.
 RETRIES = 5
 # Seconds before the first repetition when nobody says how long; doubled each time.
 FIRST_WAIT = 0.2
@@ -98,7 +99,9 @@ class Call(Generic[Result]):
         except (LookupError, TypeError, ValueError) as error:
             raise NoAnswer("the server's answer is not one of Pillarbox", outcome.status) from error
 
-    def wait(self, outcome: Answer | NoAnswer, tried: int, most: int, chance: float) -> float | None:
+    def wait(
+        self, outcome: Answer | NoAnswer, tried: int, most: int, chance: float
+    ) -> float | None:
         """Seconds before asking again; None: this is the answer. `chance` is in [0, 1)."""
         told = None if isinstance(outcome, NoAnswer) else retry_after(outcome.headers)
         if tried >= most or not self._may_help(outcome) or (told or 0.0) > LONGEST_WAIT:
@@ -126,7 +129,13 @@ def nothing(answer: Answer) -> None:
 def address(base_url: str) -> str:
     """Where the API is; ValueError if that cannot be an address."""
     parts = urlsplit(base_url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or parts.query
+        or parts.fragment
+        or parts.username
+    ):
         raise ValueError("base_url must be like https://mail.example.com")
     return base_url.rstrip("/").removesuffix(PLACE) + PLACE
 
@@ -157,7 +166,12 @@ def send(mail: Mail, words: Words | None = None) -> Call[Sent]:
 
 
 def resend(message_id: uuid.UUID | str, idempotency_key: str | None) -> Call[Sent]:
-    return Call(Request("POST", _path(message_id, "/resend"), None, key_header(idempotency_key or new_key())), _sent)
+    return Call(
+        Request(
+            "POST", _path(message_id, "/resend"), None, key_header(idempotency_key or new_key())
+        ),
+        _sent,
+    )
 
 
 def get(message_id: uuid.UUID | str) -> Call[Message]:
@@ -165,7 +179,10 @@ def get(message_id: uuid.UUID | str) -> Call[Message]:
 
 
 def raw(message_id: uuid.UUID | str) -> Call[bytes]:
-    return Call(Request("GET", _path(message_id, "/raw"), headers={"Accept": "*/*"}), lambda answer: answer.body)
+    return Call(
+        Request("GET", _path(message_id, "/raw"), headers={"Accept": "*/*"}),
+        lambda answer: answer.body,
+    )
 
 
 def cancel(message_id: uuid.UUID | str) -> Call[Changes]:
@@ -185,7 +202,9 @@ def checked_filters(filters: Filters) -> list[tuple[str, str]]:
         if name not in Filters.__annotations__:
             raise TypeError(f"there is no filter {name!r}")
         values: Sequence[Any] = listed(value) if name == "state" else [value]  # type: ignore[arg-type]
-        found += [(_FILTERS.get(name, name), _parameter(one, name)) for one in values if one is not None]
+        found += [
+            (_FILTERS.get(name, name), _parameter(one, name)) for one in values if one is not None
+        ]
     return found
 
 
@@ -231,7 +250,9 @@ def _fields(mail: Mail) -> dict[str, Any]:
         "send_at": mail.send_at and time_text(mail.send_at, "send_at"),
         "expires_at": mail.expires_at and time_text(mail.expires_at, "expires_at"), "max_attempts": mail.max_attempts,
     }  # fmt: skip
-    given: dict[str, Any] = {name: value for name, value in fields.items() if value is not None and value != []}
+    given: dict[str, Any] = {
+        name: value for name, value in fields.items() if value is not None and value != []
+    }
     return given if mail.metadata is None else given | {"metadata": dict(mail.metadata)}
 
 
@@ -242,7 +263,9 @@ def new_key() -> str:
 def key_header(key: str) -> dict[str, str]:
     """The header of an idempotency key; InvalidMail if it cannot be sent."""
     if not _printable(key):
-        raise InvalidMail("bad_key", "idempotency_key", "must be 1 to 255 printable ASCII characters")
+        raise InvalidMail(
+            "bad_key", "idempotency_key", "must be 1 to 255 printable ASCII characters"
+        )
     return {"Idempotency-Key": key}
 
 
@@ -254,7 +277,10 @@ def time_text(value: datetime, field: str) -> str:
     """A time as the API takes it; InvalidMail if it has no zone."""
     if not isinstance(value, datetime) or value.utcoffset() is None:
         raise InvalidMail(
-            "naive_time", field, "must be a time with time zone", "write datetime.now(UTC) + timedelta(…)"
+            "naive_time",
+            field,
+            "must be a time with time zone",
+            "write datetime.now(UTC) + timedelta(…)",
         )
     return value.isoformat()
 

@@ -130,7 +130,11 @@ def reprocess(
     limit: int,
     dry_run: bool,
 ) -> Call[Reprocessed]:
-    body = _which(message_ids, filters) | {"limit": limit, "dry_run": dry_run, "reset_retry_count": reset_retry_count}
+    body = _which(message_ids, filters) | {
+        "limit": limit,
+        "dry_run": dry_run,
+        "reset_retry_count": reset_retry_count,
+    }
     if via is not None:
         body["provider"] = via
     # Done twice, what failed again in between would be sent once more.
@@ -138,7 +142,9 @@ def reprocess(
     return Call(request, reading(Reprocessed))
 
 
-def discard(message_ids: MessageIds | None, filters: DeadLetterFilters, limit: int, dry_run: bool) -> Call[Discarded]:
+def discard(
+    message_ids: MessageIds | None, filters: DeadLetterFilters, limit: int, dry_run: bool
+) -> Call[Discarded]:
     body = _which(message_ids, filters) | {"limit": limit, "dry_run": dry_run}
     # Done twice, what failed in between would be discarded, too.
     request = Request("POST", "/dlq/discard", json.dumps(body).encode(), JSON, repeatable=dry_run)

@@ -66,7 +66,9 @@ class AsyncSuppressionCalls(AsyncAsking):
         self, *, address: str | None = None, prefix: str | None = None, reason: str | None = None
     ) -> AsyncIterator[Suppression]:
         """Suppressed addresses that fit, in their order; fetched page by page as you go on."""
-        async for page in self._pages(lambda cursor: suppression_calls.page(address, prefix, reason, cursor)):
+        async for page in self._pages(
+            lambda cursor: suppression_calls.page(address, prefix, reason, cursor)
+        ):
             for one in page.suppressions:
                 yield one
 
@@ -85,7 +87,9 @@ class AsyncSuppressionCalls(AsyncAsking):
         """Take an address off the list; NotFound if it is not on it."""
         return await self._run(suppression_calls.remove(address))
 
-    async def import_suppressions(self, content: bytes | str, *, partial: bool = False) -> Suppressed:
+    async def import_suppressions(
+        self, content: bytes | str, *, partial: bool = False
+    ) -> Suppressed:
         """Add a list as CSV, all or none; with `partial`, lines with a fault are passed over, and told."""
         return await self._run(suppression_calls.import_(content, partial))
 

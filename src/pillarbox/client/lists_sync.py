@@ -65,7 +65,9 @@ class SuppressionCalls(Asking):
         self, *, address: str | None = None, prefix: str | None = None, reason: str | None = None
     ) -> Iterator[Suppression]:
         """Suppressed addresses that fit, in their order; fetched page by page as you go on."""
-        for page in self._pages(lambda cursor: suppression_calls.page(address, prefix, reason, cursor)):
+        for page in self._pages(
+            lambda cursor: suppression_calls.page(address, prefix, reason, cursor)
+        ):
             yield from page.suppressions
 
     def suppress(

@@ -34,7 +34,10 @@ class Verified:
 
 def begin(email: str) -> Call[SignInChallenge]:
     """Repeatable: asked again within the pause, the answer is the same and nothing is mailed."""
-    return Call(Request("POST", "/sign-in", json.dumps({"email": email}).encode(), JSON), reading(SignInChallenge))
+    return Call(
+        Request("POST", "/sign-in", json.dumps({"email": email}).encode(), JSON),
+        reading(SignInChallenge),
+    )
 
 
 def verify(code: str, challenge: str | None, token: int | None) -> Call[Verified]:

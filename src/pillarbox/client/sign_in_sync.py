@@ -14,7 +14,9 @@ class SignInCalls(Asking):
         """Mail a code to the account with this address; the answer does not tell whether there is one."""
         return self._run(sign_in_calls.begin(email))
 
-    def verify_sign_in(self, code: str, *, challenge: str | None = None, token: int | None = None) -> SignedInAccount:
+    def verify_sign_in(
+        self, code: str, *, challenge: str | None = None, token: int | None = None
+    ) -> SignedInAccount:
         """Whose code it is. Give the challenge, or the id of a token that your application inserted.
 
         WrongCode if the code does not count; with `void` true, ask for a new one.

@@ -56,19 +56,31 @@ class Suppressed:
     faults: Sequence[ImportFault] = field(default_factory=tuple)
 
 
-def page(address: str | None, prefix: str | None, reason: str | None, cursor: str | None) -> Call[SuppressionPage]:
+def page(
+    address: str | None, prefix: str | None, reason: str | None, cursor: str | None
+) -> Call[SuppressionPage]:
     """One page; without a cursor, the first."""
-    given = {"address": address, "prefix": prefix, "reason": reason, "limit": PAGE, "cursor": cursor}
+    given = {
+        "address": address,
+        "prefix": prefix,
+        "reason": reason,
+        "limit": PAGE,
+        "cursor": cursor,
+    }
     query = urlencode({name: value for name, value in given.items() if value is not None})
     return Call(Request("GET", f"/suppressions?{query}"), reading(SuppressionPage))
 
 
-def add(addresses: str | Sequence[str], reason: str, note: str | None, expires_at: datetime | None) -> Call[Suppressed]:
+def add(
+    addresses: str | Sequence[str], reason: str, note: str | None, expires_at: datetime | None
+) -> Call[Suppressed]:
     common: dict[str, Any] = {"reason": reason, "note": note}
     if expires_at is not None:
         common["expires_at"] = time_text(expires_at, "expires_at")
     body = {"suppressions": [{"address": one, **common} for one in listed(addresses)]}
-    return Call(Request("POST", "/suppressions", json.dumps(body).encode(), JSON), reading(Suppressed))
+    return Call(
+        Request("POST", "/suppressions", json.dumps(body).encode(), JSON), reading(Suppressed)
+    )
 
 
 def remove(address: str) -> Call[None]:
@@ -84,5 +96,9 @@ def import_(content: bytes | str, partial: bool) -> Call[Suppressed]:
 
 
 def export(reason: str | None) -> Call[bytes]:
-    path = f"/suppressions/export?{urlencode({'reason': reason})}" if reason else "/suppressions/export"
+    path = (
+        f"/suppressions/export?{urlencode({'reason': reason})}"
+        if reason
+        else "/suppressions/export"
+    )
     return Call(Request("GET", path, headers={"Accept": "*/*"}), lambda answer: answer.body)

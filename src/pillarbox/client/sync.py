@@ -17,7 +17,16 @@ from pillarbox.accept.mail import Mail
 from pillarbox.client import calls
 from pillarbox.client.answers import Changes, Message, MessageSummary, Sent
 from pillarbox.client.batches import Batches, Results
-from pillarbox.client.calls import DEFAULT_URL, RETRIES, TIMEOUT, Answer, Call, Filters, Request, Words
+from pillarbox.client.calls import (
+    DEFAULT_URL,
+    RETRIES,
+    TIMEOUT,
+    Answer,
+    Call,
+    Filters,
+    Request,
+    Words,
+)
 from pillarbox.client.lists_sync import DeadLetterCalls, SuppressionCalls
 from pillarbox.client.sign_in_sync import SignInCalls
 from pillarbox.client.webhooks_sync import WebhookCalls
@@ -34,8 +43,9 @@ CONNECTIONS = 10
 class Client(DeadLetterCalls, SuppressionCalls, WebhookCalls, SignInCalls):
     """Hands mails over by the HTTP API, and tells what became of them. Threads can share one.
 
-    What is lost on the way is repeated with the same idempotency key, `retries` times at most; `timeout` is for
-    one try, in seconds. Without a key it can only talk to an installation in development, on the same machine.
+    What is lost on the way is repeated with the same idempotency key, `retries` times at most;
+    `timeout` is for one try, in seconds. Without a key it can only talk to an installation in
+    development, on the same machine.
     """
 
     def __init__(
@@ -51,13 +61,18 @@ class Client(DeadLetterCalls, SuppressionCalls, WebhookCalls, SignInCalls):
         self._headers = calls.headers(api_key, pillarbox.__version__)
         self._timeout = urllib3.Timeout(total=timeout)
         self._retries = retries
-        self._pool = urllib3.PoolManager(maxsize=CONNECTIONS, retries=False, ssl_context=ssl_context)
+        self._pool = urllib3.PoolManager(
+            maxsize=CONNECTIONS, retries=False, ssl_context=ssl_context
+        )
 
     def __enter__(self) -> Client:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -133,7 +148,10 @@ class Client(DeadLetterCalls, SuppressionCalls, WebhookCalls, SignInCalls):
                 timeout=self._timeout,
                 redirect=False,  # the key is for this server alone
             )
-        except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError) as error:
+        except (
+            urllib3.exceptions.NewConnectionError,
+            urllib3.exceptions.ConnectTimeoutError,
+        ) as error:
             return NoAnswer(f"no connection to the server: {type(error).__name__}", reached=False)
         except urllib3.exceptions.HTTPError as error:
             return NoAnswer(f"the server's answer was lost: {type(error).__name__}")

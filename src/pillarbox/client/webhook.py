@@ -17,8 +17,8 @@ def verify_webhook(
 ) -> dict[str, Any]:
     """What a webhook call says, if it was signed with the secret, and lately; else InvalidWebhook.
 
-    Give the body as it arrived, byte for byte. Calls are made at least once: whoever must not act twice remembers the
-    header `webhook-id`.
+    Give the body as it arrived, byte for byte. Calls are made at least once: whoever must not act
+    twice remembers the header `webhook-id`.
     """
     content = body.encode() if isinstance(body, str) else bytes(body)
     verify(headers, content, Secret(secret.strip()), time.time(), tolerance)

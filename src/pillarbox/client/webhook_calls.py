@@ -91,11 +91,16 @@ class _List:
 def add(url: str, kinds: str | Sequence[str]) -> Call[Webhook]:
     # Done twice there would be two.
     body = {"url": url, "kinds": list(listed(kinds))}
-    return Call(Request("POST", "/webhooks", json.dumps(body).encode(), JSON, repeatable=False), reading(Webhook))
+    return Call(
+        Request("POST", "/webhooks", json.dumps(body).encode(), JSON, repeatable=False),
+        reading(Webhook),
+    )
 
 
 def list_all() -> Call[Sequence[Webhook]]:
-    return Call(Request("GET", "/webhooks"), lambda answer: read(_List, json.loads(answer.body)).webhooks)
+    return Call(
+        Request("GET", "/webhooks"), lambda answer: read(_List, json.loads(answer.body)).webhooks
+    )
 
 
 def get(webhook_id: uuid.UUID | str) -> Call[Webhook]:
@@ -103,11 +108,20 @@ def get(webhook_id: uuid.UUID | str) -> Call[Webhook]:
 
 
 def change(
-    webhook_id: uuid.UUID | str, url: str | None, kinds: str | Sequence[str] | None, enabled: bool | None
+    webhook_id: uuid.UUID | str,
+    url: str | None,
+    kinds: str | Sequence[str] | None,
+    enabled: bool | None,
 ) -> Call[Webhook]:
-    given = {"url": url, "kinds": None if kinds is None else list(listed(kinds)), "enabled": enabled}
+    given = {
+        "url": url,
+        "kinds": None if kinds is None else list(listed(kinds)),
+        "enabled": enabled,
+    }
     body = {name: value for name, value in given.items() if value is not None}
-    return Call(Request("PATCH", _path(webhook_id), json.dumps(body).encode(), JSON), reading(Webhook))
+    return Call(
+        Request("PATCH", _path(webhook_id), json.dumps(body).encode(), JSON), reading(Webhook)
+    )
 
 
 def remove(webhook_id: uuid.UUID | str) -> Call[None]:
@@ -123,7 +137,9 @@ def test(webhook_id: uuid.UUID | str) -> Call[WebhookTest]:
     return Call(Request("POST", _path(webhook_id, "/test")), reading(WebhookTest))
 
 
-def page(webhook_id: uuid.UUID | str, state: str | Sequence[str], cursor: str | None) -> Call[CallPage]:
+def page(
+    webhook_id: uuid.UUID | str, state: str | Sequence[str], cursor: str | None
+) -> Call[CallPage]:
     wanted = [("limit", str(PAGE)), *(("state", one) for one in listed(state))]
     query = urlencode([*wanted, *([("cursor", cursor)] if cursor else [])])
     path = f"{_path(webhook_id, '/calls')}?{query}"

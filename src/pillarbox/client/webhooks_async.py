@@ -66,5 +66,7 @@ class AsyncWebhookCalls(AsyncAsking):
         until: datetime | None = None,
     ) -> int:
         """Make calls again: these, or those that failed (or are in `state`) in a time; returns how many."""
-        pages = self._pages(lambda cursor: webhook_calls.replay(webhook_id, calls, state, since, until, cursor))
+        pages = self._pages(
+            lambda cursor: webhook_calls.replay(webhook_id, calls, state, since, until, cursor)
+        )
         return sum([page.replayed async for page in pages])

@@ -48,7 +48,9 @@ class WebhookCalls(Asking):
         """Make one call now, and say how it went."""
         return self._run(webhook_calls.test(webhook_id))
 
-    def webhook_calls(self, webhook_id: UUID | str, *, state: str | Sequence[str] = ()) -> Iterator[WebhookCall]:
+    def webhook_calls(
+        self, webhook_id: UUID | str, *, state: str | Sequence[str] = ()
+    ) -> Iterator[WebhookCall]:
         """The log of calls, newest first; fetched page by page as you go on."""
         for page in self._pages(lambda cursor: webhook_calls.page(webhook_id, state, cursor)):
             yield from page.calls
@@ -63,5 +65,7 @@ class WebhookCalls(Asking):
         until: datetime | None = None,
     ) -> int:
         """Make calls again: these, or those that failed (or are in `state`) in a time; returns how many."""
-        pages = self._pages(lambda cursor: webhook_calls.replay(webhook_id, calls, state, since, until, cursor))
+        pages = self._pages(
+            lambda cursor: webhook_calls.replay(webhook_id, calls, state, since, until, cursor)
+        )
         return sum(page.replayed for page in pages)

@@ -39,8 +39,12 @@ def conclude(journey: Journey) -> Result:
     """Decide what becomes of each delivery, and redact what the providers said."""
     claimed = journey.claimed
     message_class = journey.roster.class_of(claimed.class_name)
-    settlements = [settlement(journey, place, message_class) for place in range(len(journey.endings))]
-    return Result(claimed, settlements, conversation(journey.said), message_class.secret, journey.events)
+    settlements = [
+        settlement(journey, place, message_class) for place in range(len(journey.endings))
+    ]
+    return Result(
+        claimed, settlements, conversation(journey.said), message_class.secret, journey.events
+    )
 
 
 def conversation(said: Sequence[tuple[Line, str]]) -> str | None:
@@ -84,5 +88,7 @@ def earlier_tries(journey: Journey, place: int, last: Ending) -> list[Try]:
     for one in journey.earlier.get(place, ()):
         if one is not last and one.line is not None:
             reply = journey.roster.redact(one.line, one.outcome.text) if one.outcome.text else None
-            tries.append(Try(one.line.provider.id, one.outcome, reply, one.ended, one.ended - one.started))
+            tries.append(
+                Try(one.line.provider.id, one.outcome, reply, one.ended, one.ended - one.started)
+            )
     return tries

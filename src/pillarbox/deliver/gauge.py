@@ -9,14 +9,17 @@ from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 
 log = logs.get("pillarbox.gauge")
-# Weight of the newest reading: at one a second the average follows about a minute, so a burst alone warns nobody.
+# Weight of the newest reading: at one a second the average follows about a minute, so a burst alone
+# warns nobody.
 NEWEST = 1 / 60
 
 
 class Gauge:
     """Reads a worker and its pools once per `read`."""
 
-    def __init__(self, worker: Worker, roster: Roster, database: Database, metrics: Metrics, alert: float) -> None:
+    def __init__(
+        self, worker: Worker, roster: Roster, database: Database, metrics: Metrics, alert: float
+    ) -> None:
         self._worker = worker
         self._roster = roster
         self._database = database
@@ -40,13 +43,17 @@ class Gauge:
         self._metrics.store_pool(*self._database.pool_use)
         for line in self._roster.lines:
             transport = line.transport
-            self._metrics.pool(line.provider.name, transport.connections_open, transport.connections_busy)
+            self._metrics.pool(
+                line.provider.name, transport.connections_open, transport.connections_busy
+            )
 
     def _warn(self) -> None:
         """Say it once when the average crosses the limit, and once when it is well below again."""
         if self._average > self._alert and not self._alerted:
             self._alerted = True
-            log.warning("workers are nearly saturated; add one", utilisation=round(self._average, 2))
+            log.warning(
+                "workers are nearly saturated; add one", utilisation=round(self._average, 2)
+            )
         elif self._average < self._alert * 0.9 and self._alerted:
             self._alerted = False
             log.info("workers have room again", utilisation=round(self._average, 2))

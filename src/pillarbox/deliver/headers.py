@@ -27,7 +27,9 @@ NAME = 62
 PARAMETER_PIECE = 50
 
 ONCE = frozenset({"date", "message-id", "reply-to", "sender", "in-reply-to", "references"})
-OURS = frozenset({"from", "to", "cc", "bcc", "resent-bcc", "subject", "mime-version", "received", "return-path"})
+OURS = frozenset(
+    {"from", "to", "cc", "bcc", "resent-bcc", "subject", "mime-version", "received", "return-path"}
+)
 ADDRESSES = frozenset(
     {"reply-to", "sender", "resent-from", "resent-sender", "resent-to", "resent-cc"}
     | {"errors-to", "disposition-notification-to", "return-receipt-to"}
@@ -40,8 +42,12 @@ _FIELD_NAME = re.compile(r"[!-9;-~]{1,76}")
 _UNSAFE = re.compile(r"[\r\n\0]")
 _PRINTABLE = re.compile(r"[ -~]*")
 _VALUE = re.compile(r"[\t -~]*")
-_WORDS = re.compile(r"[ \t]*[^ \t]+")  # a break before any other blank could leave a line of blanks only
-_ATOM = r"[A-Za-z0-9!#$%&'*+/^_`{|}~-]"  # atext, less "=" and "?", so that no atom is an encoded word
+_WORDS = re.compile(
+    r"[ \t]*[^ \t]+"
+)  # a break before any other blank could leave a line of blanks only
+_ATOM = (
+    r"[A-Za-z0-9!#$%&'*+/^_`{|}~-]"  # atext, less "=" and "?", so that no atom is an encoded word
+)
 _ATOMS = re.compile(rf"{_ATOM}+(?: {_ATOM}+)*")
 _ADDRESS = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~.-]++@[A-Za-z0-9.-]+"
 _PLAIN_MAILBOX = re.compile(rf"{_ADDRESS}|{_ATOM}++(?: {_ATOM}++)* <{_ADDRESS}>")
@@ -161,12 +167,22 @@ def date_header(at: datetime) -> str:
     """The Date in UTC; a time without a zone is taken for UTC. Not strftime: that one speaks the locale."""
     if at.tzinfo is not UTC:
         at = at.astimezone(UTC) if at.tzinfo else at
-    fields = (_DAYS[at.weekday()], at.day, _MONTHS[at.month - 1], at.year, at.hour, at.minute, at.second)
+    fields = (
+        _DAYS[at.weekday()],
+        at.day,
+        _MONTHS[at.month - 1],
+        at.year,
+        at.hour,
+        at.minute,
+        at.second,
+    )
     return "Date: %s, %02d %s %04d %02d:%02d:%02d +0000\r\n" % fields  # noqa: UP031 (a third faster)
 
 
 @lru_cache(maxsize=512)
-def attachment_headers(content_type: str, filename: str, content_id: str | None, encoding: str) -> bytes:
+def attachment_headers(
+    content_type: str, filename: str, content_id: str | None, encoding: str
+) -> bytes:
     """The header section of an attachment's part, with the empty line that ends it."""
     if not _MEDIA_TYPE.fullmatch(content_type):
         raise ValueError(f"not a media type: {content_type!r}")
@@ -222,11 +238,16 @@ def encoded_words(text: str, first: int = ENCODED_WORD, rest: int = ENCODED_WORD
     first, rest = first - len("=?utf-8?q??="), rest - len("=?utf-8?q??=")
     quoted = _q(data)
     if len(quoted) <= (len(data) + 2) // 3 * 4:
-        pieces = [quoted] if len(quoted) <= first else pack([_q(c.encode()) for c in text], first, rest)
+        pieces = (
+            [quoted] if len(quoted) <= first else pack([_q(c.encode()) for c in text], first, rest)
+        )
         return [f"=?utf-8?q?{piece}?=" for piece in pieces]
     # Four characters of base64 carry three bytes.
     spans = pack([c.encode().decode("latin-1") for c in text], first // 4 * 3, rest // 4 * 3)
-    return [f"=?utf-8?b?{b2a_base64(span.encode('latin-1'), newline=False).decode()}?=" for span in spans]
+    return [
+        f"=?utf-8?b?{b2a_base64(span.encode('latin-1'), newline=False).decode()}?="
+        for span in spans
+    ]
 
 
 def _q(data: bytes) -> str:

@@ -24,16 +24,19 @@ from pillarbox.route.router import chance_of
 from pillarbox.telemetry import logs
 
 log = logs.get("pillarbox.attempt")
-# A limit that ends this soon is waited for with the whole lane, in order. For longer ones a mail steps aside.
+# A limit that ends this soon is waited for with the whole lane, in order. For longer ones a mail
+# steps aside.
 SHORT_WAIT = 5.0
-# A provider that asks for a pause gets it, up to this: the mails wait for it, and no other provider feels it.
+# A provider that asks for a pause gets it, up to this: the mails wait for it, and no other provider
+# feels it.
 LONGEST_PAUSE = 60.0
-# A mail that a limit holds back asks again after this at the latest: the limit, or the month's budget, may be raised.
+# A mail that a limit holds back asks again after this at the latest: the limit, or the month's
+# budget, may be raised.
 LONGEST_WAIT = 3600.0
 # A store that does not say what a provider may send is asked again after this.
 STORE_WAIT = 1.0
-# How long a mail steps aside whose route has no provider that could be used: long enough not to be claimed for nothing
-# again and again, short enough not to be noticed once one is back.
+# How long a mail steps aside whose route has no provider that could be used: long enough not to be
+# claimed for nothing again and again, short enough not to be noticed once one is back.
 SHORTEST_ASIDE, LONGEST_ASIDE = 5.0, 60.0
 
 
@@ -80,7 +83,9 @@ class Journey:
     roster: Roster
     may_begin: Callable[[], bool]
     endings: list[Ending | None] = field(init=False)
-    earlier: dict[int, list[Ending]] = field(default_factory=dict)  # of those that failed over, before the last
+    earlier: dict[int, list[Ending]] = field(
+        default_factory=dict
+    )  # of those that failed over, before the last
     said: list[tuple[Line, str]] = field(default_factory=list)
     events: list[tuple[str, str]] = field(default_factory=list)
     composed: bytes | None = None
@@ -106,7 +111,9 @@ class Journey:
                 await self.carry(positions, providers)
             except (MustWait, NotStarted) as error:
                 left.append((positions, error))
-        if left and not any(ending and ending.line and not goes_elsewhere(ending.outcome) for ending in self.endings):
+        if left and not any(
+            ending and ending.line and not goes_elsewhere(ending.outcome) for ending in self.endings
+        ):
             raise next((wait for _, wait in left if isinstance(wait, MustWait)), left[0][1])
         for positions, wait in left:
             seconds = wait.seconds if isinstance(wait, MustWait) else None
@@ -119,7 +126,8 @@ class Journey:
             return rejected(Reason.EXPIRED)
         if claimed.content is None:
             return rejected(Reason.CONTENT_PURGED)
-        # Attempts that a crash cut short count too: a mail that brings workers down is not tried for ever.
+        # Attempts that a crash cut short count too: a mail that brings workers down is not tried
+        # for ever.
         policy = self.policy(None)
         if all(policy.exhausted(made, claimed.max_attempts) for made in claimed.attempts):
             return rejected(Reason.EXHAUSTED)
@@ -149,9 +157,15 @@ class Journey:
     def way(self, place: int) -> tuple[int, ...]:
         """The providers for one recipient: a person's choice, unless it was removed since, or the rules'."""
         claimed = self.claimed
-        if claimed.via and (chosen := claimed.via[place]) is not None and chosen in self.roster.known:
+        if (
+            claimed.via
+            and (chosen := claimed.via[place]) is not None
+            and chosen in self.roster.known
+        ):
             return (chosen,)
-        return tuple(self.roster.router.choose(self.facts(place), chance_of(claimed.message.id)).providers)
+        return tuple(
+            self.roster.router.choose(self.facts(place), chance_of(claimed.message.id)).providers
+        )
 
     def facts(self, place: int) -> Facts:
         claimed = self.claimed
@@ -200,13 +214,16 @@ class Journey:
                     self.endings[place] = None
         self.give_up(self.unended(left), waits, cannot)
 
-    def give_up(self, left: Sequence[int], waits: Sequence[tuple[float, Reason]], cannot: Outcome | None) -> None:
+    def give_up(
+        self, left: Sequence[int], waits: Sequence[tuple[float, Reason]], cannot: Outcome | None
+    ) -> None:
         """Nobody took the mail: it waits for a provider that could, or fails for good if none ever can."""
         if not left:
             return
         if waits:
             seconds, reason = min(waits)
-            # A provider that only a limit holds back was found: then it is the limit that the mail waits for.
+            # A provider that only a limit holds back was found: then it is the limit that the mail
+            # waits for.
             limits = (why for _, why in waits if why is not Reason.NO_PROVIDER)
             raise MustWait(seconds, next(limits, reason))
         if cannot is not None:
@@ -220,10 +237,13 @@ class Journey:
         """Why a provider can never carry this mail, if so."""
         limits, content = line.transport.limits, self.claimed.content
         if limits.takes_parts and content is not None and content.raw is not None:
-            return rejected(Reason.UNSUPPORTED, text=f"{line.provider.kind} takes no finished mails")
+            return rejected(
+                Reason.UNSUPPORTED, text=f"{line.provider.kind} takes no finished mails"
+            )
         if limits.max_bytes is not None and self.claimed.size > limits.max_bytes:
             return rejected(
-                Reason.TOO_BIG, text=f"over the {limits.max_bytes:,} octets that {line.provider.kind} takes"
+                Reason.TOO_BIG,
+                text=f"over the {limits.max_bytes:,} octets that {line.provider.kind} takes",
             )
         return None
 
@@ -237,7 +257,8 @@ class Journey:
             aside = min(max(SHORTEST_ASIDE, self.claimed.age / 4), LONGEST_ASIDE)
             return max(wait, aside) if self.roster.usable else wait, Reason.NO_PROVIDER
         if not self.roster.has_room(line) and not self.begun:
-            # The roster bars the lane while the provider has enough. A time would let other lanes overtake it.
+            # The roster bars the lane while the provider has enough. A time would let other lanes
+            # overtake it.
             self.roster.feed(self.lane, line)
             raise MustWait(0.0, Reason.RATE_LIMITED)
         if line.limited:
@@ -257,7 +278,9 @@ class Journey:
             self.stopped = True
             raise NotStarted("stopped before it began") from None
         except StoreError as error:
-            log.warning("cannot ask for the right to send while the store is away", error=str(error))
+            log.warning(
+                "cannot ask for the right to send while the store is away", error=str(error)
+            )
             raise MustWait(STORE_WAIT, Reason.RATE_LIMITED) from None
 
     def went_elsewhere(self, before: Line, line: Line, positions: Sequence[int]) -> None:
@@ -265,7 +288,12 @@ class Journey:
         ending = self.endings[positions[0]]
         assert ending is not None
         outcome = ending.outcome
-        data = {"from": before.provider.name, "to": line.provider.name, "reason": outcome.reason, "code": outcome.code}
+        data = {
+            "from": before.provider.name,
+            "to": line.provider.name,
+            "reason": outcome.reason,
+            "code": outcome.code,
+        }
         self.events.append(("failed_over", json.dumps(data)))
         for place in positions:
             if (tried := self.endings[place]) is not None:
@@ -304,7 +332,9 @@ class Journey:
     def pack(self, line: Line, positions: Sequence[int]) -> Parcel | Outcome:
         """The envelope and the mail; or an outcome when the content cannot be made into a legal mail."""
         claimed = self.claimed
-        recipients = [Recipient(claimed.ns[place], claimed.recipients[place]) for place in positions]
+        recipients = [
+            Recipient(claimed.ns[place], claimed.recipients[place]) for place in positions
+        ]
         try:
             sender = self.roster.sender_of(line, claimed.message)
             if line.transport.limits.takes_parts:
@@ -315,11 +345,17 @@ class Journey:
                 assert claimed.content is not None
                 self.composed = compose(claimed.message, claimed.content)
                 if len(self.roster.lines) == 1:
-                    claimed.content = None  # the composed bytes replace it: memory is bounded by bytes in flight
+                    claimed.content = (
+                        None  # the composed bytes replace it: memory is bounded by bytes in flight
+                    )
         except ValueError as error:
             return rejected(Reason.MALFORMED, text=str(error))
-        except Exception as error:  # a fault of ours, not the mail's: it keeps its attempts for the mended version
-            log.error("composing broke", message=claimed.message.id, attempt=claimed.claim, exc=error)
+        except (
+            Exception
+        ) as error:  # a fault of ours, not the mail's: it keeps its attempts for the mended version
+            log.error(
+                "composing broke", message=claimed.message.id, attempt=claimed.claim, exc=error
+            )
             return deferred(Reason.MALFORMED, text=type(error).__name__)
         return Parcel(claimed.message.id, claimed.claim, sender, recipients, self.composed)
 
@@ -362,7 +398,9 @@ class Journey:
     def to_carry(self, positions: Sequence[int]) -> list[int]:
         """Those whose mail is with nobody, and may go to another provider."""
         endings = ((place, self.endings[place]) for place in positions)
-        return [place for place, ending in endings if ending is None or goes_elsewhere(ending.outcome)]
+        return [
+            place for place, ending in endings if ending is None or goes_elsewhere(ending.outcome)
+        ]
 
     def unended(self, positions: Sequence[int]) -> list[int]:
         return [place for place in positions if self.endings[place] is None]

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 # Goes on while the machine sleeps, which time.monotonic() does not.
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-# Share of the lease after which no send begins any more: what was begun must reach the wire in the rest.
+# Share of the lease after which no send begins any more: what was begun must reach the wire in the
+# rest.
 SAFE_SHARE = 0.8
 
 

@@ -16,10 +16,11 @@ from pillarbox.route.fault import is_providers_fault
 from pillarbox.route.health import FAILURES_TO_OPEN, Circuit, Health
 from pillarbox.route.pace import Pace
 
-# A pause that a provider asks for is waited for right here if it is this short. For longer ones mails make room.
+# A pause that a provider asks for is waited for right here if it is this short. For longer ones
+# mails make room.
 SHORT_PAUSE = 5.0
-# Parcels that the transport has for each connection: one on its way and one to chain behind it. The others wait here,
-# where lanes take turns.
+# Parcels that the transport has for each connection: one on its way and one to chain behind it. The
+# others wait here, where lanes take turns.
 AHEAD = 2
 # While all goes well, every so many answers are told to the health: it only keeps an average then.
 SAMPLE = 16
@@ -45,8 +46,12 @@ class Line:
         self.redact = redact
         self.health = Health()
         self.pace = Pace(transport.connections)
-        self.seen: object = None  # which state of the health that all processes share was the last seen or written
-        self.turned: Callable[[Line], None] = lambda line: None  # told when the breaker or a pause begins
+        self.seen: object = (
+            None  # which state of the health that all processes share was the last seen or written
+        )
+        self.turned: Callable[[Line], None] = lambda line: (
+            None
+        )  # told when the breaker or a pause begins
         self._allow = allow
         self._loop = asyncio.get_running_loop()
         self._waiting: Rounds[asyncio.Future[int]] = Rounds()
@@ -87,7 +92,9 @@ class Line:
     def limited(self) -> bool:
         """Whether it has a rate or a price: then every mail is asked for and counted."""
         one = self.provider
-        return bool(one.rate_per_second or one.rate_per_hour or one.rate_per_day or one.price_per_thousand)
+        return bool(
+            one.rate_per_second or one.rate_per_hour or one.rate_per_day or one.price_per_thousand
+        )
 
     async def allowed(self, lane: int, recipients: int) -> tuple[float, str | None]:
         """Use up its rate and budget for one mail; if they do not allow it now, seconds to wait, and which does not."""
@@ -105,8 +112,15 @@ class Line:
         """How many mails are worth claiming for it, as far as its limits are known here; None: any number."""
         if self._denied_at is None or not self.limited:
             return None
-        rates = self.provider.rate_per_second, self.provider.rate_per_hour, self.provider.rate_per_day
-        rate = min((most / seconds for most, seconds in zip(rates, (1, 3600, 86400), strict=True) if most), default=1.0)
+        rates = (
+            self.provider.rate_per_second,
+            self.provider.rate_per_hour,
+            self.provider.rate_per_day,
+        )
+        rate = min(
+            (most / seconds for most, seconds in zip(rates, (1, 3600, 86400), strict=True) if most),
+            default=1.0,
+        )
         return 1 + int(rate * (self._loop.time() - self._denied_at))
 
     # -- sending
@@ -150,12 +164,16 @@ class Line:
         future: asyncio.Future[int] = self._loop.create_future()
         alone = not (self._waiting or self._entering)
         self._waiting.add(lane, future)
-        if alone:  # else whoever came before would be overtaken: a future that is done is not waited for
+        if (
+            alone
+        ):  # else whoever came before would be overtaken: a future that is done is not waited for
             self._let_in()
         try:
             number = await future
         except asyncio.CancelledError:
-            if future.done() and not future.cancelled() and future.exception() is None:  # let in, and gone since
+            if (
+                future.done() and not future.cancelled() and future.exception() is None
+            ):  # let in, and gone since
                 self._entering -= 1
                 self._end(future.result())
             raise

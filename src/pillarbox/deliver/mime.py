@@ -1,9 +1,10 @@
 """From a Message and its Content to the bytes of a mail, the same at every attempt.
 
-Bodies come out with CRLF and always end with a line end: one is added to a text that lacks it. Outer
-blanks of a subject are dropped. A string that is not Unicode (a lone surrogate) is a ValueError, as is
-anything that would break out of its header. What comes out is 7-bit clean, but for addresses whose local
-part is not ASCII, which need SMTPUTF8, and for raw messages, which are not re-encoded.
+Bodies come out with CRLF and always end with a line end: one is added to a text that lacks it.
+Outer blanks of a subject are dropped. A string that is not Unicode (a lone surrogate) is a
+ValueError, as is anything that would break out of its header. What comes out is 7-bit clean, but
+for addresses whose local part is not ASCII, which need SMTPUTF8, and for raw messages, which are
+not re-encoded.
 """
 
 from __future__ import annotations
@@ -37,8 +38,13 @@ BASE64_BLOCK = 57 * 256
 # A part with its headers, as the pieces it is joined from.
 Entity = list[bytes]
 
-_OVERLONG = re.compile(rb"=(?:20|09)(?=\r\n)(?<=[^\r\n]{77})")  # looks back last: finding "=" first is fast
-_BCC = re.compile(rb"^(?:resent-)?bcc[ \t]*:[^\n]*(?:\n|\Z)(?:[ \t][^\n]*(?:\n|\Z))*", re.IGNORECASE | re.MULTILINE)
+_OVERLONG = re.compile(
+    rb"=(?:20|09)(?=\r\n)(?<=[^\r\n]{77})"
+)  # looks back last: finding "=" first is fast
+_BCC = re.compile(
+    rb"^(?:resent-)?bcc[ \t]*:[^\n]*(?:\n|\Z)(?:[ \t][^\n]*(?:\n|\Z))*",
+    re.IGNORECASE | re.MULTILINE,
+)
 _DATE = re.compile(rb"^date[ \t]*:", re.IGNORECASE | re.MULTILINE)
 _MESSAGE_ID = re.compile(rb"^message-id[ \t]*:", re.IGNORECASE | re.MULTILINE)
 
@@ -55,7 +61,10 @@ def needs_smtputf8(content: bytes, sender: str, recipients: Sequence[str]) -> bo
     end = content.find(b"\r\n\r\n")
     if not (content if end < 0 else content[:end]).isascii():
         return True
-    return any(not mailbox.isascii() and not address_of(mailbox).isascii() for mailbox in (sender, *recipients))
+    return any(
+        not mailbox.isascii() and not address_of(mailbox).isascii()
+        for mailbox in (sender, *recipients)
+    )
 
 
 def _body(name: str, content: Content) -> Entity:
@@ -115,8 +124,8 @@ def _multipart(kind: bytes, boundary: bytes, entities: Iterable[Entity]) -> Enti
 
 def _text(kind: str, text: str) -> Entity:
     data = text.encode()
-    # Bytes beyond the first of each character tell, for free, how much of the text is not ASCII: from
-    # about one byte in six, base64 is the shorter.
+    # Bytes beyond the first of each character tell, for free, how much of the text is not ASCII:
+    # from about one byte in six, base64 is the shorter.
     beyond = len(data) - len(text)
     data = _crlf(data)
     if not data.endswith(b"\r\n"):
@@ -129,13 +138,16 @@ def _text(kind: str, text: str) -> Entity:
 
 
 def _text_headers(kind: str, encoding: str) -> bytes:
-    return (f"Content-Type: text/{kind}; charset=utf-8\r\nContent-Transfer-Encoding: {encoding}\r\n\r\n").encode()
+    return (
+        f"Content-Type: text/{kind}; charset=utf-8\r\nContent-Transfer-Encoding: {encoding}\r\n\r\n"
+    ).encode()
 
 
 def _attachment(attachment: Attachment) -> Entity:
     kind, filename, content_id = attachment.content_type, attachment.filename, attachment.content_id
     if kind.lower().startswith(("message/", "multipart/")):
-        # RFC 2046 5.2.1, RFC 2045 6.4: these may not be encoded, so what is not 7-bit goes as a plain file.
+        # RFC 2046 5.2.1, RFC 2045 6.4: these may not be encoded, so what is not 7-bit goes as a
+        # plain file.
         data = _crlf(attachment.content)
         if data and kind.lower().startswith("message/") and data.isascii() and _is_7bit(data):
             return [attachment_headers(kind, filename, content_id, "7bit"), data]
@@ -146,7 +158,8 @@ def _attachment(attachment: Attachment) -> Entity:
 def _quoted_printable(data: bytes) -> bytes:
     encoded = b2a_qp(data)
     if b" \r\n" in data or b"\t\r\n" in data:
-        # binascii forgets to count what it adds for a blank at the end of a line: up to 78 characters.
+        # binascii forgets to count what it adds for a blank at the end of a line: up to 78
+        # characters.
         encoded = _OVERLONG.sub(b"=\r\n\\g<0>", encoded)
     return encoded
 

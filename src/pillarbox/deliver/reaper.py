@@ -22,11 +22,13 @@ log = logs.get("pillarbox.chores")
 BATCH = 1000
 # Scheduled mails leave within a second of their time, with room for a busy moment.
 PROMOTE_INTERVAL = 0.5
-# How often a process notes that the database is available: often enough that a gap of a third of any lease is
-# noticed, also of a shorter lease of another process. It is one cheap statement, and one process writes.
+# How often a process notes that the database is available: often enough that a gap of a third of
+# any lease is noticed, also of a shorter lease of another process. It is one cheap statement, and
+# one process writes.
 TOUCH_INTERVAL, TOUCHES_PER_LEASE = 1.0, 12
-# How often mails are looked for that have waited for a provider for too long, and rounds of BATCH at a time: a million
-# waiting mails are looked at within the hour, and some days of waiting are kept to that precision.
+# How often mails are looked for that have waited for a provider for too long, and rounds of BATCH
+# at a time: a million waiting mails are looked at within the hour, and some days of waiting are
+# kept to that precision.
 GIVE_UP_INTERVAL = 10.0
 GIVE_UP_ROUNDS = 5
 # Tenants whose depth is read; as many as there are series for is enough.
@@ -91,7 +93,10 @@ class Chores:
         while count := await self._queue.reap(BATCH, self._settings.worker_lease):
             reaped += count
         if reaped:
-            log.warning("claims of a lost worker were returned; their attempts are unknown", deliveries=reaped)
+            log.warning(
+                "claims of a lost worker were returned; their attempts are unknown",
+                deliveries=reaped,
+            )
             self._metrics.reaped.inc(reaped)
             self._metrics.unknown.inc(reaped)
             await self._queue.hint()
@@ -123,7 +128,10 @@ class Chores:
         """Drop what is older than it may be."""
         settings = self._settings
         dropped = await purge(
-            self._database, settings.retention_content, settings.retention_finished, settings.retention_batch
+            self._database,
+            settings.retention_content,
+            settings.retention_finished,
+            settings.retention_batch,
         )
         dropped["webhook_calls"] += await purge_webhook_calls(
             self._database, settings.retention_webhooks, settings.retention_batch
@@ -137,9 +145,13 @@ class Chores:
         """Drop old tokens of accounts, where there are any."""
         settings = self._settings
         age = settings.retention_tokens
-        if age is None or not await lifecycle_schema.is_installed(self._database, settings.lifecycle_schema):
+        if age is None or not await lifecycle_schema.is_installed(
+            self._database, settings.lifecycle_schema
+        ):
             return 0
-        return await Tokens(settings.lifecycle_schema).purge(self._database, age, settings.retention_batch)
+        return await Tokens(settings.lifecycle_schema).purge(
+            self._database, age, settings.retention_batch
+        )
 
     async def measure(self) -> int:
         """Look at the queue's depth for the metrics."""

@@ -63,7 +63,9 @@ class Roster:
         self.read = False  # whether the book was read at all
         self.router = Router((), ())
         self.known: frozenset[int] = frozenset()  # all that were not removed, switched off or not
-        self.free: Callable[[], int] | None = None  # how many places the worker has free; None: any number
+        self.free: Callable[[], int] | None = (
+            None  # how many places the worker has free; None: any number
+        )
         self._fed: dict[Key, Line] = {}  # lanes, and where the last mail of each went
         self.opened: Callable[[Line], None] = lambda line: None  # told of every new line
         self.failed_over: Callable[[Line, Line, str], None] = lambda before, after, reason: None
@@ -106,7 +108,11 @@ class Roster:
     def usable_in(self) -> float | None:
         """Seconds until some provider may be usable again; None when one is, or none is there."""
         waits = [line.unusable_for() for line in self._lines.values()]
-        return None if None in waits else min((wait for wait in waits if wait is not None), default=None)
+        return (
+            None
+            if None in waits
+            else min((wait for wait in waits if wait is not None), default=None)
+        )
 
     def feed(self, lane: Key, line: Line) -> None:
         """Note where a mail of a lane goes: most likely those behind it go there, too."""
@@ -144,7 +150,9 @@ class Roster:
         """Whether a claimed mail may go to this provider, or others need the place it would take."""
         if self.free is None or len(self._lines) < 2:
             return True
-        return shares.headroom(self.free() + 1, line.held) > 0  # its own place is free, if it goes nowhere
+        return (
+            shares.headroom(self.free() + 1, line.held) > 0
+        )  # its own place is free, if it goes nowhere
 
     def least_room(self, most: int) -> int:
         """How many more mails the provider that has least room may get."""
@@ -164,10 +172,16 @@ class Roster:
         for provider in enabled:
             try:
                 self._lines[provider.id] = self._line(provider, before.get(provider.id))
-            except PillarboxError as error:  # such as a kind that only a newer version knows: the others go on
+            except (
+                PillarboxError
+            ) as error:  # such as a kind that only a newer version knows: the others go on
                 log.error("a provider cannot be used", provider=provider.name, error=str(error))
         self.router = Router(book.rules, enabled, captures=book.captures)
-        self._fed = {lane: line for lane, line in self._fed.items() if self._lines.get(line.provider.id) is line}
+        self._fed = {
+            lane: line
+            for lane, line in self._fed.items()
+            if self._lines.get(line.provider.id) is line
+        }
         if not self._lines and (before or not self.read):
             log.warning("no provider is enabled; mails wait. Add one with `pillarbox provider add`")
         self.read = True
@@ -192,7 +206,9 @@ class Roster:
     async def close(self) -> None:
         """Close every transport; what does not end in time is cut off. Nothing is in flight any more."""
         lines, self._lines = self._lines, {}
-        closing = [asyncio.ensure_future(line.close()) for line in lines.values()] + list(self._closing)
+        closing = [asyncio.ensure_future(line.close()) for line in lines.values()] + list(
+            self._closing
+        )
         if closing:
             _, late = await asyncio.wait(closing, timeout=CLOSE_TIMEOUT)
             for task in late:

@@ -18,9 +18,11 @@ from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 
 log = logs.get("pillarbox.attempt")
-# Messages per statement: beyond some hundreds a larger one saves nothing and holds its locks longer.
+# Messages per statement: beyond some hundreds a larger one saves nothing and holds its locks
+# longer.
 LARGEST_BATCH = 500
-# Pauses between tries double from the first to the longest; short, because nothing is claimed until one succeeds.
+# Pauses between tries double from the first to the longest; short, because nothing is claimed until
+# one succeeds.
 RETRY_PAUSE, LONGEST_PAUSE = 0.5, 5.0
 # What a reply code can be; others are not written for an outcome that PostgreSQL refused.
 CODES = range(100, 1000)
@@ -121,7 +123,10 @@ class Settler:
         self._written([bare], settled)
 
     async def _write_claims(
-        self, write: Callable[[list[T]], Awaitable[None]], batch: list[T], claimed: Callable[[T], Claimed]
+        self,
+        write: Callable[[list[T]], Awaitable[None]],
+        batch: list[T],
+        claimed: Callable[[T], Claimed],
     ) -> None:
         """Release or postpone claims; one that PostgreSQL refuses is abandoned alone."""
         try:
@@ -139,14 +144,17 @@ class Settler:
     def _abandon(self, claimed: Claimed, error: Exception) -> None:
         self._supervisor.report("settle", error)
         self._metrics.settlement_refusals.labels("abandoned").inc()
-        log.error("an outcome cannot be settled; it becomes unknown when this worker ends", message=claimed.message.id)
+        log.error(
+            "an outcome cannot be settled; it becomes unknown when this worker ends",
+            message=claimed.message.id,
+        )
         self._abandoned(claimed)
 
     async def _insist(self, call: Callable[[Batch], Awaitable[T]], batch: Batch) -> T:
         """Repeat while PostgreSQL is unavailable. Repeating is harmless: what was settled is no longer held.
 
-        Raises StoreDataError, and errors that do not come from PostgreSQL. A statement that is wrong is repeated
-        too, until the worker has drained: somebody may be changing the schema.
+        Raises StoreDataError, and errors that do not come from PostgreSQL. A statement that is
+        wrong is repeated too, until the worker has drained: somebody may be changing the schema.
         """
         pauses = backoff(RETRY_PAUSE, LONGEST_PAUSE)
         while True:
@@ -167,7 +175,9 @@ class Settler:
 
     def _written(self, results: Sequence[Result], settled: set[Key]) -> None:
         """Free the places of what was written, and log and count it."""
-        delays = [one.delay for result in results for one in result.settlements if one.delay is not None]
+        delays = [
+            one.delay for result in results for one in result.settlements if one.delay is not None
+        ]
         try:
             self._freed([result.claimed for result in results])
             if delays:
@@ -198,19 +208,31 @@ class Settler:
             self._metrics.stale_settlements.inc()
             return
         self._metrics.settled_for(result.claimed.tenant_id, settlement.state)
-        self._metrics.outcome(settlement.provider or NOBODY, outcome.verdict, settlement.reason, settlement.took)
+        self._metrics.outcome(
+            settlement.provider or NOBODY, outcome.verdict, settlement.reason, settlement.took
+        )
         if outcome.verdict is Verdict.UNKNOWN:
             self._metrics.unknown.inc()
         if settlement.state is State.SENT:
-            self._metrics.sent_after(result.claimed.age + settlement.ended - result.claimed.claimed_at)
+            self._metrics.sent_after(
+                result.claimed.age + settlement.ended - result.claimed.claimed_at
+            )
 
 
 def account_of(results: Sequence[Result]) -> Account:
     """Results as the queue wants them."""
     return Account(
         [settlement for result in results for settlement in result.settlements],
-        [(r.claimed.message.id, r.claimed.claim, r.conversation) for r in results if r.conversation],
-        [(r.claimed.message.id, r.claimed.claim, kind, data) for r in results for kind, data in r.events],
+        [
+            (r.claimed.message.id, r.claimed.claim, r.conversation)
+            for r in results
+            if r.conversation
+        ],
+        [
+            (r.claimed.message.id, r.claimed.claim, kind, data)
+            for r in results
+            for kind, data in r.events
+        ],
         [r.claimed.message.id for r in results if r.secret],
     )
 
@@ -223,7 +245,9 @@ def stripped(result: Result) -> Result:
 
 
 def _stripped_settlement(one: Settlement) -> Settlement:
-    earlier = [replace(each, reply=None, outcome=stripped_outcome(each.outcome)) for each in one.earlier]
+    earlier = [
+        replace(each, reply=None, outcome=stripped_outcome(each.outcome)) for each in one.earlier
+    ]
     return replace(one, reply=None, outcome=stripped_outcome(one.outcome), earlier=earlier)
 
 

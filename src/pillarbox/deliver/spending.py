@@ -26,5 +26,7 @@ class Spending:
         """The right to send one mail: nothing to wait for, or how long and why."""
         batcher = self._batchers.get(provider_id)
         if batcher is None:
-            batcher = self._batchers[provider_id] = Batcher(partial(vitals.spend, self._database, provider_id))
+            batcher = self._batchers[provider_id] = Batcher(
+                partial(vitals.spend, self._database, provider_id)
+            )
         return await batcher.ask((lane, recipients))

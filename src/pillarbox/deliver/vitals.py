@@ -22,7 +22,8 @@ from pillarbox.telemetry.metrics import Metrics
 
 log = logs.get("pillarbox.vitals")
 CHANNEL = "pillarbox_health"
-# How often lines are watched for slowness: a hanging provider loses its mails this much after they count as slow.
+# How often lines are watched for slowness: a hanging provider loses its mails this much after they
+# count as slow.
 WATCH_INTERVAL = 0.25
 # Who comes to watch so late was held up itself: answers may be here that nobody has read yet.
 LATE = 1.0
@@ -59,7 +60,9 @@ class Vitals:
         self._vitals: dict[int, Vital] = {}  # as last read, of providers that are switched off, too
         self._exchanged = False  # whether the shared state was read at all
         self._near: set[int] = set()  # providers whose budget is nearly used up, as was told
-        self.recovered: Callable[[], None] = lambda: None  # told when a provider can be used, perhaps again
+        self.recovered: Callable[[], None] = lambda: (
+            None
+        )  # told when a provider can be used, perhaps again
         roster.opened = self._opened
         roster.failed_over = self._failed_over
 
@@ -104,7 +107,9 @@ class Vitals:
 
     def _opened(self, line: Line) -> None:
         line.turned = self._note
-        if (vital := self._vitals.get(line.provider.id)) is not None:  # else mails would leave before the next reading
+        if (
+            vital := self._vitals.get(line.provider.id)
+        ) is not None:  # else mails would leave before the next reading
             self._take_on(line, vital)
         self.recovered()
 
@@ -112,7 +117,9 @@ class Vitals:
         health = line.health
         self._metrics.circuit(line.provider.name, health.circuit)
         if health.circuit is Circuit.OPEN:
-            log.warning("a provider is not used for now", provider=line.provider.name, reason=health.reason)
+            log.warning(
+                "a provider is not used for now", provider=line.provider.name, reason=health.reason
+            )
         self._turned[line.provider.id] = line
         self._news.set()
 
@@ -127,7 +134,9 @@ class Vitals:
             number, line = next(iter(self._turned.items()))
             told = line.health.circuit
             await self._share(line)
-            if self._turned.get(number) is line and line.health.circuit is told:  # else it turned again meanwhile
+            if (
+                self._turned.get(number) is line and line.health.circuit is told
+            ):  # else it turned again meanwhile
                 del self._turned[number]
 
     async def _share(self, line: Line) -> None:
@@ -136,12 +145,23 @@ class Vitals:
         if health.circuit is not self._shared.get(number, Circuit.CLOSED):
             wait = max(health.retry_at - now, 0.0)
             since = await store.turn(
-                self._database, number, health.circuit, health.reason, health.opened, wait, self._worker
+                self._database,
+                number,
+                health.circuit,
+                health.reason,
+                health.opened,
+                wait,
+                self._worker,
             )
             if since is not None:
                 line.seen = since
                 self._shared[number] = health.circuit
-                log.info("provider turned", provider=line.provider.name, circuit=health.circuit, reason=health.reason)
+                log.info(
+                    "provider turned",
+                    provider=line.provider.name,
+                    circuit=health.circuit,
+                    reason=health.reason,
+                )
         if line.paused_for() > WORTH_TELLING:
             await store.hold(self._database, number, line.paused_for(), self._worker)
 
@@ -173,7 +193,9 @@ class Vitals:
         if circuit is line.health.circuit is Circuit.CLOSED:
             return
         was_open = line.health.circuit is Circuit.OPEN
-        retry_at = now + min(vital.retry_in or 0.0, LONGEST_WAIT)  # processes of an older version wait longer
+        retry_at = now + min(
+            vital.retry_in or 0.0, LONGEST_WAIT
+        )  # processes of an older version wait longer
         shared = Health(circuit, now, 0, 0, vital.opened, retry_at, vital.reason, line.health.usual)
         line.adopt(shared, told=False)
         if was_open and circuit is not Circuit.OPEN:
@@ -187,16 +209,21 @@ class Vitals:
 
     def _due(self, line: Line) -> bool:
         health = line.health
-        return health.circuit is Circuit.OPEN and asyncio.get_running_loop().time() >= health.retry_at
+        return (
+            health.circuit is Circuit.OPEN and asyncio.get_running_loop().time() >= health.retry_at
+        )
 
     async def _probe(self, line: Line) -> None:
         """Ask a provider whose breaker is open whether it is back; one process does."""
-        if not await store.take_probe(self._database, line.provider.id, CHECK_TIMEOUT + READ_INTERVAL, LONGEST_WAIT):
+        if not await store.take_probe(
+            self._database, line.provider.id, CHECK_TIMEOUT + READ_INTERVAL, LONGEST_WAIT
+        ):
             return
         asked = asyncio.get_running_loop().time()
         ok, said = await self._ask(line)
         now = asyncio.get_running_loop().time()
-        # A server that takes long to greet would look hung for ever, did nobody learn how long it takes.
+        # A server that takes long to greet would look hung for ever, did nobody learn how long it
+        # takes.
         half_open = line.health.learned(now - asked).probed(now)
         if ok:
             line.adopt(half_open)
@@ -207,7 +234,11 @@ class Vitals:
         line.seen = await store.reopen(
             self._database, line.provider.id, health.reason, health.opened, health.retry_at - now
         )
-        log.warning("a provider is still not to be used", provider=line.provider.name, said=line.redact(said))
+        log.warning(
+            "a provider is still not to be used",
+            provider=line.provider.name,
+            said=line.redact(said),
+        )
 
     async def check_all(self) -> None:
         """Check every provider whose turn it is, whether it is busy or not."""
@@ -244,4 +275,8 @@ class Vitals:
                 self._near.discard(number)
             elif number not in self._near:
                 self._near.add(number)
-                log.warning("a provider's budget of this month is nearly used up", provider=name, used=round(used, 3))
+                log.warning(
+                    "a provider's budget of this month is nearly used up",
+                    provider=name,
+                    used=round(used, 3),
+                )

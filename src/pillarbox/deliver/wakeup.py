@@ -10,10 +10,12 @@ from pillarbox.store.database import Database
 from pillarbox.store.hearing import hear
 
 CHANNEL = "pillarbox_wake"
-# Seconds after a hint at which to look again. Enqueuers send at most one hint in 10 ms, so the last commit of a burst
-# may have sent none: 12 ms later it is most likely committed, 50 ms later surely, and polling is the truth.
+# Seconds after a hint at which to look again. Enqueuers send at most one hint in 10 ms, so the last
+# commit of a burst may have sent none: 12 ms later it is most likely committed, 50 ms later surely,
+# and polling is the truth.
 TRAILING = (0.012, 0.05)
-# Overdue deliveries that a claim did not return are locked, or cannot be sent now: no reason to ask without a pause.
+# Overdue deliveries that a claim did not return are locked, or cannot be sent now: no reason to ask
+# without a pause.
 SOONEST = 0.1
 
 
@@ -63,7 +65,10 @@ class Wakeup:
 
 
 async def listen(
-    database: Database, wakeup: Wakeup, stop: asyncio.Event, others: Mapping[str, Callable[[], None]] | None = None
+    database: Database,
+    wakeup: Wakeup,
+    stop: asyncio.Event,
+    others: Mapping[str, Callable[[], None]] | None = None,
 ) -> None:
     """Hear hints as `hear` does; `others` are more channels to hear on the same connection, each with whom to tell."""
     await hear(database, {CHANNEL: wakeup.hint, **(others or {})}, stop)

@@ -24,14 +24,18 @@ from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 
 log = logs.get("pillarbox.worker")
-# While mails are in flight, wait until this share of the window is free: few large claims cost less than many small.
+# While mails are in flight, wait until this share of the window is free: few large claims cost less
+# than many small.
 WORTH_CLAIMING = 0.25
-# A survey, a claim and a settlement cost PostgreSQL far more than a mail in a large batch: where mails come in one by
-# one, a few are let gather first. As long as the pause between hints, so that it at most doubles the wait.
+# A survey, a claim and a settlement cost PostgreSQL far more than a mail in a large batch: where
+# mails come in one by one, a few are let gather first. As long as the pause between hints, so that
+# it at most doubles the wait.
 CLAIM_GAP = 0.01
-# A worker that had no room for so long lets others dispatch its lanes: its provider is slow, theirs may not be.
+# A worker that had no room for so long lets others dispatch its lanes: its provider is slow, theirs
+# may not be.
 FULL_FOR = 0.1
-# How often it does so again while nothing ends: more of what it claimed may have begun, and others may have come.
+# How often it does so again while nothing ends: more of what it claimed may have begun, and others
+# may have come.
 ASIDE_AGAIN = 1.0
 # Pauses after claims that failed double from the first to the longest.
 STORE_PAUSE, LONGEST_PAUSE = 1.0, 10.0
@@ -74,7 +78,13 @@ class Worker:
         roster.free = lambda: self.window - self.in_flight
         self._supervisor = supervisor or Supervisor(metrics)
         self._settler = Settler(
-            queue, metrics, self._supervisor, self._freed, self._deferred, self._abandoned, self._broke
+            queue,
+            metrics,
+            self._supervisor,
+            self._freed,
+            self._deferred,
+            self._abandoned,
+            self._broke,
         )
         self._stop = asyncio.Event()
         self._space = asyncio.Event()
@@ -85,7 +95,9 @@ class Worker:
         self._pauses = backoff(STORE_PAUSE, LONGEST_PAUSE)  # after claims that failed
         self._error: Exception | None = None  # what ends this worker
         self._full_since: float | None = None
-        self._barred: set[Lane] = set()  # lanes left out of the last claim, since their provider had enough
+        self._barred: set[Lane] = (
+            set()
+        )  # lanes left out of the last claim, since their provider had enough
         self._claimed_at = float("-inf")  # when a claim last returned something
         self._due_soon: asyncio.TimerHandle | None = None
         self._strays_from = 0.0  # when to look for claims whose answer was lost
@@ -116,9 +128,12 @@ class Worker:
         """Work until `stop`. An error that proves a bug stops the worker too, and is raised after draining."""
         never, beat = asyncio.Event(), self.pace.lease / 4
         heartbeat = asyncio.create_task(
-            self._supervisor.run_every("heartbeat", beat, self._heartbeat, never, longest=beat), name="heartbeat"
+            self._supervisor.run_every("heartbeat", beat, self._heartbeat, never, longest=beat),
+            name="heartbeat",
         )
-        settling = asyncio.create_task(self._supervisor.keep("settle", self._settler.run, never), name="settler")
+        settling = asyncio.create_task(
+            self._supervisor.keep("settle", self._settler.run, never), name="settler"
+        )
         try:
             try:
                 await self._claim_until_stopped()
@@ -156,8 +171,13 @@ class Worker:
             self.lease.renewed(asked)
             return
         if self._queue.worker:
-            log.warning("the lease was lost; registering anew", worker=self._queue.worker, in_flight=self.in_flight)
-        # A lease of its own for each registration: the next must not revive what was claimed under this one.
+            log.warning(
+                "the lease was lost; registering anew",
+                worker=self._queue.worker,
+                in_flight=self.in_flight,
+            )
+        # A lease of its own for each registration: the next must not revive what was claimed under
+        # this one.
         self.lease.lost()
         self.lease = Lease(self.pace.lease)
         asked = self.lease.now()
@@ -242,7 +262,12 @@ class Worker:
         try:
             await self._return_strays()
             claims = await self._queue.claim(
-                room, spare, not self._held, look=look, hinted=self._wakeup.hinted(), barred=self._barred
+                room,
+                spare,
+                not self._held,
+                look=look,
+                hinted=self._wakeup.hinted(),
+                barred=self._barred,
             )
         except StoreError as error:
             if not error.retryable:
@@ -257,7 +282,9 @@ class Worker:
             self._claimed_at = asyncio.get_running_loop().time()
         for claimed in claims:
             self._start(claimed, lease)
-        await asyncio.sleep(0)  # until they are with their providers: how much these hold decides on the next claim
+        await asyncio.sleep(
+            0
+        )  # until they are with their providers: how much these hold decides on the next claim
         self._metrics.claimed(sum(len(claimed.ns) for claimed in claims))
         return bool(claims) or await self._cut_short(spare)
 
@@ -291,7 +318,9 @@ class Worker:
 
     async def _attempt(self, claimed: Claimed, lease: Lease) -> None:
         try:
-            self._settler.settle(await attempt(claimed, self._roster, partial(self._may_begin, claimed, lease)))
+            self._settler.settle(
+                await attempt(claimed, self._roster, partial(self._may_begin, claimed, lease))
+            )
         except NotStarted:
             self._release(claimed)
         except MustWait as wait:
@@ -302,7 +331,9 @@ class Worker:
         usable = self._roster.usable
         if wait.briefly or not usable or not self._queue.may_postpone(claimed):
             self._queue.hold(claimed, min(wait.seconds, LONGEST_ASIDE))
-            if usable and wait.reason is Reason.NO_PROVIDER:  # it stays the next of its lane, marked as waiting
+            if (
+                usable and wait.reason is Reason.NO_PROVIDER
+            ):  # it stays the next of its lane, marked as waiting
                 self._queue.give_back(claimed)
                 self._settler.postpone(claimed, 0.0, wait.reason)
             else:
@@ -348,7 +379,9 @@ class Worker:
     def _deferred(self, seconds: float) -> None:
         """Something will be due again after so long: look then, unless a look comes earlier anyway."""
         loop = asyncio.get_running_loop()
-        if seconds >= self.pace.poll or (self._due_soon and self._due_soon.when() <= loop.time() + seconds):
+        if seconds >= self.pace.poll or (
+            self._due_soon and self._due_soon.when() <= loop.time() + seconds
+        ):
             return
         if self._due_soon:
             self._due_soon.cancel()
@@ -372,7 +405,10 @@ class Worker:
             self._space.clear()
             await wait(self._space, left)
         if self._held:
-            log.warning("stopping with unsettled claims; the reaper will return them", unsettled=self.in_flight)
+            log.warning(
+                "stopping with unsettled claims; the reaper will return them",
+                unsettled=self.in_flight,
+            )
 
     async def _finish(self, deadline: float) -> None:
         """Wait for what is in flight; others dispatch the lanes meanwhile, as soon as what was claimed has begun."""

@@ -18,11 +18,17 @@ from pillarbox.errors import PillarboxError
 class EmailBackend(BaseEmailBackend):  # type: ignore[misc]  # Django has no types
     """Enqueues e-mails in the transaction of the database `using`: sent if it commits, never existed if it does not.
 
-    Without arguments the settings PILLARBOX_DATABASE (an alias of DATABASES) and PILLARBOX_TENANT are used.
+    Without arguments the settings PILLARBOX_DATABASE (an alias of DATABASES) and PILLARBOX_TENANT
+    are used.
     """
 
     def __init__(
-        self, fail_silently: bool = False, *, using: str | None = None, tenant: str | None = None, **others: Any
+        self,
+        fail_silently: bool = False,
+        *,
+        using: str | None = None,
+        tenant: str | None = None,
+        **others: Any,
     ) -> None:
         super().__init__(fail_silently=fail_silently, **others)
         self.using = using or getattr(settings, "PILLARBOX_DATABASE", DEFAULT_DB_ALIAS)
@@ -55,6 +61,7 @@ class EmailBackend(BaseEmailBackend):  # type: ignore[misc]  # Django has no typ
             connection.validate_no_broken_transaction()
             connection.ensure_connection()
             with connection.wrap_database_errors:
-                # Past Django's cursor, which would keep whole mails in its log of queries while debugging.
+                # Past Django's cursor, which would keep whole mails in its log of queries while
+                # debugging.
                 ids: Sequence[Any] = enqueue_many(connection.connection, mails)
         return ids

@@ -57,13 +57,17 @@ def to_mail(message: Any, tenant: str | None = None) -> Mail:
     if bodies is None or files is None or _is_special(message, headers):
         return Mail(**envelope, raw=_bytes(message), **options)
     replies = _strings(message.reply_to)
-    return Mail(**envelope, **bodies, reply_to=replies, headers=headers, attachments=files, **options)
+    return Mail(
+        **envelope, **bodies, reply_to=replies, headers=headers, attachments=files, **options
+    )
 
 
 def _options(message: Any, tenant: str | None) -> dict[str, Any]:
     given: Any = getattr(message, "pillarbox", None) or {}
     if not isinstance(given, Mapping) or not given.keys() <= OPTIONS:
-        raise TypeError(f"message.pillarbox must be a dict with some of {', '.join(sorted(OPTIONS))}")
+        raise TypeError(
+            f"message.pillarbox must be a dict with some of {', '.join(sorted(OPTIONS))}"
+        )
     return dict(given) if tenant is None else {"tenant": tenant, **given}
 
 
@@ -115,20 +119,32 @@ def _file(filename: str | None, content: Any, mimetype: str | None = None) -> At
     if isinstance(content, str):
         # What is text has no charset of its own here: Django writes it in that of the mail.
         is_text = mimetype.startswith("text/") and "charset" not in mimetype
-        return Attachment(filename, content.encode(), mimetype + '; charset="utf-8"' if is_text else mimetype)
-    return Attachment(filename, bytes(content), mimetype) if isinstance(content, (bytes, bytearray)) else None
+        return Attachment(
+            filename, content.encode(), mimetype + '; charset="utf-8"' if is_text else mimetype
+        )
+    return (
+        Attachment(filename, bytes(content), mimetype)
+        if isinstance(content, (bytes, bytearray))
+        else None
+    )
 
 
 def _part(part: Message) -> Attachment | None:
     """A MIME part that is a file with a name, and perhaps with a Content-ID: an inline image."""
     filename = part.get_filename()
     content = part.get_payload(decode=True)
-    if not filename or not isinstance(content, bytes) or not {name.lower() for name in part.keys()} <= _OF_PARTS:  # noqa: SIM118
+    if (
+        not filename
+        or not isinstance(content, bytes)
+        or not {name.lower() for name in part.keys()} <= _OF_PARTS  # noqa: SIM118
+    ):
         return None
     content_id = part.get("Content-ID")
     charset = part.get_content_charset()
     content_type = part.get_content_type() + (f'; charset="{charset}"' if charset else "")
-    return Attachment(filename, content, content_type, content_id and str(content_id).strip().strip("<>"))
+    return Attachment(
+        filename, content, content_type, content_id and str(content_id).strip().strip("<>")
+    )
 
 
 def _bytes(message: Any) -> bytes:

@@ -71,7 +71,9 @@ class Administrators:
     async def change_password(self, email: str, password: Secret) -> Admin:
         """Give an administrator another password; sessions and codes of before are over."""
         admin = await admins.get(self._database, email)
-        judging.check(password.reveal(), admin.email, admin.email.partition("@")[0], admin.name or "")
+        judging.check(
+            password.reveal(), admin.email, admin.email.partition("@")[0], admin.name or ""
+        )
         kept = await self._passwords.hash(password.reveal())
         async with self._database.transaction() as connection:
             await admins.change_password(connection, admin.id, kept.reveal())
@@ -97,7 +99,9 @@ class Administrators:
         admin = await admins.get(self._database, email)
         made = [_new_recovery_code() for _ in range(RECOVERY_CODES)]
         async with self._database.transaction() as connection:
-            await admins.replace_recovery_codes(connection, admin.id, [_tidy_recovery(one) for one in made])
+            await admins.replace_recovery_codes(
+                connection, admin.id, [_tidy_recovery(one) for one in made]
+            )
         return [Secret(one) for one in made]
 
     async def sign_in_here(self, email: str) -> Session:
@@ -105,7 +109,9 @@ class Administrators:
         admin = await admins.get(self._database, email)
         async with self._database.transaction() as connection:
             if await admins.hold(connection, admin.id) is None:
-                raise NotPossible("this administrator is disabled: enable them with `pillarbox admin enable`")
+                raise NotPossible(
+                    "this administrator is disabled: enable them with `pillarbox admin enable`"
+                )
             return await self._begin_session(connection, admin.id)
 
     async def login(self, email: str, password: str, peer: str) -> Challenge:
@@ -119,7 +125,9 @@ class Administrators:
                 held = await admins.hold(connection, kept.id, password=kept.password)
                 if held is not None:
                     self._doorkeeper.admit(_DOOR)
-                    write = partial(self._mails.write_code, Reader(held.email, held.email, held.name), tenant)
+                    write = partial(
+                        self._mails.write_code, Reader(held.email, held.email, held.name), tenant
+                    )
                     return await codes.begin(connection, ADMIN, held.id, held.email, write)
             # The password was changed, or the administrator disabled, since it was compared.
             raise await self._doorkeeper.refuse(_DOOR, peer, email.lower())
@@ -128,7 +136,9 @@ class Administrators:
         """Whose password this is."""
         kept = await admins.password_of(self._database, email)
         in_turn = partial(self._doorkeeper.throttle, _DOOR, peer, email.lower())
-        is_right = await self._passwords.is_right(kept.password if kept else None, password, in_turn)
+        is_right = await self._passwords.is_right(
+            kept.password if kept else None, password, in_turn
+        )
         if kept is None or kept.disabled or not is_right:
             raise await self._doorkeeper.refuse(_DOOR, peer, email.lower())
         return kept
@@ -143,12 +153,16 @@ class Administrators:
         assert tried.subject is not None
         async with self._database.transaction() as connection:
             if await admins.hold(connection, tried.subject, since=tried.created_at) is None:
-                raise WrongCode("the administrator is disabled, or has another password since", void=True)
+                raise WrongCode(
+                    "the administrator is disabled, or has another password since", void=True
+                )
             if recovery_code is not None:
                 word = _tidy_recovery(recovery_code)
                 is_right = await admins.use_recovery_code(connection, tried.subject, word)
                 if not is_right or not await challenges.use(connection, number):
-                    raise WrongCode("the recovery code is wrong, or was used before", void=tried.void)
+                    raise WrongCode(
+                        "the recovery code is wrong, or was used before", void=tried.void
+                    )
             return await self._begin_session(connection, tried.subject)
 
     async def logout(self, session: str) -> None:
@@ -158,7 +172,9 @@ class Administrators:
     async def _begin_session(self, connection: asyncpg.Connection, admin: int) -> Session:
         secret = admins.new_session()
         lifetime = timedelta(seconds=self._settings.admin_session)
-        return Session(Secret(secret), await admins.add_session(connection, secret, admin, lifetime))
+        return Session(
+            Secret(secret), await admins.add_session(connection, secret, admin, lifetime)
+        )
 
 
 async def _void(connection: asyncpg.Connection, admin: int) -> None:
@@ -177,7 +193,9 @@ def _check_address(email: str) -> None:
 
 def _new_recovery_code() -> str:
     """Such as k7m2-q9xv-4tp3-hwd8."""
-    return "-".join("".join(secrets.choice(_ALPHABET) for _ in range(_GROUP)) for _ in range(_GROUPS))
+    return "-".join(
+        "".join(secrets.choice(_ALPHABET) for _ in range(_GROUP)) for _ in range(_GROUPS)
+    )
 
 
 def _tidy_recovery(code: str) -> str:

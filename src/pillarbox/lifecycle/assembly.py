@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from pillarbox.telemetry.metrics import Metrics
 
 log = logs.get("pillarbox.codes")
-# Seconds after which files of templates are read again: some milliseconds, soon enough for whoever mends one.
+# Seconds after which files of templates are read again: some milliseconds, soon enough for whoever
+# mends one.
 LOOK_AGAIN = 2.0
-# The same where a template is missing: many requests for one that is nowhere must not read the files each time.
+# The same where a template is missing: many requests for one that is nowhere must not read the
+# files each time.
 SOONEST = 0.1
 
 
@@ -72,7 +74,9 @@ class Lifecycle:
         now = time.monotonic()
         if self._templates is None:
             missed = self._metrics.template_fallbacks.inc
-            self._templates = Templates(self._settings.template_dirs, self._settings.lifecycle_locale, missed)
+            self._templates = Templates(
+                self._settings.template_dirs, self._settings.lifecycle_locale, missed
+            )
         elif self._settings.template_dirs and now >= self._read_at + seconds:
             self._templates.refresh()
         else:
@@ -83,7 +87,9 @@ class Lifecycle:
     @cached_property
     def administrators(self) -> Administrators:
         """Lets administrators in, by a password and a code."""
-        return Administrators(self._database, self._settings, self._doorkeeper, self.codes, self._mails)
+        return Administrators(
+            self._database, self._settings, self._doorkeeper, self.codes, self._mails
+        )
 
     @cached_property
     def sign_in(self) -> SignIn:
@@ -95,7 +101,9 @@ class Lifecycle:
         if self._codes is None:
             try:
                 self._codes = await open_codes(self._database, self._settings)
-            except SecretError as error:  # who asks is told less: which keys there are is no business of theirs
+            except (
+                SecretError
+            ) as error:  # who asks is told less: which keys there are is no business of theirs
                 log.error("there can be no sign-in codes", error=str(error))
                 raise
         return self._codes
@@ -114,9 +122,13 @@ class Lifecycle:
         await registry.register()
         return self._collector(tokens, post, rule, registry)
 
-    def _collector(self, tokens: Tokens, post: Post, rule: Rule, registry: TemplateRegistry | None = None) -> Collector:
+    def _collector(
+        self, tokens: Tokens, post: Post, rule: Rule, registry: TemplateRegistry | None = None
+    ) -> Collector:
         settings, supervisor = self._settings, self._supervisor
-        return Collector(self._database, tokens, post, self._metrics, settings, rule, registry, supervisor)
+        return Collector(
+            self._database, tokens, post, self._metrics, settings, rule, registry, supervisor
+        )
 
     def _mailing(self, tokens: Tokens, codes: SignInCodes) -> Post:
         self.templates  # noqa: B018 -- read now: a wrong folder stops us here, not the first mail

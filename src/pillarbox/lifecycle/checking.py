@@ -18,7 +18,8 @@ from pillarbox.lifecycle.sources import PARTS
 LARGEST_HTML = 100_000
 # Characters of a subject: programs on phones show about half as many.
 LONGEST_SUBJECT = 100
-# What every lifecycle mail has, as somebody might see it; sample.json of a template adds to it, or changes it.
+# What every lifecycle mail has, as somebody might see it; sample.json of a template adds to it, or
+# changes it.
 SAMPLE: Mapping[str, Any] = {
     "account": {"login": "ada", "name": "Ada Lovelace", "email": "ada@example.com"},
     "link": "https://accounts.example.com/activate?token=AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh_6nSHtQPxHcOGxB4n",
@@ -30,7 +31,21 @@ SAMPLE: Mapping[str, Any] = {
 # What makes a mail useful: shown in one part, it must be in all.
 _VITAL = ("link", "code")
 _VOID = frozenset(
-    {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
+    {
+        "area",
+        "base",
+        "br",
+        "col",
+        "embed",
+        "hr",
+        "img",
+        "input",
+        "link",
+        "meta",
+        "source",
+        "track",
+        "wbr",
+    }
 )
 # What an author may leave open, by the rules of HTML.
 _OPTIONAL = frozenset({"p", "li", "td", "tr", "tbody", "th"})
@@ -94,7 +109,9 @@ def _languages(templates: Templates, portal: str) -> set[str]:
 
 def _missing_languages(templates: Templates, name: str) -> Iterator[Finding]:
     """The languages that other templates of the portal have, and this one lacks."""
-    for locale in sorted(_languages(templates, name.partition("/")[0]) - set(templates.locales(name))):
+    for locale in sorted(
+        _languages(templates, name.partition("/")[0]) - set(templates.locales(name))
+    ):
         yield Finding(name, locale, None, None, "is missing in this language")
 
 
@@ -235,7 +252,9 @@ def _check_vital(templates: Templates, name: str, rendered: Rendered) -> Iterato
 def _is_used(templates: Templates, name: str, variable: str) -> bool:
     """Whether any file of a template names a variable."""
     word = re.compile(rf"\{{[{{%][^}}]*\b{variable}\b")
-    files = (text.text for file, text in templates.sources.files.items() if file.startswith(f"{name}/"))
+    files = (
+        text.text for file, text in templates.sources.files.items() if file.startswith(f"{name}/")
+    )
     return any(word.search(text) for text in files)
 
 

@@ -1,12 +1,13 @@
 """Codes in mails: six digits for a challenge, hashed at rest, good for a few minutes, a few tries and one use.
 
-A challenge names who is asked to prove that they read a mailbox. Whoever asks for one gets an opaque token for it, also
-where nobody has the address: then there is a row like any other, and no mail. What is kept of a code is a hash with a
-key that derives from the key ring (`secret_keys`), which is not in the database: a reader of the database cannot find
-a code in force. The newest key of the ring hashes; every key of it verifies, so that a rotation voids no code.
+A challenge names who is asked to prove that they read a mailbox. Whoever asks for one gets an
+opaque token for it, also where nobody has the address: then there is a row like any other, and no
+mail. What is kept of a code is a hash with a key that derives from the key ring (`secret_keys`),
+which is not in the database: a reader of the database cannot find a code in force. The newest key
+of the ring hashes; every key of it verifies, so that a rotation voids no code.
 
-Addresses are hashed with the installation's own key. It stays the same through rotations, as pauses and daily limits
-must; who can read it can read the accounts, too.
+Addresses are hashed with the installation's own key. It stays the same through rotations, as pauses
+and daily limits must; who can read it can read the accounts, too.
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID, uuid4
 
 from pillarbox.accept.enqueue import enqueue
-from pillarbox.errors import ExpiredToken, ForgedToken, InvalidMail, NotAllowed, RenderError, UsedToken, WrongCode
+from pillarbox.errors import (
+    ExpiredToken,
+    ForgedToken,
+    InvalidMail,
+    NotAllowed,
+    RenderError,
+    UsedToken,
+    WrongCode,
+)
 from pillarbox.store import challenges, operations, providers
 from pillarbox.store.challenges import Row, Tried
 from pillarbox.store.vault import key_ring
@@ -36,11 +45,14 @@ if TYPE_CHECKING:
 
 log = logs.get("pillarbox.codes")
 DIGITS = 6
-# The realm of Pillarbox's own administrators. No schema of accounts has it, whatever it is called: see realm_of.
+# The realm of Pillarbox's own administrators. No schema of accounts has it, whatever it is called:
+# see realm_of.
 ADMIN = "admin"
-# A code has few tries, but one may ask for code after code. After so many wrong ones for an address within a day ...
+# A code has few tries, but one may ask for code after code. After so many wrong ones for an address
+# within a day ...
 WRONG_A_DAY = 25
-# ... there is a new one only every hour: a guesser who goes on for a year has a chance of one in twenty, not of all.
+# ... there is a new one only every hour: a guesser who goes on for a year has a chance of one in
+# twenty, not of all.
 LONG_PAUSE = timedelta(hours=1)
 _ADDRESSES = b"pillarbox sign-in codes 1"
 _CODES = b"pillarbox sign-in codes 2"
@@ -90,13 +102,27 @@ async def open_codes(database: Database, settings: Settings) -> Codes:
     """The codes of this installation; SecretError without a key ring."""
     keys = key_ring(settings).derive(_CODES)
     addresses = hmac.digest(await providers.redaction_key(database), _ADDRESSES, "sha256")
-    return Codes(keys, addresses, lifetime=settings.code_lifetime, tries=settings.code_tries, pause=settings.code_pause)
+    return Codes(
+        keys,
+        addresses,
+        lifetime=settings.code_lifetime,
+        tries=settings.code_tries,
+        pause=settings.code_pause,
+    )
 
 
 class Codes:
     """Makes challenges and codes, and judges codes that are given. `keys` are newest first; all of them verify."""
 
-    def __init__(self, keys: Sequence[bytes], address_key: bytes, *, lifetime: float, tries: int, pause: float) -> None:
+    def __init__(
+        self,
+        keys: Sequence[bytes],
+        address_key: bytes,
+        *,
+        lifetime: float,
+        tries: int,
+        pause: float,
+    ) -> None:
         self._keys = keys
         self._address_key = address_key
         self._lifetime = lifetime
@@ -113,37 +139,49 @@ class Codes:
     ) -> Challenge:
         """A challenge for whoever says that this is their address, and its mail, in the connection's transaction.
 
-        Without a subject, for nobody has the address, it is one that no code answers.
-        Asked again within the pause it is the same challenge, and there is no mail. A mail that cannot be made or
-        stored is logged and left out: the answer must not tell that there would have been one.
+        Without a subject, for nobody has the address, it is one that no code answers. Asked again
+        within the pause it is the same challenge, and there is no mail. A mail that cannot be made
+        or stored is logged and left out: the answer must not tell that there would have been one.
         """
         asked = self._hash_address(realm, address)
         await challenges.lock_address(connection, realm, asked)
-        if found := await challenges.recent(connection, realm, asked, self._pause, WRONG_A_DAY, LONG_PAUSE):
+        if found := await challenges.recent(
+            connection, realm, asked, self._pause, WRONG_A_DAY, LONG_PAUSE
+        ):
             return Challenge(self.token_of(found.id), found.seconds)
         [made] = await self.make(connection, realm, [Wanted(subject, address)])
         if mail is not None and (message := await _enqueued(connection, made, mail)):
             await self.mailed(connection, [(made.id, message)])
         return Challenge(self.token_of(made.id), made.seconds)
 
-    async def paused(self, connection: asyncpg.Connection, realm: str, addresses: Sequence[str]) -> list[bool]:
+    async def paused(
+        self, connection: asyncpg.Connection, realm: str, addresses: Sequence[str]
+    ) -> list[bool]:
         """Whether each of these addresses gets no new code yet: the pause and the limit of a day, as in `begin`.
 
-        An address that comes twice gets one code. Until the transaction ends nobody else begins one for them.
+        An address that comes twice gets one code. Until the transaction ends nobody else begins one
+        for them.
         """
         asked = [self._hash_address(realm, one) for one in addresses]
-        seen = await challenges.paused(connection, realm, asked, self._pause, WRONG_A_DAY, LONG_PAUSE)
+        seen = await challenges.paused(
+            connection, realm, asked, self._pause, WRONG_A_DAY, LONG_PAUSE
+        )
         found = list[bool]()
         for one in asked:
             found.append(one in seen)
             seen.add(one)
         return found
 
-    async def make(self, connection: asyncpg.Connection, realm: str, wanted: Sequence[Wanted]) -> list[Made]:
+    async def make(
+        self, connection: asyncpg.Connection, realm: str, wanted: Sequence[Wanted]
+    ) -> list[Made]:
         """New challenges with their codes; older ones of the same people are void, and their mails cancelled."""
         if not wanted:
             return []
-        made = [Made(uuid4(), _new_code(), min(one.lifetime or self._lifetime, self._lifetime)) for one in wanted]
+        made = [
+            Made(uuid4(), _new_code(), min(one.lifetime or self._lifetime, self._lifetime))
+            for one in wanted
+        ]
         rows = [self._row(realm, one, new) for one, new in zip(wanted, made, strict=True)]
         mails = await challenges.void_older(
             connection, realm, [row.asked for row in rows], [row.subject for row in rows]
@@ -152,14 +190,17 @@ class Codes:
         await challenges.add(connection, realm, rows)
         return made
 
-    async def mailed(self, connection: asyncpg.Connection, mails: Sequence[tuple[UUID, UUID]]) -> None:
+    async def mailed(
+        self, connection: asyncpg.Connection, mails: Sequence[tuple[UUID, UUID]]
+    ) -> None:
         """Note which mails carry codes, (challenge, message), so that they can be cancelled."""
         await challenges.mailed(connection, mails)
 
     async def verify(self, database: Database, realm: str, challenge: str, code: str) -> Tried:
         """Whose challenge it was, if the code is right; each challenge is good for one.
 
-        ForgedToken, ExpiredToken, UsedToken, or WrongCode, which is counted (`void`: there are no tries left).
+        ForgedToken, ExpiredToken, UsedToken, or WrongCode, which is counted (`void`: there are no
+        tries left).
         """
         number = self.read(challenge)
         hashes = [_hash_code(key, number, code) for key in self._keys]
@@ -168,7 +209,9 @@ class Codes:
             raise WrongCode("the code is wrong", void=tried.void)
         return tried
 
-    async def token_for(self, database: Database, realm: str, asking: int, paused: int | None = None) -> str:
+    async def token_for(
+        self, database: Database, realm: str, asking: int, paused: int | None = None
+    ) -> str:
         """The challenge that a row of the table of tokens asked for; ForgedToken if none did, or not yet.
 
         `paused` is the account of a token that got no code of its own, because an earlier one is in force: that counts.
@@ -185,7 +228,9 @@ class Codes:
         number = self.read(challenge)
         return number, await self._try(database, realm, number, [])
 
-    async def _try(self, database: Database, realm: str, number: UUID, hashes: Sequence[bytes]) -> Tried:
+    async def _try(
+        self, database: Database, realm: str, number: UUID, hashes: Sequence[bytes]
+    ) -> Tried:
         tried = await challenges.try_code(database, realm, number, hashes, self._tries)
         if tried is not None:
             return tried
@@ -208,20 +253,28 @@ class Codes:
             number = UUID(bytes=base64.b64decode(token.encode() + b"=", b"-_", validate=True)[:16])
         except (ValueError, binascii.Error):
             raise ForgedToken("this is no challenge") from None
-        if not any(hmac.compare_digest(token.encode(), _token(key, number).encode()) for key in self._keys):
+        if not any(
+            hmac.compare_digest(token.encode(), _token(key, number).encode()) for key in self._keys
+        ):
             raise ForgedToken("this challenge is not one of ours")
         return number
 
     def _row(self, realm: str, one: Wanted, made: Made) -> Row:
-        asked, code_hash = self._hash_address(realm, one.address), _hash_code(self._keys[0], made.id, made.code)
-        return Row(made.id, one.subject, one.token, asked, code_hash, timedelta(seconds=made.seconds))
+        asked, code_hash = (
+            self._hash_address(realm, one.address),
+            _hash_code(self._keys[0], made.id, made.code),
+        )
+        return Row(
+            made.id, one.subject, one.token, asked, code_hash, timedelta(seconds=made.seconds)
+        )
 
     def is_for(self, tried: Tried, realm: str, address: str) -> bool:
         """Whether a challenge's code went to this address, whatever its capitals."""
         return hmac.compare_digest(tried.asked, self._hash_address(realm, address))
 
     def _hash_address(self, realm: str, address: str) -> bytes:
-        # Capitals of ASCII only, as accounts are found by: one account has one hash, and no other has it.
+        # Capitals of ASCII only, as accounts are found by: one account has one hash, and no other
+        # has it.
         plain = address.encode("utf-8", "surrogatepass").lower()
         return _hash(self._address_key, b"address", realm.encode(), plain)
 
@@ -251,10 +304,14 @@ def tidy(code: str) -> str:
 async def cancel(connection: asyncpg.Connection, messages: Sequence[UUID]) -> None:
     """Cancel mails whose codes are void, as far as they were not sent, and drop what they say."""
     if messages:
-        await operations.apply(connection, operations.CANCEL, [(one, 0) for one in messages], _SUPERSEDED)
+        await operations.apply(
+            connection, operations.CANCEL, [(one, 0) for one in messages], _SUPERSEDED
+        )
 
 
-async def _enqueued(connection: asyncpg.Connection, made: Made, mail: Callable[[Made], Mail]) -> UUID | None:
+async def _enqueued(
+    connection: asyncpg.Connection, made: Made, mail: Callable[[Made], Mail]
+) -> UUID | None:
     """Store the mail; None, and a line in the log, where it cannot be made or is refused."""
     try:
         async with connection.transaction():  # a savepoint: a refusal undoes the mail alone

@@ -1,7 +1,8 @@
 """The collector: takes tokens that wait, and mails or writes them, batch by batch, each in one transaction.
 
-A notification is a hint; looking is the truth, so nothing is lost with a notification, a connection or a process.
-Several collectors share the work: each passes over the tokens that another has in hand.
+A notification is a hint; looking is the truth, so nothing is lost with a notification, a connection
+or a process. Several collectors share the work: each passes over the tokens that another has in
+hand.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 log = logs.get("pillarbox.collector")
 # How often a broken listening connection is opened again.
 LISTEN_INTERVAL = 1.0
-# Least time between two looks that hints ask for: a thousand inserts per second are not a thousand looks.
+# Least time between two looks that hints ask for: a thousand inserts per second are not a thousand
+# looks.
 SOONEST = 0.005
 # When others have in hand all that waits, there is no reason to ask without a pause.
 OTHERS = 0.05
@@ -70,7 +72,9 @@ def rule_of(settings: Settings, *, stdout: bool = False) -> Rule:
     if not stdout:
         return Rule(limit, timeout)
     usual = AS_THE_ORIGINAL
-    return Rule(limit or usual.limit, usual.timeout if timeout is None else timeout, urgent_waits=True)
+    return Rule(
+        limit or usual.limit, usual.timeout if timeout is None else timeout, urgent_waits=True
+    )
 
 
 class Collector:
@@ -103,7 +107,8 @@ class Collector:
     async def run(self, stop: asyncio.Event) -> None:
         """Collect until `stop`; then finish the batch in hand.
 
-        What waited before leaves first: whoever sees us listen can be sure that what comes now is gathered.
+        What waited before leaves first: whoever sees us listen can be sure that what comes now is
+        gathered.
         """
         self._database = await self._shared.for_queue(CONNECTIONS)
         self._stopping = stop.is_set
@@ -111,10 +116,14 @@ class Collector:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._limit_draining(stop))
-                group.create_task(run_every("sweep tokens", self._settings.worker_poll_interval, self.sweep, stop))
+                group.create_task(
+                    run_every("sweep tokens", self._settings.worker_poll_interval, self.sweep, stop)
+                )
                 await self._open(stop)
                 if self._settings.notify:
-                    group.create_task(run_every("listen for tokens", LISTEN_INTERVAL, self._listening(stop), stop))
+                    group.create_task(
+                        run_every("listen for tokens", LISTEN_INTERVAL, self._listening(stop), stop)
+                    )
                 await self._work(stop)
                 self._end(stop)
         finally:
@@ -126,7 +135,10 @@ class Collector:
         limit, at_once = self._gather.rule.most, self._post.at_once
         async with asyncio.TaskGroup() as group:
             group.create_task(self._limit_draining(stop))
-            while not stop.is_set() and await self._collect_some(Collect(limit, "once"), at_once) >= limit:
+            while (
+                not stop.is_set()
+                and await self._collect_some(Collect(limit, "once"), at_once) >= limit
+            ):
                 pass
             self._end(stop)
 
@@ -191,7 +203,9 @@ class Collector:
         async def some() -> int:
             return sum([await self.collect(wanted) for _ in left if not self._stopping()])
 
-        counts = await asyncio.gather(*(some() for _ in range(self._post.at_once)), return_exceptions=True)
+        counts = await asyncio.gather(
+            *(some() for _ in range(self._post.at_once)), return_exceptions=True
+        )
         for one in counts:
             if isinstance(one, BaseException):
                 raise one
@@ -201,7 +215,9 @@ class Collector:
         """Take a batch, send it and settle it; returns how many tokens it had."""
         begun = time.perf_counter()
         async with self._database.transaction() as connection:
-            taken = await self._tokens.take(connection, wanted.limit, urgent_only=wanted.urgent_only)
+            taken = await self._tokens.take(
+                connection, wanted.limit, urgent_only=wanted.urgent_only
+            )
             if taken:
                 log.mail("processing rows", rows=len(taken), why=wanted.why)
                 outcomes, problem = await self._settle(connection, taken)
@@ -210,20 +226,28 @@ class Collector:
             self._tell(outcomes, problem, time.perf_counter() - begun)
         return len(taken)
 
-    async def _settle(self, connection: asyncpg.Connection, taken: Sequence[Due]) -> tuple[Counter[str], str | None]:
+    async def _settle(
+        self, connection: asyncpg.Connection, taken: Sequence[Due]
+    ) -> tuple[Counter[str], str | None]:
         """Send those that are to be sent, and note what became of all: how many of each, and what went wrong."""
         done = await self._post.send(connection, [due for due in taken if due.verdict is None])
-        settled = [(due.token, due.verdict, None) for due in taken if due.verdict not in (None, "account")]
+        settled = [
+            (due.token, due.verdict, None) for due in taken if due.verdict not in (None, "account")
+        ]
         held = [(due.token, "account", None, 0.0) for due in taken if due.verdict == "account"]
         if settled or done.settled:
-            await self._tokens.settle(connection, [*settled, *done.settled], self._settings.lifecycle_queue)
+            await self._tokens.settle(
+                connection, [*settled, *done.settled], self._settings.lifecycle_queue
+            )
         if held or done.held:
             await self._tokens.hold(connection, [*held, *done.held])
         outcomes = Counter(outcome for _, outcome, _ in (*settled, *done.settled))
         outcomes += Counter({"held": len(held), "set_aside": len(done.held)})
         return outcomes, done.held[0][2] if done.held else None
 
-    async def _rest(self, stop: asyncio.Event, seconds: float | None, *, heeding_hints: bool) -> None:
+    async def _rest(
+        self, stop: asyncio.Event, seconds: float | None, *, heeding_hints: bool
+    ) -> None:
         """Wait for a hint, or as long as was decided; hints that follow each other closely are one."""
         if seconds == 0.0:
             return
@@ -269,10 +293,14 @@ async def wait_until_installed(database: Database, settings: Settings, stop: asy
     """Wait for the schema of accounts and tokens; false if it did not come before `stop`."""
     told = False
     while not stop.is_set():
-        if await patiently(partial(lifecycle_schema.is_installed, database, settings.lifecycle_schema), stop):
+        if await patiently(
+            partial(lifecycle_schema.is_installed, database, settings.lifecycle_schema), stop
+        ):
             return True
         if not told:
-            log.info("no accounts yet: collecting begins after `pillarbox migrate --with lifecycle`")
+            log.info(
+                "no accounts yet: collecting begins after `pillarbox migrate --with lifecycle`"
+            )
         told = True
         await wait(stop, settings.worker_poll_interval)
     return False

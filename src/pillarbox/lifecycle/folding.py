@@ -1,6 +1,7 @@
 """What is known when a template is loaded is put in then: a portal's name, colours and links never change.
 
-Jinja keeps constant text in one piece; a value that is looked up costs a microsecond, and a mail's foot has twenty.
+Jinja keeps constant text in one piece; a value that is looked up costs a microsecond, and a mail's
+foot has twenty.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class _Folder(NodeTransformer):
         """What is named in brackets is what is named behind a dot: values have no attributes of their own."""
         match node.arg:
             case nodes.Const(value=str(name)):
-                dotted = nodes.Getattr(node.node, name, node.ctx, lineno=node.lineno, environment=node.environment)
+                dotted = nodes.Getattr(
+                    node.node, name, node.ctx, lineno=node.lineno, environment=node.environment
+                )
                 return self.visit_Getattr(dotted)
         return self.generic_visit(node)
 
@@ -85,11 +88,18 @@ class _Folder(NodeTransformer):
             return self.generic_visit(node)
         return self._unrolled(node, names, list(items.value))
 
-    def _unrolled(self, node: nodes.For, names: list[str], items: list[Any]) -> nodes.Node | list[nodes.Node]:
+    def _unrolled(
+        self, node: nodes.For, names: list[str], items: list[Any]
+    ) -> nodes.Node | list[nodes.Node]:
         found: list[nodes.Node] = []
         for place, item in enumerate(items):
             values = [item] if isinstance(node.target, nodes.Name) else list(item)
-            loop = {"first": place == 0, "last": place + 1 == len(items), "index": place + 1, "length": len(items)}
+            loop = {
+                "first": place == 0,
+                "last": place + 1 == len(items),
+                "index": place + 1,
+                "length": len(items),
+            }
             folder = _Folder({**self._known, **dict(zip(names, values, strict=True)), "loop": loop})
             for one in map(_copy, node.body):
                 made = folder.visit(one)

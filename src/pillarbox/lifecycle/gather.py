@@ -9,14 +9,17 @@ from typing import NamedTuple
 # The original's limit and timeout.
 LIMIT = 10
 TIMEOUT = 5.0
-# Most that a batch has which follows the rate: beyond it a commit's share of the cost is lost in the noise.
+# Most that a batch has which follows the rate: beyond it a commit's share of the cost is lost in
+# the noise.
 MOST = 1000
-# The longest that a token waits for others: people who just pressed a button do not notice a quarter of a second.
+# The longest that a token waits for others: people who just pressed a button do not notice a
+# quarter of a second.
 LONGEST = 0.25
-# Tokens per second at which that much is worth waiting. At fewer, waiting saves less, and shrinks with the rate:
-# at ten per second it is 2.5 ms.
+# Tokens per second at which that much is worth waiting. At fewer, waiting saves less, and shrinks
+# with the rate: at ten per second it is 2.5 ms.
 BUSY = 1000.0
-# Seconds over which the rate is averaged: bursts are seen while they last, and forgotten soon after.
+# Seconds over which the rate is averaged: bursts are seen while they last, and forgotten soon
+# after.
 MEMORY = 1.0
 
 

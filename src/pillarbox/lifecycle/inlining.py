@@ -1,6 +1,7 @@
 """Styles into style attributes, in the source of a template: many mail programs heed nothing else. Pure.
 
-It works on text with Jinja's tags in it, which a library that parses HTML would tear apart; docs/adr/0016 says more.
+It works on text with Jinja's tags in it, which a library that parses HTML would tear apart;
+docs/adr/0016 says more.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ _selector = re.compile(r"\.([A-Za-z][\w-]*)")
 _tag = re.compile(r"""<[A-Za-z](?:"[^"]*"|'[^']*'|[^<>"'])*+>""")
 _jinja = re.compile(r"\{[{%#]")
 _ENDS = {"{{": "}}", "{%": "%}", "{#": "#}"}
-# What stands for Jinja's tags meanwhile: two characters that no text uses, and the line ends between.
+# What stands for Jinja's tags meanwhile: two characters that no text uses, and the line ends
+# between.
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _stand_in = re.compile(f"{_OPEN}\n*{_CLOSE}")
 _passed_over = re.compile(r"<!--.*?-->", re.DOTALL)
@@ -56,7 +58,9 @@ def parse(css: str, variables: Mapping[str, str]) -> Style:
             _add(classes, head, rest[start + 1 : end - 1], _line(rest, start))
         place = end
     if rest[place:].strip():
-        raise InliningError("there is something behind the last rule", _line(rest, len(rest.rstrip())))
+        raise InliningError(
+            "there is something behind the last rule", _line(rest, len(rest.rstrip()))
+        )
     return Style({name: " ".join(said) for name, said in classes.items()}, " ".join(media))
 
 
@@ -73,7 +77,9 @@ def _value(found: re.Match[str], css: str, variables: Mapping[str, str]) -> str:
     try:
         return variables[found[1]]
     except KeyError:
-        raise InliningError(f"no portal has a colour {found[1]!r}", _line(css, found.start())) from None
+        raise InliningError(
+            f"no portal has a colour {found[1]!r}", _line(css, found.start())
+        ) from None
 
 
 def _end(css: str, start: int) -> int:
@@ -94,7 +100,9 @@ def _add(classes: dict[str, list[str]], head: str, body: str, line: int) -> None
     for selector in head.split(","):
         name = _selector.fullmatch(selector.strip())
         if name is None:
-            raise InliningError(f"only plain classes can be put into elements, not {selector.strip()!r}", line)
+            raise InliningError(
+                f"only plain classes can be put into elements, not {selector.strip()!r}", line
+            )
         classes.setdefault(name[1], []).append(said)
 
 
@@ -143,7 +151,9 @@ def _styled(tag: str, style: Style, line: int) -> str:
         return tag
     names = found[1] or found[2] or ""
     if _OPEN in names:
-        raise InliningError("classes must be written out: the styles are put in before any value is known", line)
+        raise InliningError(
+            "classes must be written out: the styles are put in before any value is known", line
+        )
     said = [style.classes[name] for name in names.split() if name in style.classes]
     if not said:
         return tag
@@ -156,4 +166,6 @@ def _styled(tag: str, style: Style, line: int) -> str:
 
 def classes_in(html: str) -> set[str]:
     """The names of all classes that HTML mentions."""
-    return {name for found in _classes.finditer(html) for name in (found[1] or found[2] or "").split()}
+    return {
+        name for found in _classes.finditer(html) for name in (found[1] or found[2] or "").split()
+    }

@@ -26,10 +26,14 @@ def has_keys(settings: Settings) -> bool:
 def key_ring(settings: Settings) -> KeyRing:
     """The keys that sign and verify links; SecretError where there are none."""
     if settings.lifecycle_keys:
-        return KeyRing([(key_bytes(one.key), _moment(one.until)) for one in settings.lifecycle_keys])
+        return KeyRing(
+            [(key_bytes(one.key), _moment(one.until)) for one in settings.lifecycle_keys]
+        )
     if settings.database_url is None:
         return KeyRing([key_bytes(load_or_create_key_file(settings.data_dir / FILE))])
-    raise SecretError("no key that signs links: set PILLARBOX_LIFECYCLE_KEYS (make one with `pillarbox keys generate`)")
+    raise SecretError(
+        "no key that signs links: set PILLARBOX_LIFECYCLE_KEYS (make one with `pillarbox keys generate`)"
+    )
 
 
 def _moment(day: date | None) -> float | None:

@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from pillarbox.store.database import Database
     from pillarbox.store.lifecycle import Action, Tokens, TokenState
 
-# Wrong codes after which a link is void: a person mistypes twice, and five guesses find one code in 20,000.
+# Wrong codes after which a link is void: a person mistypes twice, and five guesses find one code in
+# 20,000.
 TRIES = 5
-# Seconds that a link is kept beyond the hook's timeout: for the statement that uses it, also when the database is slow.
+# Seconds that a link is kept beyond the hook's timeout: for the statement that uses it, also when
+# the database is slow.
 RESERVED_LONGER = 30.0
-# What no code is: it stands for one that does not fit the signature, so that it is counted as a wrong try.
+# What no code is: it stands for one that does not fit the signature, so that it is counted as a
+# wrong try.
 WRONG = ""
 
 
@@ -35,7 +38,9 @@ class Given:
     """What somebody brings: the fields of a link, and the code they typed. Shown nowhere."""
 
     token: str = field(default="", repr=False)
-    expires: str | None = field(default=None, repr=False)  # a link of the original collector has none
+    expires: str | None = field(
+        default=None, repr=False
+    )  # a link of the original collector has none
     code: str | None = field(default=None, repr=False)
 
 
@@ -57,7 +62,8 @@ class Links:
     def prove(self, action: Action, given: Given) -> Proof:
         """What the signatures say, without the database; ForgedToken, or ExpiredToken for one that we made.
 
-        A token that was signed with a code proves nothing without it; its expiry is signed, and proves both.
+        A token that was signed with a code proves nothing without it; its expiry is signed, and
+        proves both.
         """
         secret = secret_of(given.token) if action.with_code else self._verified(action, given)
         if given.expires is not None:
@@ -86,11 +92,14 @@ class Links:
     ) -> TokenState:
         """Use it once the hook has set the password. What the hook refuses leaves it as it was.
 
-        A wrong code is counted, and the hook hears nothing of it. While the hook works nobody else uses the link.
+        A wrong code is counted, and the hook hears nothing of it. While the hook works nobody else
+        uses the link.
         """
         if self._code(action, given) == WRONG:
             return await self.use(action, given, secret)
-        if not await self._tokens.reserve(self._database, secret, action.name, hook.timeout + RESERVED_LONGER):
+        if not await self._tokens.reserve(
+            self._database, secret, action.name, hook.timeout + RESERVED_LONGER
+        ):
             check(await self.look(action, secret))
             raise NoAnswer("the link is being used at this moment")
         try:
@@ -112,7 +121,9 @@ class Links:
 
     def _verified(self, action: Action, given: Given) -> bytes:
         assert action.path is not None
-        return verify(given.token, SignedPath(action.path, action.with_code), given.code, self._keys)
+        return verify(
+            given.token, SignedPath(action.path, action.with_code), given.code, self._keys
+        )
 
 
 def check_account(status: str) -> None:
@@ -137,4 +148,6 @@ def check(state: TokenState) -> None:
 
 def _nothing() -> ForgedToken:
     """Signed by us once, or for another action; either way there is nothing behind it."""
-    return ForgedToken("there is nothing behind this link: it is for another action, or its account is gone")
+    return ForgedToken(
+        "there is nothing behind this link: it is for another action, or its account is gone"
+    )

@@ -30,15 +30,18 @@ if TYPE_CHECKING:
     from pillarbox.store.lifecycle import Due, Tokens
 
 log = logs.get("pillarbox.collector")
-# Mails stored by one statement, while the next ones are being written: some megabytes, on both sides.
+# Mails stored by one statement, while the next ones are being written: some megabytes, on both
+# sides.
 TOGETHER = 250
 # Mails written before others in this process get a turn: some milliseconds.
 SLICE = 20
-# Seconds after which a token that was set aside is tried again: soon after somebody mended its template.
+# Seconds after which a token that was set aside is tried again: soon after somebody mended its
+# template.
 AGAIN = 60.0
 # Of what is noted about a token that was set aside: one line on a screen, or two.
 PROBLEM_CHARACTERS = 300
-# How long a tenant's settings are remembered, in seconds; as long as a worker remembers its providers.
+# How long a tenant's settings are remembered, in seconds; as long as a worker remembers its
+# providers.
 REMEMBERED = 2.0
 _FAULTS = {
     "unknown_class": f"there is no class '{CLASS}': add it with `pillarbox class add`",
@@ -81,8 +84,8 @@ class SignInCodes:
     ) -> dict[int, Made]:
         """New codes, by token; older ones of the same accounts are void.
 
-        A token within the pause, or beyond the limit of a day, gets none: it is settled as `paused`. Without a key
-        ring, all of them are set aside.
+        A token within the pause, or beyond the limit of a day, gets none: it is settled as
+        `paused`. Without a key ring, all of them are set aside.
         """
         asking = [due for due in batch if due.action == SIGN_IN_CODE]
         if not asking:
@@ -94,15 +97,26 @@ class SignInCodes:
                 done.set_aside(due.token, str(error))
             return {}
         paused = await codes.paused(connection, self._realm, [due.email for due in asking])
-        done.settled.extend((due.token, "paused", None) for due, wait in zip(asking, paused, strict=True) if wait)
+        done.settled.extend(
+            (due.token, "paused", None) for due, wait in zip(asking, paused, strict=True) if wait
+        )
         asking = done.left_of(asking)
-        wanted = [Wanted(due.account, due.email, due.token, max(1.0, due.expires_at - now)) for due in asking]
+        wanted = [
+            Wanted(due.account, due.email, due.token, max(1.0, due.expires_at - now))
+            for due in asking
+        ]
         made = await codes.make(connection, self._realm, wanted)
         return {due.token: one for due, one in zip(asking, made, strict=True)}
 
-    async def mailed(self, connection: asyncpg.Connection, made: Mapping[int, Made], done: Done) -> None:
+    async def mailed(
+        self, connection: asyncpg.Connection, made: Mapping[int, Made], done: Done
+    ) -> None:
         """Note which mails carry them."""
-        mails = [(made[token].id, mail) for token, _, mail in done.settled if mail is not None and token in made]
+        mails = [
+            (made[token].id, mail)
+            for token, _, mail in done.settled
+            if mail is not None and token in made
+        ]
         if mails:
             await (await self._codes()).mailed(connection, mails)
 
@@ -119,7 +133,9 @@ class Writer:
         """The mail, in the words of its portal and language; RenderError where the template does not allow it."""
         data = {**due.account_data, **due.token_data}
         reader = Reader(due.email, due.login, due.name, due.portal, due.locale, data)
-        expires = now + made.seconds if made else due.expires_at  # a code may last for less time than its token
+        expires = (
+            now + made.seconds if made else due.expires_at
+        )  # a code may last for less time than its token
         matter = Matter(
             expires_at=datetime.fromtimestamp(expires, UTC),
             seconds=expires - now,
@@ -146,7 +162,9 @@ class Mailing:
     # Python and PostgreSQL work at the same time then, each on a processor of its own.
     at_once = 2
 
-    def __init__(self, database: Database, tokens: Tokens, writer: Writer, codes: SignInCodes, tenant: str) -> None:
+    def __init__(
+        self, database: Database, tokens: Tokens, writer: Writer, codes: SignInCodes, tenant: str
+    ) -> None:
         self._database = database
         self._tokens = tokens
         self._writer = writer
@@ -205,13 +223,17 @@ class Mailing:
                 done.set_aside(due.token, f"a fault in Pillarbox: {type(error).__name__}")
         return written
 
-    async def _store(self, connection: asyncpg.Connection, written: Sequence[Written], done: Done) -> None:
+    async def _store(
+        self, connection: asyncpg.Connection, written: Sequence[Written], done: Done
+    ) -> None:
         """Store mails with one statement, or one by one where a single one made the statement fail."""
         if not written:
             return
         ids = intake.new_ids(len(written), self._now())
         try:
-            async with connection.transaction():  # a savepoint: what fails takes nothing else with it
+            async with (
+                connection.transaction()
+            ):  # a savepoint: what fails takes nothing else with it
                 verdicts, now = await intake.accept(connection, ids, [one.entry for one in written])
         except NotStored as error:
             if len(written) == 1:

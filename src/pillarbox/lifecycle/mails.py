@@ -60,7 +60,9 @@ class Mails:
     def write(self, reader: Reader, matter: Matter, tenant: Tenant) -> Mail:
         """The mail; RenderError where the template does not allow it."""
         templates = self._templates()
-        said = templates.render(f"{reader.portal}/{matter.template}", reader.locale, _data(reader, matter))
+        said = templates.render(
+            f"{reader.portal}/{matter.template}", reader.locale, _data(reader, matter)
+        )
         return Mail(
             sender=sender_of(self._settings, templates.portal(reader.portal), tenant),
             to=reader.email,
@@ -70,7 +72,8 @@ class Mails:
             class_=CLASS,
             kind=f"{reader.portal}_{matter.template}",
             priority=matter.lane,
-            # A notice is worth reading later, too; a link or code that came too late would only annoy.
+            # A notice is worth reading later, too; a link or code that came too late would only
+            # annoy.
             expires_at=matter.expires_at if matter.link or matter.code else None,
             metadata=matter.metadata,
             tenant=tenant.name,
@@ -81,7 +84,11 @@ def _data(reader: Reader, matter: Matter) -> dict[str, Any]:
     """What templates see."""
     return {
         **reader.data,
-        "account": {"login": reader.login, "name": reader.name or reader.login, "email": reader.email},
+        "account": {
+            "login": reader.login,
+            "name": reader.name or reader.login,
+            "email": reader.email,
+        },
         "action": matter.action,
         "link": matter.link,
         "code": matter.code,

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 log = logs.get("pillarbox.recovery")
 KIND = "account.password_recovery"
-# Answers by which the application refuses this password; any other that is no success means that it could not look.
+# Answers by which the application refuses this password; any other that is no success means that it
+# could not look.
 REFUSALS = frozenset({400, 409, 422})
 # What is read of an answer, and what is shown of it: a sentence or two.
 LONGEST_ANSWER = 16 * 1024
@@ -64,10 +65,14 @@ class PasswordHook:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,  # a small answer must not become a large one
             ) as session,
-            session.post(self._url, data=content, headers=headers | kind, allow_redirects=False) as answer,
+            session.post(
+                self._url, data=content, headers=headers | kind, allow_redirects=False
+            ) as answer,
         ):
             said = b""
-            while len(said) < LONGEST_ANSWER and (some := await answer.content.read(LONGEST_ANSWER - len(said))):
+            while len(said) < LONGEST_ANSWER and (
+                some := await answer.content.read(LONGEST_ANSWER - len(said))
+            ):
                 said += some
             return answer.status, said
 

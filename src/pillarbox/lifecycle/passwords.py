@@ -18,7 +18,8 @@ from pillarbox.model.secret import Secret
 SHORTEST = 12
 # More than any manager of passwords makes; nobody hashes megabytes here.
 LONGEST = 256
-# Each takes 64 MiB and a tenth of a second of all cores, at argon2-cffi's defaults (RFC 9106, the second choice).
+# Each takes 64 MiB and a tenth of a second of all cores, at argon2-cffi's defaults (RFC 9106, the
+# second choice).
 AT_ONCE = 2
 # Fewer different characters are a pattern, not a password.
 FEWEST_KINDS = 5
@@ -63,16 +64,22 @@ class Passwords:
         async with self._room:
             return Secret(await asyncio.to_thread(self._hasher.hash, _plain(password)))
 
-    async def is_right(self, kept: str | None, password: str, in_turn: Callable[[], None] = lambda: None) -> bool:
+    async def is_right(
+        self, kept: str | None, password: str, in_turn: Callable[[], None] = lambda: None
+    ) -> bool:
         """Whether the password is the one that was kept; takes as long where none was.
 
         `in_turn` is called when its turn has come, and may raise: so that many that wait are not all compared.
         """
         async with self._room:
             in_turn()
-            if self._nobodys is None:  # for everybody alike: who comes first must not be told by it, either
+            if (
+                self._nobodys is None
+            ):  # for everybody alike: who comes first must not be told by it, either
                 self._nobodys = await asyncio.to_thread(self._hasher.hash, secrets.token_hex())
-            fits = await asyncio.to_thread(partial(self._fits, kept or self._nobodys, _plain(password)))
+            fits = await asyncio.to_thread(
+                partial(self._fits, kept or self._nobodys, _plain(password))
+            )
         return fits and kept is not None
 
     def _fits(self, kept: str, password: str) -> bool:

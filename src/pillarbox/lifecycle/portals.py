@@ -118,18 +118,24 @@ def _colours(given: object) -> dict[str, str]:
 
 
 def _taglines(given: object) -> dict[str, str]:
-    return {locale: _text({"tagline": one}, "tagline") or "" for locale, one in _by_language(given, "tagline")}
+    return {
+        locale: _text({"tagline": one}, "tagline") or ""
+        for locale, one in _by_language(given, "tagline")
+    }
 
 
 def _links(given: object) -> dict[str, Links]:
     return {
-        locale: [_link(one, locale) for one in _list(all_, locale)] for locale, all_ in _by_language(given, "links")
+        locale: [_link(one, locale) for one in _list(all_, locale)]
+        for locale, all_ in _by_language(given, "links")
     }
 
 
 def _list(value: object, locale: str) -> list[object]:
     if not isinstance(value, list):
-        raise PortalError(f'links.{locale} must be pairs such as [["Help", "https://help.example/"]]')
+        raise PortalError(
+            f'links.{locale} must be pairs such as [["Help", "https://help.example/"]]'
+        )
     return value
 
 

@@ -14,10 +14,13 @@ if TYPE_CHECKING:
 class TemplateRegistry:
     """The templates of this process in the table `templates`; collectors write it, for they are who render.
 
-    A template that is gone is marked as such. All collectors of an installation have the same `template_dirs`.
+    A template that is gone is marked as such. All collectors of an installation have the same
+    `template_dirs`.
     """
 
-    def __init__(self, database: Database, tokens: Tokens, templates: Callable[[], Templates]) -> None:
+    def __init__(
+        self, database: Database, tokens: Tokens, templates: Callable[[], Templates]
+    ) -> None:
         self._database = database
         self._tokens = tokens
         self._templates = templates

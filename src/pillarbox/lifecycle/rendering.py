@@ -19,11 +19,13 @@ from pillarbox.lifecycle.sources import LAYOUT, PACKAGE, PARTS, Sources
 from pillarbox.telemetry import logs
 
 log = logs.get("pillarbox.templates")
-# Characters of one part: what `enqueue` takes as octets; a template that makes more has lost its way.
+# Characters of one part: what `enqueue` takes as octets; a template that makes more has lost its
+# way.
 MOST_CHARACTERS = 2**20
 # Languages reported as missing, once each: they come from applications, which may say anything.
 MOST_REPORTED = 100
-# Line ends, other controls and marks that turn the direction of writing: a name must not become a header, or hide one.
+# Line ends, other controls and marks that turn the direction of writing: a name must not become a
+# header, or hide one.
 _control = re.compile("[\x00-\x20\x7f-\xa0\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
 
 
@@ -48,11 +50,15 @@ class _Ready(NamedTuple):
 class Templates:
     """All templates: those of the given folders, before those that come with Pillarbox.
 
-    Files are read now, and when `refresh` is called; each template is compiled when it is first used.
+    Files are read now, and when `refresh` is called; each template is compiled when it is first
+    used.
     """
 
     def __init__(
-        self, folders: Sequence[Path] = (), default: str = "en", missed: Callable[[], None] = lambda: None
+        self,
+        folders: Sequence[Path] = (),
+        default: str = "en",
+        missed: Callable[[], None] = lambda: None,
     ) -> None:
         self._folders = [*folders, PACKAGE]
         self.default = default
@@ -106,13 +112,18 @@ class Templates:
     def variables(self, name: str, locale: str) -> dict[str, dict[str, int]]:
         """What each part of a template asks the data for, and in which line first."""
         ready = self._prepare(name, locale)
-        return {part: ready.sandbox.variables(f"{name}/{ready.locale}{PARTS[part]}") for part in ready.parts}
+        return {
+            part: ready.sandbox.variables(f"{name}/{ready.locale}{PARTS[part]}")
+            for part in ready.parts
+        }
 
     def _languages(self, name: str) -> Mapping[str, set[str]]:
         try:
             return self.sources.templates[name]
         except KeyError:
-            raise RenderError(name[:100], f"there is no such template {self._looked_in()}") from None
+            raise RenderError(
+                name[:100], f"there is no such template {self._looked_in()}"
+            ) from None
 
     def _looked_in(self) -> str:
         """Where templates were looked for, as an error says it."""
@@ -138,7 +149,12 @@ class Templates:
         self._missed()
         if (name, asked) not in self._reported and len(self._reported) < MOST_REPORTED:
             self._reported.add((name, asked))
-            log.warning("a template is missing in a language", template=name, locale=asked[:40], used=self.default)
+            log.warning(
+                "a template is missing in a language",
+                template=name,
+                locale=asked[:40],
+                used=self.default,
+            )
 
     def _compile(self, name: str, locale: str, parts: set[str]) -> _Ready:
         if "subject" not in parts:
@@ -159,7 +175,9 @@ class Templates:
         if found is None:
             style = self.style(key)
             known = {"portal": self.portal(key).seen_in(locale, self.default), "locale": locale}
-            found = self._sandboxes[key, locale] = Sandbox(lambda name: self._source(name, style), known)
+            found = self._sandboxes[key, locale] = Sandbox(
+                lambda name: self._source(name, style), known
+            )
         return found
 
     def style(self, key: str) -> inlining.Style:
@@ -224,7 +242,11 @@ def _explained(error: Exception, name: str, part: str, values: Mapping[str, Any]
         case Refusal():
             message = str(error)
         case TemplateSyntaxError():
-            place = "" if (error.name or "").startswith(f"{name}/") else f" ({error.name}, line {error.lineno})"
+            place = (
+                ""
+                if (error.name or "").startswith(f"{name}/")
+                else f" ({error.name}, line {error.lineno})"
+            )
             line = None if place else error.lineno
             return RenderError(name, f"{error.message}{place}", part=part, line=line)
         case TemplateError():
@@ -233,13 +255,19 @@ def _explained(error: Exception, name: str, part: str, values: Mapping[str, Any]
             message = "macros call each other without end"
         case _:
             message = f"a value does not fit what is done with it ({type(error).__name__})"
-    return RenderError(name, message, part=part, line=_line(error.__traceback__, name), variable=variable)
+    return RenderError(
+        name, message, part=part, line=_line(error.__traceback__, name), variable=variable
+    )
 
 
 def _words(error: TemplateError) -> str:
     """What Jinja says, where that is only about names in the template."""
     text = error.message or ""
-    return text if text.startswith(("No filter named", "No test named")) else "it does what templates may not"
+    return (
+        text
+        if text.startswith(("No filter named", "No test named"))
+        else "it does what templates may not"
+    )
 
 
 def _path(error: MissingVariable, values: Mapping[str, Any]) -> str:
@@ -253,7 +281,9 @@ def _line(trace: TracebackType | None, name: str) -> int | None:
     line = None
     while trace is not None:
         template = trace.tb_frame.f_globals.get("__jinja_template__")
-        inner = trace.tb_frame.f_code.co_name.startswith("t_")  # how Jinja fails for a filter that does not exist
+        inner = trace.tb_frame.f_code.co_name.startswith(
+            "t_"
+        )  # how Jinja fails for a filter that does not exist
         if template is not None and not inner and (template.name or "").startswith(f"{name}/"):
             line = template.get_corresponding_lineno(trace.tb_lineno)
         trace = trace.tb_next

@@ -23,7 +23,8 @@ async def token_of(database: Database, settings: Settings, message_id: UUID) -> 
 async def resend(database: Database, settings: Settings, message_id: UUID, token: int) -> Resent:
     """Let the collector mail the token again; what failed of the old mail becomes cancelled, all in one transaction.
 
-    A token that has expired is issued anew. NotPossible: it was used, or a newer one took its place.
+    A token that has expired is issued anew. NotPossible: it was used, or a newer one took its
+    place.
     """
     async with database.transaction() as connection:
         resent = await Tokens(settings.lifecycle_schema).resend(connection, token)

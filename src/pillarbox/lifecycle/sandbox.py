@@ -1,7 +1,8 @@
 """Where templates run: they read values, loop over them and call macros, and can do nothing else.
 
-Jinja's sandbox refuses what is known to be dangerous; this one allows what mails need. Values have no methods and no
-attributes, only items; nothing but macros can be called; the list of filters is short; every loop and call is counted.
+Jinja's sandbox refuses what is known to be dangerous; this one allows what mails need. Values have
+no methods and no attributes, only items; nothing but macros can be called; the list of filters is
+short; every loop and call is counted.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from jinja2.tests import TESTS
 from pillarbox.lifecycle.folding import fold, made_in
 from pillarbox.lifecycle.portals import WEB
 
-# Rounds of loops and calls of macros in one part: a long list in a mail has hundreds, a mistake has no end.
+# Rounds of loops and calls of macros in one part: a long list in a mail has hundreds, a mistake has
+# no end.
 MOST_STEPS = 5_000
-# No `safe`, `attr`, `format`, `center`, `replace` …: they let HTML through, reach attributes, or make much of little.
+# No `safe`, `attr`, `format`, `center`, `replace` …: they let HTML through, reach attributes, or
+# make much of little.
 _FILTERS = (
     "abs", "capitalize", "count", "d", "default", "e", "escape", "first", "float", "int", "items", "join", "last",
     "length", "list", "lower", "reverse", "round", "sort", "string", "sum", "title", "trim", "truncate", "unique",
@@ -60,7 +63,9 @@ class Missing(StrictUndefined):
 
     __slots__ = ()
 
-    def __init__(self, hint: str | None = None, obj: Any = None, name: str | None = None, exc: Any = None) -> None:
+    def __init__(
+        self, hint: str | None = None, obj: Any = None, name: str | None = None, exc: Any = None
+    ) -> None:
         super().__init__(hint, obj, name, lambda _: MissingVariable(name, obj))  # type: ignore[arg-type]  # is called
 
 
@@ -103,7 +108,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
             cache_size=-1, trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
         self.globals.clear()
-        self.filters = {name: FILTERS[name] for name in _FILTERS} | {"web": web, "time": time, "counted": self._counted}
+        self.filters = {name: FILTERS[name] for name in _FILTERS} | {
+            "web": web,
+            "time": time,
+            "counted": self._counted,
+        }
         self.tests = {name: TESTS[name] for name in _TESTS}
         self.steps = 0
         self.known = known
@@ -115,7 +124,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
             raise TemplateSyntaxError("escaping cannot be changed here", modifier.lineno, name)
         for node in tree.find_all(_BY_NAME):
             if not isinstance(getattr(node, "template"), nodes.Const):  # noqa: B009 -- all four have one
-                raise TemplateSyntaxError("the name of another template must be written out", node.lineno, name)
+                raise TemplateSyntaxError(
+                    "the name of another template must be written out", node.lineno, name
+                )
         for loop in tree.find_all(nodes.For):
             loop.iter = nodes.Filter(loop.iter, "counted", [], [], None, None, lineno=loop.lineno)
         return tree
@@ -151,7 +162,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
             if attribute in vars(obj) and attribute[0] != "_":
                 return vars(obj)[attribute]
         elif kind is LoopContext or kind is TemplateReference:
-            return super().getattr(obj, attribute)  # Jinja's own sandbox knows which of them are harmless
+            return super().getattr(
+                obj, attribute
+            )  # Jinja's own sandbox knows which of them are harmless
         elif isinstance(obj, Undefined):
             str(obj)  # raises, and names what is really missing
         return Missing(obj=obj, name=attribute)
@@ -179,7 +192,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return __context.call(__obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" or not (isinstance(left, int | float) and isinstance(right, int | float)):
+        if operator == "**" or not (
+            isinstance(left, int | float) and isinstance(right, int | float)
+        ):
             raise Refusal(f"{operator} is for numbers" if operator != "**" else "there is no **")
         return super().call_binop(context, operator, left, right)
 

@@ -22,7 +22,9 @@ async def count(database: Database, settings: Settings, tenant: str | None) -> i
     return await tokens.count_set_aside(database, COUNTED) if tokens else 0
 
 
-async def listed(database: Database, settings: Settings, tenant: str | None, limit: int) -> list[SetAside]:
+async def listed(
+    database: Database, settings: Settings, tenant: str | None, limit: int
+) -> list[SetAside]:
     """Those that are set aside, oldest first."""
     tokens = await _tokens(database, settings, tenant)
     return await tokens.set_aside(database, limit) if tokens else []

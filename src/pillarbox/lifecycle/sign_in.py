@@ -25,7 +25,11 @@ class SignIn:
     """Begins challenges for accounts, and verifies their codes."""
 
     def __init__(
-        self, database: Database, settings: Settings, codes: Callable[[], Awaitable[Codes]], mails: Mails
+        self,
+        database: Database,
+        settings: Settings,
+        codes: Callable[[], Awaitable[Codes]],
+        mails: Mails,
     ) -> None:
         self._database = database
         self._settings = settings
@@ -58,17 +62,25 @@ class SignIn:
             challenge = await codes.token_for(self._database, self._realm, token, paused)
         tried = await codes.verify(self._database, self._realm, challenge, tidy(code))
         account = await self._tokens.account(self._database, tried.subject or 0)
-        if account is None or account.status != ELIGIBLE:  # suspended, or deleted, since the mail left
+        if (
+            account is None or account.status != ELIGIBLE
+        ):  # suspended, or deleted, since the mail left
             raise WrongCode("the account may not sign in", void=True)
         if not codes.is_for(tried, self._realm, account.email):
             raise WrongCode("the account has another address since", void=True)
         return account
 
     async def _check_installed(self) -> None:
-        self._installed = self._installed or await lifecycle_schema.is_installed(self._database, self._tokens.schema)
+        self._installed = self._installed or await lifecycle_schema.is_installed(
+            self._database, self._tokens.schema
+        )
         if not self._installed:
-            raise NotPossible("there are no accounts here: install them with `pillarbox migrate --with lifecycle`")
+            raise NotPossible(
+                "there are no accounts here: install them with `pillarbox migrate --with lifecycle`"
+            )
 
 
 def _reader(account: Account) -> Reader:
-    return Reader(account.email, account.login, account.name, account.portal, account.locale, account.data)
+    return Reader(
+        account.email, account.login, account.name, account.portal, account.locale, account.data
+    )

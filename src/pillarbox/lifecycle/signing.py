@@ -1,8 +1,9 @@
 """Links that cannot be forged: signing a token's secret, and telling why one does not count.
 
-A token is base64url, without padding, of secret (32 bytes) | HMAC-SHA256(key, path | secret | code) (32 bytes): 86
-characters. The code is part of it where the action has one. A second field carries the expiry, signed together with the
-token, so that a link that came too late is told from a forged one without a database.
+A token is base64url, without padding, of secret (32 bytes) | HMAC-SHA256(key, path | secret | code)
+(32 bytes): 86 characters. The code is part of it where the action has one. A second field carries
+the expiry, signed together with the token, so that a link that came too late is told from a forged
+one without a database.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ KEY_BYTES = 32
 TOKEN_CHARACTERS = 86
 CODE_CHARACTERS = 5
 EXPIRY_BYTES = 8
-# Half a signature: 2^128 guesses, and the link stays short enough for mail programs that wrap lines.
+# Half a signature: 2^128 guesses, and the link stays short enough for mail programs that wrap
+# lines.
 EXPIRY_MAC_BYTES = 16
 EXPIRY_CHARACTERS = 32
 # What comes before an expiry when it is signed. No action has this path.
@@ -40,7 +42,8 @@ class SignedPath(NamedTuple):
     with_code: bool = False
 
 
-# The actions that come with Pillarbox and have a link; an action of your own is given as its SignedPath.
+# The actions that come with Pillarbox and have a link; an action of your own is given as its
+# SignedPath.
 PATHS: Mapping[str, SignedPath] = MappingProxyType(
     {
         "activation": SignedPath("/activate"),
@@ -55,11 +58,15 @@ class KeyRing:
     """Keys of 32 bytes, newest first, each until a moment (seconds since 1970; None: for ever). Shows none of them."""
 
     def __init__(
-        self, keys: Sequence[bytes | tuple[bytes, float | None]], clock: Callable[[], float] = time.time
+        self,
+        keys: Sequence[bytes | tuple[bytes, float | None]],
+        clock: Callable[[], float] = time.time,
     ) -> None:
         if not keys:
             raise SecretError("a key ring needs a key")
-        self._keys = [(_key(one), None) if isinstance(one, bytes) else (_key(one[0]), one[1]) for one in keys]
+        self._keys = [
+            (_key(one), None) if isinstance(one, bytes) else (_key(one[0]), one[1]) for one in keys
+        ]
         self._clock = clock
 
     def __repr__(self) -> str:
@@ -89,7 +96,9 @@ def sign(action: Action, secret: bytes, code: str | None, key: Key) -> str:
         raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
     where = _path(action)
     if where.with_code and not (code and _legal_code(code)):
-        raise ValueError(f"a link of {where.path} is signed with a code of {CODE_CHARACTERS} characters")
+        raise ValueError(
+            f"a link of {where.path} is signed with a code of {CODE_CHARACTERS} characters"
+        )
     return _encode(secret + digest(_newest(key), _data(where, secret, code), "sha256"))
 
 
@@ -104,7 +113,11 @@ def verify(token: str, action: Action, code: str | None, keys: Keys) -> bytes:
         raise ForgedToken(f"the code is missing, or has not {CODE_CHARACTERS} characters")
     secret, signature = raw[:SECRET_BYTES], raw[SECRET_BYTES:]
     if not _signed(_data(where, secret, code), signature, keys):
-        what = "another action, another code or with another key" if where.with_code else "another action or key"
+        what = (
+            "another action, another code or with another key"
+            if where.with_code
+            else "another action or key"
+        )
         raise ForgedToken(f"the signature is wrong: it was altered, or made for {what}")
     return secret
 
@@ -117,7 +130,10 @@ def secret_of(token: str) -> bytes:
 def sign_expiry(token: str, expires_at: int, key: Key) -> str:
     """The second field of a link: when it expires (seconds since 1970), signed together with its token."""
     expiry = expires_at.to_bytes(EXPIRY_BYTES)
-    return _encode(expiry + digest(_newest(key), EXPIRES + token.encode() + expiry, "sha256")[:EXPIRY_MAC_BYTES])
+    return _encode(
+        expiry
+        + digest(_newest(key), EXPIRES + token.encode() + expiry, "sha256")[:EXPIRY_MAC_BYTES]
+    )
 
 
 def check_expiry(field: str, token: str, keys: Keys, now: float | None = None) -> int:
@@ -126,7 +142,9 @@ def check_expiry(field: str, token: str, keys: Keys, now: float | None = None) -
     _decode(token, _legal_token, TOKEN_CHARACTERS, "token")
     expiry, signature = raw[:EXPIRY_BYTES], raw[EXPIRY_BYTES:]
     if not _signed(EXPIRES + token.encode() + expiry, signature, keys):
-        raise ForgedToken("the signature of the expiry is wrong: it was altered, or belongs to another link or key")
+        raise ForgedToken(
+            "the signature of the expiry is wrong: it was altered, or belongs to another link or key"
+        )
     expires_at = int.from_bytes(expiry)
     if expires_at <= (time.time() if now is None else now):
         raise ExpiredToken("the link has expired")
@@ -142,7 +160,9 @@ def _path(action: Action) -> SignedPath:
     if isinstance(action, SignedPath):
         return action
     if action not in PATHS:
-        raise NotFound(f"there is no link for {action!r}: it is one of {', '.join(PATHS)}, or give a SignedPath")
+        raise NotFound(
+            f"there is no link for {action!r}: it is one of {', '.join(PATHS)}, or give a SignedPath"
+        )
     return PATHS[action]
 
 
@@ -177,10 +197,14 @@ def _decode(given: str, legal: Callable[[str], object], characters: int, what: s
     """The bytes of a field; only the one spelling that we write counts, so that one token is not many strings."""
     if len(given) != characters:
         cut = "cut off" if len(given) < characters else "too long"
-        raise ForgedToken(f"the {what} is {cut}: it has {len(given)} characters instead of {characters}")
+        raise ForgedToken(
+            f"the {what} is {cut}: it has {len(given)} characters instead of {characters}"
+        )
     if not legal(given):
         raise ForgedToken(f"the {what} has characters that base64url does not have")
     raw = urlsafe_b64decode(given + "=" * (-characters % 4))
     if _encode(raw) != given:
-        raise ForgedToken(f"the {what} is not written as it was: its last character has bits that stand for nothing")
+        raise ForgedToken(
+            f"the {what} is not written as it was: its last character has bits that stand for nothing"
+        )
     return raw

@@ -53,7 +53,9 @@ def _found(folder: Path) -> Iterator[tuple[str, Path]]:
         raise SettingsError(f"template_dirs: there is no folder {folder}")
     for count, (name, path) in enumerate(_walk(folder, "", 1)):
         if count == MOST_FILES:
-            raise SettingsError(f"template_dirs: {folder} has more than {MOST_FILES} files: is it the right folder?")
+            raise SettingsError(
+                f"template_dirs: {folder} has more than {MOST_FILES} files: is it the right folder?"
+            )
         yield name, path
 
 

@@ -1,7 +1,7 @@
 """Tokens as lines on standard output, as the original collector writes them: for a sender that reads them.
 
-A line is a batch: `action,email,login,secret,code` for each token, one after the other; the secret is the signed one. A
-field with a comma, a quote or a line end is quoted as RFC 4180 says.
+A line is a batch: `action,email,login,secret,code` for each token, one after the other; the secret
+is the signed one. A field with a comma, a quote or a line end is quoted as RFC 4180 says.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ class Pipe:
         except BlockingIOError:
             return 0
         except BrokenPipeError:
-            raise NotPossible("nobody reads standard output any more; what was not written comes again") from None
+            raise NotPossible(
+                "nobody reads standard output any more; what was not written comes again"
+            ) from None
         except OSError as error:
             raise NotPossible(f"standard output cannot be written: {error.strerror}") from None
 

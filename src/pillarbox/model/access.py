@@ -19,7 +19,9 @@ from pillarbox.model.shown_domains import shown_domains
 
 # RFC 1035 2.3.4, less the root's own octet.
 MAX_DOMAIN_OCTETS = 253
-_pattern = re.compile(r"(?:\*\.)?(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
+_pattern = re.compile(
+    r"(?:\*\.)?(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+)
 
 
 class Scope(StrEnum):
@@ -64,12 +66,16 @@ class Principal:
 
     kind: str  # key, login or development
     name: str
-    tenant: Tenant | None  # None: a key of the whole installation, for administrators or for metrics
+    tenant: (
+        Tenant | None
+    )  # None: a key of the whole installation, for administrators or for metrics
     scopes: frozenset[Scope]
     sender_domains: tuple[str, ...] = ()  # a further restriction by the key or login; empty: any
     recipient_domains: tuple[str, ...] = ()
     id: int | None = None  # the key's or login's own; None in development
-    expires_at: datetime | None = None  # the end of the key or login, or of one above it; None: it does not end
+    expires_at: datetime | None = (
+        None  # the end of the key or login, or of one above it; None: it does not end
+    )
 
 
 def require(principal: Principal, scope: Scope) -> Tenant:
@@ -99,11 +105,15 @@ def _check_scope(principal: Principal, scope: Scope) -> None:
 
 def _tenant_of(principal: Principal) -> Tenant:
     if principal.tenant is None:
-        raise NotAllowed("no_tenant", principal.kind, "this key belongs to no tenant", "use a key of the tenant")
+        raise NotAllowed(
+            "no_tenant", principal.kind, "this key belongs to no tenant", "use a key of the tenant"
+        )
     return principal.tenant
 
 
-def check_allowed(principal: Principal, sender: str | None, recipients: Sequence[str], size: int) -> None:
+def check_allowed(
+    principal: Principal, sender: str | None, recipients: Sequence[str], size: int
+) -> None:
     """Raise NotAllowed or InvalidMail if the tenant's or the key's limits forbid this mail."""
     tenant = _tenant_of(principal)
     if tenant.sender_domains or principal.sender_domains:
@@ -134,11 +144,18 @@ def check_sender(principal: Principal, sender: str | None, field: str = "sender"
         raise InvalidMail("bad_address", field, "an address is missing", "write name@domain")
     # A display name must not show readers an address in another domain, either.
     domains = {domain_of(mailbox), *map(_compared, shown_domains(mailbox))}
-    if tenant.sender_domains and not all(matches(domain, tenant.sender_domains) for domain in domains):
+    if tenant.sender_domains and not all(
+        matches(domain, tenant.sender_domains) for domain in domains
+    ):
         raise NotAllowed(
-            "sender_domain", field, "the tenant may not send from this domain", "send from one of its domains"
+            "sender_domain",
+            field,
+            "the tenant may not send from this domain",
+            "send from one of its domains",
         )
-    if principal.sender_domains and not all(matches(domain, principal.sender_domains) for domain in domains):
+    if principal.sender_domains and not all(
+        matches(domain, principal.sender_domains) for domain in domains
+    ):
         raise NotAllowed(
             "sender_domain",
             field,
@@ -168,7 +185,9 @@ def domain_pattern(given: str) -> str:
 
 def matches(domain: str, patterns: Iterable[str]) -> bool:
     """Whether the domain is one of the patterns' (`example.com`), or a subdomain of one (`*.example.com`)."""
-    return any(domain == one or (one.startswith("*.") and domain.endswith(one[1:])) for one in patterns)
+    return any(
+        domain == one or (one.startswith("*.") and domain.endswith(one[1:])) for one in patterns
+    )
 
 
 def domain_of(mailbox: str) -> str:

@@ -26,7 +26,9 @@ _name = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}").fullmatch
 def checked_name(name: str) -> str:
     """The name of a tenant, key or login, if it may be one."""
     if not _name(name):
-        _refuse("bad_name", "name", "a name is 1 to 63 letters, digits, dots, dashes and underscores")
+        _refuse(
+            "bad_name", "name", "a name is 1 to 63 letters, digits, dots, dashes and underscores"
+        )
     return name
 
 
@@ -39,7 +41,12 @@ def check_together(tenant: Tenant) -> None:
     """Raise if what is right by itself does not fit together."""
     sender, domains = tenant.default_sender, tenant.sender_domains
     if sender and domains and not matches(domain_of(sender), domains):
-        _refuse("sender_domain", "default_sender", "is not of one of the sender domains", "change one of them")
+        _refuse(
+            "sender_domain",
+            "default_sender",
+            "is not of one of the sender domains",
+            "change one of them",
+        )
 
 
 def checked_domains(field: str, given: Sequence[str]) -> tuple[str, ...]:
@@ -49,7 +56,12 @@ def checked_domains(field: str, given: Sequence[str]) -> tuple[str, ...]:
     try:
         return tuple(dict.fromkeys(map(domain_pattern, given)))
     except ValueError as error:
-        _refuse("bad_domain", field, str(error), "write example.com, or *.example.com for its subdomains")
+        _refuse(
+            "bad_domain",
+            field,
+            str(error),
+            "write example.com, or *.example.com for its subdomains",
+        )
         raise
 
 
@@ -57,7 +69,11 @@ def checked_scopes(scopes: Collection[Scope], *, admin: bool) -> tuple[Scope, ..
     """The scopes of a key, in their usual order; one of no tenant (`admin`) has `admin` or `metrics`, and no other."""
     kept = tuple(scope for scope in Scope if scope in scopes)
     if admin and kept not in ((Scope.ADMIN,), (Scope.METRICS,)):
-        _refuse("bad_scope", "scope", "a key of no tenant has the scope admin alone, or the scope metrics alone")
+        _refuse(
+            "bad_scope",
+            "scope",
+            "a key of no tenant has the scope admin alone, or the scope metrics alone",
+        )
     if not admin and (not kept or {Scope.ADMIN, Scope.METRICS} & set(kept)):
         _refuse("bad_scope", "scope", "a tenant's key has one or more of send, read and manage")
     return kept
@@ -88,7 +104,12 @@ def _number(low: int) -> Callable[[str, int | None], int | None]:
 
 def _age(field: str, value: timedelta | None) -> timedelta | None:
     if value is not None and not SHORTEST_RETENTION <= value <= LONGEST_RETENTION:
-        _refuse("out_of_range", field, "must be a second to a century", "leave it out for the installation's")
+        _refuse(
+            "out_of_range",
+            field,
+            "must be a second to a century",
+            "leave it out for the installation's",
+        )
     return value
 
 

@@ -42,7 +42,8 @@ def ascii_domain(domain: str) -> str:
     if domain.isascii():
         return domain
     try:
-        # Not the standard library's codec, which is IDNA 2003: it makes fass.de of faß.de, somebody else's domain.
+        # Not the standard library's codec, which is IDNA 2003: it makes fass.de of faß.de, somebody
+        # else's domain.
         return idna.encode(domain, uts46=True).decode("ascii")
     except idna.IDNAError:
         return domain

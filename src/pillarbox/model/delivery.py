@@ -29,7 +29,9 @@ class State(StrEnum):
     COMPLAINED = "complained"
 
 
-FINISHED = frozenset({State.SENT, State.FAILED, State.CANCELLED, State.DELIVERED, State.BOUNCED, State.COMPLAINED})
+FINISHED = frozenset(
+    {State.SENT, State.FAILED, State.CANCELLED, State.DELIVERED, State.BOUNCED, State.COMPLAINED}
+)
 
 
 class Unknown(StrEnum):
@@ -40,8 +42,11 @@ class Unknown(StrEnum):
     WAIT = "wait"  # for feedback, a while; then resend
 
 
-# Both parts in the one form in which we write them: an id that people pass around has no second spelling.
-_delivery_id = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.(0|[1-9][0-9]{0,4})").fullmatch
+# Both parts in the one form in which we write them: an id that people pass around has no second
+# spelling.
+_delivery_id = re.compile(
+    r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.(0|[1-9][0-9]{0,4})"
+).fullmatch
 
 
 def delivery_id(message_id: UUID, n: int) -> str:
@@ -82,7 +87,12 @@ FEEDBACK_WAIT = 900.0
 
 
 def decide(
-    outcome: Outcome, attempts: int, policy: RetryPolicy, unknown: Unknown, limit: int | None, chance: float
+    outcome: Outcome,
+    attempts: int,
+    policy: RetryPolicy,
+    unknown: Unknown,
+    limit: int | None,
+    chance: float,
 ) -> Decision:
     """What becomes of a delivery whose attempt number `attempts` came to `outcome`.
 

@@ -1,8 +1,8 @@
 """Who goes next: how a worker's free places are divided between priorities, and between the tenants of one. Pure.
 
-Higher lanes go first, within and across tenants, but while they fill every place the lower ones still get a little.
-Lanes of one priority take turns, the least served first, so that a tenant with a million mails and one with a single
-mail wait for each other no longer than a turn takes.
+Higher lanes go first, within and across tenants, but while they fill every place the lower ones
+still get a little. Lanes of one priority take turns, the least served first, so that a tenant with
+a million mails and one with a single mail wait for each other no longer than a turn takes.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Generic, NamedTuple, TypeVar
 
 from pillarbox.model.access import Order
 
-# Of the places, while higher lanes could take them all: a normal mail in five, a bulk mail in twenty. Enough to move,
-# too little to be felt by what is urgent.
+# Of the places, while higher lanes could take them all: a normal mail in five, a bulk mail in
+# twenty. Enough to move, too little to be felt by what is urgent.
 FLOORS = {0: 0.0, 1: 0.2, 2: 0.05}
-# Mails that a lane gets in its turn where more lanes wait than there are places; of many places an eighth, up to ten.
-# A statement then touches fewer lanes: in single runs mails of a thousand tenants left half as fast again.
+# Mails that a lane gets in its turn where more lanes wait than there are places; of many places an
+# eighth, up to ten. A statement then touches fewer lanes: in single runs mails of a thousand
+# tenants left half as fast again.
 QUANTUM, LARGE_QUANTUM = 4, 10
 _SERVED = attrgetter("served")
 BULK = 2
@@ -57,8 +58,12 @@ class Turns:
     """Remembers who had how much, and what share the lower lanes are owed."""
 
     _owed: dict[int, float] = field(default_factory=dict)
-    _level: dict[int, int] = field(default_factory=dict)  # by priority: what the least served that waits has had
-    _left: dict[Key, int] = field(default_factory=dict)  # what lanes have had in which nothing waits any more
+    _level: dict[int, int] = field(
+        default_factory=dict
+    )  # by priority: what the least served that waits has had
+    _left: dict[Key, int] = field(
+        default_factory=dict
+    )  # what lanes have had in which nothing waits any more
 
     def enter(self, key: Key, served: int = -1) -> int:
         """Where a lane begins to count, in which something waits anew: nobody saves up turns, newcomers go first."""
@@ -68,7 +73,11 @@ class Turns:
         """Remember lanes in which nothing waits any more, lest they come back as newcomers before others had a turn."""
         left = ((lane.key, lane.served) for lane in lanes)
         level = self._level
-        self._left = {key: had for key, had in (*self._left.items(), *left) if had >= level.get(key.priority, 0)}
+        self._left = {
+            key: had
+            for key, had in (*self._left.items(), *left)
+            if had >= level.get(key.priority, 0)
+        }
 
     def divide(self, lanes: Iterable[Lane], room: int) -> list[Portion]:
         """Portions of `room` places for the lanes; together at most `room`."""

@@ -54,7 +54,9 @@ def covers(parent: Collection[Scope], scopes: Collection[Scope]) -> bool:
 
 def within(domains: Sequence[str], parent: Sequence[str]) -> bool:
     """Whether domains (none: any) lie within those of the parent."""
-    return not parent or (bool(domains) and all(one in parent or matches(one, parent) for one in domains))
+    return not parent or (
+        bool(domains) and all(one in parent or matches(one, parent) for one in domains)
+    )
 
 
 def common_domains(own: tuple[str, ...], parent: tuple[str, ...]) -> tuple[str, ...]:
@@ -62,7 +64,9 @@ def common_domains(own: tuple[str, ...], parent: tuple[str, ...]) -> tuple[str, 
     if not own or not parent:
         return own or parent
     kept = [one for one in own if one in parent or matches(one, parent)]
-    kept += [one for one in parent if matches(one, own) and one not in kept and not matches(one, kept)]
+    kept += [
+        one for one in parent if matches(one, own) and one not in kept and not matches(one, kept)
+    ]
     return tuple(kept) or (NO_DOMAIN,)
 
 

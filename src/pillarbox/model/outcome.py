@@ -48,7 +48,8 @@ class Reason(StrEnum):
     BUDGET = "budget"  # what the provider may send or cost is used up for now
 
 
-# What is wrong with the account, not with the mail: the provider is marked, and the mail goes elsewhere.
+# What is wrong with the account, not with the mail: the provider is marked, and the mail goes
+# elsewhere.
 TROUBLE = frozenset({Reason.CREDENTIAL, Reason.SUSPENDED, Reason.PAUSED, Reason.QUOTA})
 
 
@@ -64,12 +65,17 @@ class Outcome:
     provider_message_id: str | None = None
 
 
-def accepted(code: int | None = None, text: str | None = None, provider_message_id: str | None = None) -> Outcome:
+def accepted(
+    code: int | None = None, text: str | None = None, provider_message_id: str | None = None
+) -> Outcome:
     return Outcome(Verdict.ACCEPTED, None, code, text, None, provider_message_id)
 
 
 def deferred(
-    reason: Reason, code: int | None = None, text: str | None = None, retry_after: float | None = None
+    reason: Reason,
+    code: int | None = None,
+    text: str | None = None,
+    retry_after: float | None = None,
 ) -> Outcome:
     return Outcome(Verdict.DEFERRED, reason, code, text, retry_after)
 

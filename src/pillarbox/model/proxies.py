@@ -1,8 +1,8 @@
 """Trusted proxies: when the client address that a proxy forwards is believed. Pure.
 
-Anybody can write `X-Forwarded-For`. Only a proxy that is named in `trusted_proxies` is believed, and of the list that
-it forwards only the part that trusted proxies have written: from the right, up to the first address that is none of
-theirs.
+Anybody can write `X-Forwarded-For`. Only a proxy that is named in `trusted_proxies` is believed,
+and of the list that it forwards only the part that trusted proxies have written: from the right, up
+to the first address that is none of theirs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from functools import lru_cache
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# `for=192.0.2.1`, `for="[2001:db8::1]:4711"` in a Forwarded header (RFC 7239 4); values are tokens or quoted strings.
+# `for=192.0.2.1`, `for="[2001:db8::1]:4711"` in a Forwarded header (RFC 7239 4); values are tokens
+# or quoted strings.
 _FOR = re.compile(r"(?i)(?:^|;)\s*for\s*=\s*(\"[^\"]*\"|[^;\s]*)\s*(?=;|$)")
 _WITH_PORT = re.compile(r"\[([^\]]*)\](?::\d+)?|([^:\[\]]+):\d+").fullmatch
 
@@ -35,7 +36,9 @@ def parse_address(text: str) -> Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-@lru_cache(maxsize=1024)  # few peers connect often, and parsing an address costs more than a request may
+@lru_cache(
+    maxsize=1024
+)  # few peers connect often, and parsing an address costs more than a request may
 def _is_within(peer: str, networks: tuple[Network, ...]) -> bool:
     address = parse_address(peer)
     return address is not None and any(address in network for network in networks)
@@ -54,8 +57,8 @@ class TrustedProxies:
     def client(self, peer: str, x_forwarded_for: Sequence[str], forwarded: Sequence[str]) -> str:
         """The address of the client behind `peer`; `peer` itself unless it is trusted and says who that is.
 
-        A proxy sets one of the two headers and may pass on what a client wrote in the other. If both are there and
-        name different clients, neither is believed.
+        A proxy sets one of the two headers and may pass on what a client wrote in the other. If
+        both are there and name different clients, neither is believed.
         """
         if not self.trusts(peer):
             return peer

@@ -1,7 +1,8 @@
 """The bytes of a raw mail (RFC 5322): its line ends and its header section. Pure.
 
-Every reader of a raw mail uses these functions on the same normalised bytes: the checks when it is accepted, and the
-composer when it is sent. What the checks took for one line is therefore sent as one line.
+Every reader of a raw mail uses these functions on the same normalised bytes: the checks when it is
+accepted, and the composer when it is sent. What the checks took for one line is therefore sent as
+one line.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-# A field begins at the start of a line. Blanks before the colon are obsolete syntax, which readers still accept.
+# A field begins at the start of a line. Blanks before the colon are obsolete syntax, which readers
+# still accept.
 FIELD = re.compile(rb"^([!-9;-~]+)[ \t]*:", re.MULTILINE)
 _BARE_CR = re.compile(rb"\r(?!\n)")
 
@@ -36,8 +38,8 @@ def with_crlf(raw: bytes) -> bytes:
 def as_sent(raw: bytes) -> bytes:
     """A stored raw mail with CRLF line ends, the same object if it has them: all do but those that 0.1.0 accepted.
 
-    A bare CR in the header section becomes a blank, so that text within a field cannot turn into a field of its own. In
-    the body it becomes a line end.
+    A bare CR in the header section becomes a blank, so that text within a field cannot turn into a
+    field of its own. In the body it becomes a line end.
     """
     raw = with_crlf(raw)
     if not has_bare_cr(raw):
@@ -62,7 +64,9 @@ def header_fields(raw: bytes) -> list[Field] | None:
     head = raw[: header_end(raw)]
     if not FIELD.search(head):
         return []
-    lines = head.removesuffix(b"\r\n").replace(b"\r\n ", b" ").replace(b"\r\n\t", b"\t").split(b"\r\n")
+    lines = (
+        head.removesuffix(b"\r\n").replace(b"\r\n ", b" ").replace(b"\r\n\t", b"\t").split(b"\r\n")
+    )
     fields = []
     for line in lines:
         found = FIELD.match(line)

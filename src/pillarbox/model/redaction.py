@@ -30,12 +30,13 @@ def _compiled(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
 
 
 _TOKEN = _compiled(r"<redacted:[0-9a-f]{8}>")
-# A replacement can create a new word boundary next to it; rounds run until nothing changes, so that redacting
-# twice changes nothing. Two rounds are usual; the bound keeps crafted text linear.
+# A replacement can create a new word boundary next to it; rounds run until nothing changes, so that
+# redacting twice changes nothing. Two rounds are usual; the bound keeps crafted text linear.
 _ROUNDS = 6
 
 # --- the hot path: most replies are a few short plain words ---
-# No rule without a trigger character, a keyword or an IPv4's three dots matches inside words this short.
+# No rule without a trigger character, a keyword or an IPv4's three dots matches inside words this
+# short.
 _LONG_WORD = 16
 _CLEAN = _compiled(
     rf"(?:[A-Za-z0-9.,()'/!?_#<>\[\]*-]{{1,{_LONG_WORD - 1}}}+"
@@ -53,7 +54,8 @@ def _is_clean(text: str) -> bool:
 
 
 # --- addresses ---
-# A line break inside a value: folded header, quoted-printable soft break, or the next line of an SMTP reply.
+# A line break inside a value: folded header, quoted-printable soft break, or the next line of an
+# SMTP reply.
 _FOLD_PATTERN = r"(?:=?\r?\n[ \t]*+(?:[2-5][0-9]{2}[ -])?+(?:[245]\.[0-9]{1,3}\.[0-9]{1,3}[ ]++)?+)"
 _FOLD = _compiled(_FOLD_PATTERN)
 # Every branch starts with a literal, which lets `re` skip to candidates.
@@ -66,8 +68,12 @@ _AT_HINTS = ("@", "40", "64", "&commat", "＠", "﹫")
 _FOREIGN_MARKS = "“”„«»‹›…，、。；：！？（）《》【】「」"
 _LOCAL = rf"[^\x00-\x20\x7f()<>\[\]:;@＠﹫\\,\"\s{_FOREIGN_MARKS}]"
 # Local parts are read leftwards from the at sign, on reversed text.
-_QUOTED_REVERSED = r'"(?:"\\|[^"]){0,256}+"'  # 64 octets are legal; every one may be escaped or encoded
-_FOLD_REVERSED = r"(?:(?:[ ]++[0-9]{1,3}\.[0-9]{1,3}\.[245])?+(?:[ -][0-9]{2}[2-5])?+[ \t]*+\n\r?=?)"
+_QUOTED_REVERSED = (
+    r'"(?:"\\|[^"]){0,256}+"'  # 64 octets are legal; every one may be escaped or encoded
+)
+_FOLD_REVERSED = (
+    r"(?:(?:[ ]++[0-9]{1,3}\.[0-9]{1,3}\.[245])?+(?:[ -][0-9]{2}[2-5])?+[ \t]*+\n\r?=?)"
+)
 _SOFT_BREAK_REVERSED = r"[ \t]*+\n\r?(?=[=+_])"  # a line that ends in one of these has not ended
 _LOCAL_REVERSED = _compiled(
     rf"{_FOLD_REVERSED}?+(?:(?:{_LOCAL}|{_SOFT_BREAK_REVERSED})++(?:(?<=\.){_QUOTED_REVERSED})?+"
@@ -77,7 +83,10 @@ _LABEL = rf"[^\x00-\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\x7f\s＠﹫‘’{_FOREIGN_MA
 _ENCODED_LETTER = r"(?:2[DdEe]|3[0-9]|[46][1-9A-Fa-f]|[57][0-9Aa]|[89A-Fa-f][0-9A-Fa-f])"
 _DOMAIN = {
     sigil: _compiled(rf"\[[^\[\]\s<>@]{{1,255}}\]|{label}++(?:[.-]++{label}++)*+")
-    for sigil, label in {"": _LABEL, **{c: rf"(?:{_LABEL}|[{c}]{_ENCODED_LETTER})" for c in "%=+"}}.items()
+    for sigil, label in {
+        "": _LABEL,
+        **{c: rf"(?:{_LABEL}|[{c}]{_ENCODED_LETTER})" for c in "%=+"},
+    }.items()
 }
 _DOTTED = _compiled(r"\.[^\W\d_][\w-]+\Z")
 _NEXT_LINE = _compiled(rf"([.-]?)({_FOLD_PATTERN})(\.?{_LABEL}++(?:[.-]++{_LABEL}++)*+)")
@@ -85,15 +94,22 @@ _MAX_FOLDS = 4  # a domain has at most 255 characters
 _BRACKETED = _compiled(r"<([^<>]{3,998})>")  # 998: the longest legal line
 _ONE_ADDRESS = _compiled(r'(?:@[^\s:]+:)?(?:"[^"]*"|[^\s",])+\s*@\s*[^\s,@]+')
 _MESSAGE_ID = _compiled(
-    r"((?:message-id|in-reply-to|references)[\"']?\s{0,4}[:=]\s{0,4})<(?!redacted:)([^<>]{1,998})>", re.I
+    r"((?:message-id|in-reply-to|references)[\"']?\s{0,4}[:=]\s{0,4})<(?!redacted:)([^<>]{1,998})>",
+    re.I,
 )
-# Exact words, none of them personal: in VERP's `photo=example.com@lists.example` the key is the local part.
-_KEY = _compiled(r"(?:to|from|orig_to|rcpt|recipient|sender|e?-?mail|addr(?:ess)?|user(?:name)?)=", re.I)
+# Exact words, none of them personal: in VERP's `photo=example.com@lists.example` the key is the
+# local part.
+_KEY = _compiled(
+    r"(?:to|from|orig_to|rcpt|recipient|sender|e?-?mail|addr(?:ess)?|user(?:name)?)=", re.I
+)
 _ANY_KEY = _compiled(r"[\w.-]{1,40}=")
-# What our own messages write to show the form of an address, or of a URL with a login. No such domain exists.
+# What our own messages write to show the form of an address, or of a URL with a login. No such
+# domain exists.
 _PLACEHOLDERS = frozenset({"name@domain", "name@tenant", "user@host", "password@host"})
 _PLACEHOLDER_LOGIN = "user:password"
-_ESCAPE = _compiled(r"u00[23][0-9a-fA-F]|[nrt]")  # what remains of \u003c or \n before an address in JSON
+_ESCAPE = _compiled(
+    r"u00[23][0-9a-fA-F]|[nrt]"
+)  # what remains of \u003c or \n before an address in JSON
 
 
 def _decode(value: str, sigil: str) -> str:
@@ -118,7 +134,9 @@ def _ascii_domain(domain: str) -> str:
 
 def _normal_address(raw: str, sigil: str = "") -> str:
     """The one spelling of an address, whatever wrapped it."""
-    value = unicodedata.normalize("NFKC", _decode(_FOLD.sub("", raw), sigil)).casefold().strip(" \t<>")
+    value = (
+        unicodedata.normalize("NFKC", _decode(_FOLD.sub("", raw), sigil)).casefold().strip(" \t<>")
+    )
     value = value.removeprefix("mailto:").removeprefix("rfc822;").strip()
     if value.startswith("@"):  # a source route: @relay,@relay:address
         value = value.rpartition(":")[2]
@@ -192,7 +210,9 @@ _PROSE = _compiled(  # what follows "invalid token:" or "basic" in a sentence
     r"|calls|its|without|(?:pb[xs]_)?…`?"  # as our own messages go on
 )
 _SASL = _compiled(r"(\bAUTH[ \t]{1,4}[A-Z0-9-]{3,20}[ \t]{1,4})([A-Za-z0-9+/_-]{4,}+={0,2})", re.I)
-_MECHANISM = _compiled(r"(?i)PLAIN|LOGIN|NTLM|GSSAPI|XOAUTH2?|OAUTHBEARER|[A-Z]+-(?:MD5|SHA-|SPNEGO).*")
+_MECHANISM = _compiled(
+    r"(?i)PLAIN|LOGIN|NTLM|GSSAPI|XOAUTH2?|OAUTHBEARER|[A-Z]+-(?:MD5|SHA-|SPNEGO).*"
+)
 _URL_LOGIN = _compiled(r"(?<=://)[^\s/@:<>]{0,256}:[^\s/@<>]{0,256}(?=@)")
 # Only at a word's start, so that no word is walked twice; none is shorter than _LONG_WORD.
 _KNOWN_KEY = _compiled(
@@ -204,7 +224,9 @@ _KNOWN_KEY = _compiled(
 _OPAQUE = _compiled(rf"[A-Za-z0-9+/_-]{{{_LONG_WORD},}}+(?:={{1,2}}(?![\w=]))?+")
 _GMAIL_ID = _compiled(r"\.[0-9]{1,9} - gsmtp")
 _LONG_HEX = _compiled(r"[0-9a-f]{32,}|[0-9A-F]{32,}")
-_LONG_TOKEN = 32  # longer than the queue ids we know of in mixed case (Exim 23, SendGrid and Mimecast 22)
+_LONG_TOKEN = (
+    32  # longer than the queue ids we know of in mixed case (Exim 23, SendGrid and Mimecast 22)
+)
 _CASES = _compiled(r"[a-z]+|[A-Z]+|[0-9]+")
 _SASL_BYTES = _compiled(rb"[\x00\x01\x20-\x7e]++")
 _ENCODED_WORD = r"=\?[^?\s]{1,64}\?([bBqQ])\?([^?\s]{0,2000})\?="
@@ -252,14 +274,16 @@ _X500_KEY = r"(?:CN|OU|O|DC|C|L|ST|T|G|S|I|SN|GN|UID|UserID|GivenName|Surname|Ti
 _X500_PERSON = frozenset({"cn", "uid", "userid", "g", "gn", "givenname", "s", "sn", "surname", "i", "e", "email",
                           "emailaddress"})  # fmt: skip
 _X500_HINT = _compiled(r"(?i)(?:cn|uid|userid|surname|givenname|gn|sn|emailaddress)\s?=")
-# Two parts at least, for one alone is as likely a parameter; 21 at most, so that the search stays linear. A value goes
-# to the next part, to a word in lower case, or to the end of a line.
+# Two parts at least, for one alone is as likely a parameter; 21 at most, so that the search stays
+# linear. A value goes to the next part, to a word in lower case, or to the end of a line.
 _X500 = _compiled(
     rf"(?i)(?<![a-z0-9])(?:(?<=IMCEAEX-)_|[/_])?{_X500_KEY}\s?=[^=\r\n<>\"]{{1,200}}?"
     rf"(?:(?:[ ]?[,;+/][ ]?|_){_X500_KEY}\s?=[^=\r\n<>\"]{{1,200}}?){{1,20}}"
     rf"(?=[\r\n<>\"')\]]|[ ]?[,;/](?![ ]?{_X500_KEY}\s?=)|@|\.?[ ](?!\S*=)(?-i:[a-z(])|\.?\Z)"
 )
-_X500_PART = _compiled(rf"(?i)({_X500_KEY})(\s?=)(.*?)(?=(?:[ ]?[,;+/][ ]?|_){_X500_KEY}\s?=|\Z)", re.DOTALL)
+_X500_PART = _compiled(
+    rf"(?i)({_X500_KEY})(\s?=)(.*?)(?=(?:[ ]?[,;+/][ ]?|_){_X500_KEY}\s?=|\Z)", re.DOTALL
+)
 # Containers, not people.
 _X500_GROUP = frozenset({"recipients", "users", "configuration", "microsoft exchange", "system"})
 _HOST_NAME = _compiled(r"(?i)(?:\*\.)?[a-z0-9-]+(?:\.[a-z0-9-]+)+")
@@ -345,7 +369,11 @@ class Redactor:
     def _x500_part(self, found: re.Match[str]) -> str:
         key, equals, value = found.groups()
         bare = value.strip()
-        is_person = key.lower() in _X500_PERSON and bare.lower() not in _X500_GROUP and not _HOST_NAME.fullmatch(bare)
+        is_person = (
+            key.lower() in _X500_PERSON
+            and bare.lower() not in _X500_GROUP
+            and not _HOST_NAME.fullmatch(bare)
+        )
         if not bare or not is_person or _TOKEN.fullmatch(bare):
             return found[0]
         before, _, after = value.partition(bare)
@@ -387,7 +415,9 @@ class Redactor:
     def _addresses(self, text: str) -> str:
         if "<" in text:
             text = _BRACKETED.sub(self._bracketed, text)
-            text = _MESSAGE_ID.sub(lambda found: found[1] + self._token(_normal_address(found[2])), text)
+            text = _MESSAGE_ID.sub(
+                lambda found: found[1] + self._token(_normal_address(found[2])), text
+            )
         return self._bare_addresses(text) if any(hint in text for hint in _AT_HINTS) else text
 
     def _bracketed(self, found: re.Match[str]) -> str:

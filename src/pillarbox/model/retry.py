@@ -25,7 +25,11 @@ class RetryPolicy:
         return attempts >= (self.max_attempts if limit is None else limit)
 
     def delay(
-        self, attempts: int, limit: int | None = None, chance: float = 0.5, retry_after: float | None = None
+        self,
+        attempts: int,
+        limit: int | None = None,
+        chance: float = 0.5,
+        retry_after: float | None = None,
     ) -> float | None:
         """Seconds until the next attempt after `attempts` made, or None when there is none."""
         if self.exhausted(attempts, limit):
@@ -47,7 +51,9 @@ QUADRATIC = RetryPolicy("quadratic", 10, lambda attempts: attempts * attempts * 
 # For HTTP providers: five retries with half a wait of jitter.
 ESP = RetryPolicy("esp", 6, _steps(30, MINUTE, 2 * MINUTE, 5 * MINUTE, 15 * MINUTE), 0.5, 1.0)
 # For mails of an account's life: the first attempt at once, then these.
-LIFECYCLE = RetryPolicy("lifecycle", 5, _steps(MINUTE, 5 * MINUTE, 30 * MINUTE, 120 * MINUTE), 0.9, 1.1)
+LIFECYCLE = RetryPolicy(
+    "lifecycle", 5, _steps(MINUTE, 5 * MINUTE, 30 * MINUTE, 120 * MINUTE), 0.9, 1.1
+)
 
 # SMTP servers grey-list for minutes and come back for hours; HTTP providers recover in seconds.
 _BY_KIND = {"smtp": QUADRATIC, "capture": QUADRATIC}

@@ -1,7 +1,7 @@
 """The return path of a message: an address of ours that names the message, and that nobody else can make.
 
-A bounce comes to `b.<message>.<mac>@<domain>`. Both parts are base32 in lower case: servers may change the case of a
-local part, and some do. 45 octets of the 64 that a local part may have.
+A bounce comes to `b.<message>.<mac>@<domain>`. Both parts are base32 in lower case: servers may
+change the case of a local part, and some do. 45 octets of the 64 that a local part may have.
 """
 
 from __future__ import annotations

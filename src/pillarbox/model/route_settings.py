@@ -25,38 +25,67 @@ def checked_match(given: Mapping[str, Any], before: Match | None = None) -> Matc
     """Conditions as they are kept, over those that held before; InvalidMail says which is wrong."""
     checked = {field: _CHECKS[field](field, value) for field, value in given.items()}
     match = replace(before or Match(), **checked)
-    if match.min_size is not None and match.max_size is not None and match.min_size > match.max_size:
-        _refuse("out_of_range", "min_size", "is more than max_size: no mail would fit", "change one of them")
+    if (
+        match.min_size is not None
+        and match.max_size is not None
+        and match.min_size > match.max_size
+    ):
+        _refuse(
+            "out_of_range",
+            "min_size",
+            "is more than max_size: no mail would fit",
+            "change one of them",
+        )
     return match
 
 
 def checked_providers(names: Sequence[str], known: Mapping[str, int]) -> tuple[int, ...]:
     """The ids of the providers of a route, in order; `known` are the ids of those that are there."""
     if not names:
-        _refuse("missing", "providers", "a route needs a provider or more", "see: pillarbox provider list")
+        _refuse(
+            "missing",
+            "providers",
+            "a route needs a provider or more",
+            "see: pillarbox provider list",
+        )
     if len(names) > MAX_PROVIDERS:
         _refuse("too_many", "providers", f"at most {MAX_PROVIDERS} providers")
     for place, name in enumerate(names):
         if name not in known:
             raise UnknownName(
-                "unknown_provider", "providers", f"there is no provider {name!r}", "see: pillarbox provider list"
+                "unknown_provider",
+                "providers",
+                f"there is no provider {name!r}",
+                "see: pillarbox provider list",
             )
         if name in names[:place]:
             _refuse("duplicate", "providers", f"{name!r} is named twice")
     return tuple(known[name] for name in names)
 
 
-def checked_weights(weights: Mapping[str, int] | None, providers: Sequence[str]) -> tuple[int, ...] | None:
+def checked_weights(
+    weights: Mapping[str, int] | None, providers: Sequence[str]
+) -> tuple[int, ...] | None:
     """The weights in the order of the providers; one that is given none has 0: it takes over, and is never drawn."""
     if not weights:
         return None
     for name, weight in weights.items():
         if name not in providers:
-            _refuse("unknown_provider", "weights", f"{name!r} is no provider of this route", "name it there, too")
+            _refuse(
+                "unknown_provider",
+                "weights",
+                f"{name!r} is no provider of this route",
+                "name it there, too",
+            )
         if not 0 <= weight <= HEAVIEST:
             _refuse("out_of_range", "weights", f"a weight is 0 to {HEAVIEST}")
     if sum(weights.values()) <= 0:
-        _refuse("out_of_range", "weights", "one of the weights must be more than 0", "leave them out for an order")
+        _refuse(
+            "out_of_range",
+            "weights",
+            "one of the weights must be more than 0",
+            "leave them out for an order",
+        )
     return tuple(weights.get(name, 0) for name in providers)
 
 

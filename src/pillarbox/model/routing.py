@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from pillarbox.model.access import matches
 
-# Without a rule: providers that tell us what becomes of a mail come first. What sends nothing out is used only in
-# development, while nothing else was ever configured.
+# Without a rule: providers that tell us what becomes of a mail come first. What sends nothing out
+# is used only in development, while nothing else was ever configured.
 DEFAULT_ORDER = ("sendgrid", "ses", "mailgun", "smtp", "capture")
 
 
@@ -41,9 +41,13 @@ class Match:
 
     def misses(self, facts: Facts) -> str | None:
         """The first condition that the mail does not meet, by its name; None when all are met."""
-        if self.sender_domains is not None and not matches(facts.sender_domain, self.sender_domains):
+        if self.sender_domains is not None and not matches(
+            facts.sender_domain, self.sender_domains
+        ):
             return "sender_domains"
-        if self.recipient_domains is not None and not matches(facts.recipient_domain, self.recipient_domains):
+        if self.recipient_domains is not None and not matches(
+            facts.recipient_domain, self.recipient_domains
+        ):
             return "recipient_domains"
         if self.tags is not None and set(self.tags).isdisjoint(facts.tags):
             return "tags"
@@ -66,8 +70,9 @@ class Match:
 class Rule:
     """A route: what fits it leaves through these providers, by id. A tenant's own rules come before all tenants'.
 
-    Without weights the providers are tried in their order. With weights the first is drawn by them, the others follow
-    from heavy to light; one of weight 0 is never drawn, and takes over when the others cannot.
+    Without weights the providers are tried in their order. With weights the first is drawn by them,
+    the others follow from heavy to light; one of weight 0 is never drawn, and takes over when the
+    others cannot.
     """
 
     id: int

@@ -51,7 +51,9 @@ def masked(text: str, secret: Secret, username: str | None = None) -> str:
     """The text without the secret, should a server repeat it: as it is, or as the request that carried it spelt it."""
     word = secret.reveal()
     logins = (f"\0{username}\0{word}", f"{username}:{word}", word)  # AUTH PLAIN, Basic, AUTH LOGIN
-    spellings = {b64encode(one.encode()).decode() for one in logins} | {urlsafe_b64encode(word.encode()).decode()}
+    spellings = {b64encode(one.encode()).decode() for one in logins} | {
+        urlsafe_b64encode(word.encode()).decode()
+    }
     spellings |= {word, quote(word), quote(word, safe=""), quote_plus(word), word.encode().hex()}
     escaped = json.dumps(word)[1:-1]
     spellings |= {escaped, escaped.replace("/", "\\/")}

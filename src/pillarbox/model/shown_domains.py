@@ -21,7 +21,8 @@ def shown_domains(text: str) -> list[str]:
     """
     if "@" not in text and text.isascii():
         return []
-    # Compatibility forms (a full-width @, say) look like the plain character, as do ideographic full stops.
+    # Compatibility forms (a full-width @, say) look like the plain character, as do ideographic
+    # full stops.
     text = _INVISIBLE.sub("", unicodedata.normalize("NFKC", text)).replace("\u3002", ".")
     domains = []
     for before, after in pairwise(text.split("@")):

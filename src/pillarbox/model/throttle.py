@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 WINDOW = 60.0  # limits are per minute: long enough to stop guessing, short enough to forgive a wrong configuration
-# Some 2 MB. Whoever fails from more places than that within a minute gets a few more tries, and no more than that.
+# Some 2 MB. Whoever fails from more places than that within a minute gets a few more tries, and no
+# more than that.
 REMEMBERED = 10_000
 
 
@@ -16,7 +17,9 @@ class Failures:
         self.most = most
         self._window = window
         self._remembered = remembered
-        self._counts: dict[Hashable, tuple[float, int]] = {}  # when the first came, how many; in the order of the first
+        self._counts: dict[
+            Hashable, tuple[float, int]
+        ] = {}  # when the first came, how many; in the order of the first
 
     def wait(self, where: Hashable, now: float) -> float:
         """How many seconds it has to wait before the next try; 0 for none."""
@@ -38,13 +41,19 @@ class Failures:
             known = 0
         if count > known and age < self._window:
             self._counts.pop(where, None)
-            self._counts[where] = (now - age, count)  # last, though it began earlier: it is forgotten a little later
+            self._counts[where] = (
+                now - age,
+                count,
+            )  # last, though it began earlier: it is forgotten a little later
             self._forget(now)
 
     def _forget(self, now: float) -> None:
         while self._counts:
             oldest = next(iter(self._counts))
-            if now - self._counts[oldest][0] < self._window and len(self._counts) <= self._remembered:
+            if (
+                now - self._counts[oldest][0] < self._window
+                and len(self._counts) <= self._remembered
+            ):
                 return
             del self._counts[oldest]
 

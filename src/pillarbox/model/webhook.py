@@ -22,7 +22,8 @@ SECRET_BYTES = 32
 SHORTEST_SECRET, LONGEST_SECRET = 24, 64
 # Seconds that a call may be old, or its sender's clock ahead, before it is taken for a replay.
 TOLERANCE = 300
-# Seconds before each repetition, about three days together; Standard Webhooks suggests something like it.
+# Seconds before each repetition, about three days together; Standard Webhooks suggests something
+# like it.
 DELAYS = (5.0, 30.0, 120.0, 600.0, 3600.0, 10800.0, *(21600.0,) * 11)
 # Of each wait, to either side: receivers that come back do not meet everything at once.
 JITTER = 0.2
@@ -73,10 +74,16 @@ def secret_of(random: bytes) -> Secret:
     return Secret(PREFIX + base64.b64encode(random).decode())
 
 
-def headers(call_id: str, timestamp: int, content: bytes, secrets: Sequence[Secret]) -> dict[str, str]:
+def headers(
+    call_id: str, timestamp: int, content: bytes, secrets: Sequence[Secret]
+) -> dict[str, str]:
     """What a call carries: its id, its time, and a signature with each secret; a receiver needs one that fits."""
     signatures = " ".join(sign(call_id, timestamp, content, one) for one in secrets)
-    return {"webhook-id": call_id, "webhook-timestamp": str(timestamp), "webhook-signature": signatures}
+    return {
+        "webhook-id": call_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": signatures,
+    }
 
 
 def sign(call_id: str, timestamp: int, content: bytes, secret: Secret) -> str:
@@ -95,17 +102,23 @@ def _key(secret: Secret) -> bytes:
     return key
 
 
-def verify(given: Mapping[str, str], content: bytes, secret: Secret, now: float, tolerance: float) -> None:
+def verify(
+    given: Mapping[str, str], content: bytes, secret: Secret, now: float, tolerance: float
+) -> None:
     """Raise InvalidWebhook unless somebody with the secret signed this call, lately."""
     found = {name.lower(): value for name, value in given.items()}
     try:
-        call_id, said, signatures = (found[f"webhook-{name}"] for name in ("id", "timestamp", "signature"))
+        call_id, said, signatures = (
+            found[f"webhook-{name}"] for name in ("id", "timestamp", "signature")
+        )
     except KeyError as missing:
         raise InvalidWebhook(f"the header {missing.args[0]} is missing") from None
     if not (said.isascii() and said.isdigit()) or len(said) > 12:
         raise InvalidWebhook("webhook-timestamp is not a number of seconds")
     if abs(now - int(said)) > tolerance:
-        raise InvalidWebhook("webhook-timestamp is too far from now: an old call sent again, or a wrong clock")
+        raise InvalidWebhook(
+            "webhook-timestamp is too far from now: an old call sent again, or a wrong clock"
+        )
     expected = sign(call_id, int(said), content, secret).encode()
     if not any(hmac.compare_digest(expected, one.encode()) for one in signatures.split(" ")):
         raise InvalidWebhook("no signature fits: another secret, or a changed call")

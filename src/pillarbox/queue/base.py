@@ -13,7 +13,8 @@ from pillarbox.model.fairness import Key as Lane
 from pillarbox.model.message import Content, Message
 from pillarbox.model.outcome import Outcome, Reason
 
-# The largest mail there can be, roughly: with fewer bytes to spare, a claim may leave out what is due.
+# The largest mail there can be, roughly: with fewer bytes to spare, a claim may leave out what is
+# due.
 LARGEST = 32 * 2**20
 
 
@@ -93,8 +94,9 @@ class Key(NamedTuple):
 class Account:
     """A batch of settlements with all that is written with them.
 
-    Conversations worth keeping (message, claim, lines); what happened on the way (message, claim, kind, JSON); messages
-    of secret classes, whose contents are dropped when nothing of them is left to send.
+    Conversations worth keeping (message, claim, lines); what happened on the way (message, claim,
+    kind, JSON); messages of secret classes, whose contents are dropped when nothing of them is left
+    to send.
     """
 
     settlements: Sequence[Settlement]
@@ -106,9 +108,10 @@ class Account:
 class Queue(Protocol):
     """One worker's view of the queue.
 
-    Claims are leased: `register` begins a lease, `heartbeat` extends it for everything the worker holds. When the lease
-    runs out, `reap` (by anybody) takes the claims away; settling them later does nothing. Every method can raise
-    StoreError; then nothing, or everything, of that call was done, and it can be made again.
+    Claims are leased: `register` begins a lease, `heartbeat` extends it for everything the worker
+    holds. When the lease runs out, `reap` (by anybody) takes the claims away; settling them later
+    does nothing. Every method can raise StoreError; then nothing, or everything, of that call was
+    done, and it can be made again.
     """
 
     worker: int  # the id of the current lease; 0 before the first
@@ -133,16 +136,17 @@ class Queue(Protocol):
     ) -> list[Claimed]:
         """Take up to `limit` due messages of `size` bytes together; with `alone` the first may be larger.
 
-        They come in the order in which they are to begin. Nothing means that nothing is known to be due; with `look`
-        the queue was asked anew, and when `hinted` that something came in, unless it was a moment ago. From `barred`
-        lanes nothing is taken.
+        They come in the order in which they are to begin. Nothing means that nothing is known to be
+        due; with `look` the queue was asked anew, and when `hinted` that something came in, unless
+        it was a moment ago. From `barred` lanes nothing is taken.
         """
         ...
 
     def begin(self, claimed: Claimed) -> bool:
         """Note that sending begins: the order of its lane no longer depends on this message. Twice is once.
 
-        False when it must not, because another message of its lane was given back, and may come before it.
+        False when it must not, because another message of its lane was given back, and may come
+        before it.
         """
         ...
 
@@ -165,8 +169,8 @@ class Queue(Protocol):
     async def settle(self, account: Account) -> set[Key]:
         """Write outcomes and all that belongs to them, or nothing; returns those that are written.
 
-        Written by this call, or by an earlier one with the same outcomes whose answer was lost. Claims of the rest had
-        been taken away: nothing of them is written.
+        Written by this call, or by an earlier one with the same outcomes whose answer was lost.
+        Claims of the rest had been taken away: nothing of them is written.
         """
         ...
 
@@ -193,8 +197,8 @@ class Queue(Protocol):
     async def reap(self, limit: int, lease: float) -> int:
         """Take back claims of workers whose lease ran out; returns how many deliveries.
 
-        Only after the database has been available for as long as the worker's lease, and for `lease` seconds: before
-        that, a worker may not have been able to renew its lease.
+        Only after the database has been available for as long as the worker's lease, and for
+        `lease` seconds: before that, a worker may not have been able to renew its lease.
         """
         ...
 

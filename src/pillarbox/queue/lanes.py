@@ -9,18 +9,23 @@ from typing import NamedTuple
 from pillarbox.model.access import Order
 from pillarbox.model.fairness import Key, Lane, Portion, Turns
 
-# Lanes in one survey; a worker that dispatches so many has plenty to do, and sees the others next time.
+# Lanes in one survey; a worker that dispatches so many has plenty to do, and sees the others next
+# time.
 SURVEY_LIMIT = 5000
-# Up to so many lanes, a survey costs a small part of a claim (a quarter of a millisecond), and comes before each one.
-# Then the first claim after a commit takes the new mail; what goes before it was claimed by then: a batch at most.
+# Up to so many lanes, a survey costs a small part of a claim (a quarter of a millisecond), and
+# comes before each one. Then the first claim after a commit takes the new mail; what goes before it
+# was claimed by then: a batch at most.
 FEW_LANES = 32
-# With more lanes, while busy, look for newly filled ones this often; and this often when something is known to have
-# come in, which is as often as enqueuers say so. One tenant's mails are a small part of what is claimed meanwhile.
+# With more lanes, while busy, look for newly filled ones this often; and this often when something
+# is known to have come in, which is as often as enqueuers say so. One tenant's mails are a small
+# part of what is claimed meanwhile.
 SURVEY_INTERVAL = 0.05
 HINTED_INTERVAL = 0.01
-# Enqueuers say so at most once in ten milliseconds: after a hint, look once more for what came just behind it.
+# Enqueuers say so at most once in ten milliseconds: after a hint, look once more for what came just
+# behind it.
 TRAILING = 0.012
-# A survey of very many lanes takes its time: it gets this share of it at most. A short one may have waited for others.
+# A survey of very many lanes takes its time: it gets this share of it at most. A short one may have
+# waited for others.
 SURVEY_SHARE = 0.1
 LANE_COST = 30e-6  # seconds for each lane seen, at most
 # A worker keeps this many lanes more than its share, lest lanes move to and fro with every mail.
@@ -64,8 +69,12 @@ class Lanes:
         self._clock = clock
         self._turns = Turns()
         self._known: dict[Key, Lane] = {}
-        self._unbegun: Counter[Key] = Counter()  # claimed mails that the order of their lane depends on
-        self._returning: set[Key] = set()  # lanes of which some of these are on their way back to the queue
+        self._unbegun: Counter[Key] = (
+            Counter()
+        )  # claimed mails that the order of their lane depends on
+        self._returning: set[Key] = (
+            set()
+        )  # lanes of which some of these are on their way back to the queue
         self._strict: set[Key] = set()  # strict lanes with a mail in flight
         self._limited: set[Key] = set()
         self._held: dict[Key, float] = {}  # lanes that are not claimed from until then
@@ -100,7 +109,9 @@ class Lanes:
     def wanted(self, rows: Sequence[Seen]) -> list[Key]:
         """The lanes without a dispatcher that this worker should take: up to its share of those with work."""
         working = [row for row in rows if row.waits and row.order is not Order.PARALLEL]
-        before, mine = (0, 0) if self.start == FIRST else (self._working, len(self._mine & self._known.keys()))
+        before, mine = (
+            (0, 0) if self.start == FIRST else (self._working, len(self._mine & self._known.keys()))
+        )
         self._working = before + len(working)
         self._share = -(-self._working // max(rows[0].workers, 1)) if rows else 0
         room = self._share - mine - sum(row.mine for row in working)
@@ -120,7 +131,9 @@ class Lanes:
         self._known = known
         self._turns.leave(lane for key, lane in before.items() if key not in known)
         waits = [now + wait for row in rows if (wait := self._wait(row)) is not None]
-        self._sooner = min([*waits, *(until for until in self._held.values() if until > now)], default=None)
+        self._sooner = min(
+            [*waits, *(until for until in self._held.values() if until > now)], default=None
+        )
         pause = min(now - asked, (1 + len(rows)) * LANE_COST) / SURVEY_SHARE
         self._few = len(rows) <= FEW_LANES
         self._hinted = False
@@ -148,7 +161,10 @@ class Lanes:
         """Seconds until this lane may have something for us that it does not have now."""
         if row.theirs_for is not None and row.order is not Order.PARALLEL:
             return row.theirs_for
-        return min((wait for wait in (row.due_in, row.limited_for) if wait is not None and wait > 0), default=None)
+        return min(
+            (wait for wait in (row.due_in, row.limited_for) if wait is not None and wait > 0),
+            default=None,
+        )
 
     @property
     def next_due(self) -> float | None:
@@ -157,11 +173,16 @@ class Lanes:
 
     def portions(self, room: int, barred: Set[Key] = frozenset()) -> list[Portion]:
         """What to claim for so many free places; nothing when nothing is known to wait."""
-        # What is on its way back, or in flight of a strict lane, comes before what would be claimed now.
+        # What is on its way back, or in flight of a strict lane, comes before what would be claimed
+        # now.
         waits = self._returning | self._strict | barred
         if self._held:
             waits |= self._still_held()
-        ready = (lane for key, lane in self._known.items() if key not in waits) if waits else self._known.values()
+        ready = (
+            (lane for key, lane in self._known.items() if key not in waits)
+            if waits
+            else self._known.values()
+        )
         return self._turns.divide(ready, room) if room > 0 else []
 
     def claimed(self, portions: Iterable[Portion], taken: Counter[Key], cut: bool) -> None:
@@ -231,7 +252,9 @@ class Lanes:
     def surplus(self) -> list[Key]:
         """Lanes with work beyond this worker's share, which others may dispatch."""
         mine = [key for key in self._known if key in self._mine]
-        if self.start != FIRST or len(mine) <= self._share + SLACK:  # a share of all is known when all were seen
+        if (
+            self.start != FIRST or len(mine) <= self._share + SLACK
+        ):  # a share of all is known when all were seen
             return []
         return [key for key in mine if key not in self._unbegun][: len(mine) - self._share]
 

@@ -23,8 +23,8 @@ from pillarbox.store.contents import read_attachments
 from pillarbox.store.database import Database
 
 QUERIES = sql.load("queue")
-# The most messages in one claim. The planner's estimate of its cost follows this number, which is in the
-# statement, too; larger claims would save nothing, and a worker with more room claims again.
+# The most messages in one claim. The planner's estimate of its cost follows this number, which is
+# in the statement, too; larger claims would save nothing, and a worker with more room claims again.
 LARGEST_CLAIM = 500
 # However short the lease, a heartbeat may take this many seconds: a loaded machine needs them.
 SHORTEST_TIMEOUT = 1.0
@@ -49,7 +49,10 @@ class PostgresQueue:
         # A connection that hangs must not use up the lease: the next try gets another.
         try:
             async with asyncio.timeout(max(lease / 4, SHORTEST_TIMEOUT)):
-                return await self._database.fetchval(QUERIES["heartbeat"], self.worker, lease) is not None
+                return (
+                    await self._database.fetchval(QUERIES["heartbeat"], self.worker, lease)
+                    is not None
+                )
         except TimeoutError as error:
             raise StoreError("PostgreSQL did not answer a heartbeat in time") from error
 
@@ -87,7 +90,9 @@ class PostgresQueue:
             await self._database.execute(QUERIES["come_back"], self.worker)
             self._aside = False
         asked = time.monotonic()
-        found = await self._database.fetch(QUERIES["survey"], self.worker, *lanes.start, SURVEY_LIMIT)
+        found = await self._database.fetch(
+            QUERIES["survey"], self.worker, *lanes.start, SURVEY_LIMIT
+        )
         rows = [Seen(row[0], row[1], Order(row[2]), *row[3:]) for row in found]
         lanes.surveyed(rows, await self._take(lanes.wanted(rows)), asked)
         await self._give(lanes.surplus())
@@ -144,21 +149,29 @@ class PostgresQueue:
             settled |= await self._settled_before(account.settlements, settled)
         return settled
 
-    async def _settled_before(self, settlements: Sequence[Settlement], settled: Set[Key]) -> set[Key]:
+    async def _settled_before(
+        self, settlements: Sequence[Settlement], settled: Set[Key]
+    ) -> set[Key]:
         """Those that an earlier call has written whose answer was lost."""
         left = [
             (one.message_id, one.n, one.claim, one.outcome.verdict, one.reason, one.provider_id)
             for one in settlements
             if Key(one.message_id, one.n, one.claim) not in settled
         ]
-        return {Key(*row) for row in await self._database.fetch(QUERIES["settled_before"], *_columns(left))}
+        return {
+            Key(*row)
+            for row in await self._database.fetch(QUERIES["settled_before"], *_columns(left))
+        }
 
     async def release(self, claims: Sequence[Claimed]) -> None:
         ids = [claimed.message.id for claimed in claims]
         await self._database.execute(QUERIES["release"], ids, [claimed.claim for claimed in claims])
 
     async def postpone(self, claims: Sequence[tuple[Claimed, float, Reason]]) -> None:
-        rows = [(claimed.message.id, claimed.claim, seconds, reason) for claimed, seconds, reason in claims]
+        rows = [
+            (claimed.message.id, claimed.claim, seconds, reason)
+            for claimed, seconds, reason in claims
+        ]
         await self._database.execute(QUERIES["postpone"], *_columns(rows))
 
     def may_postpone(self, claimed: Claimed) -> bool:

@@ -59,7 +59,16 @@ class World:
         recipients: Sequence[int] = (),
     ) -> Explanation:
         standings = {one: self._standing(one, facts.lane) for one in self.usage}
-        return explain(self.router, facts, standings, self.now, chance=chance, raw=raw, via=via, recipients=recipients)
+        return explain(
+            self.router,
+            facts,
+            standings,
+            self.now,
+            chance=chance,
+            raw=raw,
+            via=via,
+            recipients=recipients,
+        )
 
     def _standing(self, provider: int, lane: str) -> Standing:
         use, well = self.usage[provider], self.health.get(provider, HealthRow())
@@ -115,7 +124,12 @@ async def explain_message(
 async def check_class(database: Database, name: str | None) -> None:
     """UnknownName if a class is named that does not exist: no mail could be of it."""
     if name is not None and all(one.name != name for one in await catalog.list_classes(database)):
-        raise UnknownName("unknown_class", "class", f"there is no class {name[:100]!r}", "see: pillarbox class list")
+        raise UnknownName(
+            "unknown_class",
+            "class",
+            f"there is no class {name[:100]!r}",
+            "see: pillarbox class list",
+        )
 
 
 def facts_of(
@@ -143,5 +157,7 @@ def _domain(field: str, given: str) -> str:
         if domain_pattern(domain).startswith("*"):
             raise ValueError
     except ValueError:
-        raise InvalidMail("bad_address", field, "not an address or a domain", "write name@domain, or domain") from None
+        raise InvalidMail(
+            "bad_address", field, "not an address or a domain", "write name@domain, or domain"
+        ) from None
     return domain

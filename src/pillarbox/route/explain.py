@@ -12,8 +12,9 @@ from pillarbox.model.routing import Facts, Rule
 from pillarbox.route.health import Circuit
 from pillarbox.route.router import Router
 
-# Mails wait for a provider whose rate, or whose pause, ends so soon; else they go to the next. As SHORT_WAIT and
-# LONGEST_PAUSE in deliver/journey.py: tests/unit/test_explain.py holds them together.
+# Mails wait for a provider whose rate, or whose pause, ends so soon; else they go to the next. As
+# SHORT_WAIT and LONGEST_PAUSE in deliver/journey.py: tests/unit/test_explain.py holds them
+# together.
 SOON = timedelta(seconds=5)
 PATIENCE = timedelta(seconds=60)
 
@@ -148,7 +149,15 @@ def explain(
     `chance` draws among weighted providers; without one the heaviest comes first, the order that is most likely.
     """
     if via is not None and via in standings and not standings[via].removed:
-        return Explanation(facts, (), None, _considered([via], {}, facts, standings, now, raw), raw, via, recipients)
+        return Explanation(
+            facts,
+            (),
+            None,
+            _considered([via], {}, facts, standings, now, raw),
+            raw,
+            via,
+            recipients,
+        )
     chosen = router.choose(facts, chance)
     shares = _shares(chosen.rule)
     providers = _considered(chosen.providers, shares, facts, standings, now, raw)
@@ -185,7 +194,10 @@ def _words(value: object) -> str:
 def _shares(rule: Rule | None) -> dict[int, float]:
     if rule is None or rule.weights is None or not (total := sum(rule.weights)):
         return {}
-    return {provider: weight / total for provider, weight in zip(rule.providers, rule.weights, strict=True)}
+    return {
+        provider: weight / total
+        for provider, weight in zip(rule.providers, rule.weights, strict=True)
+    }
 
 
 def _considered(
@@ -222,7 +234,10 @@ def obstacles(one: Standing, size: int, now: datetime, raw: bool) -> list[Note]:
     found += _breaker(one, now)
     if one.held_until is not None and one.held_until > now:
         found.append(_passing(Why.PAUSED, "asked for a pause", one.held_until, now, PATIENCE))
-    found += [_passing(used.why, f"its {used.why} is used up", used.until, now, SOON) for used in one.used_up]
+    found += [
+        _passing(used.why, f"its {used.why} is used up", used.until, now, SOON)
+        for used in one.used_up
+    ]
     return found
 
 
@@ -231,7 +246,11 @@ def _breaker(one: Standing, now: datetime) -> list[Note]:
     if one.circuit is Circuit.OPEN:
         return [Note(Why.BREAKER_OPEN, f"its breaker is open{after}", one.retry_at)]
     if one.circuit is Circuit.HALF_OPEN:
-        return [Note(Why.HALF_OPEN, f"is being tried again{after}: one mail at a time", None, skips=False)]
+        return [
+            Note(
+                Why.HALF_OPEN, f"is being tried again{after}: one mail at a time", None, skips=False
+            )
+        ]
     return []
 
 

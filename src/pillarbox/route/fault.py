@@ -5,7 +5,9 @@ from __future__ import annotations
 from pillarbox.model.outcome import TROUBLE, Outcome, Reason, Verdict
 
 _OWN = TROUBLE | {Reason.TLS, Reason.TIMEOUT, Reason.PROTOCOL}
-_LIMITS = frozenset({Reason.TOO_BIG, Reason.UNSUPPORTED})  # of the provider: size, format, addresses
+_LIMITS = frozenset(
+    {Reason.TOO_BIG, Reason.UNSUPPORTED}
+)  # of the provider: size, format, addresses
 _LEAVING = 421  # SMTP: the server closes the connection
 
 
@@ -15,7 +17,9 @@ def is_providers_fault(outcome: Outcome) -> bool:
         return True
     if outcome.verdict is not Verdict.DEFERRED:
         return False
-    if outcome.reason is Reason.UNAVAILABLE:  # with another 4xx it speaks of this recipient, or this mail
+    if (
+        outcome.reason is Reason.UNAVAILABLE
+    ):  # with another 4xx it speaks of this recipient, or this mail
         return outcome.code is None or outcome.code == _LEAVING or outcome.code >= 500
     return outcome.reason in _OWN
 
@@ -27,4 +31,6 @@ def cannot_take(outcome: Outcome) -> bool:
 
 def goes_elsewhere(outcome: Outcome) -> bool:
     """Whether another provider should have the mail at once: nothing of it was taken, and waiting helps little."""
-    return cannot_take(outcome) or (outcome.verdict is Verdict.DEFERRED and is_providers_fault(outcome))
+    return cannot_take(outcome) or (
+        outcome.verdict is Verdict.DEFERRED and is_providers_fault(outcome)
+    )

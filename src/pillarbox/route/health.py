@@ -4,8 +4,8 @@ closed ──(failures in a row, or trouble with the account)──► open ─�
    ▲                                                          ▲                              │
    └──────────(successes in a row)────────────────────────────┴───────(a failure)────────────┘
 
-Every opening doubles the wait, and only a long healthy time forgives one, so that a provider that comes and goes is
-left alone for longer each time.
+Every opening doubles the wait, and only a long healthy time forgives one, so that a provider that
+comes and goes is left alone for longer each time.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from enum import StrEnum
 FAILURES_TO_OPEN = 3
 SUCCESSES_TO_CLOSE = 3
 FIRST_WAIT = 5.0  # before an open breaker is probed; doubled with every opening
-LONGEST_WAIT = 18.0  # a probe may take 10 s to fail: with that, an open breaker is probed every 30 s at least
+LONGEST_WAIT = (
+    18.0  # a probe may take 10 s to fail: with that, an open breaker is probed every 30 s at least
+)
 MOST_OPENED = 6  # openings that are counted: the wait is the longest then, and a long outage is forgiven within an hour
 FORGIVEN_AFTER = 600.0  # healthy seconds after which one opening is forgotten
-# An answer that takes this long counts as a failure, though it may still come. A provider that usually takes long gets
-# more time.
+# An answer that takes this long counts as a failure, though it may still come. A provider that
+# usually takes long gets more time.
 SLOW = 3.0
 SLOWEST = 20.0
 SLOW_FACTOR = 4.0
@@ -49,7 +51,9 @@ class Health:
     def succeeded(self, now: float, took: float) -> Health:
         """The provider answered as it should; `took` is 0 where nobody measured."""
         usual = self._usual(took)
-        if self.circuit is Circuit.OPEN:  # a late answer to what was sent before: nothing was probed yet
+        if (
+            self.circuit is Circuit.OPEN
+        ):  # a late answer to what was sent before: nothing was probed yet
             return replace(self, usual=usual)
         if self.circuit is Circuit.CLOSED:
             forgiven = min(self.opened, max(0, int((now - self.since) // FORGIVEN_AFTER)))

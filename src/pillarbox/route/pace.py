@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-# Halving and adding one per round is what TCP does: it finds what the other side takes, and shares it.
+# Halving and adding one per round is what TCP does: it finds what the other side takes, and shares
+# it.
 LESS = 0.5
-# Answers to what was sent before we slowed down must not slow us down again: not for so long, nor during a pause.
+# Answers to what was sent before we slowed down must not slow us down again: not for so long, nor
+# during a pause.
 PAUSE = 1.0
-# A provider that asks for a pause without saying how long gets this much, doubled each time it asks again.
+# A provider that asks for a pause without saying how long gets this much, doubled each time it asks
+# again.
 FIRST_HOLD = 1.0
 LONGEST_HOLD = 60.0
 # A provider that asks for more is asked again after this: who asks for a day may mean an hour.

@@ -21,9 +21,13 @@ class Chosen(NamedTuple):
 class Router:
     """The rules and providers of an installation, ready to be asked."""
 
-    def __init__(self, rules: Iterable[Rule], providers: Iterable[Provider], *, captures: bool = False) -> None:
+    def __init__(
+        self, rules: Iterable[Rule], providers: Iterable[Provider], *, captures: bool = False
+    ) -> None:
         """`captures`: the default order may capture mails; see `store.providers.captures_by_default`."""
-        ordered = sorted((rule for rule in rules if rule.enabled), key=lambda rule: (rule.place, rule.id))
+        ordered = sorted(
+            (rule for rule in rules if rule.enabled), key=lambda rule: (rule.place, rule.id)
+        )
         self._general = [rule for rule in ordered if rule.tenant_id is None]
         own: defaultdict[int, list[Rule]] = defaultdict(list)
         for rule in ordered:
@@ -56,7 +60,9 @@ def chance_of(message_id: UUID) -> float:
 
 def _default_order(providers: Iterable[Provider], captures: bool) -> list[int]:
     """By kind, then by age. A mail that is captured counts as sent and never arrives: nothing fails over to it."""
-    usable = [one for one in providers if not one.release_only and (captures or one.kind != "capture")]
+    usable = [
+        one for one in providers if not one.release_only and (captures or one.kind != "capture")
+    ]
     return [one.id for one in sorted(usable, key=_preference)]
 
 

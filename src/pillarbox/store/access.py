@@ -1,7 +1,8 @@
 """API keys and SMTP logins at rest: hashed, shown once, found many at a time.
 
-Both secrets are made here, of so many random bits that nobody can try them all. One SHA-256 is the right hash for
-them: a slow one would protect guessable passwords, which these are not, and stand before every request.
+Both secrets are made here, of so many random bits that nobody can try them all. One SHA-256 is the
+right hash for them: a slow one would protect guessable passwords, which these are not, and stand
+before every request.
 """
 
 from __future__ import annotations
@@ -104,13 +105,17 @@ async def find_keys(database: Database, tokens: Sequence[str]) -> list[Principal
     ]  # fmt: skip
 
 
-async def find_logins(database: Database, logins: Sequence[tuple[str, str]]) -> list[Principal | None]:
+async def find_logins(
+    database: Database, logins: Sequence[tuple[str, str]]
+) -> list[Principal | None]:
     """Whose user names and passwords these are, in one statement; None for what is no login in force."""
     usernames = {username for username, password in logins if is_login(username, password)}
     rows = await database.fetch(QUERIES["find_logins"], list(usernames))
     above = await _above(database, rows)
     by_name = {row["username"]: row for row in rows}
-    return [_admit("login", by_name.get(username), password, above) for username, password in logins]
+    return [
+        _admit("login", by_name.get(username), password, above) for username, password in logins
+    ]
 
 
 async def has_login(database: Database, username: str) -> bool:
@@ -131,7 +136,10 @@ def _admit(
     if not hmac.compare_digest(kept, digest(secret)) or row is None:
         return None
     scopes = frozenset(map(Scope, row["scopes"]))
-    senders, recipients = tuple(row["own_sender_domains"] or ()), tuple(row["recipient_domains"] or ())
+    senders, recipients = (
+        tuple(row["own_sender_domains"] or ()),
+        tuple(row["recipient_domains"] or ()),
+    )
     grant = Grant(scopes, senders, recipients, row["expires_at"])
     if row["parent_id"] is not None:
         grant = lineage.through(grant, above[row["parent_id"]])
@@ -156,7 +164,12 @@ def digest(secret: str) -> bytes:
 
 async def development_principal(database: Database) -> Principal:
     """Whoever comes through the keyless door: the tenant `default`, with every scope."""
-    return Principal("development", "development", await tenants.get_tenant(database, "default"), frozenset(Scope))
+    return Principal(
+        "development",
+        "development",
+        await tenants.get_tenant(database, "default"),
+        frozenset(Scope),
+    )
 
 
 async def note_keys(database: Database, ids: Collection[int]) -> None:
@@ -183,7 +196,11 @@ async def list_keys(
 
 
 async def list_logins(
-    database: Database, tenant: str | None = None, *, username: str | None = None, revoked: bool = False
+    database: Database,
+    tenant: str | None = None,
+    *,
+    username: str | None = None,
+    revoked: bool = False,
 ) -> list[LoginFacts]:
     """The logins of a tenant, or of all."""
     rows = await database.fetch(QUERIES["list_logins"], tenant, username, revoked)
@@ -221,7 +238,9 @@ async def add_key(
             recipients or None, expires_at, maker.key_id, maker.kind,
         )  # fmt: skip
     if row is None:
-        raise NotPossible(f"there is a key {name!r} already: revoke it first, or choose another name")
+        raise NotPossible(
+            f"there is a key {name!r} already: revoke it first, or choose another name"
+        )
     facts = KeyFacts(
         row["id"], name, tenant, prefix, kept, senders, recipients, row["created_at"], expires_at, None, None,
         maker.kind, row["parent"],
@@ -229,8 +248,12 @@ async def add_key(
     return facts, Secret(token)
 
 
-def _domains(senders: Sequence[str], recipients: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return checked_domains("sender_domains", senders), checked_domains("recipient_domains", recipients)
+def _domains(
+    senders: Sequence[str], recipients: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return checked_domains("sender_domains", senders), checked_domains(
+        "recipient_domains", recipients
+    )
 
 
 def _new_token() -> tuple[str, str]:
@@ -269,7 +292,9 @@ async def add_login(
             expires_at, maker.key_id, maker.kind,
         )  # fmt: skip
     if row is None:
-        raise NotPossible(f"there is a login {username!r} already: revoke it first, or choose another name")
+        raise NotPossible(
+            f"there is a login {username!r} already: revoke it first, or choose another name"
+        )
     facts = LoginFacts(
         row["id"], name, tenant, username, senders, recipients, row["created_at"], expires_at, None, None,
         maker.kind, row["parent"],
@@ -290,10 +315,15 @@ async def revoke_key(
         keys = logins = 0
         parents = [] if keep_descendants else [key_id]
         while parents:
-            # Waits for whoever makes a key by one of these at this moment: the next round then finds it.
+            # Waits for whoever makes a key by one of these at this moment: the next round then
+            # finds it.
             rows = await connection.fetch(lineage.QUERIES["revoke_children"], parents)
             keys += sum(row["revoked"] for row in rows)
-            logins += int((await connection.execute(lineage.QUERIES["revoke_logins_of"], parents)).rpartition(" ")[2])
+            logins += int(
+                (await connection.execute(lineage.QUERIES["revoke_logins_of"], parents)).rpartition(
+                    " "
+                )[2]
+            )
             parents = [row["id"] for row in rows]
     return Revoked(keys, logins)
 

@@ -70,7 +70,9 @@ async def add(database: Database, email: str, name: str | None, password: str) -
     """Add an administrator with a hashed password; NotPossible when the address is taken."""
     row = await database.fetchrow(QUERIES["add_admin"], email, name, password)
     if row is None:
-        raise NotPossible("there is an administrator with this address already: see `pillarbox admin list`")
+        raise NotPossible(
+            "there is an administrator with this address already: see `pillarbox admin list`"
+        )
     return Admin(*row)
 
 
@@ -93,7 +95,11 @@ async def password_of(database: Database, email: str) -> Kept | None:
 
 
 async def hold(
-    connection: asyncpg.Connection, admin: int, *, password: str | None = None, since: datetime | None = None
+    connection: asyncpg.Connection,
+    admin: int,
+    *,
+    password: str | None = None,
+    since: datetime | None = None,
 ) -> Held | None:
     """Keep an administrator as they are until the transaction ends; None when they are not (any more) as given."""
     row = await connection.fetchrow(QUERIES["hold_admin"], admin, password, since)
@@ -127,9 +133,13 @@ def new_session() -> str:
     return SESSION_PREFIX + new_secret()
 
 
-async def add_session(connection: asyncpg.Connection, secret: str, admin: int, lifetime: timedelta) -> datetime:
+async def add_session(
+    connection: asyncpg.Connection, secret: str, admin: int, lifetime: timedelta
+) -> datetime:
     """Begin a session; returns when it ends by itself."""
-    ends: datetime = await connection.fetchval(QUERIES["add_session"], digest(secret), admin, lifetime)
+    ends: datetime = await connection.fetchval(
+        QUERIES["add_session"], digest(secret), admin, lifetime
+    )
     return ends
 
 
@@ -149,7 +159,9 @@ def _principal(row: asyncpg.Record | None) -> Principal | None:
     return None if row is None else Principal("session", row["name"], None, _ADMIN, id=row["admin"])
 
 
-async def replace_recovery_codes(connection: asyncpg.Connection, admin: int, codes: Sequence[str]) -> None:
+async def replace_recovery_codes(
+    connection: asyncpg.Connection, admin: int, codes: Sequence[str]
+) -> None:
     """Keep new recovery codes; the old ones are void."""
     await connection.execute(QUERIES["drop_recovery_codes"], admin)
     await connection.execute(QUERIES["add_recovery_codes"], admin, [digest(code) for code in codes])

@@ -1,7 +1,8 @@
 """Takes over a database of the original collector (tetsuo/mailroom): its tables stay where they are, with their rows.
 
-The tables are changed to what the first migration of a lifecycle schema makes, and the rest of that migration is
-applied beside them; from then on it is a lifecycle schema like any other. A test compares the two.
+The tables are changed to what the first migration of a lifecycle schema makes, and the rest of that
+migration is applied beside them; from then on it is a lifecycle schema like any other. A test
+compares the two.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ _FUNCTIONS = {
 }  # fmt: skip
 _TYPES = {"account_status", "token_action", "job_type"}
 # The columns that are added; one that the application added itself could mean something else.
-_ADDED = {"accounts": {"portal", "locale", "name", "data"}, "tokens": {"data", "wrong_codes", "hook_until"}}
+_ADDED = {
+    "accounts": {"portal", "locale", "name", "data"},
+    "tokens": {"data", "wrong_codes", "hook_until"},
+}
 # A statement of a migration ends at a semicolon that is in no comment, text or body of a function.
 _PIECE = re.compile(r"--[^\n]*|'(?:[^']|'')*'|\$\$.*?\$\$|;|[^;'$-]+|.", re.DOTALL)
 _CREATES = re.compile(r"CREATE (TYPE|TABLE|INDEX|VIEW|FUNCTION) (?:\{schema\}\.)?(\w+)")
@@ -42,21 +46,27 @@ _ENUM = re.compile(r"CREATE TYPE \{schema\}\.token_action AS ENUM \((.*)\)", re.
 async def adopt(connection: asyncpg.Connection, schema: str) -> list[Migration]:
     """Make the schema of an original collector a lifecycle schema; returns what was applied.
 
-    Its tables are locked meanwhile, and written anew. NotPossible if they are not the original's, or something else
-    has a name that is needed; then they are as they were. A schema that was adopted before is brought up to date.
+    Its tables are locked meanwhile, and written anew. NotPossible if they are not the original's,
+    or something else has a name that is needed; then they are as they were. A schema that was
+    adopted before is brought up to date.
     """
     if not await is_installed(connection, schema):
         first, *_ = available()
         try:
             await _check(connection, schema)
-            # Committed first: PostgreSQL uses no new value of an enum in the transaction that added it.
+            # Committed first: PostgreSQL uses no new value of an enum in the transaction that added
+            # it.
             for value in _actions(first.sql):
-                await connection.execute(f"ALTER TYPE {quoted(schema)}.token_action ADD VALUE IF NOT EXISTS '{value}'")
+                await connection.execute(
+                    f"ALTER TYPE {quoted(schema)}.token_action ADD VALUE IF NOT EXISTS '{value}'"
+                )
             async with connection.transaction():
                 await _take_over(connection, schema, first)
         except asyncpg.PostgresError as error:
             detail = f" ({error.detail})" if getattr(error, "detail", None) else ""
-            raise NotPossible(f"the tables of schema {schema} stay as they were: {error}{detail}") from None
+            raise NotPossible(
+                f"the tables of schema {schema} stay as they were: {error}{detail}"
+            ) from None
         return [first, *await series(schema).migrate(connection)]
     return await series(schema).migrate(connection)
 
@@ -73,9 +83,13 @@ async def _check(connection: asyncpg.Connection, schema: str) -> None:
                 " `migrate --with lifecycle` without --adopt makes a new schema"
             )
     names = {row["name"] for row in await connection.fetch(QUERIES["names"], schema)}
-    wanted = {"migrations"} | {name for one in available() for kind, name in _created(one.sql) if kind != "INDEX"}
+    wanted = {"migrations"} | {
+        name for one in available() for kind, name in _created(one.sql) if kind != "INDEX"
+    }
     taken = (wanted - set(ORIGINAL) - _FUNCTIONS - _TYPES) & names
-    taken |= {f"{table}.{column}" for table, added in _ADDED.items() for column in added & found[table]}
+    taken |= {
+        f"{table}.{column}" for table, added in _ADDED.items() for column in added & found[table]
+    }
     if taken:
         raise NotPossible(
             f"schema {schema} has names that Pillarbox needs: {', '.join(sorted(taken))}; rename them, or move"

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 QUERIES = sql.load("providers") | sql.load("catalog")
 NEWEST = 2**63 - 1
-# What RFC 5321 (4.5.4.1) asks of a sender that cannot reach a server: it goes on for four to five days at least.
+# What RFC 5321 (4.5.4.1) asks of a sender that cannot reach a server: it goes on for four to five
+# days at least.
 MAX_WAIT = timedelta(days=5)
 
 

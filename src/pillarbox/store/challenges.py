@@ -59,7 +59,12 @@ async def lock_address(connection: asyncpg.Connection, realm: str, asked: bytes)
 
 
 async def recent(
-    connection: asyncpg.Connection, realm: str, asked: bytes, pause: timedelta, wrong: int, longer: timedelta
+    connection: asyncpg.Connection,
+    realm: str,
+    asked: bytes,
+    pause: timedelta,
+    wrong: int,
+    longer: timedelta,
 ) -> Recent | None:
     """The challenge that an address was given within the pause; the longer one after so many wrong codes in a day."""
     row = await connection.fetchrow(QUERIES["recent"], realm, asked, pause, wrong, longer)
@@ -81,7 +86,10 @@ async def paused(
 
 
 async def void_older(
-    connection: asyncpg.Connection, realm: str, asked: Collection[bytes], subjects: Collection[int | None]
+    connection: asyncpg.Connection,
+    realm: str,
+    asked: Collection[bytes],
+    subjects: Collection[int | None],
 ) -> list[UUID]:
     """Void what is unused for these addresses and of these subjects; returns the mails with their codes."""
     somebody = [one for one in subjects if one is not None]
@@ -112,7 +120,9 @@ async def find_by_subject(database: Database, realm: str, subject: int) -> UUID 
     return found
 
 
-async def try_code(db: Db, realm: str, challenge: UUID, hashes: Sequence[bytes], most: int) -> Tried | None:
+async def try_code(
+    db: Db, realm: str, challenge: UUID, hashes: Sequence[bytes], most: int
+) -> Tried | None:
     """Count a try, and say whether it was right; None if the challenge is not in force. One statement, so durable.
 
     `hashes` are those of the given code, one for each key that counts; without any it only counts as a try.

@@ -22,17 +22,20 @@ FOREIGN_ERRORS = (
     asyncpg.InternalClientError,  # how a connection cut at a bad moment shows itself
     asyncpg.PostgresError,
 )
-# SQLSTATE classes that prove a value of the statement to be the cause: cardinality violation, data exception,
-# integrity constraint violation, program limit exceeded (such as a value too long for an index).
+# SQLSTATE classes that prove a value of the statement to be the cause: cardinality violation, data
+# exception, integrity constraint violation, program limit exceeded (such as a value too long for an
+# index).
 DATA_CLASSES = ("21", "22", "23", "54")
-# SQLSTATEs of class 42 that do not prove the statement wrong: missing privileges can be granted, and a prepared
-# statement that exists already belongs to the connection (behind a pooler).
+# SQLSTATEs of class 42 that do not prove the statement wrong: missing privileges can be granted,
+# and a prepared statement that exists already belongs to the connection (behind a pooler).
 NO_BUG = ("42501", "42P05")
 INVALID_SCHEMA_NAME = "3F000"
-# The class that the SQL functions of Pillarbox raise with; their callers turn these into errors of their own.
+# The class that the SQL functions of Pillarbox raise with; their callers turn these into errors of
+# their own.
 OWN_CLASS = "PB"
-# What every session begins with, unless a pooler in transaction mode is between. None of our statements
-# is worth compiling; PostgreSQL decides by an estimate, which old statistics can make far too high.
+# What every session begins with, unless a pooler in transaction mode is between. None of our
+# statements is worth compiling; PostgreSQL decides by an estimate, which old statistics can make
+# far too high.
 SESSION = {"jit": "off"}
 
 
@@ -74,7 +77,9 @@ def _invalid_input(error: asyncpg.InterfaceError) -> StoreError:
 
 def _data_error(name: str, sqlstate: str, constraint: str | None) -> StoreDataError:
     where = f", constraint {constraint}" if constraint else ""
-    return StoreDataError(f"PostgreSQL: {name}: refused a value (SQLSTATE {sqlstate}{where})", sqlstate, constraint)
+    return StoreDataError(
+        f"PostgreSQL: {name}: refused a value (SQLSTATE {sqlstate}{where})", sqlstate, constraint
+    )
 
 
 async def _keep(connection: asyncpg.Connection) -> None:
@@ -118,7 +123,9 @@ class Database:
                 command_timeout=60,  # every statement is short; one that is not has met a lock or a dead network
                 max_inactive_connection_lifetime=300,
                 statement_cache_size=100 if statement_cache else 0,
-                init=_starting(session) if statement_cache else None,  # a pooler would give them to other clients
+                init=_starting(session)
+                if statement_cache
+                else None,  # a pooler would give them to other clients
                 reset=_keep,
             )
         return cls(pool, url, statement_cache)
@@ -126,12 +133,15 @@ class Database:
     async def for_queue(self, most: int = 4) -> Database:
         """A second pool on the same database, for the few statements of a queue, made over and over.
 
-        They are planned once: their plans do not depend on their arguments, and planning a claim costs as much as a
-        small claim itself. A plan made while the queue was empty is still used when it is long, until PostgreSQL
-        analyses the tables: it must not read them whole, which is what an empty table suggests.
+        They are planned once: their plans do not depend on their arguments, and planning a claim
+        costs as much as a small claim itself. A plan made while the queue was empty is still used
+        when it is long, until PostgreSQL analyses the tables: it must not read them whole, which is
+        what an empty table suggests.
         """
         session = SESSION | {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
-        return await self.connect(self._url, least=0, most=most, statement_cache=self._statement_cache, session=session)
+        return await self.connect(
+            self._url, least=0, most=most, statement_cache=self._statement_cache, session=session
+        )
 
     @property
     def pool_use(self) -> tuple[int, int]:
@@ -177,7 +187,9 @@ class Database:
                 yield connection
 
     @asynccontextmanager
-    async def listening(self, told: Mapping[str, Callable[[], None]]) -> AsyncIterator[asyncpg.Connection]:
+    async def listening(
+        self, told: Mapping[str, Callable[[], None]]
+    ) -> AsyncIterator[asyncpg.Connection]:
         """A connection of its own that tells of every notification whoever waits for its channel."""
         with translated():
             connection = await asyncpg.connect(self._url, statement_cache_size=0, timeout=30)

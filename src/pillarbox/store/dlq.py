@@ -21,16 +21,20 @@ if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
 QUERIES = sql.load("dlq")
-# Deliveries that one statement looks at: some tens of milliseconds, however many there are and rare the hits.
+# Deliveries that one statement looks at: some tens of milliseconds, however many there are and rare
+# the hits.
 LOOKED_AT = 10_000
-# Deliveries on a page, with all their attempts: some hundred kilobytes. A message more may have a hundred.
+# Deliveries on a page, with all their attempts: some hundred kilobytes. A message more may have a
+# hundred.
 MOST_ON_PAGE = 1000
 MOST_RECIPIENTS = 100
-# How much of a raw mail is read for its header section: four times what a mail that comes by SMTP may have.
+# How much of a raw mail is read for its header section: four times what a mail that comes by SMTP
+# may have.
 HEADER_OCTETS = 256 * 1024
 # So many are read at once: 25 MB at most.
 LEAVING_AT_ONCE = 100
-# Counting stops when so many were looked at: that takes some seconds; beyond it one need not know more than that.
+# Counting stops when so many were looked at: that takes some seconds; beyond it one need not know
+# more than that.
 COUNTED = 100_000
 
 Key = tuple[UUID, int]
@@ -144,7 +148,9 @@ async def page(database: Database, tenant_id: int | None, which: Filter, limit: 
     by_message: dict[UUID, list[Key]] = defaultdict(list)
     for one in found:
         by_message[one.message_id].append(one.key)
-    whole = list(by_message)[:-1] if len(found) == most else list(by_message)  # the last may lack some
+    whole = (
+        list(by_message)[:-1] if len(found) == most else list(by_message)
+    )  # the last may lack some
     shown = _within(whole[:limit], by_message)
     messages = await _messages(database, shown, [key for one in shown for key in by_message[one]])
     return Page(messages, shown[-1] if len(shown) < len(by_message) else end)
@@ -162,18 +168,35 @@ def _within(ids: Sequence[UUID], by_message: Mapping[UUID, Sequence[Key]]) -> Se
 
 def _filters(which: Filter) -> bool:
     """Whether a delivery may be passed over."""
-    names = which.class_name, which.kind, which.tag, which.sender, which.subject, which.recipient, which.provider
+    names = (
+        which.class_name,
+        which.kind,
+        which.tag,
+        which.sender,
+        which.subject,
+        which.recipient,
+        which.provider,
+    )
     return any(one is not None for one in (*names, which.reason))
 
 
-async def _end(database: Database, tenant_id: int | None, first: UUID, before: UUID, count: int) -> UUID | None:
+async def _end(
+    database: Database, tenant_id: int | None, first: UUID, before: UUID, count: int
+) -> UUID | None:
     """Where a look at so many ends; None when that is beyond the last."""
-    found: UUID | None = await database.fetchval(QUERIES["dead_end"], tenant_id, first, before, count)
+    found: UUID | None = await database.fetchval(
+        QUERIES["dead_end"], tenant_id, first, before, count
+    )
     return found
 
 
 async def _letters(
-    database: Database, tenant_id: int | None, which: Filter, first: UUID, before: UUID, limit: int | None
+    database: Database,
+    tenant_id: int | None,
+    which: Filter,
+    first: UUID,
+    before: UUID,
+    limit: int | None,
 ) -> list[Letter]:
     rows = await database.fetch(
         QUERIES["dead_letters"], tenant_id, first, before, limit, which.class_name, which.kind, which.tag, which.sender,
@@ -182,7 +205,9 @@ async def _letters(
     return [Letter(*row) for row in rows]
 
 
-async def _messages(database: Database, ids: Sequence[UUID], keys: Sequence[Key]) -> list[DeadMessage]:
+async def _messages(
+    database: Database, ids: Sequence[UUID], keys: Sequence[Key]
+) -> list[DeadMessage]:
     """Messages with those of their deliveries that were asked for."""
     columns = [message_id for message_id, _ in keys], [n for _, n in keys]
     tries: dict[Key, list[AttemptSummary]] = defaultdict(list)
@@ -208,7 +233,9 @@ def _message(values: dict[str, Any], deliveries: Sequence[DeadDelivery]) -> Dead
     )
 
 
-async def walk(database: Database, tenant_id: int | None, which: Filter) -> AsyncIterator[list[Letter]]:
+async def walk(
+    database: Database, tenant_id: int | None, which: Filter
+) -> AsyncIterator[list[Letter]]:
     """All dead letters that fit, newest first, as many at a time as one statement may look at."""
     first, before = which.ids
     while True:
@@ -226,7 +253,9 @@ async def summary(database: Database, tenant_id: int | None, which: Filter) -> C
     looked = 0
     async for letters in walk(database, tenant_id, which):
         if looked >= COUNTED:
-            return Counts(reasons.total(), dict(reasons.most_common()), dict(providers.most_common()), False)
+            return Counts(
+                reasons.total(), dict(reasons.most_common()), dict(providers.most_common()), False
+            )
         reasons.update(one.reason or "" for one in letters)
         providers.update(one.provider for one in letters if one.provider)
         looked += LOOKED_AT
@@ -237,7 +266,9 @@ async def provider_id(database: Database, name: str, tenant_id: int | None) -> i
     """The provider that was chosen by its name; NotFound unless this tenant's mails may leave through it."""
     found = await database.fetchval(QUERIES["choosable"], name, tenant_id)
     if found is None:
-        raise NotFound(f"there is no provider {name!r} that is enabled: see `pillarbox provider list`")
+        raise NotFound(
+            f"there is no provider {name!r} that is enabled: see `pillarbox provider list`"
+        )
     return int(found)
 
 

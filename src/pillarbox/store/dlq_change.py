@@ -72,8 +72,8 @@ async def change(
 ) -> Change:
     """Reprocess or discard dead letters; `told` hears how many were changed, batch by batch.
 
-    What cannot be sent again is skipped, and so is what may not be: what is not `permitted`. Beyond the limit,
-    what is left is counted a little further, not to the end.
+    What cannot be sent again is skipped, and so is what may not be: what is not `permitted`. Beyond
+    the limit, what is left is counted a little further, not to the end.
     """
     result = Change()
     looked = 0
@@ -90,15 +90,21 @@ async def change(
         room = len(ready) if wanted.limit is None else wanted.limit - result.changed
         for some in _batches(ready[:room]):
             keys = [one.letter.key for one in some]
-            changed = keys if wanted.dry_run else await apply(database, operation, keys, who, manner)
+            changed = (
+                keys if wanted.dry_run else await apply(database, operation, keys, who, manner)
+            )
             result.changed += len(changed)
-            result.suppressed += len({one.letter.key for one in some if one.suppressed}.intersection(changed))
+            result.suppressed += len(
+                {one.letter.key for one in some if one.suppressed}.intersection(changed)
+            )
             told(len(changed))
         result.left += len(ready[room:])
     return result
 
 
-async def _chosen(database: Database, wanted: Wanted, result: Change) -> AsyncIterator[Sequence[Letter]]:
+async def _chosen(
+    database: Database, wanted: Wanted, result: Change
+) -> AsyncIterator[Sequence[Letter]]:
     if wanted.ids is None:
         async for letters in dlq.walk(database, wanted.tenant_id, wanted.which):
             yield letters
@@ -109,7 +115,9 @@ async def _chosen(database: Database, wanted: Wanted, result: Change) -> AsyncIt
     yield [Letter(*row) for row in rows]
 
 
-async def _judged(database: Database, operation: Operation, letters: Sequence[Letter]) -> list[Judged]:
+async def _judged(
+    database: Database, operation: Operation, letters: Sequence[Letter]
+) -> list[Judged]:
     """What stands in the way; nothing does where it need not be sent."""
     if not operation.sends_again or not letters:
         return [Judged(one, None, False) for one in letters]

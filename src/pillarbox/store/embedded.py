@@ -21,16 +21,20 @@ from urllib.parse import quote
 from pillarbox.errors import StoreError
 from pillarbox.store import service_account
 
-# A Unix socket's path has about 107 characters at most (sun_path); `.s.PGSQL.5432` takes 14 of them.
+# A Unix socket's path has about 107 characters at most (sun_path); `.s.PGSQL.5432` takes 14 of
+# them.
 SOCKET_DIR_LIMIT = 90
-# Processes of a server that was killed end by themselves within milliseconds, unless a statement keeps them busy.
-# After this many seconds they are told to end, and after the second number starting fails.
+# Processes of a server that was killed end by themselves within milliseconds, unless a statement
+# keeps them busy. After this many seconds they are told to end, and after the second number
+# starting fails.
 ORPHANS_PATIENCE, ORPHANS_TIMEOUT = 5.0, 30.0
 ORPHANS_PAUSE = 0.02
-# Clients derive a key from the password in this many rounds, which protect weak passwords; ours has 256 random bits.
+# Clients derive a key from the password in this many rounds, which protect weak passwords; ours has
+# 256 random bits.
 SCRAM_ROUNDS = 1
-# Errors quote values (addresses, subjects) in their message, detail, statement and parameters. Clients get them all;
-# the log keeps what concerns the server: its starts, stops, crashes and refused connections.
+# Errors quote values (addresses, subjects) in their message, detail, statement and parameters.
+# Clients get them all; the log keeps what concerns the server: its starts, stops, crashes and
+# refused connections.
 PRIVATE_LOG = {
     "log_min_messages": "log",
     "log_min_error_statement": "panic",
@@ -53,11 +57,14 @@ def bundled_binaries() -> Path:
 class EmbeddedPostgres:
     """Starts, finds and stops a server whose data lives in `directory`, or where a link of that name leads.
 
-    Clients need a password, which is made at the first start and kept beside the data in a file that only the user
-    who started it can read. As root the server runs with a uid of its own: see `service_account`.
+    Clients need a password, which is made at the first start and kept beside the data in a file
+    that only the user who started it can read. As root the server runs with a uid of its own: see
+    `service_account`.
     """
 
-    def __init__(self, directory: Path, binaries: Path | None = None, options: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, directory: Path, binaries: Path | None = None, options: dict[str, str] | None = None
+    ) -> None:
         self.directory = directory.parent.resolve() / directory.name
         self.binaries = binaries or bundled_binaries()
         self.options = options or {}
@@ -169,7 +176,9 @@ class EmbeddedPostgres:
         try:
             scratch.rename(self.data)
         except OSError as error:
-            raise StoreError(f"{self.data} is not a database, and cannot become one: {error.strerror}") from None
+            raise StoreError(
+                f"{self.data} is not a database, and cannot become one: {error.strerror}"
+            ) from None
         self._remember(password)
 
     def _set_password(self) -> None:
@@ -200,7 +209,9 @@ class EmbeddedPostgres:
         while orphans := self._orphans():
             waited = time.monotonic() - begin
             if waited > ORPHANS_TIMEOUT:
-                raise StoreError(f"processes of the former server still use {self.data}: {sorted(orphans)}")
+                raise StoreError(
+                    f"processes of the former server still use {self.data}: {sorted(orphans)}"
+                )
             if waited > ORPHANS_PATIENCE:
                 for pid in orphans - told:
                     with contextlib.suppress(ProcessLookupError):
@@ -208,24 +219,38 @@ class EmbeddedPostgres:
                 told |= orphans
             time.sleep(ORPHANS_PAUSE)
         while (former := self._recorded_pid()) and _is_zombie(former):
-            if time.monotonic() - begin > ORPHANS_PATIENCE:  # its parent takes no notice, and PostgreSQL would wait
+            if (
+                time.monotonic() - begin > ORPHANS_PATIENCE
+            ):  # its parent takes no notice, and PostgreSQL would wait
                 for lock in (self.sockets / ".s.PGSQL.5432.lock", self.data / "postmaster.pid"):
                     lock.unlink(missing_ok=True)
             time.sleep(ORPHANS_PAUSE)
 
     def _orphans(self) -> set[int]:
         """Processes of PostgreSQL that work in this directory."""
-        servers = [int(one.parent.name) for one in Path("/proc").glob("[0-9]*/comm") if _read(one) == "postgres\n"]
+        servers = [
+            int(one.parent.name)
+            for one in Path("/proc").glob("[0-9]*/comm")
+            if _read(one) == "postgres\n"
+        ]
         return {pid for pid in servers if self._is_ours(pid)}
 
     def _control(self, action: str, *arguments: str) -> None:
         uid = self.data.stat().st_uid
         account = (uid, uid) if os.geteuid() == 0 else None
         log = self.data / "server.log"
-        _run([self._programs() / "pg_ctl", action, "-D", str(self.data), *arguments], account, log=log)
+        _run(
+            [self._programs() / "pg_ctl", action, "-D", str(self.data), *arguments],
+            account,
+            log=log,
+        )
 
     def _programs(self) -> Path:
-        return service_account.reachable_programs(self.binaries) if os.geteuid() == 0 else self.binaries
+        return (
+            service_account.reachable_programs(self.binaries)
+            if os.geteuid() == 0
+            else self.binaries
+        )
 
 
 def _make_private(directory: Path, uid: int | None) -> None:
@@ -236,7 +261,9 @@ def _make_private(directory: Path, uid: int | None) -> None:
     if uid is not None:
         os.chown(directory, uid, uid, follow_symlinks=False)
     elif directory.lstat().st_uid != os.geteuid():
-        raise StoreError(f"{directory} belongs to another user: remove it, or choose another place with --data DIR")
+        raise StoreError(
+            f"{directory} belongs to another user: remove it, or choose another place with --data DIR"
+        )
 
 
 def _write_private(path: Path, text: str) -> None:
@@ -253,7 +280,9 @@ def _read(path: Path) -> str:
 
 
 def _is_alive(pid: int) -> bool:
-    with contextlib.suppress(ChildProcessError):  # as process 1 of a container we inherit a killed server
+    with contextlib.suppress(
+        ChildProcessError
+    ):  # as process 1 of a container we inherit a killed server
         os.waitpid(pid, os.WNOHANG)
     try:
         os.kill(pid, 0)
@@ -273,14 +302,21 @@ def _scram_verifier(password: str) -> str:
     """What PostgreSQL stores of a password (RFC 5803): programs that get it cannot log in with it."""
     salt = secrets.token_bytes(16)
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, SCRAM_ROUNDS)
-    client_key, server_key = (hmac.digest(salted, name, "sha256") for name in (b"Client Key", b"Server Key"))
+    client_key, server_key = (
+        hmac.digest(salted, name, "sha256") for name in (b"Client Key", b"Server Key")
+    )
     stored_key = hashlib.sha256(client_key).digest()
-    salt_text, stored, server = (base64.b64encode(one).decode() for one in (salt, stored_key, server_key))
+    salt_text, stored, server = (
+        base64.b64encode(one).decode() for one in (salt, stored_key, server_key)
+    )
     return f"SCRAM-SHA-256${SCRAM_ROUNDS}:{salt_text}${stored}:{server}"
 
 
 def _run(
-    command: Sequence[str | Path], account: tuple[int, int] | None = None, given: str = "", log: Path | None = None
+    command: Sequence[str | Path],
+    account: tuple[int, int] | None = None,
+    given: str = "",
+    log: Path | None = None,
 ) -> None:
     """Run a program of PostgreSQL, as another uid and gid if given; its error includes the end of `log`."""
     # Output goes to a file: pg_ctl's server inherits a pipe and would keep it open.

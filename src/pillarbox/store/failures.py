@@ -25,7 +25,9 @@ class Counted(NamedTuple):
 
 async def add(database: Database, failures: Mapping[bytes, int]) -> dict[bytes, Counted]:
     """Count failures by place; returns what is counted for these places now."""
-    rows = await database.fetch(QUERIES["add_failures"], list(failures), list(failures.values()), _WINDOW)
+    rows = await database.fetch(
+        QUERIES["add_failures"], list(failures), list(failures.values()), _WINDOW
+    )
     return {row["place"]: Counted(row["failures"], row["age"]) for row in rows}
 
 

@@ -51,10 +51,13 @@ class Token(NamedTuple):
     expires_at: datetime
 
 
-async def hear(database: Database, rows: Sequence[Row], lasts: timedelta | None) -> list[Found | None]:
+async def hear(
+    database: Database, rows: Sequence[Row], lasts: timedelta | None
+) -> list[Found | None]:
     """Take feedback in and let it count, all or nothing; says of each what it is about, None for nothing we know.
 
-    Addresses that shall not be written to again are suppressed for as long as `lasts`; None: for good.
+    Addresses that shall not be written to again are suppressed for as long as `lasts`; None: for
+    good.
     """
     found: list[Found | None] = [None] * len(rows)
     columns = zip(*rows, strict=True) if rows else [()] * len(Row._fields)

@@ -70,7 +70,9 @@ class ProviderUse:
     budget_per_month: Decimal | None
     reserve_urgent: int
     reserve_normal: int
-    mails: int  # recipients of what left through it this month; counted only where they have a price
+    mails: (
+        int  # recipients of what left through it this month; counted only where they have a price
+    )
     at: datetime  # now, by the database's clock
 
     @property
@@ -115,7 +117,9 @@ async def list_events(
     """What became of a provider, or of all, newest first; `before` the event with that id."""
     rows = await database.fetch(QUERIES["list_events"], provider_id, limit, before)
     return [
-        ProviderEvent(row["id"], row["at"], row["provider"], row["kind"], json.loads(row["data"] or "{}"))
+        ProviderEvent(
+            row["id"], row["at"], row["provider"], row["kind"], json.loads(row["data"] or "{}")
+        )
         for row in rows
     ]
 
@@ -125,7 +129,10 @@ async def list_usage(database: Database) -> dict[int, ProviderUse]:
     found = {}
     for row in await database.fetch(QUERIES["list_usage"]):
         values: dict[str, Any] = dict(row)
-        limits = [(period, values.pop(f"rate_per_{period}"), values.pop(f"{period}_at")) for period in SECONDS]
+        limits = [
+            (period, values.pop(f"rate_per_{period}"), values.pop(f"{period}_at"))
+            for period in SECONDS
+        ]
         rates = tuple(RateUse(*one) for one in limits if one[1] is not None)
         found[row["id"]] = ProviderUse(rates=rates, **values)
     return found

@@ -13,12 +13,16 @@ PROBE_INTERVAL = 30.0
 
 
 async def hear(
-    database: Database, told: Mapping[str, Callable[[], None]], stop: asyncio.Event, probe: float = PROBE_INTERVAL
+    database: Database,
+    told: Mapping[str, Callable[[], None]],
+    stop: asyncio.Event,
+    probe: float = PROBE_INTERVAL,
 ) -> None:
     """Tell of every notification whoever waits for its channel, until `stop`.
 
-    Everybody is told once at first, for what was committed while nobody listened. Returns when the connection is lost,
-    so that the caller's loop opens a new one; a silent one is tried every `probe` seconds.
+    Everybody is told once at first, for what was committed while nobody listened. Returns when the
+    connection is lost, so that the caller's loop opens a new one; a silent one is tried every
+    `probe` seconds.
     """
     lost = asyncio.Event()
     async with database.listening(told) as connection:

@@ -1,6 +1,7 @@
 """The states that a delivery went through, in order and each with its own time: read from attempts and events.
 
-No row is written for a transition: a plainly delivered mail has its message, its delivery and one attempt.
+No row is written for a transition: a plainly delivered mail has its message, its delivery and one
+attempt.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ BY_FEEDBACK = {
     "complained": State.COMPLAINED,
 }
 RANKS = {State.SENT: 0, State.DELIVERED: 1, State.BOUNCED: 2, State.COMPLAINED: 3}
-# Events that only a failed delivery has, and a held one: they tell how the attempt before them had ended.
+# Events that only a failed delivery has, and a held one: they tell how the attempt before them had
+# ended.
 AFTER_FAILURE = frozenset({"retried", "reprocessed", "discarded"})
 AFTER_HOLDING = frozenset({"released"})
 
@@ -63,7 +65,11 @@ def history(story: Story, delivery: DeliveryFacts) -> list[Transition]:
         if step.attempt is not None:
             _begin(found, story, step.attempt)
             holds = story.message.unknown == Unknown.HOLD
-            found.append(Transition(step.at, _ended(step.attempt, following, delivery, holds), step.attempt.reason))
+            found.append(
+                Transition(
+                    step.at, _ended(step.attempt, following, delivery, holds), step.attempt.reason
+                )
+            )
         elif step.event is not None:
             found += _told(found[-1].state, step.event)
     found += _now(found[-1], delivery)
@@ -78,13 +84,18 @@ def _accepted(story: Story) -> list[Transition]:
 
 def _steps(story: Story, n: int) -> list[_Step]:
     """Attempts and events in the order in which they happened."""
-    last = {one.claim: one for one in story.attempts if one.n == n}  # of each claim: the earlier ones failed over
+    last = {
+        one.claim: one for one in story.attempts if one.n == n
+    }  # of each claim: the earlier ones failed over
     steps = [_Step(one.ended_at, attempt=one) for one in last.values()]
-    may_have_left = [one.ended_at for one in last.values() if one.verdict in (Verdict.ACCEPTED, Verdict.UNKNOWN)]
+    may_have_left = [
+        one.ended_at for one in last.values() if one.verdict in (Verdict.ACCEPTED, Verdict.UNKNOWN)
+    ]
     left = min(may_have_left, default=None)
     for event in story.events:
         if event.n in (None, n):
-            # Providers' clocks differ from ours, and some tell whole seconds: nothing is delivered before it left.
+            # Providers' clocks differ from ours, and some tell whole seconds: nothing is delivered
+            # before it left.
             late = event.kind in BY_FEEDBACK and left is not None and event.at < left
             steps.append(_Step(left if late and left else event.at, event=event))
     return sorted(steps, key=lambda step: step.at)
@@ -92,14 +103,18 @@ def _steps(story: Story, n: int) -> list[_Step]:
 
 def _begin(found: list[Transition], story: Story, attempt: AttemptFacts) -> None:
     """Before an attempt a delivery is queued, then processing: from the first of several that failed over on."""
-    began = min(one.started_at for one in story.attempts if (one.claim, one.n) == (attempt.claim, attempt.n))
+    began = min(
+        one.started_at for one in story.attempts if (one.claim, one.n) == (attempt.claim, attempt.n)
+    )
     if found[-1].state is State.PENDING:
         due = story.message.send_at or began
         found.append(Transition(min(max(due, found[-1].at), began), State.QUEUED))
     found.append(Transition(began, State.PROCESSING))
 
 
-def _ended(attempt: AttemptFacts, following: _Step | None, delivery: DeliveryFacts, holds: bool) -> State:
+def _ended(
+    attempt: AttemptFacts, following: _Step | None, delivery: DeliveryFacts, holds: bool
+) -> State:
     """What an attempt made of a delivery; whether a deferred one was the last, only what follows tells.
 
     `holds`: the class holds deliveries after an attempt whose end is unknown.
@@ -109,7 +124,9 @@ def _ended(attempt: AttemptFacts, following: _Step | None, delivery: DeliveryFac
     if attempt.verdict == Verdict.REJECTED:
         return State.FAILED
     if following is None:
-        return State(delivery.state) if delivery.state in (State.FAILED, State.HELD) else State.QUEUED
+        return (
+            State(delivery.state) if delivery.state in (State.FAILED, State.HELD) else State.QUEUED
+        )
     kind = following.event.kind if following.event else None
     if kind in AFTER_FAILURE:
         return State.FAILED
@@ -136,7 +153,9 @@ def _rescheduled(event: EventFacts) -> State:
         send_at = datetime.fromisoformat(str(event.data.get("send_at")))
     except ValueError:
         return State.PENDING
-    return State.PENDING if send_at.replace(tzinfo=send_at.tzinfo or UTC) > event.at else State.QUEUED
+    return (
+        State.PENDING if send_at.replace(tzinfo=send_at.tzinfo or UTC) > event.at else State.QUEUED
+    )
 
 
 def _now(last: Transition, delivery: DeliveryFacts) -> Iterator[Transition]:
@@ -150,7 +169,9 @@ def _now(last: Transition, delivery: DeliveryFacts) -> Iterator[Transition]:
     elif state is State.PENDING:
         times = (delivery.waiting_since, delivery.claimed_at)
     at = next((one for one in times if one is not None), last.at)
-    yield Transition(max(at, last.at), state, delivery.reason if state is not State.PROCESSING else None)
+    yield Transition(
+        max(at, last.at), state, delivery.reason if state is not State.PROCESSING else None
+    )
 
 
 def _in_order(found: Sequence[Transition]) -> Iterator[Transition]:

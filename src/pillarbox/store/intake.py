@@ -8,14 +8,17 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from asyncpg.pgproto.pgproto import UUID as FastUUID  # a uuid.UUID that takes a fifth of the time to make
+from asyncpg.pgproto.pgproto import (
+    UUID as FastUUID,
+)  # a uuid.UUID that takes a fifth of the time to make
 
 from pillarbox.errors import InvalidMail, StoreDataError, StoreError
 from pillarbox.store import sql
 from pillarbox.store.database import Database, Db, translated
 
 QUERIES = sql.load("intake")
-# SQLSTATE classes that say that the values themselves cannot be stored: data exception, program limit exceeded.
+# SQLSTATE classes that say that the values themselves cannot be stored: data exception, program
+# limit exceeded.
 _BAD_VALUES = ("22", "54")
 # SQLSTATE of a lock that was not free in time.
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -76,7 +79,9 @@ async def clock(database: Db) -> float:
     return float(await database.fetchval(QUERIES["clock"]))
 
 
-async def accept(database: Db, ids: Sequence[UUID], entries: Sequence[Entry]) -> tuple[Sequence[str], float]:
+async def accept(
+    database: Db, ids: Sequence[UUID], entries: Sequence[Entry]
+) -> tuple[Sequence[str], float]:
     """Store the mails, by themselves or in a connection's transaction; returns a verdict for each (see the query) and
     the database's time.
 
@@ -84,14 +89,20 @@ async def accept(database: Db, ids: Sequence[UUID], entries: Sequence[Entry]) ->
     """
     try:
         with translated():
-            row = await database.fetchrow(QUERIES["accept"], ids, *map(_column, zip(*entries, strict=True)))
+            row = await database.fetchrow(
+                QUERIES["accept"], ids, *map(_column, zip(*entries, strict=True))
+            )
     except StoreDataError as error:
         is_bad_value = (error.sqlstate or "")[:2] in _BAD_VALUES
         # Not the mail's fault otherwise, such as a tenant that was removed a moment ago.
-        raise NotStored(_unstorable() if is_bad_value else StoreError(str(error), error.sqlstate)) from None
+        raise NotStored(
+            _unstorable() if is_bad_value else StoreError(str(error), error.sqlstate)
+        ) from None
     except StoreError as error:
         if error.sqlstate == _LOCK_NOT_AVAILABLE:
-            reason = StoreError("the idempotency key is in use by a transaction that is still open", error.sqlstate)
+            reason = StoreError(
+                "the idempotency key is in use by a transaction that is still open", error.sqlstate
+            )
             raise NotStored(reason) from error
         raise
     assert row is not None
@@ -119,7 +130,9 @@ def new_ids(count: int, seconds: float) -> list[UUID]:
     random = os.urandom(8 * count)
     first = int(seconds * 1000 * 4096)  # the 12 bits after the version are parts of a millisecond
     return [
-        FastUUID(_id_of(first + place, int.from_bytes(random[8 * place : 8 * place + 8])).to_bytes(16))
+        FastUUID(
+            _id_of(first + place, int.from_bytes(random[8 * place : 8 * place + 8])).to_bytes(16)
+        )
         for place in range(count)
     ]
 

@@ -31,7 +31,8 @@ URGENT, BULK = 0, 2
 LISTED = 100
 # Released in one statement: others wait for its locks no longer than a moment.
 RELEASED = 1000
-# Older tokens that a new one looks at: each of them did the same, so that only mails of the last few can still wait.
+# Older tokens that a new one looks at: each of them did the same, so that only mails of the last
+# few can still wait.
 OLDER = 50
 
 # SQLSTATE of a text that is not of its type: here, the name of an action that does not exist.
@@ -151,7 +152,9 @@ class Tokens:
     def __init__(self, schema: str) -> None:
         self.schema = schema
         place = quoted(schema)
-        self._queries = {name: text.replace("{schema}", place) for name, text in sql.load("lifecycle").items()}
+        self._queries = {
+            name: text.replace("{schema}", place) for name, text in sql.load("lifecycle").items()
+        }
 
     async def count(self, db: Db, most: int) -> Waiting:
         """How many could be taken now, counted up to `most`: cheap, however many there are."""
@@ -159,16 +162,22 @@ class Tokens:
         assert row is not None
         return Waiting(*row)
 
-    async def take(self, connection: asyncpg.Connection, limit: int, *, urgent_only: bool = False) -> list[Due]:
+    async def take(
+        self, connection: asyncpg.Connection, limit: int, *, urgent_only: bool = False
+    ) -> list[Due]:
         """Take up to `limit` tokens until the end of the caller's transaction; others pass them over.
 
-        Urgent ones first, then by id. Each must be settled or held in the same transaction, or it comes again.
+        Urgent ones first, then by id. Each must be settled or held in the same transaction, or it
+        comes again.
         """
         rows = await connection.fetch(self._queries["take"], limit, URGENT if urgent_only else BULK)
         return [_due(row) for row in rows]
 
     async def settle(
-        self, connection: asyncpg.Connection, outcomes: Sequence[tuple[int, str, UUID | None]], queue: str = "mailroom"
+        self,
+        connection: asyncpg.Connection,
+        outcomes: Sequence[tuple[int, str, UUID | None]],
+        queue: str = "mailroom",
     ) -> None:
         """End tokens that were taken: (token, outcome, its mail). The row `queue` of `jobs` shows the progress.
 
@@ -177,7 +186,9 @@ class Tokens:
         if outcomes:
             await connection.fetch(self._queries["settle"], *zip(*outcomes, strict=True), queue)
 
-    async def hold(self, connection: asyncpg.Connection, held: Sequence[tuple[int, str, str | None, float]]) -> None:
+    async def hold(
+        self, connection: asyncpg.Connection, held: Sequence[tuple[int, str, str | None, float]]
+    ) -> None:
         """Put taken tokens by: (token, `account` or `rendering`, problem, seconds).
 
         `rendering`: set aside, and tried again after the seconds. `account`: until its account's status changes or the
@@ -193,8 +204,9 @@ class Tokens:
     async def supersede(self, connection: asyncpg.Connection, tokens: Sequence[int]) -> int:
         """Cancel what is still to be sent for older tokens of the same account and action; returns how many deliveries.
 
-        Call it in the transaction that took `tokens`, before settling. It waits for collectors that have older ones in
-        hand; should two wait for each other, PostgreSQL ends one transaction (DeadlockDetectedError): try again.
+        Call it in the transaction that took `tokens`, before settling. It waits for collectors that
+        have older ones in hand; should two wait for each other, PostgreSQL ends one transaction
+        (DeadlockDetectedError): try again.
         """
         if not tokens:
             return 0
@@ -222,11 +234,14 @@ class Tokens:
     ) -> TokenState:
         """Use a token; returns it as it is then. A wrong code is counted; after so many the token is void.
 
-        UsedToken, ExpiredToken, SupersededToken, WrongCode (`void` after the last try); InvalidToken: no such token.
-        Give a Database: a wrong code counts when its statement commits.
+        UsedToken, ExpiredToken, SupersededToken, WrongCode (`void` after the last try);
+        InvalidToken: no such token. Give a Database: a wrong code counts when its statement
+        commits.
         """
         with _refusals():
-            account = await db.fetchval(self._queries["consume"], secret, action, code, tries_allowed)
+            account = await db.fetchval(
+                self._queries["consume"], secret, action, code, tries_allowed
+            )
         state = await self.look(db, secret, action, tries_allowed)
         if state is None:  # its account was deleted in between
             raise InvalidToken("there is no such token")
@@ -243,7 +258,9 @@ class Tokens:
         """End what `reserve` began."""
         await db.execute(self._queries["let_go"], secret, action)
 
-    async def look(self, db: Db, secret: bytes, action: str, tries_allowed: int = 5) -> TokenState | None:
+    async def look(
+        self, db: Db, secret: bytes, action: str, tries_allowed: int = 5
+    ) -> TokenState | None:
         """What using a token would come to; changes nothing. None: there is no such token."""
         row = await db.fetchrow(self._queries["look"], secret, action, tries_allowed)
         return TokenState(*row) if row else None
@@ -270,10 +287,13 @@ class Tokens:
         portals, kinds = [portal for portal, _, _ in pairs], [kind for _, _, kind in pairs]
         return int(await db.fetchval(self._queries["register_templates"], portals, kinds))
 
-    async def issue(self, db: Db, account: int, action: str, data: dict[str, Any] | None = None) -> int:
+    async def issue(
+        self, db: Db, account: int, action: str, data: dict[str, Any] | None = None
+    ) -> int:
         """A new token of an account, which lives as long as its action says; returns its id.
 
-        NotFound: there is no such account, action, portal or template. InvalidMail: its address is not a legal one.
+        NotFound: there is no such account, action, portal or template. InvalidMail: its address is
+        not a legal one.
         """
         text = json.dumps(data) if data is not None else None
         try:
@@ -285,7 +305,9 @@ class Tokens:
             raise NotFound(f"there is no action {action!r}") from None
         except asyncpg.PostgresError as error:
             if error.sqlstate == "PB400":
-                raise InvalidMail(error.constraint_name, error.column_name, error.detail, error.hint) from None
+                raise InvalidMail(
+                    error.constraint_name, error.column_name, error.detail, error.hint
+                ) from None
             if error.sqlstate != "PB404":
                 raise
             hint = f" ({error.hint})" if error.hint else ""
@@ -296,7 +318,9 @@ class Tokens:
         dropped = 0
         last: int | None = 0
         while last is not None:
-            row = await db.fetchrow(self._queries["purge_tokens"], last, timedelta(seconds=age), batch)
+            row = await db.fetchrow(
+                self._queries["purge_tokens"], last, timedelta(seconds=age), batch
+            )
             assert row is not None
             dropped += int(row["dropped"])
             last = row["next"]
@@ -320,13 +344,17 @@ class Tokens:
             )
         if row["state"] == "expired":
             data = None if row["data"] is None else json.loads(row["data"])
-            return Resent(await self.issue(connection, row["account"], row["action"], data), is_new=True)
+            return Resent(
+                await self.issue(connection, row["account"], row["action"], data), is_new=True
+            )
         await connection.fetch(self._queries["collect_again"], token)
         return Resent(token, is_new=False)
 
     async def grant(self, connection: asyncpg.Connection, role: str) -> list[str]:
         """Let a role keep accounts, issue tokens and use them; returns the statements carried out."""
-        statements = [row["statement"] for row in await connection.fetch(self._queries["grants"], role)]
+        statements = [
+            row["statement"] for row in await connection.fetch(self._queries["grants"], role)
+        ]
         for statement in statements:
             await connection.fetch(statement)
         return statements
@@ -341,7 +369,10 @@ def _due(row: asyncpg.Record) -> Due:
 def _object(text: str | None) -> dict[str, Any]:
     try:
         return dict(json.loads(text)) if text else {}
-    except (ValueError, RecursionError):  # PostgreSQL has longer numbers and deeper lists than Python reads
+    except (
+        ValueError,
+        RecursionError,
+    ):  # PostgreSQL has longer numbers and deeper lists than Python reads
         return {}  # a template that asks for them sets its token aside; nobody else is held up
 
 

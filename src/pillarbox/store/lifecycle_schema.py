@@ -14,7 +14,8 @@ from pillarbox.store.migrations import Migration, Series, read_all
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 # Pillarbox's own, and PostgreSQL's.
 _TAKEN = re.compile(r"pillarbox|information_schema|pg_.*")
-# Asks the catalog: whoever never installed it may have a schema of this name that we may not even look into.
+# Asks the catalog: whoever never installed it may have a schema of this name that we may not even
+# look into.
 _INSTALLED = """
 SELECT EXISTS (
   SELECT FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid JOIN pg_attribute a ON a.attrelid = c.oid
@@ -25,9 +26,13 @@ SELECT EXISTS (
 def quoted(schema: str) -> str:
     """The schema's name as SQL wants it; SettingsError if it cannot be one for accounts and tokens."""
     if not _NAME.fullmatch(schema):
-        raise SettingsError(f"lifecycle_schema: {schema!r} is no name of small letters, digits and _")
+        raise SettingsError(
+            f"lifecycle_schema: {schema!r} is no name of small letters, digits and _"
+        )
     if _TAKEN.fullmatch(schema):
-        raise SettingsError(f"lifecycle_schema: {schema!r} belongs to others: choose another name, such as lifecycle")
+        raise SettingsError(
+            f"lifecycle_schema: {schema!r} belongs to others: choose another name, such as lifecycle"
+        )
     return f'"{schema}"'
 
 

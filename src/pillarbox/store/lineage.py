@@ -101,7 +101,10 @@ def through(own: Grant, above: Sequence[Grant]) -> Grant:
 
 async def hold_parent(connection: asyncpg.Connection, maker: Maker) -> None:
     """Keep the key that makes another from being revoked until that is committed; NotAllowed if it was already."""
-    if maker.key_id is not None and await connection.fetchval(QUERIES["hold_parent"], maker.key_id) is None:
+    if (
+        maker.key_id is not None
+        and await connection.fetchval(QUERIES["hold_parent"], maker.key_id) is None
+    ):
         raise NotAllowed("revoked", "key", "the key that asks was revoked", "use another one")
 
 
@@ -115,8 +118,8 @@ async def descendants(database: Database, key_id: int) -> Revoked:
 async def exceeding(database: Database) -> list[Exceeding]:
     """What is in force and exceeds its parent, or one that may be its parent where that is not on record.
 
-    Version 0.1.0 did not record parents. There a parent may be any key of the same tenant with the scope `manage`, or
-    an administrator's, that was in force when the key or login was made.
+    Version 0.1.0 did not record parents. There a parent may be any key of the same tenant with the
+    scope `manage`, or an administrator's, that was in force when the key or login was made.
     """
     rows = await database.fetch(QUERIES["credentials"])
     everything = [_credential(row) for row in rows]

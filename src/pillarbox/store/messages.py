@@ -29,15 +29,16 @@ QUERIES = sql.load("messages")
 INDEXED = frozenset({"pending", "queued", "processing", "failed", "held"})
 WAITING = (State.PENDING, State.QUEUED, State.PROCESSING)
 FIRST_ID, LAST_ID = UUID(int=0), UUID(int=2**128 - 1)
-# Characters of an id that name a message, from its beginning or its end. The first 8 are its time: fewer would name
-# everything of some days. The last 8 are random: among RECENT ids two alike are a chance of one in a million.
+# Characters of an id that name a message, from its beginning or its end. The first 8 are its time:
+# fewer would name everything of some days. The last 8 are random: among RECENT ids two alike are a
+# chance of one in a million.
 SHORTEST_PART = 8
 # The last group of an id: what lists print for people.
 SHORT = 12
 # Ids that are listed when several fit.
 FEW = 5
-# The newest messages among which the end of an id is looked for, by the primary key: some ten milliseconds of work,
-# however many there are.
+# The newest messages among which the end of an id is looked for, by the primary key: some ten
+# milliseconds of work, however many there are.
 RECENT = 100_000
 
 
@@ -141,7 +142,8 @@ class DeliveryFacts:
 class AttemptFacts:
     """How one attempt ended for one recipient. Rows with the same claim and step are one attempt.
 
-    A mail that fails over is tried through several providers in one claim: `step` counts these, from 0.
+    A mail that fails over is tried through several providers in one claim: `step` counts these,
+    from 0.
     """
 
     claim: int
@@ -184,7 +186,9 @@ class Story:
     attempts: Sequence[AttemptFacts] = field(default_factory=list)
     events: Sequence[EventFacts] = field(default_factory=list)
     waiting: Waiting | None = None  # the rate limit that holds back what is due
-    outage_since: datetime | None = None  # no provider can be used for any mail since then; told of queued ones only
+    outage_since: datetime | None = (
+        None  # no provider can be used for any mail since then; told of queued ones only
+    )
 
     def waits_for_provider(self, delivery: DeliveryFacts) -> datetime | None:
         """Since when a delivery waits for a provider; None: it does not."""
@@ -238,7 +242,8 @@ async def oldest_recent(database: Database) -> UUID:
 async def find_message(database: Database, text: str) -> UUID:
     """The id that begins or ends like this; NotFound when there is none, or more than one.
 
-    The beginning of an id is its time and names all messages of that moment; the end is looked for among the newest.
+    The beginning of an id is its time and names all messages of that moment; the end is looked for
+    among the newest.
     """
     digits = text.strip().lower().replace("-", "")
     if not re.fullmatch(f"[0-9a-f]{{{SHORTEST_PART},32}}", digits):
@@ -257,7 +262,9 @@ async def find_message(database: Database, text: str) -> UUID:
             f" newest {RECENT:,})"
         )
     if len(found) > 1:
-        raise NotFound(f"{text} names several messages: give more of the id\n{_candidates(begin, end)}")
+        raise NotFound(
+            f"{text} names several messages: give more of the id\n{_candidates(begin, end)}"
+        )
     return UUID(str(next(iter(found))))
 
 
@@ -286,7 +293,9 @@ async def story(database: Database, message_id: UUID, tenant_id: int | None = No
     )
 
 
-async def envelope_of(database: Database, message_id: UUID, tenant_id: int | None = None) -> Envelope:
+async def envelope_of(
+    database: Database, message_id: UUID, tenant_id: int | None = None
+) -> Envelope:
     """A message as accepted; NotFound if there is none, or none of that tenant."""
     row = await database.fetchrow(QUERIES["message"], message_id, tenant_id)
     if row is None:
@@ -294,7 +303,9 @@ async def envelope_of(database: Database, message_id: UUID, tenant_id: int | Non
     return _envelope(row)
 
 
-async def deliveries_of(database: Db, message_id: UUID, tenant_id: int | None = None) -> list[DeliveryFacts]:
+async def deliveries_of(
+    database: Db, message_id: UUID, tenant_id: int | None = None
+) -> list[DeliveryFacts]:
     """The deliveries of a message, in order; none if there is no such message, or none of that tenant."""
     rows = await database.fetch(QUERIES["deliveries"], message_id, tenant_id)
     return [DeliveryFacts(**dict(one) | {"role": ROLES[one["role"]]}) for one in rows]
@@ -342,7 +353,9 @@ async def content(database: Database, message_id: UUID) -> Content | None:
 def message_of(envelope: Envelope) -> Message:
     """The message as the composer takes it."""
     one = envelope
-    return Message(one.id, one.sender, one.to, one.subject, one.created_at, one.cc, one.reply_to, one.headers)
+    return Message(
+        one.id, one.sender, one.to, one.subject, one.created_at, one.cc, one.reply_to, one.headers
+    )
 
 
 def policy_of(delivery: DeliveryFacts, envelope: Envelope) -> str | None:

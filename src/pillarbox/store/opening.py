@@ -21,12 +21,13 @@ from pillarbox.telemetry import logs
 
 log = logs.get("pillarbox.store")
 T = TypeVar("T")
-# Pauses between tries to reach a database at the start double from the first to the longest: a wrong password tried
-# every second would fill the server's log.
+# Pauses between tries to reach a database at the start double from the first to the longest: a
+# wrong password tried every second would fill the server's log.
 CONNECT_PAUSE, LONGEST_CONNECT_PAUSE = 1.0, 10.0
 # SQLSTATE of a database name that the server does not know.
 NO_SUCH_DATABASE = "3D000"
-# How often the embedded server is looked after: the first moment without it is the time that mails wait.
+# How often the embedded server is looked after: the first moment without it is the time that mails
+# wait.
 WATCH_INTERVAL = 1.0
 
 
@@ -47,7 +48,11 @@ async def open_database(
             await asyncio.to_thread(server.start)
         url = running_url(settings)
     try:
-        database = await _connect_patiently(settings, url, patient) if patient else await _connect(settings, url)
+        database = (
+            await _connect_patiently(settings, url, patient)
+            if patient
+            else await _connect(settings, url)
+        )
         try:
             yield database
         finally:
@@ -73,7 +78,10 @@ def running_url(settings: Settings) -> str:
 async def _connect(settings: Settings, url: str) -> Database:
     try:
         return await Database.connect(
-            url, least=settings.pool_min, most=settings.pool_max, statement_cache=settings.statement_cache
+            url,
+            least=settings.pool_min,
+            most=settings.pool_max,
+            statement_cache=settings.statement_cache,
         )
     except ValueError:  # its text may quote a part of the password
         raise SettingsError(
@@ -83,7 +91,9 @@ async def _connect(settings: Settings, url: str) -> Database:
         ) from None
     except StoreError as error:
         if isinstance(error.__cause__, ClientConfigurationError):
-            raise SettingsError(f"the database URL is wrong: {show_url(url)}: {error.__cause__}") from None
+            raise SettingsError(
+                f"the database URL is wrong: {show_url(url)}: {error.__cause__}"
+            ) from None
         reason = str(error).removeprefix("PostgreSQL: ")
         raised = WrongDatabase if is_final(error) else StoreError
         raise raised(f"cannot connect to {show_url(url)}: {reason}", error.sqlstate) from error
@@ -105,8 +115,8 @@ async def _connect_patiently(settings: Settings, url: str, stop: asyncio.Event) 
 def is_final(error: StoreError) -> bool:
     """Whether waiting for the database cannot help: the named database does not exist, or the URL is wrong.
 
-    A refused login (class 28) or a missing privilege (42501) is waited for: a service may start while a person
-    changes the password.
+    A refused login (class 28) or a missing privilege (42501) is waited for: a service may start
+    while a person changes the password.
     """
     return not error.retryable or error.sqlstate == NO_SUCH_DATABASE
 
@@ -124,14 +134,19 @@ async def patiently(call: Callable[[], Awaitable[T]], stop: asyncio.Event | None
             await wait(stop, next(pauses))
 
 
-async def keep_embedded_running(settings: Settings, supervisor: Supervisor, stop: asyncio.Event) -> None:
+async def keep_embedded_running(
+    settings: Settings, supervisor: Supervisor, stop: asyncio.Event
+) -> None:
     """Start the embedded server again, with backoff, whenever it has ended before `stop`."""
     server = _embedded(settings)
 
     async def check() -> None:
         if server.running() or stop.is_set():
             return
-        log.error("the embedded PostgreSQL has ended; starting it again", log=str(server.data / "server.log"))
+        log.error(
+            "the embedded PostgreSQL has ended; starting it again",
+            log=str(server.data / "server.log"),
+        )
         await asyncio.to_thread(server.start)
         log.info("the embedded PostgreSQL runs again")
 

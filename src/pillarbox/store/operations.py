@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from pillarbox.store.database import Database, Db
     from pillarbox.store.messages import DeliveryFacts
 
-# Deliveries per statement: it stays well under a second, and workers wait for its locks no longer than that.
+# Deliveries per statement: it stays well under a second, and workers wait for its locks no longer
+# than that.
 BATCH = 500
 
 Keys = Sequence[tuple[UUID, int]]
@@ -51,7 +52,9 @@ class Operation:
 RETRY = Operation("retried", (State.FAILED,), State.QUEUED, "retried")
 # As RETRY, with more to choose; and giving dead letters up.
 REPROCESS = Operation("reprocessed", (State.FAILED,), State.QUEUED, "reprocessed")
-DISCARD = Operation("discarded", (State.FAILED,), State.CANCELLED, "discarded", reason=Reason.CANCELLED)
+DISCARD = Operation(
+    "discarded", (State.FAILED,), State.CANCELLED, "discarded", reason=Reason.CANCELLED
+)
 # A mail of an account that is rendered again from its token, as another message.
 RESEND = Operation("resent", (State.FAILED,), State.CANCELLED, "resent", reason=Reason.CANCELLED)
 CANCEL = Operation(
@@ -84,7 +87,10 @@ class Manner:
     def limits(self) -> Mapping[str, int]:
         """How many attempts the policies allow; another provider may follow any of them, so the strictest counts."""
         least = min(one.max_attempts for one in POLICIES.values())
-        return {name: one.max_attempts if self.provider_id is None else least for name, one in POLICIES.items()}
+        return {
+            name: one.max_attempts if self.provider_id is None else least
+            for name, one in POLICIES.items()
+        }
 
     def told(self) -> dict[str, str]:
         """What the event tells of it."""
@@ -94,31 +100,54 @@ class Manner:
 AS_USUAL = Manner()
 
 
-async def apply(database: Db, operation: Operation, keys: Keys, who: Who = PERSON, manner: Manner = AS_USUAL) -> Keys:
+async def apply(
+    database: Db, operation: Operation, keys: Keys, who: Who = PERSON, manner: Manner = AS_USUAL
+) -> Keys:
     """Carry an operation out on deliveries; returns those that were in a state to take it."""
     columns = [message_id for message_id, _ in keys], [n for _, n in keys]
-    takes, event, data = list(operation.takes), operation.event, operation.data({**who, **manner.told()})
+    takes, event, data = (
+        list(operation.takes),
+        operation.event,
+        operation.data({**who, **manner.told()}),
+    )
     if operation.sends_again:
         limits = list(manner.limits), list(manner.limits.values())
         rows = await database.fetch(
-            QUERIES["requeue"], *columns, takes, event, data, manner.provider_id, manner.keep_attempts, *limits
+            QUERIES["requeue"],
+            *columns,
+            takes,
+            event,
+            data,
+            manner.provider_id,
+            manner.keep_attempts,
+            *limits,
         )
         await database.execute(QUERIES["wake"])
     else:
-        rows = await database.fetch(QUERIES["finish"], *columns, takes, operation.to, operation.reason, event, data)
+        rows = await database.fetch(
+            QUERIES["finish"], *columns, takes, operation.to, operation.reason, event, data
+        )
     return [(row["message_id"], row["n"]) for row in rows]
 
 
-async def change_message(database: Database, operation: Operation, message_id: UUID, n: int | None = None) -> Keys:
+async def change_message(
+    database: Database, operation: Operation, message_id: UUID, n: int | None = None
+) -> Keys:
     """Change the deliveries of one message (or only number `n`) that can be; NotPossible if none can."""
     story = await messages.story(database, message_id)
-    keys = [(message_id, one.n) for one in story.deliveries if one.state in operation.takes and n in (None, one.n)]
+    keys = [
+        (message_id, one.n)
+        for one in story.deliveries
+        if one.state in operation.takes and n in (None, one.n)
+    ]
     if keys and operation.sends_again:
         _check_sendable(story.message)
     changed = await apply(database, operation, keys) if keys else []
     if not changed:
         states = await messages.states_of(database, [message_id])
-        raise NotPossible(f"nothing of message {message_id} can be {operation.word}: {_words(states)}")
+        raise NotPossible(
+            f"nothing of message {message_id} can be {operation.word}: {_words(states)}"
+        )
     return changed
 
 
@@ -138,7 +167,9 @@ async def cancel(database: Database, message_id: UUID, tenant_id: int, who: Who)
     return await _changed(database, message_id, deliveries, [n for _, n in changed])
 
 
-async def reschedule(database: Database, message_id: UUID, tenant_id: int, send_at: datetime, who: Who) -> Change:
+async def reschedule(
+    database: Database, message_id: UUID, tenant_id: int, send_at: datetime, who: Who
+) -> Change:
     """Let a tenant's message wait until then, as far as it was not tried yet; a time that has passed sends it now."""
     deliveries = await _deliveries(database, message_id, tenant_id)
     numbers = [one.n for one in deliveries]

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from pillarbox.store.database import Database
 
-# Messages that a page with filters looks at: some tens of milliseconds, however long the history and rare the hits.
+# Messages that a page with filters looks at: some tens of milliseconds, however long the history
+# and rare the hits.
 LOOKED_AT = 10_000
 # What the query gives of a message's deliveries: arrays side by side, in order of their numbers.
 COLUMNS = ("recipients", "roles", "states", "reasons", "providers", "next_attempts")
@@ -73,13 +74,23 @@ async def page(database: Database, tenant_id: int, which: Filter, limit: int) ->
 
 def _filters(which: Filter) -> bool:
     """Whether a message may be passed over."""
-    names = which.class_name, which.kind, which.tag, which.sender, which.subject, which.recipient, which.provider
+    names = (
+        which.class_name,
+        which.kind,
+        which.tag,
+        which.sender,
+        which.subject,
+        which.recipient,
+        which.provider,
+    )
     return bool(which.states) or any(one is not None for one in names)
 
 
 async def _end(database: Database, tenant_id: int, first: UUID, before: UUID) -> UUID | None:
     """Where the look of a page ends; None when that is beyond the last message."""
-    found: UUID | None = await database.fetchval(QUERIES["page_end"], tenant_id, first, before, LOOKED_AT)
+    found: UUID | None = await database.fetchval(
+        QUERIES["page_end"], tenant_id, first, before, LOOKED_AT
+    )
     return found
 
 
@@ -96,6 +107,20 @@ def _summary(row: asyncpg.Record) -> Summary:
 
 
 def _leg(
-    n: int, recipient: str, role: str, state: str, reason: str | None, provider: str | None, next_attempt_at: datetime
+    n: int,
+    recipient: str,
+    role: str,
+    state: str,
+    reason: str | None,
+    provider: str | None,
+    next_attempt_at: datetime,
 ) -> Leg:
-    return Leg(n, recipient, ROLES[role], state, reason, provider, next_attempt_at if state in WAITING else None)
+    return Leg(
+        n,
+        recipient,
+        ROLES[role],
+        state,
+        reason,
+        provider,
+        next_attempt_at if state in WAITING else None,
+    )

@@ -85,7 +85,8 @@ async def add_provider(
 ) -> int:
     """Add a provider, its secrets sealed; NotPossible when the name is taken.
 
-    One of a `demo` leads to this machine: it does not end the time in which mails are captured by default.
+    One of a `demo` leads to this machine: it does not end the time in which mails are captured by
+    default.
     """
     provider_id = await database.fetchval(QUERIES["reserve_provider_id"])
     sealed = _sealed(keys, secret, _context(provider_id, "secret"))
@@ -95,7 +96,9 @@ async def add_provider(
         release_only, kind != "capture" and not release_only and not demo,
     )  # fmt: skip
     if added is None:
-        raise NotPossible(f"there is a provider {name!r} already: remove it first, or choose another name")
+        raise NotPossible(
+            f"there is a provider {name!r} already: remove it first, or choose another name"
+        )
     return int(added)
 
 
@@ -119,20 +122,35 @@ async def limit_provider(
     database: Database, name: str, per_second: int | None, per_hour: int | None, per_day: int | None
 ) -> None:
     """How many mails may leave through a provider in a time; None for no limit."""
-    if await database.fetchval(QUERIES["limit_provider"], name, per_second, per_hour, per_day) is None:
+    if (
+        await database.fetchval(QUERIES["limit_provider"], name, per_second, per_hour, per_day)
+        is None
+    ):
         raise _missing(name)
 
 
 async def price_provider(
-    database: Database, name: str, price: Decimal | None, budget: Decimal | None, urgent: int, normal: int
+    database: Database,
+    name: str,
+    price: Decimal | None,
+    budget: Decimal | None,
+    urgent: int,
+    normal: int,
 ) -> None:
     """What mails through a provider cost and may cost in a month, and what is kept for whom, in percent."""
-    if await database.fetchval(QUERIES["price_provider"], name, price, budget, urgent, normal) is None:
+    if (
+        await database.fetchval(QUERIES["price_provider"], name, price, budget, urgent, normal)
+        is None
+    ):
         raise _missing(name)
 
 
 async def set_feedback(
-    database: Database, keys: Keys, provider: Provider, settings: Mapping[str, Any], secret: Secret | None
+    database: Database,
+    keys: Keys,
+    provider: Provider,
+    settings: Mapping[str, Any],
+    secret: Secret | None,
 ) -> None:
     """Change what a provider's feedback is checked with: some of its settings, its webhook secret; None leaves it."""
     sealed = _sealed(keys, secret, _context(provider.id, "webhook_secret"))
@@ -161,7 +179,9 @@ async def rotate_secrets(database: Database, keys: KeyRing) -> tuple[int, int]:
 async def list_classes(database: Database) -> dict[str, MessageClass]:
     rows = await database.fetch(QUERIES["list_classes"])
     return {
-        row["name"]: MessageClass(row["name"], POLICIES.get(row["retry"]), Unknown(row["unknown"]), row["secret"])
+        row["name"]: MessageClass(
+            row["name"], POLICIES.get(row["retry"]), Unknown(row["unknown"]), row["secret"]
+        )
         for row in rows
     }
 
@@ -179,4 +199,8 @@ async def capture(
     content: bytes,
 ) -> int:
     """Keep a mail for reading; returns its number."""
-    return int(await database.fetchval(QUERIES["capture"], provider_id, message_id, sender, recipients, content))
+    return int(
+        await database.fetchval(
+            QUERIES["capture"], provider_id, message_id, sender, recipients, content
+        )
+    )

@@ -1,8 +1,8 @@
 """Retention: dropping what is old, in bounded steps.
 
-A class or tenant may keep its mails shorter or longer than the installation does. For each of the ages there is a walk
-over everybody's mails from the oldest on, remembered in the database: a round looks only at what has come of age since
-the last one, whoever made it.
+A class or tenant may keep its mails shorter or longer than the installation does. For each of the
+ages there is a walk over everybody's mails from the oldest on, remembered in the database: a round
+looks only at what has come of age since the last one, whoever made it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from pillarbox.store.feedback import forget_tokens
 
 QUERIES = sql.load("retention")
 WEBHOOKS = sql.load("webhooks")
-# An idempotency key is kept for a day at least: a client may repeat a request that long. Also in the queries.
+# An idempotency key is kept for a day at least: a client may repeat a request that long. Also in
+# the queries.
 SHORTEST_KEY = timedelta(days=1)
 
 
-async def purge(database: Database, content: float | None, finished: float | None, batch: int) -> Counter[str]:
+async def purge(
+    database: Database, content: float | None, finished: float | None, batch: int
+) -> Counter[str]:
     """Drop contents older than `content` seconds and whole messages older than `finished`; None keeps for ever.
 
     Tenants' settings come before these, and classes' before tenants'.
@@ -33,7 +36,9 @@ async def purge(database: Database, content: float | None, finished: float | Non
     dropped += await _walk(database, "keys", "purge_keys", SHORTEST_KEY, None, batch)
     for age in await _ages(database, "content_ages", bodies):
         dropped += await _walk(database, "contents", "purge_contents", age, bodies, batch)
-    while bodies is not None and (count := await database.execute(QUERIES["purge_captured"], bodies, batch)):
+    while bodies is not None and (
+        count := await database.execute(QUERIES["purge_captured"], bodies, batch)
+    ):
         dropped["captured"] += count
     while count := await forget_tokens(database, batch):
         dropped["tokens"] += count
@@ -52,7 +57,9 @@ async def purge(database: Database, content: float | None, finished: float | Non
 async def purge_webhook_calls(database: Database, age: float | None, batch: int) -> int:
     """Drop webhook calls older than `age` seconds that nobody will make any more; None keeps them."""
     dropped = 0
-    while age is not None and (count := await database.execute(WEBHOOKS["purge_calls"], _interval(age), batch)):
+    while age is not None and (
+        count := await database.execute(WEBHOOKS["purge_calls"], _interval(age), batch)
+    ):
         dropped += count
     return dropped
 
@@ -74,7 +81,9 @@ async def _walk(
     dropped: Counter[str] = Counter()
     last: UUID | None = walk["start"]
     while last is not None:
-        row = await database.fetchrow(QUERIES[query], age, last, walk["end"], usual, batch, walk["began_at"])
+        row = await database.fetchrow(
+            QUERIES[query], age, last, walk["end"], usual, batch, walk["began_at"]
+        )
         assert row is not None
         last, *_ = row
         dropped += Counter({name: count for name, count in row.items() if name != "last"})

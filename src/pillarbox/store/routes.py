@@ -11,7 +11,12 @@ from uuid import UUID
 from pillarbox.errors import InvalidMail, NotFound, NotPossible, UnknownName
 from pillarbox.model.access_settings import checked_name
 from pillarbox.model.delivery import LANES
-from pillarbox.model.route_settings import CONDITIONS, checked_match, checked_providers, checked_weights
+from pillarbox.model.route_settings import (
+    CONDITIONS,
+    checked_match,
+    checked_providers,
+    checked_weights,
+)
 from pillarbox.model.routing import Match, Rule
 from pillarbox.store import sql, tenants
 
@@ -47,16 +52,29 @@ class Route:
         """By the names of the providers."""
         if self.rule.weights is None:
             return None
-        return {one.name: weight for one, weight in zip(self.providers, self.rule.weights, strict=True)}
+        return {
+            one.name: weight for one, weight in zip(self.providers, self.rule.weights, strict=True)
+        }
 
     def shown(self) -> dict[str, Any]:
         """As programs see it."""
         rule, weights = self.rule, self.weights or {}
         providers = [
-            {"name": one.name, "enabled": one.enabled, "removed": one.removed, "weight": weights.get(one.name)}
+            {
+                "name": one.name,
+                "enabled": one.enabled,
+                "removed": one.removed,
+                "weight": weights.get(one.name),
+            }
             for one in self.providers
         ]
-        head = {"id": rule.id, "name": rule.name, "tenant": self.tenant, "place": rule.place, "enabled": rule.enabled}
+        head = {
+            "id": rule.id,
+            "name": rule.name,
+            "tenant": self.tenant,
+            "place": rule.place,
+            "enabled": rule.enabled,
+        }
         conditions = {name: getattr(rule.match, name) for name in CONDITIONS}
         return head | conditions | {"providers": providers, "created_at": self.created_at}
 
@@ -71,7 +89,11 @@ async def list_routes(database: Database, tenant: str | None = None) -> list[Rou
     if tenant is not None:
         await tenants.get_tenant(database, tenant)
     async with database.connection() as connection:
-        return [one for one in await _routes(connection) if tenant is None or one.tenant in (tenant, None)]
+        return [
+            one
+            for one in await _routes(connection)
+            if tenant is None or one.tenant in (tenant, None)
+        ]
 
 
 async def find_route(database: Database, name: str, tenant: str | None) -> Route:
@@ -122,14 +144,22 @@ async def change_route(database: Database, route_id: int, **changes: Any) -> Rou
         await connection.execute(QUERIES["lock_routes"])
         routes = await _routes(connection)
         old = _by_id(routes, route_id)
-        match = checked_match({one: changes[one] for one in CONDITIONS if one in changes}, old.rule.match)
+        match = checked_match(
+            {one: changes[one] for one in CONDITIONS if one in changes}, old.rule.match
+        )
         await _check_classes(connection, match)
         name = checked_name(changes.get("name", old.rule.name))
-        if any((one.tenant, one.rule.name) == (old.tenant, name) for one in routes if one.rule.id != route_id):
+        if any(
+            (one.tenant, one.rule.name) == (old.tenant, name)
+            for one in routes
+            if one.rule.id != route_id
+        ):
             raise _taken(name)
         ids, drawn = await _providers(connection, old, changes)
         enabled = changes.get("enabled", old.rule.enabled)
-        await connection.execute(QUERIES["change_rule"], route_id, name, *_kept(match), ids, drawn, enabled)
+        await connection.execute(
+            QUERIES["change_rule"], route_id, name, *_kept(match), ids, drawn, enabled
+        )
         before, place = changes.get("before"), changes.get("place")
         if before is not None or place is not None:
             await _put(connection, old.rule.tenant_id, route_id, before, place)
@@ -162,12 +192,19 @@ async def remove_route(database: Database, route_id: int) -> None:
 
 async def routes_through(database: Database, provider: str) -> list[Route]:
     """The routes that name a provider."""
-    return [one for one in await list_routes(database) if any(named.name == provider for named in one.providers)]
+    return [
+        one
+        for one in await list_routes(database)
+        if any(named.name == provider for named in one.providers)
+    ]
 
 
 async def chosen_providers(database: Database, message_id: UUID) -> dict[int, int]:
     """The providers that people chose for deliveries of a message, by the deliveries' numbers."""
-    return {row["n"]: row["via"] for row in await database.fetch(QUERIES["chosen_providers"], message_id)}
+    return {
+        row["n"]: row["via"]
+        for row in await database.fetch(QUERIES["chosen_providers"], message_id)
+    }
 
 
 async def _routes(connection: asyncpg.Connection) -> list[Route]:
@@ -177,7 +214,9 @@ async def _routes(connection: asyncpg.Connection) -> list[Route]:
 
 
 def _route(row: asyncpg.Record, named: Mapping[int, Named]) -> Route:
-    providers = tuple(named.get(one) or Named(one, f"#{one}", False, True) for one in row["providers"])
+    providers = tuple(
+        named.get(one) or Named(one, f"#{one}", False, True) for one in row["providers"]
+    )
     return Route(_rule(row), row["tenant"], providers, row["created_at"])
 
 
@@ -214,28 +253,47 @@ async def _providers(
         ids = checked_providers(names, await _known(connection))
         return ids, checked_weights(changes.get("weights"), names)
     if "weights" in changes:
-        return old.rule.providers, checked_weights(changes["weights"], [one.name for one in old.providers])
+        return old.rule.providers, checked_weights(
+            changes["weights"], [one.name for one in old.providers]
+        )
     return old.rule.providers, old.rule.weights
 
 
 async def _check_classes(connection: asyncpg.Connection, match: Match) -> None:
     for row in await connection.fetch(QUERIES["classes_missing"], list(match.classes or ())):
-        raise UnknownName("unknown_class", "classes", f"there is no class {row['name']!r}", "see: pillarbox class list")
+        raise UnknownName(
+            "unknown_class",
+            "classes",
+            f"there is no class {row['name']!r}",
+            "see: pillarbox class list",
+        )
 
 
 async def _put(
-    connection: asyncpg.Connection, tenant_id: int | None, route_id: int, before: str | None, place: int | None
+    connection: asyncpg.Connection,
+    tenant_id: int | None,
+    route_id: int,
+    before: str | None,
+    place: int | None,
 ) -> None:
     """Give the rules of a tenant, or those for all, their places anew, with this one where it is wanted."""
-    rows = [row for row in await connection.fetch(QUERIES["rules_of"], tenant_id) if row["id"] != route_id]
+    rows = [
+        row
+        for row in await connection.fetch(QUERIES["rules_of"], tenant_id)
+        if row["id"] != route_id
+    ]
     order, names = [row["id"] for row in rows], [row["name"] for row in rows]
     if before is not None and place is not None:
         raise InvalidMail("bad_value", "place", "give a place or a route to stand before, not both")
     if before is not None and before not in names:
-        raise UnknownName("unknown_route", "before", f"there is no other route {before!r} of the same tenant")
+        raise UnknownName(
+            "unknown_route", "before", f"there is no other route {before!r} of the same tenant"
+        )
     if place is not None and not 1 <= place <= len(order) + 1:
         raise InvalidMail("out_of_range", "place", f"must be 1 to {len(order) + 1}")
-    index = names.index(before) if before is not None else len(order) if place is None else place - 1
+    index = (
+        names.index(before) if before is not None else len(order) if place is None else place - 1
+    )
     order.insert(index, route_id)
     await connection.execute(QUERIES["place_rules"], order)
 
@@ -246,7 +304,11 @@ def _named(routes: Sequence[Route], name: str, tenant: str | None) -> Route:
             return one
     others = sorted(one.tenant or "all tenants" for one in routes if one.rule.name == name)
     whose = f"of tenant {tenant!r}" if tenant is not None else "for all tenants"
-    hint = f"there is one of {', '.join(others)}: give --tenant" if others else "see `pillarbox route list`"
+    hint = (
+        f"there is one of {', '.join(others)}: give --tenant"
+        if others
+        else "see `pillarbox route list`"
+    )
     raise NotFound(f"there is no route {name!r} {whose}: {hint}")
 
 

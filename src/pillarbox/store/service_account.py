@@ -1,8 +1,9 @@
 """What an embedded PostgreSQL needs when Pillarbox runs as root, since PostgreSQL refuses to run as root.
 
-The server gets a private numeric uid without a name, which no other process uses, and files where that uid can
-reach them. Permissions of directories that already exist are never changed: data below a directory that only root
-may enter is moved to a directory of Pillarbox's own, and a symbolic link stays behind.
+The server gets a private numeric uid without a name, which no other process uses, and files where
+that uid can reach them. Permissions of directories that already exist are never changed: data below
+a directory that only root may enter is moved to a directory of Pillarbox's own, and a symbolic link
+stays behind.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from pathlib import Path
 
 from pillarbox.errors import StoreError
 
-# No distribution hands out these numbers, neither to people nor to services nor to containers (systemd's list calls
-# them unused), and they exist in user namespaces with 65,536 numbers, too.
+# No distribution hands out these numbers, neither to people nor to services nor to containers
+# (systemd's list calls them unused), and they exist in user namespaces with 65,536 numbers, too.
 PRIVATE_UIDS = range(60578, 61184)
-# Where data, sockets and programs go that the private uid cannot reach in their own place. The first that can be used.
+# Where data, sockets and programs go that the private uid cannot reach in their own place. The
+# first that can be used.
 SHARED_DIRECTORIES = (Path("/var/lib/pillarbox"), Path("/var/tmp/pillarbox"))  # noqa: S108 -- its owner is checked
 
 
@@ -39,7 +41,11 @@ def uids_in_use() -> set[int]:
 
 def choose_uid(directory: Path) -> int:
     """A uid for the server in `directory`: the owner of its data if that is private and free, or another."""
-    taken = uids_in_use() | {one.pw_uid for one in pwd.getpwall()} | {one.gr_gid for one in grp.getgrall()}
+    taken = (
+        uids_in_use()
+        | {one.pw_uid for one in pwd.getpwall()}
+        | {one.gr_gid for one in grp.getgrall()}
+    )
     with contextlib.suppress(FileNotFoundError):
         owner = directory.stat().st_uid
         if owner in PRIVATE_UIDS and owner not in taken:
@@ -111,8 +117,8 @@ def shared_directory() -> Path:
 def reachable_data(directory: Path) -> Path:
     """Where the data of `directory` is, moved if the private uid could not reach it.
 
-    A link `<name>.moving` says where to, from before the first file is moved until the link takes the name of the
-    data; so a crash in between loses nothing.
+    A link `<name>.moving` says where to, from before the first file is moved until the link takes
+    the name of the data; so a crash in between loses nothing.
     """
     moving = directory.with_name(directory.name + ".moving")
     if moving.is_symlink():

@@ -55,7 +55,9 @@ class Statistics:
 
     @property
     def by_state(self) -> dict[str, int]:
-        return {state: sum(one.count for one in self.depths if one.state == state) for state in STATES}
+        return {
+            state: sum(one.count for one in self.depths if one.state == state) for state in STATES
+        }
 
     @property
     def by_tenant(self) -> dict[str, dict[str, int]]:
@@ -67,7 +69,9 @@ class Statistics:
     @property
     def oldest_due(self) -> float | None:
         """Seconds since the oldest delivery that waits was due; None when nothing waits past its time."""
-        ages = [one.oldest for one in self.depths if one.state in ("queued", "deferred") and one.oldest]
+        ages = [
+            one.oldest for one in self.depths if one.state in ("queued", "deferred") and one.oldest
+        ]
         return max(ages, default=None)
 
     @property

@@ -1,7 +1,7 @@
 """Suppression lists at rest: the addresses that a tenant's mails are not sent to.
 
-Addresses are compared in lower case, as the database makes it. An entry that has expired counts for nothing, and goes
-with the next round of retention.
+Addresses are compared in lower case, as the database makes it. An entry that has expired counts for
+nothing, and goes with the next round of retention.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
 QUERIES = sql.load("suppressions")
-# Addresses per statement: it stays well under a second, and so do its locks unless more follow in the transaction.
+# Addresses per statement: it stays well under a second, and so do its locks unless more follow in
+# the transaction.
 BATCH = 1000
-# Addresses that a page with filters looks at: some milliseconds, however long the list and rare the hits.
+# Addresses that a page with filters looks at: some milliseconds, however long the list and rare the
+# hits.
 LOOKED_AT = 10_000
 STRENGTHS = [one.value for one in Cause]
 _columns = attrgetter("address", "reason", "note", "expires_at", "message_id")
@@ -74,7 +76,8 @@ class Page(NamedTuple):
 async def add(database: Database, tenant_id: int, entries: Sequence[Entry]) -> Added:
     """Put addresses on a tenant's list, all or none.
 
-    Where one is there already, the stronger reason and the later expiry stay: to shorten it, remove it first.
+    Where one is there already, the stronger reason and the later expiry stay: to shorten it, remove
+    it first.
     """
     async with database.transaction() as connection:
         result = Added()
@@ -83,11 +86,15 @@ async def add(database: Database, tenant_id: int, entries: Sequence[Entry]) -> A
     return result
 
 
-async def add_to(connection: asyncpg.Connection, tenant_id: int, entries: Iterable[Entry]) -> AsyncIterator[Added]:
+async def add_to(
+    connection: asyncpg.Connection, tenant_id: int, entries: Iterable[Entry]
+) -> AsyncIterator[Added]:
     """As `add`, in the transaction of a connection, batch by batch."""
     for some in _batches(entries):
         columns = zip(*map(_columns, some), strict=True)
-        row = await connection.fetchrow(QUERIES["add"], [tenant_id] * len(some), *columns, STRENGTHS)
+        row = await connection.fetchrow(
+            QUERIES["add"], [tenant_id] * len(some), *columns, STRENGTHS
+        )
         yield Added(*row)
 
 
@@ -108,7 +115,9 @@ async def page(database: Database, tenant_id: int, which: Wanted, limit: int) ->
     """One page of a tenant's list; with filters it can be short, or empty, before the end."""
     filtered = which.prefix is not None or which.reason is not None
     end = await _end(database, tenant_id, which.after) if filtered else None
-    rows = await database.fetch(QUERIES["page"], tenant_id, which.after, end, which.prefix, limit + 1, which.reason)
+    rows = await database.fetch(
+        QUERIES["page"], tenant_id, which.after, end, which.prefix, limit + 1, which.reason
+    )
     found = [Suppression(*row) for row in rows[:limit]]
     return Page(found, found[-1].address if len(rows) > limit else end)
 
@@ -119,11 +128,15 @@ async def _end(database: Database, tenant_id: int, after: str | None) -> str | N
     return found
 
 
-async def walk(database: Database, tenant_id: int, which: Wanted) -> AsyncIterator[Sequence[Suppression]]:
+async def walk(
+    database: Database, tenant_id: int, which: Wanted
+) -> AsyncIterator[Sequence[Suppression]]:
     """All addresses that fit, some at a time; at least once, if only to say that there are none."""
     after = which.after
     while True:
-        found, after = await page(database, tenant_id, Wanted(which.prefix, which.reason, after), BATCH)
+        found, after = await page(
+            database, tenant_id, Wanted(which.prefix, which.reason, after), BATCH
+        )
         yield found
         if after is None:
             return

@@ -56,7 +56,10 @@ async def _change(connection: asyncpg.Connection, name: str, settings: Mapping[s
     old = _found(await connection.fetchrow(QUERIES["lock_tenant"], name), name)
     new = replace(old, **settings)
     check_together(new)
-    if (new.content_retention, new.finished_retention) != (old.content_retention, old.finished_retention):
+    if (new.content_retention, new.finished_retention) != (
+        old.content_retention,
+        old.finished_retention,
+    ):
         await connection.execute(QUERIES["walk_anew"])
     try:
         await connection.execute(
@@ -66,7 +69,10 @@ async def _change(connection: asyncpg.Connection, name: str, settings: Mapping[s
         )  # fmt: skip
     except asyncpg.ForeignKeyViolationError:
         raise UnknownName(
-            "unknown_class", "default_class", f"there is no class {new.default_class!r}", "see: pillarbox class list"
+            "unknown_class",
+            "default_class",
+            f"there is no class {new.default_class!r}",
+            "see: pillarbox class list",
         ) from None
     return new
 
@@ -96,6 +102,9 @@ def ascii_forms(patterns: Iterable[str] | None) -> tuple[str, ...]:
 
 def _unicode_form(pattern: str) -> str:
     try:
-        return ".".join(idna.decode(label) if label.startswith("xn--") else label for label in pattern.split("."))
+        return ".".join(
+            idna.decode(label) if label.startswith("xn--") else label
+            for label in pattern.split(".")
+        )
     except idna.IDNAError:
         return pattern

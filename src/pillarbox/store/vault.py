@@ -1,7 +1,8 @@
 """Provider secrets at rest: sealed with the newest key of a ring, opened with whichever sealed them.
 
-A sealed secret is  version (1 byte) | key id (4) | nonce (12) | AES-256-GCM ciphertext and tag.  Version, key
-id and context are authenticated, so a row cannot be altered, nor its secret moved to another row.
+A sealed secret is  version (1 byte) | key id (4) | nonce (12) | AES-256-GCM ciphertext and tag.
+Version, key id and context are authenticated, so a row cannot be altered, nor its secret moved to
+another row.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
 VERSION = b"\x01"
 _ID = slice(1, 5)
-_NONCE = slice(5, 17)  # 96 random bits: safe for 2^32 seals per key (NIST SP 800-38D), we make a handful
+_NONCE = slice(
+    5, 17
+)  # 96 random bits: safe for 2^32 seals per key (NIST SP 800-38D), we make a handful
 _HEADER = 17
 _TAG = 16
 # The key file of a development installation, beside the embedded database.
@@ -43,7 +46,9 @@ class KeyRing:
             raise SecretError("no secret key: set PILLARBOX_SECRET_KEYS")
         self._raw = raw = [_decode(key) for key in keys]
         self._current = _key_id(raw[0])
-        self._ciphers = {_key_id(one): AESGCM(one) for one in reversed(raw)}  # the newest wins a shared id
+        self._ciphers = {
+            _key_id(one): AESGCM(one) for one in reversed(raw)
+        }  # the newest wins a shared id
 
     def __repr__(self) -> str:
         return f"KeyRing({', '.join(self.key_ids)})"
@@ -60,7 +65,9 @@ class KeyRing:
         cipher = self._ciphers[self._current]
         try:
             plain = plaintext.encode()
-        except UnicodeEncodeError:  # half of a surrogate pair; the original error would carry the secret
+        except (
+            UnicodeEncodeError
+        ):  # half of a surrogate pair; the original error would carry the secret
             raise SecretError(f"the secret of {context} is not text that can be stored") from None
         return header + nonce + cipher.encrypt(nonce, plain, header + context.encode())
 
@@ -70,11 +77,15 @@ class KeyRing:
         cipher = self._ciphers.get(key_id)
         if cipher is None:
             have = ", ".join(self.key_ids)
-            raise SecretError(f"the secret of {context} was sealed with key {key_id.hex()}; at hand: {have}")
+            raise SecretError(
+                f"the secret of {context} was sealed with key {key_id.hex()}; at hand: {have}"
+            )
         try:
             plain = cipher.decrypt(sealed[_NONCE], sealed[_HEADER:], sealed[:5] + context.encode())
         except InvalidTag:
-            raise SecretError(f"the secret of {context} was tampered with or belongs elsewhere") from None
+            raise SecretError(
+                f"the secret of {context} was tampered with or belongs elsewhere"
+            ) from None
         return Secret(plain.decode())
 
     def is_current(self, sealed: bytes) -> bool:
@@ -96,7 +107,9 @@ def key_ring(settings: Settings) -> KeyRing:
         return KeyRing(settings.secret_keys)
     if settings.database_url is None:
         return KeyRing([load_or_create_key_file(settings.data_dir / KEY_FILE)])
-    raise SecretError("no secret key: set PILLARBOX_SECRET_KEYS (make one with `pillarbox keys generate`)")
+    raise SecretError(
+        "no secret key: set PILLARBOX_SECRET_KEYS (make one with `pillarbox keys generate`)"
+    )
 
 
 def generate_key() -> str:
@@ -121,7 +134,9 @@ def _load_key_file(path: Path) -> Secret:
     try:
         _decode(key)
     except SecretError:
-        raise SecretError(f"{path} does not hold a key: restore it, or delete it to lose what it sealed") from None
+        raise SecretError(
+            f"{path} does not hold a key: restore it, or delete it to lose what it sealed"
+        ) from None
     return key
 
 

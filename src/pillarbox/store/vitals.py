@@ -28,7 +28,13 @@ class Vital(NamedTuple):
 
 
 async def turn(
-    database: Database, provider_id: int, state: str, reason: str | None, opened: int, wait: float, worker: str
+    database: Database,
+    provider_id: int,
+    state: str,
+    reason: str | None,
+    opened: int,
+    wait: float,
+    worker: str,
 ) -> datetime | None:
     """Tell everybody that a breaker turned; None when another process was first."""
     row = await database.fetchrow(QUERIES["turn"], provider_id, state, reason, opened, wait, worker)
@@ -49,9 +55,13 @@ async def take_probe(database: Database, provider_id: int, seconds: float, longe
     return await database.fetchval(QUERIES["take_probe"], provider_id, seconds, longest) is not None
 
 
-async def reopen(database: Database, provider_id: int, reason: str | None, opened: int, wait: float) -> datetime | None:
+async def reopen(
+    database: Database, provider_id: int, reason: str | None, opened: int, wait: float
+) -> datetime | None:
     """The probe failed."""
-    found: datetime | None = await database.fetchval(QUERIES["reopen"], provider_id, reason, opened, wait)
+    found: datetime | None = await database.fetchval(
+        QUERIES["reopen"], provider_id, reason, opened, wait
+    )
     return found
 
 
@@ -69,10 +79,15 @@ async def spend(
 ) -> list[tuple[float, str | None]]:
     """Use up a provider's limits for mails (lane, recipients): for each the seconds to wait, and for what."""
     lanes, recipients = [lane for lane, _ in mails], [count for _, count in mails]
-    return [(row[0], row[1]) for row in await database.fetch(QUERIES["spend"], provider_id, lanes, recipients)]
+    return [
+        (row[0], row[1])
+        for row in await database.fetch(QUERIES["spend"], provider_id, lanes, recipients)
+    ]
 
 
 async def budgets(database: Database) -> list[tuple[int, str, float]]:
     """Providers with a budget (id, name), and how much of it this month has used up."""
-    found = [one for one in (await list_usage(database)).values() if one.enabled and not one.removed]
+    found = [
+        one for one in (await list_usage(database)).values() if one.enabled and not one.removed
+    ]
     return [(one.id, one.name, one.share) for one in found if one.share is not None]

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 QUERIES = sql.load("waits")
 # How often workers say that they run, and whether a provider is usable.
 REPORT_INTERVAL = 15.0
-# A silence of all workers that is longer than this was a time without workers: three reports were missed.
+# A silence of all workers that is longer than this was a time without workers: three reports were
+# missed.
 LONGEST_SILENCE = 3 * REPORT_INTERVAL
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 LOWEST = UUID(int=0)

@@ -59,7 +59,12 @@ async def list_calls(
 ) -> list[Call]:
     """The log, newest first. Continue after the last one with `before`."""
     rows = await database.fetch(
-        QUERIES["calls"], endpoint_id, tenant_id, list(dict.fromkeys(states)) or list(CallState), before, limit
+        QUERIES["calls"],
+        endpoint_id,
+        tenant_id,
+        list(dict.fromkeys(states)) or list(CallState),
+        before,
+        limit,
     )
     return [Call(**dict(row) | {"payload": json.loads(row["payload"])}) for row in rows]
 

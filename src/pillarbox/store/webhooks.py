@@ -105,7 +105,9 @@ async def add_endpoint(
     secret = _new_secret()
     sealed = keys().seal(secret.reveal(), _context(endpoint_id))
     given = list(dict.fromkeys(kinds)) if kinds else None
-    added = await database.fetchval(QUERIES["add_endpoint"], endpoint_id, tenant_id, url, given, sealed, MOST_ENDPOINTS)
+    added = await database.fetchval(
+        QUERIES["add_endpoint"], endpoint_id, tenant_id, url, given, sealed, MOST_ENDPOINTS
+    )
     if added is None:
         raise NotPossible(f"a tenant has at most {MOST_ENDPOINTS} webhooks: remove one first")
     return await get_endpoint(database, endpoint_id, tenant_id), secret
@@ -116,7 +118,9 @@ async def list_endpoints(database: Database, tenant_id: int | None = None) -> li
     return [Endpoint(**dict(row)) for row in rows]
 
 
-async def get_endpoint(database: Database, endpoint_id: UUID, tenant_id: int | None = None) -> Endpoint:
+async def get_endpoint(
+    database: Database, endpoint_id: UUID, tenant_id: int | None = None
+) -> Endpoint:
     """One endpoint; NotFound if there is none, or none of that tenant."""
     row = await database.fetchrow(QUERIES["endpoints"], tenant_id, endpoint_id, COUNTED)
     if row is None:
@@ -154,7 +158,9 @@ async def disable_endpoint(database: Database, endpoint_id: UUID, tenant_id: int
     await _must(database, "disable_endpoint", endpoint_id, tenant_id)
 
 
-async def rotate_endpoint(database: Database, keys: Keys, endpoint_id: UUID, tenant_id: int) -> Secret:
+async def rotate_endpoint(
+    database: Database, keys: Keys, endpoint_id: UUID, tenant_id: int
+) -> Secret:
     """A new secret, told this once; the old one signs, too, for a day."""
     secret = _new_secret()
     sealed = keys().seal(secret.reveal(), _context(endpoint_id))
@@ -185,7 +191,9 @@ async def rotate_secrets(database: Database, keys: KeyRing) -> tuple[int, int]:
         for row in await connection.fetch(QUERIES["sealed_secrets"]):
             context = _context(row["id"])
             kept = [row["secret"], row["old_secret"]]
-            anew = [one and (one if keys.is_current(one) else keys.reseal(one, context)) for one in kept]
+            anew = [
+                one and (one if keys.is_current(one) else keys.reseal(one, context)) for one in kept
+            ]
             changed = sum(one != old for one, old in zip(anew, kept, strict=True))
             if changed:
                 await connection.execute(QUERIES["reseal"], row["id"], *anew)
@@ -194,7 +202,12 @@ async def rotate_secrets(database: Database, keys: KeyRing) -> tuple[int, int]:
 
 
 async def claim(
-    database: Database, keys: Keys, lease: float, most: int, per_endpoint: int, in_hand: Mapping[UUID, int]
+    database: Database,
+    keys: Keys,
+    lease: float,
+    most: int,
+    per_endpoint: int,
+    in_hand: Mapping[UUID, int],
 ) -> list[Claimed]:
     """Take due calls; see the query."""
     rows = await database.fetch(
@@ -206,7 +219,9 @@ async def claim(
 def _claimed(row: asyncpg.Record, keys: Keys) -> Claimed:
     names = ("id", "claim", "endpoint_id", "kind", "at", "attempts", "url")
     opened = _opened(keys, _context(row["endpoint_id"]), row["secret"], row["old_secret"])
-    return Claimed(**{name: row[name] for name in names}, payload=json.loads(row["payload"]), secrets=opened)
+    return Claimed(
+        **{name: row[name] for name in names}, payload=json.loads(row["payload"]), secrets=opened
+    )
 
 
 def _opened(keys: Keys, context: str, *sealed: bytes | None) -> list[Secret]:
@@ -223,7 +238,9 @@ async def due_in(database: Database) -> float | None:
     return seconds
 
 
-async def settle(database: Database, call: Claimed, result: Result, disable_after: float) -> Settled:
+async def settle(
+    database: Database, call: Claimed, result: Result, disable_after: float
+) -> Settled:
     """Write how a try ended; repeating it is harmless."""
     row = await database.fetchrow(
         QUERIES["settle_call"], call.id, call.claim, result.state.value, result.delay, result.status, result.error,
@@ -240,7 +257,9 @@ async def add_test(database: Database, keys: Keys, endpoint_id: UUID, tenant_id:
     """A test call, in the hand of whoever asks."""
     call_id = await database.fetchval("SELECT pillarbox._new_id()")
     payload = json.dumps({"webhook_id": str(endpoint_id)})
-    row = await database.fetchrow(QUERIES["add_test"], call_id, endpoint_id, tenant_id, payload, TEST)
+    row = await database.fetchrow(
+        QUERIES["add_test"], call_id, endpoint_id, tenant_id, payload, TEST
+    )
     if row is None:
         raise _missing(endpoint_id)
     return _claimed(row, keys)
@@ -248,7 +267,13 @@ async def add_test(database: Database, keys: Keys, endpoint_id: UUID, tenant_id:
 
 async def settle_test(database: Database, call: Claimed, result: Result) -> None:
     await database.execute(
-        QUERIES["settle_test"], call.id, call.claim, result.state.value, result.status, result.error, result.took
+        QUERIES["settle_test"],
+        call.id,
+        call.claim,
+        result.state.value,
+        result.status,
+        result.error,
+        result.took,
     )
 
 

@@ -1,7 +1,8 @@
 """Log lines, ours and everybody else's: one stream, one lock, and redaction once for all that leaves.
 
-Our own lines skip `logging.Logger`, which costs more than the rest of a line; records of other libraries come
-through the same object as a handler on the root logger. A stream that fails loses lines, never a mail.
+Our own lines skip `logging.Logger`, which costs more than the rest of a line; records of other
+libraries come through the same object as a handler on the root logger. A stream that fails loses
+lines, never a mail.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from enum import Enum
 from functools import lru_cache
-from json.encoder import encode_basestring_ascii as quote  # ASCII: one line stays one line in any viewer
+from json.encoder import (
+    encode_basestring_ascii as quote,
+)  # ASCII: one line stays one line in any viewer
 from time import time
 from types import TracebackType
 from typing import Any, TextIO
@@ -26,11 +29,28 @@ from uuid import UUID
 from pillarbox.model.secret import Secret
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
-_WORDS = {DEBUG: "debug", INFO: "info", WARNING: "warning", ERROR: "error", logging.CRITICAL: "critical"}
+_WORDS = {
+    DEBUG: "debug",
+    INFO: "info",
+    WARNING: "warning",
+    ERROR: "error",
+    logging.CRITICAL: "critical",
+}
 
 # Our own ids and words. A value that does not look like one is redacted all the same.
 SAFE_FIELDS = frozenset(
-    {"message", "delivery", "attempt", "worker", "provider", "outcome", "reason", "state", "kind", "lane"}
+    {
+        "message",
+        "delivery",
+        "attempt",
+        "worker",
+        "provider",
+        "outcome",
+        "reason",
+        "state",
+        "kind",
+        "lane",
+    }
     | {"source", "signal", "version", "listener"}
 )
 _RESERVED = frozenset({"ts", "level", "logger", "event"})
@@ -40,7 +60,9 @@ TEXT_LIMIT = 2_000  # a provider's answer fits; a mail's body does not
 TRACEBACK_LIMIT = 16_000  # some 150 frames: a deep chain of causes
 ITEMS_LIMIT = 50  # of a list or mapping: a log line is no dump
 DEPTH_LIMIT = 4  # of nesting, which also ends cycles
-CACHED = 1_000  # events and field names are literals in our code; more means that someone formats them
+CACHED = (
+    1_000  # events and field names are literals in our code; more means that someone formats them
+)
 
 Redact = Callable[[str], str]
 Fields = Mapping[str, object]
@@ -117,7 +139,11 @@ class Cleaner:
 @contextmanager
 def _without_rows(error: BaseException) -> Iterator[None]:
     """Hide the rows that PostgreSQL shows in details of errors: bodies of mails, which no rule recognises."""
-    told: list[Any] = [one for one in _chain(error) if getattr(one, "sqlstate", None) and getattr(one, "detail", None)]
+    told: list[Any] = [
+        one
+        for one in _chain(error)
+        if getattr(one, "sqlstate", None) and getattr(one, "detail", None)
+    ]
     details = [one.detail for one in told]
     for one in told:
         one.detail = None
@@ -140,7 +166,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             left += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
 
 
-looks_safe = re.compile(rf"[A-Za-z0-9_.:-]{{0,{SAFE_LENGTH}}}").fullmatch  # no @, %40, space or quote
+looks_safe = re.compile(
+    rf"[A-Za-z0-9_.:-]{{0,{SAFE_LENGTH}}}"
+).fullmatch  # no @, %40, space or quote
 
 
 def _number(value: float) -> float | str:
@@ -154,7 +182,9 @@ def _second(second: int) -> str:
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-_MILLISECONDS = [f".{count:03d}Z" for count in range(1000)]  # formatting a number costs more than a look-up
+_MILLISECONDS = [
+    f".{count:03d}Z" for count in range(1000)
+]  # formatting a number costs more than a look-up
 
 
 def _word(level: int) -> str:
@@ -249,7 +279,12 @@ def _printable(text: str) -> str:
 
 
 def _bare(value: Any) -> str:
-    if isinstance(value, str) and value.isprintable() and value and not re.search(r"[\s\"=]", value):
+    if (
+        isinstance(value, str)
+        and value.isprintable()
+        and value
+        and not re.search(r"[\s\"=]", value)
+    ):
         return value
     return json.dumps(value, ensure_ascii=not str(value).isprintable())
 
@@ -257,10 +292,14 @@ def _bare(value: Any) -> str:
 class Sink(logging.Handler):
     """The one place where lines leave the process."""
 
-    def __init__(self, format: str, level: int, redact: Redact, stream: TextIO | None = None) -> None:
+    def __init__(
+        self, format: str, level: int, redact: Redact, stream: TextIO | None = None
+    ) -> None:
         super().__init__(level)
         self._stream = stream
-        self._guard = threading.RLock()  # reentrant: a signal handler may log in the middle of a line
+        self._guard = (
+            threading.RLock()
+        )  # reentrant: a signal handler may log in the middle of a line
         self._clean = Cleaner(redact)
         self._render = JsonLines(self._clean) if format == "json" else Console(self._clean)
         self.dropped = 0
@@ -306,7 +345,12 @@ class Sink(logging.Handler):
                 stream.flush()  # a line that waits in a buffer is lost by kill -9, when it matters most
         except UnicodeEncodeError:
             self._write(text.encode("ascii", "backslashreplace").decode())
-        except (OSError, ValueError, RuntimeError, AttributeError):  # full, broken, closed, reentered, none
+        except (
+            OSError,
+            ValueError,
+            RuntimeError,
+            AttributeError,
+        ):  # full, broken, closed, reentered, none
             self.dropped += 1
 
 
@@ -323,7 +367,9 @@ def _fields_of(record: logging.LogRecord) -> Fields:
 
 
 _ADDRESS_LIKE = re.compile(r"\S*@\S*")
-_sink = Sink("console", WARNING, lambda text: _ADDRESS_LIKE.sub("[redacted]", text))  # until configured
+_sink = Sink(
+    "console", WARNING, lambda text: _ADDRESS_LIKE.sub("[redacted]", text)
+)  # until configured
 
 
 _mail_level = INFO
@@ -349,7 +395,9 @@ class Log:
 
     def debug(self, event: str, /, **fields: object) -> None:
         if _sink.level <= DEBUG:
-            _sink.line(DEBUG, self.name, event, {**self._bound, **fields} if self._bound else fields)
+            _sink.line(
+                DEBUG, self.name, event, {**self._bound, **fields} if self._bound else fields
+            )
 
     def info(self, event: str, /, **fields: object) -> None:
         if _sink.level <= INFO:
@@ -358,11 +406,15 @@ class Log:
     def mail(self, event: str, /, **fields: object) -> None:
         """A line about one mail: info, or debug where a summary tells of all mails together."""
         if _sink.level <= _mail_level:
-            _sink.line(_mail_level, self.name, event, {**self._bound, **fields} if self._bound else fields)
+            _sink.line(
+                _mail_level, self.name, event, {**self._bound, **fields} if self._bound else fields
+            )
 
     def warning(self, event: str, /, **fields: object) -> None:
         if _sink.level <= WARNING:
-            _sink.line(WARNING, self.name, event, {**self._bound, **fields} if self._bound else fields)
+            _sink.line(
+                WARNING, self.name, event, {**self._bound, **fields} if self._bound else fields
+            )
 
     def error(self, event: str, /, **fields: object) -> None:
         if _sink.level <= ERROR:
@@ -404,7 +456,9 @@ def catch_uncaught() -> None:
     """Let errors that end the process or a thread leave as log lines: their texts need redaction too."""
     log = get("pillarbox")
 
-    def uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def uncaught(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
         if issubclass(kind, KeyboardInterrupt):
             sys.__excepthook__(kind, error, trace)
         else:

@@ -1,7 +1,7 @@
 """What Pillarbox counts and measures, for Prometheus. A process has one `Metrics`; nothing is global.
 
-Labels come from small fixed sets (provider names, our own words), never from a mail: a label value that could
-be anything else is shown as `other`.
+Labels come from small fixed sets (provider names, our own words), never from a mail: a label value
+that could be anything else is shown as `other`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,33 @@ if TYPE_CHECKING:
 
 PREFIX = "pillarbox_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-LABEL_LENGTH = 64  # our longest word has 17 letters; a provider's name fits; a reply of a server does not
+LABEL_LENGTH = (
+    64  # our longest word has 17 letters; a provider's name fits; a reply of a server does not
+)
 
 # From a local relay's milliseconds to the ten minutes a server may think about the final dot.
 ATTEMPT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 600)
-# From an idle queue's milliseconds over retries of minutes and hours to the day when a person should look.
-END_TO_END_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400)
+# From an idle queue's milliseconds over retries of minutes and hours to the day when a person
+# should look.
+END_TO_END_BUCKETS = (
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    5,
+    10,
+    30,
+    60,
+    300,
+    900,
+    3600,
+    14400,
+    86400,
+)
 
 # One mail alone, up to the most that go into one statement.
 BATCH_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200)
@@ -36,10 +57,18 @@ COMMIT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5,
 # From one look into the database to the longest that a large body may take to arrive.
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60)
 
-# Tenants with series of their own: what a dashboard can show, and a time series database takes without noticing.
+# Tenants with series of their own: what a dashboard can show, and a time series database takes
+# without noticing.
 MAX_TENANTS = 100
 
-LIVE = ("pending", "queued", "deferred", "processing", "failed", "held")  # the states whose depth is measured
+LIVE = (
+    "pending",
+    "queued",
+    "deferred",
+    "processing",
+    "failed",
+    "held",
+)  # the states whose depth is measured
 WAITING = (
     "queued",
     "deferred",
@@ -50,7 +79,10 @@ SOURCES = ("http", "smtp")
 CALLS = ("delivered", "retry", "failed")  # how calls to webhooks end
 REFUSED = ("stripped", "abandoned")  # what becomes of outcomes that PostgreSQL refuses
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-DOORS, ANSWERS = ("key", "login", "session", "password", "link"), ("accepted", "refused", "throttled")  # who is who
+DOORS, ANSWERS = (
+    ("key", "login", "session", "password", "link"),
+    ("accepted", "refused", "throttled"),
+)  # who is who
 
 
 CIRCUITS = ("closed", "open", "half_open")
@@ -67,29 +99,84 @@ class Described(NamedTuple):
 
 _PROVIDER, _STATE, _LISTENER = ("provider",), ("state",), ("listener",)
 _TABLE = (
-    ("deliveries", "gauge", _STATE, "Deliveries by state: the queue's depth. Deferred ones stand apart."),
+    (
+        "deliveries",
+        "gauge",
+        _STATE,
+        "Deliveries by state: the queue's depth. Deferred ones stand apart.",
+    ),
     ("oldest_due_age_seconds", "gauge", (), "How long the oldest due delivery has been waiting."),
-    ("depth_alert", "gauge", (), "1 while more deliveries wait than the setting depth_alert allows."),
+    (
+        "depth_alert",
+        "gauge",
+        (),
+        "1 while more deliveries wait than the setting depth_alert allows.",
+    ),
     ("claims_total", "counter", (), "Claims that returned something."),
     ("claimed_deliveries_total", "counter", (), "Deliveries claimed."),
-    ("outcomes_total", "counter", ("provider", "outcome", "reason"), "Settled attempts, per recipient."),
+    (
+        "outcomes_total",
+        "counter",
+        ("provider", "outcome", "reason"),
+        "Settled attempts, per recipient.",
+    ),
     ("attempt_seconds", "histogram", _PROVIDER, "Time from handing a mail over to its outcome."),
     ("end_to_end_seconds", "histogram", (), "Time from accepting a mail to its being sent."),
-    ("unknown_total", "counter", (), "Attempts whose end nobody saw: each may become a second send."),
+    (
+        "unknown_total",
+        "counter",
+        (),
+        "Attempts whose end nobody saw: each may become a second send.",
+    ),
     ("reaped_total", "counter", (), "Deliveries taken back from workers whose lease ran out."),
-    ("stale_settlements_total", "counter", (), "Outcomes not settled because the claim had been lost."),
+    (
+        "stale_settlements_total",
+        "counter",
+        (),
+        "Outcomes not settled because the claim had been lost.",
+    ),
     (
         "pool_connections",
         "gauge",
         ("provider", "state"),
         "Connections to a provider: open, and busy of them.",
     ),
-    ("provider_circuit", "gauge", ("provider", "state"), "1 for the state a provider's circuit breaker is in."),
-    ("provider_pace", "gauge", _PROVIDER, "Mails a provider gets at the same time: fewer once it asked for less."),
-    ("provider_budget_used", "gauge", _PROVIDER, "Share of the month's budget that is used up: 0 to 1."),
-    ("failovers_total", "counter", ("from", "to", "reason"), "Mails that went to the next provider of their route."),
-    ("store_pool_connections", "gauge", _STATE, "Connections to PostgreSQL: open, and busy of them."),
-    ("tenant_waiting", "gauge", ("tenant",), "Deliveries that wait, of the tenants with most; the rest are `other`."),
+    (
+        "provider_circuit",
+        "gauge",
+        ("provider", "state"),
+        "1 for the state a provider's circuit breaker is in.",
+    ),
+    (
+        "provider_pace",
+        "gauge",
+        _PROVIDER,
+        "Mails a provider gets at the same time: fewer once it asked for less.",
+    ),
+    (
+        "provider_budget_used",
+        "gauge",
+        _PROVIDER,
+        "Share of the month's budget that is used up: 0 to 1.",
+    ),
+    (
+        "failovers_total",
+        "counter",
+        ("from", "to", "reason"),
+        "Mails that went to the next provider of their route.",
+    ),
+    (
+        "store_pool_connections",
+        "gauge",
+        _STATE,
+        "Connections to PostgreSQL: open, and busy of them.",
+    ),
+    (
+        "tenant_waiting",
+        "gauge",
+        ("tenant",),
+        "Deliveries that wait, of the tenants with most; the rest are `other`.",
+    ),
     (
         "tenant_settled_total",
         "counter",
@@ -99,40 +186,130 @@ _TABLE = (
     ("workers", "gauge", (), "Workers that hold a lease, in all processes."),
     ("worker_utilisation", "gauge", (), "Share of the in-flight window in use, averaged: 0 to 1."),
     ("worker_in_flight", "gauge", (), "Mails claimed and not yet settled by this worker."),
-    ("worker_window", "gauge", (), "Most mails that this worker holds at a time: what killing it can leave unknown."),
-    ("wakeups_total", "counter", ("source",), "Why an idle worker looked: notify, poll, trailing, due, settled."),
+    (
+        "worker_window",
+        "gauge",
+        (),
+        "Most mails that this worker holds at a time: what killing it can leave unknown.",
+    ),
+    (
+        "wakeups_total",
+        "counter",
+        ("source",),
+        "Why an idle worker looked: notify, poll, trailing, due, settled.",
+    ),
     ("retention_deleted_total", "counter", ("what",), "Rows that retention dropped."),
-    ("webhook_calls_total", "counter", ("result",), "Calls to customers' webhooks, by how they ended."),
+    (
+        "webhook_calls_total",
+        "counter",
+        ("result",),
+        "Calls to customers' webhooks, by how they ended.",
+    ),
     ("webhook_waiting", "gauge", (), "Calls that wait for webhooks that are enabled."),
-    ("webhook_disabled_total", "counter", ("reason",), "Webhooks disabled because they failed or were gone."),
-    ("authentications_total", "counter", ("kind", "result"), "What was shown at the doors, and the answer."),
-    ("http_requests_total", "counter", ("route", "method", "status"), "Requests answered, by class of status."),
-    ("http_request_seconds", "histogram", ("route",), "Time from a request's head to the end of its answer."),
+    (
+        "webhook_disabled_total",
+        "counter",
+        ("reason",),
+        "Webhooks disabled because they failed or were gone.",
+    ),
+    (
+        "authentications_total",
+        "counter",
+        ("kind", "result"),
+        "What was shown at the doors, and the answer.",
+    ),
+    (
+        "http_requests_total",
+        "counter",
+        ("route", "method", "status"),
+        "Requests answered, by class of status.",
+    ),
+    (
+        "http_request_seconds",
+        "histogram",
+        ("route",),
+        "Time from a request's head to the end of its answer.",
+    ),
     ("accepted_total", "counter", ("source",), "Messages accepted at the front door: http, smtp."),
     ("accept_batch_messages", "histogram", (), "Messages that were committed together."),
-    ("accept_commit_seconds", "histogram", (), "Time from gathering a batch of messages to its commit."),
+    (
+        "accept_commit_seconds",
+        "histogram",
+        (),
+        "Time from gathering a batch of messages to its commit.",
+    ),
     ("smtp_connections", "gauge", _LISTENER, "Open SMTP connections."),
     ("smtp_sessions_total", "counter", _LISTENER, "SMTP connections taken."),
-    ("http_connections_shed_total", "counter", ("how",), "HTTP connections closed idle or refused for a limit."),
-    ("smtp_turned_away_total", "counter", _LISTENER, "SMTP connections refused because there were too many."),
-    ("smtp_messages_total", "counter", ("listener", "code"), "Whole mails answered, by class of reply: 2xx accepted."),
-    ("smtp_refusals_total", "counter", ("listener", "code"), "Commands refused and sessions ended, by reply code."),
+    (
+        "http_connections_shed_total",
+        "counter",
+        ("how",),
+        "HTTP connections closed idle or refused for a limit.",
+    ),
+    (
+        "smtp_turned_away_total",
+        "counter",
+        _LISTENER,
+        "SMTP connections refused because there were too many.",
+    ),
+    (
+        "smtp_messages_total",
+        "counter",
+        ("listener", "code"),
+        "Whole mails answered, by class of reply: 2xx accepted.",
+    ),
+    (
+        "smtp_refusals_total",
+        "counter",
+        ("listener", "code"),
+        "Commands refused and sessions ended, by reply code.",
+    ),
     ("smtp_login_failures_total", "counter", _LISTENER, "Logins over SMTP that were not right."),
-    ("smtp_accept_seconds", "histogram", _LISTENER, "Time from the end of a mail to its being committed."),
-    ("feedback_total", "counter", ("provider", "kind"), "What providers, and reports, told for the first time."),
-    ("feedback_refused_total", "counter", ("provider", "reason"), "Requests with feedback that were not believed."),
+    (
+        "smtp_accept_seconds",
+        "histogram",
+        _LISTENER,
+        "Time from the end of a mail to its being committed.",
+    ),
+    (
+        "feedback_total",
+        "counter",
+        ("provider", "kind"),
+        "What providers, and reports, told for the first time.",
+    ),
+    (
+        "feedback_refused_total",
+        "counter",
+        ("provider", "reason"),
+        "Requests with feedback that were not believed.",
+    ),
     ("feedback_unmatched_total", "counter", (), "Feedback about no message of ours."),
-    ("collected_total", "counter", ("outcome",), "Tokens collected, by what became of them; held ones come again."),
+    (
+        "collected_total",
+        "counter",
+        ("outcome",),
+        "Tokens collected, by what became of them; held ones come again.",
+    ),
     ("collect_batch_seconds", "histogram", (), "Time from taking a batch of tokens to its commit."),
     ("tokens_waiting", "gauge", (), "Tokens that could be collected now, counted up to 100,000."),
-    ("task_failures_total", "counter", ("task",), "Errors of background tasks; each went on, or ended the process."),
+    (
+        "task_failures_total",
+        "counter",
+        ("task",),
+        "Errors of background tasks; each went on, or ended the process.",
+    ),
     (
         "settlement_refusals_total",
         "counter",
         ("result",),
         "Outcomes that PostgreSQL refused: `stripped` were written without texts, `abandoned` become unknown.",
     ),
-    ("template_fallbacks_total", "counter", (), "Mails rendered in another language than was asked for."),
+    (
+        "template_fallbacks_total",
+        "counter",
+        (),
+        "Mails rendered in another language than was asked for.",
+    ),
 )
 METRICS: dict[str, Described] = {row[0]: Described(*row) for row in _TABLE}
 
@@ -234,9 +411,15 @@ class Metrics:
         for result in REFUSED:
             self.settlement_refusals.labels(result)
 
-    def outcome(self, provider: str, verdict: Verdict, reason: Reason | None, seconds: float) -> None:
+    def outcome(
+        self, provider: str, verdict: Verdict, reason: Reason | None, seconds: float
+    ) -> None:
         """One settled attempt at one recipient. Called for every mail, so its children are looked up once."""
-        key = (provider, verdict._value_, reason and reason._value_)  # an enum's own hash is a Python call
+        key = (
+            provider,
+            verdict._value_,
+            reason and reason._value_,
+        )  # an enum's own hash is a Python call
         count, observe = self._settled.get(key) or self._children(key)
         count()
         observe(seconds)
@@ -372,7 +555,9 @@ class Metrics:
 
     def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
         one = METRICS[name]
-        return _BoundedHistogram(PREFIX + name, one.help, one.labels, registry=self.registry, buckets=buckets)
+        return _BoundedHistogram(
+            PREFIX + name, one.help, one.labels, registry=self.registry, buckets=buckets
+        )
 
 
 _Inc = Callable[[], None]

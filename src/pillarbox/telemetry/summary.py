@@ -44,9 +44,13 @@ class Summary:
             return
         self._told, self._told_at = counts, self._clock()
         reasons = [(word, count) for (kind, word), count in news.most_common() if kind == "reason"]
-        fields: dict[str, object] = {word: count for (kind, word), count in news.items() if kind == "count"}
+        fields: dict[str, object] = {
+            word: count for (kind, word), count in news.items() if kind == "count"
+        }
         if reasons:
-            fields["reasons"] = ",".join(f"{word}:{count}" for word, count in reasons[:MOST_REASONS])
+            fields["reasons"] = ",".join(
+                f"{word}:{count}" for word, count in reasons[:MOST_REASONS]
+            )
         log.info("mails", **fields)
 
     def _counts(self) -> Counter[tuple[str, str]]:

@@ -82,7 +82,9 @@ class CertificateAuthority:
     def _sign_itself(self) -> x509.Certificate:
         usage = _usage(signs_certificates=True)
         builder = _builder(self._name, self._name, self._key.public_key(), expired=False)
-        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        builder = builder.add_extension(
+            x509.BasicConstraints(ca=True, path_length=0), critical=True
+        )
         return builder.add_extension(usage, critical=True).sign(self._key, hashes.SHA256())
 
     def _server_certificate(
@@ -91,10 +93,18 @@ class CertificateAuthority:
         builder = _builder(_name(names[0]), self._name, key, expired=expired)
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
-        builder = builder.add_extension(x509.SubjectAlternativeName([_subject(name) for name in names]), False)
-        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        builder = builder.add_extension(
+            x509.SubjectAlternativeName([_subject(name) for name in names]), False
+        )
+        builder = builder.add_extension(
+            x509.BasicConstraints(ca=False, path_length=None), critical=True
+        )
         builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
-        return builder.add_extension(issuer, False).add_extension(purpose, False).sign(self._key, hashes.SHA256())
+        return (
+            builder.add_extension(issuer, False)
+            .add_extension(purpose, False)
+            .sign(self._key, hashes.SHA256())
+        )
 
 
 def make_ca(directory: Path) -> CertificateAuthority:
@@ -108,7 +118,9 @@ def _builder(
     now = datetime.now(UTC)
     builder = x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=key)
     builder = builder.serial_number(x509.random_serial_number())
-    builder = builder.not_valid_before(now - 2 * _DAY).not_valid_after(now - _DAY if expired else now + 7 * _DAY)
+    builder = builder.not_valid_before(now - 2 * _DAY).not_valid_after(
+        now - _DAY if expired else now + 7 * _DAY
+    )
     return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
 
 

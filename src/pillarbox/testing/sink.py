@@ -2,9 +2,10 @@
 
     python -m pillarbox.testing.sink --port 0 --out mails.txt --record X-Number
 
-prints its port on the first line; SIGTERM makes it print how many mails it accepted and exit 0. With --out,
-the record of a mail is written before its 250 is sent: every mail a client saw accepted is in the file, even
-after kill -9 of either side (not after a power cut: nothing is fsynced). It checks nothing; SmtpServer does.
+prints its port on the first line; SIGTERM makes it print how many mails it accepted and exit 0.
+With --out, the record of a mail is written before its 250 is sent: every mail a client saw accepted
+is in the file, even after kill -9 of either side (not after a power cut: nothing is fsynced). It
+checks nothing; SmtpServer does.
 """
 
 from __future__ import annotations
@@ -26,15 +27,19 @@ except ImportError:  # not made for Windows
     uvloop = None  # type: ignore[assignment,unused-ignore]
 
 _END_OF_DATA = b"\r\n.\r\n"
-# Headers are searched only so far into a mail: far more than real ones have, and memory stays bounded.
+# Headers are searched only so far into a mail: far more than real ones have, and memory stays
+# bounded.
 _MAX_HEAD = 65_536
 # Longer than any SMTP command may be (AUTH's 12,288 octets).
 _MAX_COMMAND = 16_384
-# Connections a burst of clients may have waiting; asyncio's 100 makes benchmarks with more of them stutter.
+# Connections a burst of clients may have waiting; asyncio's 100 makes benchmarks with more of them
+# stutter.
 _BACKLOG = 1024
 
 _OK = b"250 2.0.0 OK\r\n"
-_OFFERS = b"250-PIPELINING\r\n250-SIZE\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250 ENHANCEDSTATUSCODES\r\n"
+_OFFERS = (
+    b"250-PIPELINING\r\n250-SIZE\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250 ENHANCEDSTATUSCODES\r\n"
+)
 _REPLIES = {
     b"MAIL": _OK,
     b"RCPT": _OK,
@@ -53,7 +58,9 @@ class Record(NamedTuple):
 
     at: float  # time.monotonic() of the sink's machine
     recipients: list[str]
-    headers: list[str]  # the values of the recorded headers, in the order asked for; empty when absent
+    headers: list[
+        str
+    ]  # the values of the recorded headers, in the order asked for; empty when absent
 
 
 class Recorder:
@@ -67,7 +74,9 @@ class Recorder:
     def patterns(headers: Sequence[str]) -> list[re.Pattern[bytes]]:
         """Each matches a header with its folded lines."""
         names = (re.escape(name.encode()) for name in headers)
-        return [re.compile(rb"\r\n%b:((?:[^\r\n]|\r\n[ \t])*)" % name, re.IGNORECASE) for name in names]
+        return [
+            re.compile(rb"\r\n%b:((?:[^\r\n]|\r\n[ \t])*)" % name, re.IGNORECASE) for name in names
+        ]
 
     def line(self, recipients: list[bytes], head: bytes) -> bytes:
         head = b"\r\n" + head.partition(b"\r\n\r\n")[0]
@@ -102,8 +111,12 @@ class FastSink(asyncio.Protocol):
     ) -> None:
         self._recorder = recorder
         self._accepted = accepted  # told how many mails came, once per chunk that completed any
-        self._connections = set() if connections is None else connections  # of which this one is while it lasts
-        self._rest = b""  # a command's beginning, or as much of a body's end as could begin the final dot
+        self._connections = (
+            set() if connections is None else connections
+        )  # of which this one is while it lasts
+        self._rest = (
+            b""  # a command's beginning, or as much of a body's end as could begin the final dot
+        )
         self._in_body = False
         self._head = b""  # the beginning of the body under way; kept only for a recorder
         self._recipients: list[bytes] = []
@@ -197,7 +210,9 @@ class FastSink(asyncio.Protocol):
 class Sink:
     """A listening sink: `async with Sink() as sink: … sink.port … sink.count`."""
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0, recorder: Recorder | None = None) -> None:
+    def __init__(
+        self, host: str = "127.0.0.1", port: int = 0, recorder: Recorder | None = None
+    ) -> None:
         self.host, self.port = host, port
         self.count = 0  # mails accepted
         self.connections: set[FastSink] = set()
@@ -206,7 +221,9 @@ class Sink:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._connect, self.host, self.port, backlog=_BACKLOG)
+        self._server = await loop.create_server(
+            self._connect, self.host, self.port, backlog=_BACKLOG
+        )
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -250,7 +267,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--out", metavar="FILE", help="append a record of each mail to this file")
-    parser.add_argument("--record", metavar="HEADER", nargs="*", help="headers to record (Message-ID)")
+    parser.add_argument(
+        "--record", metavar="HEADER", nargs="*", help="headers to record (Message-ID)"
+    )
     options = parser.parse_args(arguments)
     if options.record is not None and options.out is None:
         parser.error("--record needs --out")

@@ -5,8 +5,9 @@
         mail = await server.next_mail()
         assert server.violations == []
 
-It waits on conditions, never on the clock. Whether a client sent too much too early can only be seen when the
-bytes arrive before our reply leaves: `violations` can miss such haste, but never invents it.
+It waits on conditions, never on the clock. Whether a client sent too much too early can only be
+seen when the bytes arrive before our reply leaves: `violations` can miss such haste, but never
+invents it.
 """
 
 from __future__ import annotations

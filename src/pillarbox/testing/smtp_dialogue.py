@@ -54,13 +54,17 @@ class Dialogue:
         self.host, self.wire, self.number = host, wire, number
         self.extended = False  # greeted by EHLO
 
-    async def answer(self, stage: Stage, usual: str, argument: str = "", address: str | None = None) -> str:
+    async def answer(
+        self, stage: Stage, usual: str, argument: str = "", address: str | None = None
+    ) -> str:
         """Reply at a stage as the dials say; returns the code the client saw, empty when it was none."""
         fault = await self.choose(stage, usual, argument, address)
         await self.perform(fault, usual)
         return code_of(fault, usual)
 
-    async def choose(self, stage: Stage, usual: str, argument: str, address: str | None = None) -> Fault:
+    async def choose(
+        self, stage: Stage, usual: str, argument: str, address: str | None = None
+    ) -> Fault:
         """What to do at a stage; dials are asked only where the usual answer is a yes."""
         choice = await self._ask_dial(stage, argument, address) if usual[0] in "23" else None
         if delay := self.host.faults.delay.get(stage):
@@ -119,7 +123,9 @@ class Dialogue:
 
     async def _trickle(self, reply: str) -> None:
         for byte in _on_wire(reply):
-            await self.wire.drain()  # not after the last byte: what the client then says is its next step
+            await (
+                self.wire.drain()
+            )  # not after the last byte: what the client then says is its next step
             self.wire.write(bytes([byte]))
 
     async def _go_on_forever(self, line: str) -> None:

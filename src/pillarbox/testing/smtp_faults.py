@@ -11,7 +11,20 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:
     from pillarbox.testing.smtp_session import Session
 
-Stage = Literal["connect", "ehlo", "helo", "starttls", "auth", "mail", "rcpt", "data", "body", "rset", "noop", "quit"]
+Stage = Literal[
+    "connect",
+    "ehlo",
+    "helo",
+    "starttls",
+    "auth",
+    "mail",
+    "rcpt",
+    "data",
+    "body",
+    "rset",
+    "noop",
+    "quit",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +97,9 @@ class Extensions:
     """What the server offers while all is well."""
 
     pipelining: bool = True
-    size: int | None = 26_214_400  # 25 MiB, what large providers take; 0: no limit; None: SIZE is not offered
+    size: int | None = (
+        26_214_400  # 25 MiB, what large providers take; 0: no limit; None: SIZE is not offered
+    )
     eight_bit_mime: bool = True
     smtputf8: bool = True
     enhanced_status_codes: bool = True
@@ -101,9 +116,9 @@ class Extensions:
 class Faults:
     """The dials. Each speaks only where the server would otherwise have said yes.
 
-    A dial is a reply ("451 4.7.1 try later"), a fault (Hang(), Drop(), …), a callable (session, argument)
-    giving either (or None for the usual reply; it may be async), or a sequence or iterator of these, used up
-    one at a time. A 421 always closes the connection.
+    A dial is a reply ("451 4.7.1 try later"), a fault (Hang(), Drop(), …), a callable (session,
+    argument) giving either (or None for the usual reply; it may be async), or a sequence or
+    iterator of these, used up one at a time. A 421 always closes the connection.
     """
 
     connect: Dial = None

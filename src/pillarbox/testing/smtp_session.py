@@ -118,14 +118,17 @@ class Session(Dialogue):
 
     def _may_log_in(self) -> bool:
         offered = self.host.extensions
-        return (offered.users is not None or offered.any_login) and (self.tls or not offered.auth_needs_tls)
+        return (offered.users is not None or offered.any_login) and (
+            self.tls or not offered.auth_needs_tls
+        )
 
     async def _starttls(self, argument: str) -> None:
         if not self._may_start_tls():
             self.violation("STARTTLS was not offered")
         usual = GO_AHEAD_TLS if self._may_start_tls() else "503 5.5.1 STARTTLS is not offered"
         if (await self.answer("starttls", usual, argument)) == "220":
-            # Nothing said in clear may outlive the handshake, least of all commands sent ahead of it.
+            # Nothing said in clear may outlive the handshake, least of all commands sent ahead of
+            # it.
             self.wire.buffer.clear()
             self.helo, self.extended, self.username, self.envelope = "", False, None, None
             context = self.host.extensions.starttls
@@ -137,7 +140,9 @@ class Session(Dialogue):
         if not self._may_log_in():
             self.violation("AUTH was not offered")
             clear = self.host.extensions.auth_needs_tls and not self.tls
-            await self.answer("auth", "538 5.7.11 not in clear" if clear else "503 5.5.1 AUTH is not offered")
+            await self.answer(
+                "auth", "538 5.7.11 not in clear" if clear else "503 5.5.1 AUTH is not offered"
+            )
         elif mechanism.upper() not in self.host.extensions.mechanisms:
             await self.answer("auth", "504 5.5.4 no such mechanism")
         elif self.username is not None:
@@ -189,7 +194,9 @@ class Session(Dialogue):
             return "421 4.7.0 enough mails for one connection"
         if self.host.extensions.auth_required and self.username is None:
             return "530 5.7.0 authentication required"
-        return self._path_refusal(path, path.parameters if path else {}) or self._parameter_refusal(path)
+        return self._path_refusal(path, path.parameters if path else {}) or self._parameter_refusal(
+            path
+        )
 
     def _path_refusal(self, path: Path | None, mail_parameters: dict[str, str]) -> str | None:
         if path is None:
@@ -266,7 +273,11 @@ class Session(Dialogue):
             self.violation(text)
         content = unstuff(data)  # RFC 1870 counts octets without the transparency dots
         refusal = None if envelope.recipients else "554 5.5.1 no valid recipients"
-        usual = refusal or self._size_refusal(len(content)) or f"250 2.0.0 stored as {self.number}.{self.mails + 1}"
+        usual = (
+            refusal
+            or self._size_refusal(len(content))
+            or f"250 2.0.0 stored as {self.number}.{self.mails + 1}"
+        )
         fault = await self.choose("body", usual, "")
         if code_of(fault, usual).startswith("2") or getattr(fault, "stored", False):
             # Kept before the reply: a client that saw 250 can find it at once.

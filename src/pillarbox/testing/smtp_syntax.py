@@ -11,7 +11,9 @@ from typing import NamedTuple
 # RFC 5321 4.5.3.1.6: a text line has 1000 octets at most, its CRLF included.
 MAX_TEXT_LINE = 998
 
-_PATH = re.compile(r'(?P<gap> *)<(?P<address>(?:"(?:\\.|[^"\\])*"|[^">])*)>(?: +(?P<parameters>.*))?$')
+_PATH = re.compile(
+    r'(?P<gap> *)<(?P<address>(?:"(?:\\.|[^"\\])*"|[^">])*)>(?: +(?P<parameters>.*))?$'
+)
 _STUFFED = re.compile(rb"(^|\r\n)\.")
 _LONE_DOT = re.compile(rb"(?:^|\r\n)\.[^.]")
 _BARE_LF = re.compile(rb"(?<!\r)\n")
@@ -36,7 +38,9 @@ def parse_path(argument: str, keyword: str) -> Path | None:
         return None
     words = (found["parameters"] or "").split()
     pairs = (word.partition("=") for word in words)
-    return Path(found["address"], {key.upper(): value for key, _, value in pairs}, bool(found["gap"]))
+    return Path(
+        found["address"], {key.upper(): value for key, _, value in pairs}, bool(found["gap"])
+    )
 
 
 def unstuff(data: bytes) -> bytes:

@@ -44,7 +44,9 @@ class Wire(asyncio.Protocol):
     def eof_received(self) -> bool:
         self.ended = True
         self._news.set()
-        return not self.tls  # a half-closed client may still read our replies; TLS has no such thing
+        return (
+            not self.tls
+        )  # a half-closed client may still read our replies; TLS has no such thing
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.lost.is_set():

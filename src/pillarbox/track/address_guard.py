@@ -1,9 +1,10 @@
 """Where calls to customers may go: to the public internet, and nowhere else (against server-side request forgery).
 
-An address of a customer is theirs to choose, and so is what its name resolves to. So the URL is looked at when it is
-given and again at each call; names are resolved here, every address that comes out is checked, and the connection is
-made to exactly those (no second look-up, which could answer differently). The socket itself is made only for an address
-that passes: a literal address, or one that came some other way, meets the same rule.
+An address of a customer is theirs to choose, and so is what its name resolves to. So the URL is
+looked at when it is given and again at each call; names are resolved here, every address that comes
+out is checked, and the connection is made to exactly those (no second look-up, which could answer
+differently). The socket itself is made only for an address that passes: a literal address, or one
+that came some other way, meets the same rule.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def is_public(address: Address) -> bool:
     if isinstance(address, ipaddress.IPv6Address):
         if address in _NAT64:
             return is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-        # Mapped, compatible, 6to4, Teredo and the like lie outside 2000::/3 or among _NEVER: nobody is reached by them.
+        # Mapped, compatible, 6to4, Teredo and the like lie outside 2000::/3 or among _NEVER: nobody
+        # is reached by them.
         if address.scope_id or address not in _UNICAST or _wraps_private(address):
             return False
     in_any = any(address in network for network in _NEVER if network.version == address.version)
@@ -64,7 +66,9 @@ def is_public(address: Address) -> bool:
 def _wraps_private(address: ipaddress.IPv6Address) -> bool:
     """Whether it is an ISATAP address (RFC 5214): a router of that kind would lead to the one in its last 32 bits."""
     number = int(address)
-    return (number >> 32) & 0xFDFFFFFF == 0x00005EFE and not is_public(ipaddress.IPv4Address(number & 0xFFFFFFFF))
+    return (number >> 32) & 0xFDFFFFFF == 0x00005EFE and not is_public(
+        ipaddress.IPv4Address(number & 0xFFFFFFFF)
+    )
 
 
 def check_url(url: str, *, allow_private: bool) -> str:
@@ -72,7 +76,9 @@ def check_url(url: str, *, allow_private: bool) -> str:
     if len(url) > LONGEST_URL:
         raise RefusedAddress(f"the URL is longer than {LONGEST_URL} characters")
     if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
-        raise RefusedAddress("the URL has characters that must be escaped (names of other scripts: as xn--…)")
+        raise RefusedAddress(
+            "the URL has characters that must be escaped (names of other scripts: as xn--…)"
+        )
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -81,7 +87,9 @@ def check_url(url: str, *, allow_private: bool) -> str:
     if parts.scheme != "https" and not (allow_private and parts.scheme == "http"):
         raise RefusedAddress("the URL must begin with https://")
     if "@" in parts.netloc:
-        raise RefusedAddress("the URL may not have a user name or password: calls are signed instead")
+        raise RefusedAddress(
+            "the URL may not have a user name or password: calls are signed instead"
+        )
     if "#" in url or not host or parts.netloc.endswith(":") or port == 0:
         raise RefusedAddress("that is not a URL to call: write https://example.com/hooks")
     if "[" in parts.netloc and ":" not in host:  # what future versions of IP would look like
@@ -121,7 +129,9 @@ class Names:
     def __init__(self, threads: int) -> None:
         self._threads = ThreadPoolExecutor(threads, "webhook-names")
 
-    async def __call__(self, host: str, port: int, family: socket.AddressFamily) -> list[tuple[Any, ...]]:
+    async def __call__(
+        self, host: str, port: int, family: socket.AddressFamily
+    ) -> list[tuple[Any, ...]]:
         ask = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM)
         return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
 

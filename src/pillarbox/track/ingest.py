@@ -21,15 +21,18 @@ from pillarbox.telemetry.metrics import Metrics
 from pillarbox.track.feedback.base import Heard, Once
 from pillarbox.track.redacted import redact_text, redacted
 
-# Pieces in one statement: it stays well under a tenth of a second, and nobody waits for its locks longer.
+# Pieces in one statement: it stays well under a tenth of a second, and nobody waits for its locks
+# longer.
 MOST = 500
 # Statements at the same time; a second one only when the first has met a lock.
 AT_ONCE = 2
-# Pieces that are redacted in passing; more are some tens of milliseconds' work, done beside the loop.
+# Pieces that are redacted in passing; more are some tens of milliseconds' work, done beside the
+# loop.
 FEW = 20
 # Tries of a statement that PostgreSQL gave up because of another.
 TRIES = 3
-# SQLSTATE class of statements that PostgreSQL rolled back for its own reasons (deadlock, serialization failure).
+# SQLSTATE class of statements that PostgreSQL rolled back for its own reasons (deadlock,
+# serialization failure).
 ROLLED_BACK = "40"
 
 Redact = Callable[[str], str]
@@ -49,7 +52,9 @@ REPORT = Source("report")
 class Ingest:
     """One for each process. When a call returns, what it was given is committed."""
 
-    def __init__(self, database: Database, metrics: Metrics, redact: Redact, lasts: float | None = None) -> None:
+    def __init__(
+        self, database: Database, metrics: Metrics, redact: Redact, lasts: float | None = None
+    ) -> None:
         self._database = database
         self._metrics = metrics
         self._redact = redact
@@ -57,7 +62,9 @@ class Ingest:
         self._events = Batcher(self._hear, heaviest=MOST, weigh=len, at_once=AT_ONCE)
         self._tokens = Batcher(self._use)
 
-    async def take(self, source: Source, heard: Sequence[Heard], redact: Redact | None = None) -> list[Found | None]:
+    async def take(
+        self, source: Source, heard: Sequence[Heard], redact: Redact | None = None
+    ) -> list[Found | None]:
         """Let feedback count; says of each piece what it is about, None if that is nothing of ours."""
         make = partial(_rows, source, heard, redact or self._redact)
         rows = make() if len(heard) <= FEW else await asyncio.to_thread(make)
@@ -147,9 +154,15 @@ def data_of(source: Source, heard: Heard, redact: Redact) -> dict[str, Any]:
 
 def spellings(recipient: object) -> tuple[str | None, str | None]:
     """An address in lower case with its domain in A-labels, and in letters; nothing if it can be no address."""
-    if not isinstance(recipient, str) or "@" not in recipient or len(recipient) > MAX_ADDRESS_OCTETS:
+    if (
+        not isinstance(recipient, str)
+        or "@" not in recipient
+        or len(recipient) > MAX_ADDRESS_OCTETS
+    ):
         return None, None
-    address = recipient.strip().strip("<>").replace("\0", "").encode("utf-8", "replace").decode().lower()
+    address = (
+        recipient.strip().strip("<>").replace("\0", "").encode("utf-8", "replace").decode().lower()
+    )
     local, _, domain = address.rpartition("@")
     if domain.isascii() and "xn--" not in domain:
         return address, None

@@ -73,7 +73,9 @@ def decoded(text: bytes) -> str:
 
 def _part(content: bytes) -> Part:
     end = _END_OF_HEAD.search(content[: 2 * MOST_HEAD])
-    head, body = (content[: end.start()], content[end.end() :]) if end else (content[:MOST_HEAD], b"")
+    head, body = (
+        (content[: end.start()], content[end.end() :]) if end else (content[:MOST_HEAD], b"")
+    )
     fields = fields_of(head)
     kind = fields.get("content-type", ["text/plain"])[0].partition(";")[0].strip().lower()
     how = fields.get("content-transfer-encoding", [""])[0].strip().lower()

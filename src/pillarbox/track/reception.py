@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pillarbox.model.provider import Provider
 
 log = logs.get("pillarbox.feedback")
-# Seconds that providers are known without looking again: soon enough for a person who has just added one.
+# Seconds that providers are known without looking again: soon enough for a person who has just
+# added one.
 KNOWN_FOR = 2.0
 # Octets of a body that is parsed beside the loop.
 LARGE = 256 * 1024
@@ -35,7 +36,12 @@ class Reception:
     """Knows the providers, each with whoever understands its feedback."""
 
     def __init__(
-        self, load: Load, build: Build, redactor_for: Callable[[Provider], Redact], ingest: Ingest, metrics: Metrics
+        self,
+        load: Load,
+        build: Build,
+        redactor_for: Callable[[Provider], Redact],
+        ingest: Ingest,
+        metrics: Metrics,
     ) -> None:
         self._load = load
         self._build = build
@@ -49,8 +55,8 @@ class Reception:
     async def take(self, kind: str, provider_id: int, posted: Posted) -> int:
         """Take a request with feedback in; returns how much it says.
 
-        NotFound: there is no such provider. Forged: it is not the provider's. Garbled: nobody understands it. When this
-        returns, what it said is committed.
+        NotFound: there is no such provider. Forged: it is not the provider's. Garbled: nobody
+        understands it. When this returns, what it said is committed.
         """
         provider, feedback, redact = await self._find(kind, provider_id)
         try:
@@ -58,11 +64,17 @@ class Reception:
             if once is not None:
                 await self._ingest.use(provider.id, once)
             large = len(posted.body) > LARGE
-            heard = await asyncio.to_thread(_parsed, feedback, posted) if large else _parsed(feedback, posted)
+            heard = (
+                await asyncio.to_thread(_parsed, feedback, posted)
+                if large
+                else _parsed(feedback, posted)
+            )
         except (Forged, Garbled) as error:
             reason = error.reason if isinstance(error, Forged) else "garbled"
             self._metrics.feedback_refused.labels(provider.name, reason).inc()
-            log.warning("feedback was refused", provider=provider.name, reason=reason, error=str(error))
+            log.warning(
+                "feedback was refused", provider=provider.name, reason=reason, error=str(error)
+            )
             raise
         await self._answer(provider, feedback, posted)
         if heard:
@@ -103,7 +115,11 @@ class Reception:
                 await feedback.close()
         for provider in found.values():
             if provider.id not in self._known and provider.kind in HTTP_KINDS:
-                self._known[provider.id] = (provider, self._build(provider), self._redactor_for(provider))
+                self._known[provider.id] = (
+                    provider,
+                    self._build(provider),
+                    self._redactor_for(provider),
+                )
 
 
 def _parsed(feedback: Feedback, posted: Posted) -> Sequence[Heard]:

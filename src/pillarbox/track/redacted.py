@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-# Members that hold parts of the mail, or people, and nothing else; or nothing that anybody will ask for. Whose mail it
-# is the delivery tells, and redacting addresses costs more than all the rest.
+# Members that hold parts of the mail, or people, and nothing else; or nothing that anybody will ask
+# for. Whose mail it is the delivery tells, and redacting addresses costs more than all the rest.
 LEFT_OUT = frozenset({
     "headers", "commonHeaders", "subject", "attachments", "useragent", "userAgent", "geolocation", "client-info",
     "envelope", "ip", "ipAddress", "source", "sourceArn", "destination", "flags", "campaigns", "storage", "account",
@@ -17,7 +17,8 @@ LEFT_OUT = frozenset({
 # Names and words that can be nobody's, whatever the redactor thinks: it costs much more to ask it.
 _NAME = re.compile(r"[A-Za-z_:.-]{1,40}").fullmatch
 _WORD = re.compile(r"[A-Za-z_-]{0,15}").fullmatch
-# Levels and members of JSON that are kept; providers' events have three levels and a few dozen members.
+# Levels and members of JSON that are kept; providers' events have three levels and a few dozen
+# members.
 DEEPEST = 8
 MOST = 200
 # Letters of one value.
@@ -31,7 +32,9 @@ def redacted(value: Any, redact: Callable[[str], str], depth: int = DEEPEST) -> 
     if isinstance(value, Mapping):
         members = list(value.items())[:MOST] if depth else ()
         return {
-            (name if _NAME(str(name)) else redact_text(str(name), redact)): redacted(one, redact, depth - 1)
+            (name if _NAME(str(name)) else redact_text(str(name), redact)): redacted(
+                one, redact, depth - 1
+            )
             for name, one in members
             if name not in LEFT_OUT
         }
@@ -44,7 +47,9 @@ def redact_text(text: str, redact: Callable[[str], str]) -> str:
     """A text without people. Of a link only its host: the rest may be a key to somebody's account."""
     if _WORD(text):
         return text
-    text = text[:LONGEST].replace("\0", "").encode("utf-8", "replace").decode()  # half a letter fits into no column
+    text = (
+        text[:LONGEST].replace("\0", "").encode("utf-8", "replace").decode()
+    )  # half a letter fits into no column
     if text.startswith(("http://", "https://")):
         return _origin(text)
     return redact(text)

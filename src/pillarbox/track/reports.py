@@ -64,7 +64,9 @@ _NOBODY_THERE = re.compile(
     r"|(?:no such|unknown|invalid)\b.{0,20}\b(?:user|recipient|mailbox|address|account|person)",
     re.IGNORECASE,
 )
-_COPY = re.compile(rb"^-{2,20}[^\n]{0,80}?(?:copy|original message)[^\n]{0,200}\n", re.IGNORECASE | re.MULTILINE)
+_COPY = re.compile(
+    rb"^-{2,20}[^\n]{0,80}?(?:copy|original message)[^\n]{0,200}\n", re.IGNORECASE | re.MULTILINE
+)
 _PERMANENT = re.compile(r"(?:^|[\s#;:])5[0-9]{2}[\s-]")
 
 
@@ -84,13 +86,18 @@ def parse(mail: bytes, key: bytes, now: datetime) -> list[Heard]:
     message_id = _message(parts, key)
     at = _date(parts[0].first("date")) or now
     digest = hashlib.sha256(mail).hexdigest()[:40]
-    return [_heard(one, f"{digest}:{place}", message_id, at) for place, one in enumerate(told[:MOST_RECIPIENTS])]
+    return [
+        _heard(one, f"{digest}:{place}", message_id, at)
+        for place, one in enumerate(told[:MOST_RECIPIENTS])
+    ]
 
 
 class _Told:
     """What a report says of one recipient."""
 
-    def __init__(self, kind: Kind, recipient: str | None, said: Fields, how: str, *texts: str | None) -> None:
+    def __init__(
+        self, kind: Kind, recipient: str | None, said: Fields, how: str, *texts: str | None
+    ) -> None:
         self.kind, self.recipient, self.said, self.how = kind, recipient, said, how
         self.texts = [text for text in texts if text]
 
@@ -130,10 +137,16 @@ def _status(part: Part) -> Iterator[_Told]:
     for group in _BLANK_LINE.split(part.body, MOST_RECIPIENTS + 1):
         fields = fields_of(group)
         kind = ACTIONS.get(fields.get("action", [""])[0].partition("(")[0].strip().lower())
-        recipient = _recipient(fields, "original-recipient", "final-recipient", "x-actual-recipient")
+        recipient = _recipient(
+            fields, "original-recipient", "final-recipient", "x-actual-recipient"
+        )
         if kind and recipient:
             yield _Told(
-                kind, recipient, fields, "dsn", *(fields.get(name, [None])[0] for name in ("status", "diagnostic-code"))
+                kind,
+                recipient,
+                fields,
+                "dsn",
+                *(fields.get(name, [None])[0] for name in ("status", "diagnostic-code")),
             )
 
 
@@ -179,7 +192,11 @@ def _after(text: str, address: str) -> str:
     """What a text says of an address: the lines that follow its name."""
     lowered = text.lower()
     place = lowered.find(address.lower())
-    return text[place + len(address) :].lstrip(">: \r\n").partition("\n\n")[0][:1000] if place >= 0 else ""
+    return (
+        text[place + len(address) :].lstrip(">: \r\n").partition("\n\n")[0][:1000]
+        if place >= 0
+        else ""
+    )
 
 
 def _recipient(fields: Fields, *names: str) -> str | None:
@@ -197,12 +214,18 @@ def _address(value: str) -> str | None:
 def _hard(one: _Told) -> bool:
     if one.kind is not Kind.BOUNCED:
         return one.kind in (Kind.COMPLAINED, Kind.UNSUBSCRIBED)
-    codes = [found for text in one.texts for found in re.findall(r"\b[245]\.\d{1,3}\.\d{1,3}\b", text[:1000])]
+    codes = [
+        found
+        for text in one.texts
+        for found in re.findall(r"\b[245]\.\d{1,3}\.\d{1,3}\b", text[:1000])
+    ]
     telling = [code for code in codes if not code.endswith(".0.0")]
     if telling:
         return is_hard(*telling) is True
     said = " ".join(one.texts)[:2000]
-    return bool(_NOBODY_THERE.search(said)) and ("5.0.0" in codes or bool(_PERMANENT.search(f" {said}")))
+    return bool(_NOBODY_THERE.search(said)) and (
+        "5.0.0" in codes or bool(_PERMANENT.search(f" {said}"))
+    )
 
 
 def _reason(one: _Told) -> Reason:
@@ -225,7 +248,9 @@ def _message(parts: Sequence[Part], key: bytes) -> UUID | None:
         if found := message_of(*(value for name in OURS for value in head.get(name, ())[:5])):
             return found
     return message_of(
-        parts[0].first("x-pillarbox-message"), parts[0].first("in-reply-to"), parts[0].first("references")
+        parts[0].first("x-pillarbox-message"),
+        parts[0].first("in-reply-to"),
+        parts[0].first("references"),
     )
 
 

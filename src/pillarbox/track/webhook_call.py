@@ -44,7 +44,9 @@ def trusted(ca_file: Path | None = None) -> ssl.SSLContext:
         try:
             context.load_verify_locations(cafile=ca_file)
         except (OSError, ssl.SSLError) as error:
-            raise SettingsError(f"webhook_ca_file: {ca_file} cannot be used: {error.strerror or error}") from None
+            raise SettingsError(
+                f"webhook_ca_file: {ca_file} cannot be used: {error.strerror or error}"
+            ) from None
     return context
 
 
@@ -68,7 +70,10 @@ class WebhookLine:
             connector=guarded_connector(resolver, connections, tls),
             timeout=aiohttp.ClientTimeout(total=timeout),
             cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"User-Agent": f"pillarbox-webhooks/{version}", "Content-Type": "application/json"},
+            headers={
+                "User-Agent": f"pillarbox-webhooks/{version}",
+                "Content-Type": "application/json",
+            },
             auto_decompress=False,  # a small answer must not become a large one
             max_line_size=8190,
             max_field_size=8190,
@@ -101,16 +106,23 @@ class WebhookLine:
     async def _post(self, call: Claimed) -> tuple[int, str | None]:
         """The status, and what is wrong with it if anything is."""
         if not call.secrets:
-            raise RefusedAddress("the signing secret cannot be opened with the keys of this installation")
+            raise RefusedAddress(
+                "the signing secret cannot be opened with the keys of this installation"
+            )
         url = check_url(call.url, allow_private=self._allow_private)
         content = webhook.body(call.kind, call.at, call.payload)
         headers = webhook.headers(str(call.id), int(time.time()), content, call.secrets)
-        async with self._session.post(url, data=content, headers=headers, allow_redirects=False) as answer:
+        async with self._session.post(
+            url, data=content, headers=headers, allow_redirects=False
+        ) as answer:
             said = await _beginning(answer)
         if 200 <= answer.status < 300:
             return answer.status, None
         if 300 <= answer.status < 400:
-            return answer.status, f"answered {answer.status}: redirects are not followed; give the URL that it leads to"
+            return (
+                answer.status,
+                f"answered {answer.status}: redirects are not followed; give the URL that it leads to",
+            )
         return answer.status, f"answered {answer.status}: {said}".removesuffix(": ")
 
 

@@ -1,7 +1,7 @@
 """Calls customers: takes what is due, a few at a time from each, and writes down how each call went.
 
-Any number of processes may do this at once. Calls are made at least once: one whose caller died, or lost the store for
-longer than its lease, is made again under the same id.
+Any number of processes may do this at once. Calls are made at least once: one whose caller died, or
+lost the store for longer than its lease, is made again under the same id.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ from pillarbox.track.webhook_call import WebhookLine, lease_of, trusted
 log = logs.get("pillarbox.webhooks")
 # How often to look without being told: a call is no mail, a second or two later is as good.
 POLL = 2.0
-# Overdue calls that a claim did not return are held back by earlier ones, or by how many may be made at once.
+# Overdue calls that a claim did not return are held back by earlier ones, or by how many may be
+# made at once.
 SOONEST = 0.1
-# Pauses after a failure to look for calls, or to write a result, double from the first to the longest.
+# Pauses after a failure to look for calls, or to write a result, double from the first to the
+# longest.
 STORE_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 # Stands for a text about a failed call that PostgreSQL cannot hold.
 UNSTORABLE = "the reason cannot be stored"
@@ -86,7 +88,11 @@ class Caller:
         loops = [run_every("count webhook calls", MEASURE, self._measure, stop)]
         if self._settings.notify:
             told = {webhooks.CHANNEL: self._look.set}
-            loops.append(run_every("webhook hints", LISTEN_PAUSE, partial(hear, self._database, told, stop), stop))
+            loops.append(
+                run_every(
+                    "webhook hints", LISTEN_PAUSE, partial(hear, self._database, told, stop), stop
+                )
+            )
         background = [asyncio.create_task(one) for one in loops]
         try:
             while not stop.is_set():
@@ -106,7 +112,9 @@ class Caller:
         if room <= 0:
             return 0
         lease = lease_of(self._settings.webhook_timeout)
-        found = await webhooks.claim(self._database, self._keys, lease, room, self._per_endpoint, dict(self._in_hand))
+        found = await webhooks.claim(
+            self._database, self._keys, lease, room, self._per_endpoint, dict(self._in_hand)
+        )
         for call in found:
             self._in_hand[call.endpoint_id] += 1
             task = asyncio.create_task(self._make(call))
@@ -141,7 +149,11 @@ class Caller:
     async def _make(self, call: Claimed) -> None:
         result = await self._line.call(call)
         settled = await self._settle(call, result)
-        word = {CallState.DELIVERED: "delivered", CallState.WAITING: "retry", CallState.FAILED: "failed"}[result.state]
+        word = {
+            CallState.DELIVERED: "delivered",
+            CallState.WAITING: "retry",
+            CallState.FAILED: "failed",
+        }[result.state]
         self._metrics.webhook_calls.labels(word).inc()
         write = log.debug if result.state is CallState.DELIVERED else log.mail
         write(
@@ -161,7 +173,9 @@ class Caller:
         pauses = backoff(STORE_PAUSE, LONGEST_PAUSE)
         while True:
             try:
-                return await webhooks.settle(self._database, call, result, self._settings.webhook_disable_after)
+                return await webhooks.settle(
+                    self._database, call, result, self._settings.webhook_disable_after
+                )
             except StoreDataError as error:
                 if result.error in (None, UNSTORABLE):
                     raise  # not the text's fault: the call is made again when its lease has run out
@@ -188,12 +202,17 @@ class Caller:
         self._metrics.webhook_waiting.set(await webhooks.count_waiting(self._database))
 
 
-async def try_out(database: Database, keys: Keys, line: WebhookLine, endpoint_id: UUID, tenant_id: int) -> Result:
+async def try_out(
+    database: Database, keys: Keys, line: WebhookLine, endpoint_id: UUID, tenant_id: int
+) -> Result:
     """Make a test call at once, and once; returns how it went."""
     call = await webhooks.add_test(database, keys, endpoint_id, tenant_id)
     result = await line.call(call)
     ended = Result(
-        CallState.DELIVERED if result.error is None else CallState.FAILED, result.status, result.error, result.took
+        CallState.DELIVERED if result.error is None else CallState.FAILED,
+        result.status,
+        result.error,
+        result.took,
     )
     await webhooks.settle_test(database, call, ended)
     return ended

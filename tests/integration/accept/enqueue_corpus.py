@@ -21,7 +21,11 @@ PLAIN: Fields = {
 NOW = datetime.now(UTC)
 LABEL = "l" * 63
 # Every character that some rule treats in its own way, and neighbours of each range.
-ODD = "".join(map(chr, (1, 8, 9, 10, 11, 13, 0x1F, 0x7F, 0x80, 0x85, 0x9F, 0xA0, 0xA1, 0x1680, 0x180E, 0x1FFF)))
+ODD = "".join(
+    map(
+        chr, (1, 8, 9, 10, 11, 13, 0x1F, 0x7F, 0x80, 0x85, 0x9F, 0xA0, 0xA1, 0x1680, 0x180E, 0x1FFF)
+    )
+)
 ODD += "\u2000\u200b\u200f\u2010\u2027\u2028\u2029\u202e\u202f\u2030\u205e\u205f\u206f\u2070\u2fff\u3000\u3001"
 ODD += "\ufefe\ufeff\uff0e\uffff\U0001f600\U0010ffff ßé漢İıK \"'(),.:;<>@[\\]^_`{|}~-+=!#$%&*/?"
 
@@ -57,7 +61,10 @@ def _hand_written() -> Iterator[Fields]:
     for address in ADDRESSES:
         for field in ("sender", "to", "cc", "bcc", "reply_to"):
             yield {field: address}
-    yield from ({"to": to} for to in ([], (), "", [None], ["a@b", None], ["a@b", ""], ["a@b"] * 100, ["a@b"] * 101))
+    yield from (
+        {"to": to}
+        for to in ([], (), "", [None], ["a@b", None], ["a@b", ""], ["a@b"] * 100, ["a@b"] * 101)
+    )
     yield from ({"to": to, "cc": "c@d"} for to in ([], ["a@b"] * 99, ["a@b"] * 100, ["x"] * 101))
     yield {"to": ["a@b"] * 34, "cc": ["a@b"] * 33, "bcc": ["a@b"] * 33}
     yield {"to": ["a@b"] * 34, "cc": ["a@b"] * 33, "bcc": ["a@b"] * 34}
@@ -66,7 +73,10 @@ def _hand_written() -> Iterator[Fields]:
     for octets in (997, 998, 999):
         yield from ({"subject": _sized(octets, letter)} for letter in "xé漢😀")
     yield from ({"subject": f"a{odd}b"} for odd in ODD)
-    yield from ({"subject": subject} for subject in (None, "", "\t", "\n", "a\r\nBcc: x@y", "x" * 999 + "\n"))
+    yield from (
+        {"subject": subject}
+        for subject in (None, "", "\t", "\n", "a\r\nBcc: x@y", "x" * 999 + "\n")
+    )
     for field in ("text", "html"):
         yield from ({field: _sized(2**20 + more, letter)} for more in (-1, 0, 1) for letter in "xé")
         yield {field: ODD}
@@ -100,13 +110,26 @@ def _contents() -> Iterator[Fields]:
     )
     yield from (bare | {"raw": raw} for raw in lines)
     # Counted as it travels, with CRLF.
-    yield from (bare | {"raw": b"x\n" * ((25 * 2**20 - 1026) // 3) + b"x" * more} for more in (0, 1, 2))
+    yield from (
+        bare | {"raw": b"x\n" * ((25 * 2**20 - 1026) // 3) + b"x" * more} for more in (0, 1, 2)
+    )
     # 1024 octets of overhead and two of subject
     yield from (bare | {"raw": b"x" * (25 * 2**20 - 1026 + more)} for more in (0, 1))
-    for parts in ({"headers": {"X-A": "b"}}, {"attachments": [Attachment("a", b"")]}, {"reply_to": "a@b"}):
+    for parts in (
+        {"headers": {"X-A": "b"}},
+        {"attachments": [Attachment("a", b"")]},
+        {"reply_to": "a@b"},
+    ):
         yield bare | {"raw": b"x"} | parts
         yield bare | parts
-    yield bare | {"raw": b"x", "headers": {}, "attachments": [], "reply_to": [], "cc": "c@d", "bcc": ["e@f"]}
+    yield bare | {
+        "raw": b"x",
+        "headers": {},
+        "attachments": [],
+        "reply_to": [],
+        "cc": "c@d",
+        "bcc": ["e@f"],
+    }
 
 
 def _headers() -> Iterator[Fields]:
@@ -154,9 +177,16 @@ def _headers() -> Iterator[Fields]:
     ]
     yield from ({"headers": {name: "v"}} for name in names)
     yield from ({"headers": {"X-A": f"a{odd}b"}} for odd in ODD)
-    yield from ({"headers": {"X-A": _sized(octets, letter)}} for octets in (998, 999) for letter in "xé漢")
-    yield from ({"headers": {"X-A": value}} for value in ("", None, 1, True, ["x"], {"a": "b"}, "x" * 999 + "\n"))
-    yield from ({"headers": {f"X-{number}": "v" for number in range(count)}} for count in (0, 50, 51))
+    yield from (
+        {"headers": {"X-A": _sized(octets, letter)}} for octets in (998, 999) for letter in "xé漢"
+    )
+    yield from (
+        {"headers": {"X-A": value}}
+        for value in ("", None, 1, True, ["x"], {"a": "b"}, "x" * 999 + "\n")
+    )
+    yield from (
+        {"headers": {f"X-{number}": "v" for number in range(count)}} for count in (0, 50, 51)
+    )
     yield {"headers": {"X-Longer": "bad\n", "to": "x", "X-B": 1, "": ""}}
     yield {"headers": {"X-B": 1, "X-A": "\n"}}
     yield {"headers": {"bb": 1, "é": "\n", "From": ""}}
@@ -248,14 +278,26 @@ def _labels() -> Iterator[Fields]:
         yield {"tags": [label]}
         yield {"tags": label}
         yield {"idempotency_key": label}
-    yield from ({"tags": tags} for tags in ([], ["a"] * 20, ["a"] * 21, ["a", None], ["a", ""], [""] * 21))
-    yield from ({"idempotency_key": key} for key in ("", "k" * 255, "k" * 256, "é" * 127, "é" * 128, "a\nb"))
-    yield from ({"priority": lane} for lane in ("urgent", "normal", "bulk", "", "high", "Normal", "normal "))
-    yield from ({"metadata": data} for data in ({}, {"a": 1}, {"": None}, {"é": [1.5, {"b": "\n"}]}, {"a": "\\u0000"}))
+    yield from (
+        {"tags": tags} for tags in ([], ["a"] * 20, ["a"] * 21, ["a", None], ["a", ""], [""] * 21)
+    )
+    yield from (
+        {"idempotency_key": key} for key in ("", "k" * 255, "k" * 256, "é" * 127, "é" * 128, "a\nb")
+    )
+    yield from (
+        {"priority": lane} for lane in ("urgent", "normal", "bulk", "", "high", "Normal", "normal ")
+    )
+    yield from (
+        {"metadata": data}
+        for data in ({}, {"a": 1}, {"": None}, {"é": [1.5, {"b": "\n"}]}, {"a": "\\u0000"})
+    )
 
 
 def _numbers_and_times() -> Iterator[Fields]:
-    yield from ({"max_attempts": n} for n in (None, -1, 0, 1, 2, 99, 100, 101, 2**31 - 1, 2**31, -(2**31) - 1, 10**30))
+    yield from (
+        {"max_attempts": n}
+        for n in (None, -1, 0, 1, 2, 99, 100, 101, 2**31 - 1, 2**31, -(2**31) - 1, 10**30)
+    )
     day, hours = timedelta(days=1), timedelta(hours=5)
     for send_at in (None, NOW - day, NOW + day, NOW + 365 * day, datetime(1970, 1, 1, tzinfo=UTC)):
         for expires_at in (
@@ -283,12 +325,18 @@ def _wrong_types() -> Iterator[Fields]:
     ):
         yield from ({field: value} for value in (1, 1.5, True, ["x"], {"a": "b"}, []))
     for field in ("to", "cc", "bcc", "reply_to", "tags"):
-        yield from ({field: value} for value in (1, True, {"a": "b"}, ["a@b", 1], [["a@b"]], [True], [{}]))
+        yield from (
+            {field: value} for value in (1, True, {"a": "b"}, ["a@b", 1], [["a@b"]], [True], [{}])
+        )
     yield from ({"headers": value} for value in (1, "x", ["x"], True))
-    yield from ({"attachments": value} for value in (1, "x", {"a": "b"}, True, ["x"], [None], [["x"]]))
+    yield from (
+        {"attachments": value} for value in (1, "x", {"a": "b"}, True, ["x"], [None], [["x"]])
+    )
     yield from ({"metadata": value} for value in (1, "x", ["x"], True, []))
     yield from ({"max_attempts": value} for value in (1.5, "1", True, ["x"], {}))
-    yield from ({field: value} for field in ("send_at", "expires_at") for value in (1, True, "soon", ["x"]))
+    yield from (
+        {field: value} for field in ("send_at", "expires_at") for value in (1, True, "soon", ["x"])
+    )
 
 
 # What only the database can know: Python accepts, SQL refuses with this code and field.

@@ -19,19 +19,27 @@ def principal(tenant: Tenant = DEFAULT, **fields: Any) -> Principal:
 
 
 async def add_tenant(database: Database, name: str) -> Tenant:
-    id = await database.fetchval("INSERT INTO pillarbox.tenants (name) VALUES ($1) RETURNING id", name)
+    id = await database.fetchval(
+        "INSERT INTO pillarbox.tenants (name) VALUES ($1) RETURNING id", name
+    )
     return replace(DEFAULT, id=id, name=name)
 
 
 def mail(number: int = 1, **fields: Any) -> Mail:
-    defaults = {"sender": "Shop <shop@example.com>", "to": f"user{number}@example.net", "subject": "Hello"}
+    defaults = {
+        "sender": "Shop <shop@example.com>",
+        "to": f"user{number}@example.net",
+        "subject": "Hello",
+    }
     return Mail(**(defaults | {"text": "A body"} | fields))
 
 
 async def rows_of(database: Database, message_id: UUID) -> tuple[Any, ...]:
     """All rows of a message, without what differs each time: its id, place and times (but for how they relate)."""
     message = await database.fetchrow("SELECT * FROM pillarbox.messages WHERE id = $1", message_id)
-    content = await database.fetchrow("SELECT * FROM pillarbox.contents WHERE message_id = $1", message_id)
+    content = await database.fetchrow(
+        "SELECT * FROM pillarbox.contents WHERE message_id = $1", message_id
+    )
     deliveries = await database.fetch(
         "SELECT d.*, next_attempt_at - created_at AS due, send_at, max(seq) OVER () - seq AS of_one"
         " FROM pillarbox.deliveries d JOIN pillarbox.messages m ON m.id = message_id"
@@ -40,7 +48,11 @@ async def rows_of(database: Database, message_id: UUID) -> tuple[Any, ...]:
     )
     assert message is not None
     assert content is not None
-    return _lasting(message, "id"), _lasting(content, "message_id"), [_delivery(row) for row in deliveries]
+    return (
+        _lasting(message, "id"),
+        _lasting(content, "message_id"),
+        [_delivery(row) for row in deliveries],
+    )
 
 
 def _lasting(row: Any, *more: str) -> dict[str, Any]:

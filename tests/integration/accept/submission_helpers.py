@@ -79,7 +79,14 @@ async def running(
         listeners.append(Listener("smtp_tls", ("127.0.0.1", 0), metrics, implicit_tls=True))
     for listener in listeners:
         listener.open()
-    server = Server("mail.example", shelf, limits or Limits(), patience or Patience(), crowd or Crowd(), certificate)
+    server = Server(
+        "mail.example",
+        shelf,
+        limits or Limits(),
+        patience or Patience(),
+        crowd or Crowd(),
+        certificate,
+    )
     ports = {listener.name: int(listener.where.rpartition(":")[2]) for listener in listeners}
     one = Running(server, shelf, metrics, ports)
     task = asyncio.create_task(server.run(listeners, one.stop))
@@ -109,7 +116,9 @@ async def installed(database_url: str, **settings: Any) -> AsyncIterator[Install
         ready: asyncio.Future[dict[str, int]] = asyncio.get_running_loop().create_future()
 
         def note(places: Any) -> None:
-            ready.set_result({name: int(where.rpartition(":")[2]) for name, where in places.items()})
+            ready.set_result(
+                {name: int(where.rpartition(":")[2]) for name, where in places.items()}
+            )
 
         task = asyncio.create_task(serve_smtp(app, stop, note))
         await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
@@ -171,7 +180,11 @@ async def connected(
 ) -> AsyncIterator[Client]:
     """A client, greeted; unless told otherwise it has said EHLO."""
     reader, writer = await asyncio.open_connection(
-        "127.0.0.1", port, ssl=tls, server_hostname="localhost" if tls else None, local_addr=(source, 0)
+        "127.0.0.1",
+        port,
+        ssl=tls,
+        server_hostname="localhost" if tls else None,
+        local_addr=(source, 0),
     )
     client = Client(reader, writer)
     try:

@@ -33,15 +33,21 @@ SENDERS = [
 ]  # fmt: skip
 
 
-def in_python(tenant: Tenant, sender: str, recipients: Sequence[str], size: int) -> PillarboxError | None:
+def in_python(
+    tenant: Tenant, sender: str, recipients: Sequence[str], size: int
+) -> PillarboxError | None:
     try:
-        check_allowed(Principal("key", "k", tenant, frozenset({Scope.SEND})), sender, recipients, size)
+        check_allowed(
+            Principal("key", "k", tenant, frozenset({Scope.SEND})), sender, recipients, size
+        )
     except (InvalidMail, NotAllowed) as error:
         return error
     return None
 
 
-async def in_sql(database: Database, tenant: Tenant, sender: str, recipients: int, size: int) -> PillarboxError | None:
+async def in_sql(
+    database: Database, tenant: Tenant, sender: str, recipients: int, size: int
+) -> PillarboxError | None:
     query = "SELECT pillarbox._check_tenant(tenant_id => $1, sender => $2, recipients => $3, size => $4)"
     try:
         await database.fetchval(query, tenant.id, sender, recipients, size)
@@ -55,7 +61,11 @@ async def in_sql(database: Database, tenant: Tenant, sender: str, recipients: in
 def told(error: PillarboxError | None) -> Any:
     if error is None:
         return None
-    return type(error), *(getattr(error, name) for name in ("code", "field", "message", "hint")), str(error)
+    return (
+        type(error),
+        *(getattr(error, name) for name in ("code", "field", "message", "hint")),
+        str(error),
+    )
 
 
 @pytest.mark.parametrize("patterns", [[], DOMAINS, DOMAINS[:1], DOMAINS[2:]], ids=len)
@@ -73,7 +83,9 @@ async def test_senders(database: Database, patterns: list[str]) -> None:
                                     {"max_recipients": 3, "max_message_bytes": 5000}], ids=str)  # fmt: skip
 @pytest.mark.parametrize("recipients", [1, 3, 4])
 @pytest.mark.parametrize("size", [1, 5000, 5001])
-async def test_numbers(database: Database, limits: dict[str, int], recipients: int, size: int) -> None:
+async def test_numbers(
+    database: Database, limits: dict[str, int], recipients: int, size: int
+) -> None:
     tenant = await tenants.add_tenant(database, "shop", **limits)
     expected = in_python(tenant, "a@x.example", ["b@x.example"] * recipients, size)
     assert told(await in_sql(database, tenant, "a@x.example", recipients, size)) == told(expected)
@@ -97,7 +109,10 @@ def shown_in_python(header: bytes) -> set[str] | str:
 
 async def shown_in_sql(database: Database, header: bytes) -> set[str] | str:
     try:
-        return {row[0] for row in await database.fetch("SELECT * FROM pillarbox._sender_domains($1)", header)}
+        return {
+            row[0]
+            for row in await database.fetch("SELECT * FROM pillarbox._sender_domains($1)", header)
+        }
     except asyncpg.PostgresError as error:
         found = translated(error)
         assert found
@@ -106,7 +121,12 @@ async def shown_in_sql(database: Database, header: bytes) -> set[str] | str:
 
 async def test_senders_of_raw_mails(database: Database) -> None:
     for header in [*(header for header, _ in DOMAINS_OF_HEADERS), *UNCLEAR]:
-        for raw in (header, header + b"\r\n", header + b"\r\n\r\nFrom: body@evil.example\r\n", b"\r\n" + header):
+        for raw in (
+            header,
+            header + b"\r\n",
+            header + b"\r\n\r\nFrom: body@evil.example\r\n",
+            b"\r\n" + header,
+        ):
             found = await shown_in_sql(database, raw)
             if any(word in raw for word in PYTHON_ONLY) and not raw.startswith(b"\r\n"):
                 assert "encoding that cannot be read" in found
@@ -129,7 +149,9 @@ async def enqueue(database: Database, raw: bytes) -> Any:
         (b"nonsense\nFrom: a@shop.example\n\n", "bad_header", "raw"),
     ],
 )
-async def test_sql_refuses_raw_mails_from_elsewhere(database: Database, raw: bytes, code: str, field: str) -> None:
+async def test_sql_refuses_raw_mails_from_elsewhere(
+    database: Database, raw: bytes, code: str, field: str
+) -> None:
     await tenants.add_tenant(database, "shop", sender_domains=["shop.example"])
     with pytest.raises(asyncpg.PostgresError) as caught:
         await enqueue(database, raw)

@@ -36,7 +36,9 @@ if not settings.configured:
         DEFAULT_FROM_EMAIL="Shop <shop@example.com>",
         USE_TZ=True,
         LOGGING_CONFIG=None,
-        DATABASES={name: {"ENGINE": "django.db.backends.postgresql"} for name in ("default", "other")},
+        DATABASES={
+            name: {"ENGINE": "django.db.backends.postgresql"} for name in ("default", "other")
+        },
     )
     django.setup()
 
@@ -58,7 +60,9 @@ def database(database_url: str) -> Iterator[psycopg.Connection[dict[str, Any]]]:
 
 
 def message(**fields: Any) -> EmailMessage:
-    return EmailMessage(**({"subject": "Hello", "body": "A body", "to": ["user@example.net"]} | fields))
+    return EmailMessage(
+        **({"subject": "Hello", "body": "A body", "to": ["user@example.net"]} | fields)
+    )
 
 
 def stored(database: psycopg.Connection[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -71,7 +75,9 @@ def stored(database: psycopg.Connection[dict[str, Any]]) -> list[dict[str, Any]]
 
 
 def recipients(database: psycopg.Connection[dict[str, Any]]) -> list[tuple[str, str]]:
-    rows = database.execute("SELECT role::text AS role, recipient FROM pillarbox.deliveries ORDER BY seq, n").fetchall()
+    rows = database.execute(
+        "SELECT role::text AS role, recipient FROM pillarbox.deliveries ORDER BY seq, n"
+    ).fetchall()
     return [(row["role"], row["recipient"]) for row in rows]
 
 
@@ -131,7 +137,12 @@ def test_several_go_together_or_not_at_all(database: Database) -> None:
     with pytest.raises(InvalidMail, match="legal"):
         get_connection().send_messages([message(), message(to=["nobody"])])
     assert len(stored(database)) == 5
-    assert mail.send_mass_mail([("a", "b", None, ["x@example.net"]), ("c", "d", None, ["y@example.net"])]) == 2
+    assert (
+        mail.send_mass_mail(
+            [("a", "b", None, ["x@example.net"]), ("c", "d", None, ["y@example.net"])]
+        )
+        == 2
+    )
 
 
 def test_nobody_to_send_to(database: Database) -> None:
@@ -179,7 +190,12 @@ def test_every_field(database: Database) -> None:
     one.attach(image)
     one.send()
     (row,) = stored(database)
-    assert (row["raw"], row["text"], row["html"], row["subject"]) == (None, "Text", "<p>Html", "Grüße")
+    assert (row["raw"], row["text"], row["html"], row["subject"]) == (
+        None,
+        "Text",
+        "<p>Html",
+        "Grüße",
+    )
     assert (row["sender"], row["to"], row["cc"]) == (
         "Ünal <u@example.com>", ["A <a@example.net>", "b@example.net"], ["c@example.net"],
     )  # fmt: skip
@@ -187,7 +203,10 @@ def test_every_field(database: Database) -> None:
     assert recipients(database) == [
         ("t", "a@example.net"), ("t", "b@example.net"), ("c", "c@example.net"), ("b", "d@example.net"),
     ]  # fmt: skip
-    types = [(file["filename"], file["content_type"], file.get("content_id")) for file in row["attachments"]]
+    types = [
+        (file["filename"], file["content_type"], file.get("content_id"))
+        for file in row["attachments"]
+    ]
     assert types == [
         ("ä.txt", 'text/plain; charset="utf-8"', None), ("a.bin", "application/octet-stream", None),
         ("logo.png", "image/png", "logo@x"),
@@ -202,7 +221,11 @@ def test_a_body_of_html(database: Database) -> None:
     empty.attach_alternative("<p>y", "text/html")
     empty.send()
     message(body="").send()
-    assert [(row["text"], row["html"]) for row in stored(database)] == [(None, "<p>x"), (None, "<p>y"), ("", None)]
+    assert [(row["text"], row["html"]) for row in stored(database)] == [
+        (None, "<p>x"),
+        (None, "<p>y"),
+        ("", None),
+    ]
 
 
 def signed(**fields: Any) -> EmailMessage:
@@ -243,7 +266,9 @@ def exotic() -> Iterator[tuple[str, EmailMessage]]:
     yield "Content-Type", strange
 
 
-@pytest.mark.parametrize(("header", "one"), list(exotic()), ids=lambda one: one if isinstance(one, str) else "")
+@pytest.mark.parametrize(
+    ("header", "one"), list(exotic()), ids=lambda one: one if isinstance(one, str) else ""
+)
 def test_what_means_more_than_its_fields_goes_as_django_wrote_it(
     header: str, one: EmailMessage, database: Database
 ) -> None:
@@ -255,9 +280,15 @@ def test_what_means_more_than_its_fields_goes_as_django_wrote_it(
     assert b"hidden@example.net" not in raw
     parsed = email.message_from_bytes(raw, policy=email.policy.default)
     expected = one.message()
-    assert (parsed["Subject"], row["subject"], row["to"]) == ("Hello", "Hello", ["user@example.net"])
+    assert (parsed["Subject"], row["subject"], row["to"]) == (
+        "Hello",
+        "Hello",
+        ["user@example.net"],
+    )
     assert str(parsed[header]).split(";")[0] == str(expected[header]).split(";")[0]
-    assert [part.get_content_type() for part in parsed.walk()] == [part.get_content_type() for part in expected.walk()]
+    assert [part.get_content_type() for part in parsed.walk()] == [
+        part.get_content_type() for part in expected.walk()
+    ]
     assert recipients(database) == [("t", "user@example.net"), ("b", "hidden@example.net")]
 
 
@@ -288,7 +319,10 @@ def test_options_of_ours(database: Database) -> None:
 def test_another_database_and_tenant(database: Database) -> None:
     database.execute("INSERT INTO pillarbox.tenants (name) VALUES ('shop'), ('desk')")
     get_connection(using="other", tenant="shop").send_messages([message()])
-    with override_settings(PILLARBOX_DATABASE="other", PILLARBOX_TENANT="desk"), transaction.atomic():
+    with (
+        override_settings(PILLARBOX_DATABASE="other", PILLARBOX_TENANT="desk"),
+        transaction.atomic(),
+    ):
         message().send()
         assert len(stored(database)) == 2  # `default` has a transaction, `other` has none
     one = message()
@@ -305,5 +339,10 @@ def test_debugging_keeps_no_mails(database: Database) -> None:
 
 def test_without_django_it_says_so(tmp_path: Path) -> None:
     code = "import sys; sys.modules['django'] = None\ntry:\n import pillarbox.django\nexcept ImportError as e: print(e)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert done.stdout.strip() == "pillarbox.django needs Django, which is not installed: pip install django"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert (
+        done.stdout.strip()
+        == "pillarbox.django needs Django, which is not installed: pip install django"
+    )

@@ -92,7 +92,9 @@ async def test_a_key_and_a_login_open(keeper: Doorkeeper, database: Database) ->
     assert count(keeper, "key", "accepted") == count(keeper, "login", "accepted") == 1
 
 
-async def test_every_refusal_sounds_the_same(keeper: Doorkeeper, database: Database, counting: Counting) -> None:
+async def test_every_refusal_sounds_the_same(
+    keeper: Doorkeeper, database: Database, counting: Counting
+) -> None:
     """Whether a prefix or a user name exists shows neither in the words nor in the statements made."""
     token = await key(database)
     revoked = await key(database, "old")
@@ -113,8 +115,12 @@ async def test_every_refusal_sounds_the_same(keeper: Doorkeeper, database: Datab
     assert len(words) == 1
 
 
-@pytest.mark.parametrize("given", ["", "pbx_", "x" * 100_000, "pbx_zzzzzzzzzz_\0", "Bearer x", "é", "\udc80"])
-async def test_what_cannot_be_a_key_is_not_asked_about(keeper: Doorkeeper, counting: Counting, given: str) -> None:
+@pytest.mark.parametrize(
+    "given", ["", "pbx_", "x" * 100_000, "pbx_zzzzzzzzzz_\0", "Bearer x", "é", "\udc80"]
+)
+async def test_what_cannot_be_a_key_is_not_asked_about(
+    keeper: Doorkeeper, counting: Counting, given: str
+) -> None:
     before = counting.asked
     with pytest.raises(Unauthorized):
         await keeper.by_key(given, HERE)
@@ -147,7 +153,9 @@ async def test_a_changed_tenant_shows_at_once(keeper: Doorkeeper, database: Data
     assert (await keeper.by_key(token, HERE)).tenant.max_recipients == 2  # type: ignore[union-attr]
 
 
-async def test_many_callers_share_statements(keeper: Doorkeeper, database: Database, counting: Counting) -> None:
+async def test_many_callers_share_statements(
+    keeper: Doorkeeper, database: Database, counting: Counting
+) -> None:
     tokens = [await key(database, f"k{number}") for number in range(20)]
     before = counting.asked
     found = await asyncio.gather(*(keeper.by_key(tokens[n % 20], HERE) for n in range(1000)))
@@ -156,7 +164,9 @@ async def test_many_callers_share_statements(keeper: Doorkeeper, database: Datab
     assert count(keeper, "key", "accepted") == 1000
 
 
-async def test_good_and_bad_together_get_their_own_answers(keeper: Doorkeeper, database: Database) -> None:
+async def test_good_and_bad_together_get_their_own_answers(
+    keeper: Doorkeeper, database: Database
+) -> None:
     token = await key(database)
     asked = [keeper.by_key(token if n % 2 else wrong(token), f"203.0.113.{n}") for n in range(100)]
     answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -167,7 +177,9 @@ async def test_good_and_bad_together_get_their_own_answers(keeper: Doorkeeper, d
 # --- too many failures
 
 
-async def test_after_so_many_failures_it_waits(keeper: Doorkeeper, counting: Counting, clock: Clock) -> None:
+async def test_after_so_many_failures_it_waits(
+    keeper: Doorkeeper, counting: Counting, clock: Clock
+) -> None:
     await failing(MOST, lambda: keeper.by_key(UNKNOWN, HERE))
     before = counting.asked
     with pytest.raises(Throttled) as caught:
@@ -194,7 +206,9 @@ async def test_logins_wait_by_their_names(keeper: Doorkeeper, database: Database
     assert await keeper.by_login(facts.username, password.reveal(), HERE)
 
 
-async def test_a_stranger_at_the_same_address_locks_nobody_out(keeper: Doorkeeper, database: Database) -> None:
+async def test_a_stranger_at_the_same_address_locks_nobody_out(
+    keeper: Doorkeeper, database: Database
+) -> None:
     """By wrong tries at one name; only those who never showed a right key meet the address's own bound."""
     known, other = await key(database), await key(database, "other")
     await keeper.by_key(known, HERE)
@@ -231,14 +245,20 @@ async def test_a_revoked_key_is_no_longer_known(keeper: Doorkeeper, database: Da
         await keeper.by_key(token, HERE)
 
 
-async def test_a_flood_reaches_the_database_in_two_batches_at_most(keeper: Doorkeeper, counting: Counting) -> None:
+async def test_a_flood_reaches_the_database_in_two_batches_at_most(
+    keeper: Doorkeeper, counting: Counting
+) -> None:
     before = counting.asked
-    answers = await asyncio.gather(*(keeper.by_key(UNKNOWN, HERE) for _ in range(2000)), return_exceptions=True)
+    answers = await asyncio.gather(
+        *(keeper.by_key(UNKNOWN, HERE) for _ in range(2000)), return_exceptions=True
+    )
     assert {type(one) for one in answers} == {Unauthorized, Throttled}
     assert counting.asked - before <= 2
 
 
-async def test_a_success_in_between_forgives_nothing(keeper: Doorkeeper, database: Database) -> None:
+async def test_a_success_in_between_forgives_nothing(
+    keeper: Doorkeeper, database: Database
+) -> None:
     """Or whoever has one key could try others without end."""
     token = await key(database)
     for _ in range(MOST):
@@ -295,7 +315,9 @@ async def test_use_is_noted_beside_the_request(keeper: Doorkeeper, database: Dat
     await eventually(noted)
 
 
-async def test_use_is_noted_once_a_minute(keeper: Doorkeeper, database: Database, clock: Clock) -> None:
+async def test_use_is_noted_once_a_minute(
+    keeper: Doorkeeper, database: Database, clock: Clock
+) -> None:
     token = await key(database)
     await keeper.by_key(token, HERE)
     await keeper.close()
@@ -358,7 +380,9 @@ async def mortal() -> AsyncIterator[tuple[EmbeddedPostgres, Database]]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-async def test_while_the_database_is_away_nobody_is_blamed(mortal: tuple[EmbeddedPostgres, Database]) -> None:
+async def test_while_the_database_is_away_nobody_is_blamed(
+    mortal: tuple[EmbeddedPostgres, Database],
+) -> None:
     server, database = mortal
     token = await key(database)
     keeper = Doorkeeper(database, Metrics(), failures=MOST, development=True)
@@ -378,7 +402,9 @@ async def test_while_the_database_is_away_nobody_is_blamed(mortal: tuple[Embedde
     await failing(1, lambda: keeper.by_key(UNKNOWN, HERE))
 
 
-async def test_a_use_that_cannot_be_noted_harms_nobody(mortal: tuple[EmbeddedPostgres, Database]) -> None:
+async def test_a_use_that_cannot_be_noted_harms_nobody(
+    mortal: tuple[EmbeddedPostgres, Database],
+) -> None:
     server, database = mortal
     who = await access.find_keys(database, [await key(database)])
     keeper = Doorkeeper(database, Metrics(), failures=MOST)

@@ -26,7 +26,11 @@ from tests import PATIENCE
 
 
 def mail(number: int = 1, **fields: Any) -> Mail:
-    defaults = {"sender": "Shop <shop@example.com>", "to": f"user{number}@example.net", "subject": "Hello"}
+    defaults = {
+        "sender": "Shop <shop@example.com>",
+        "to": f"user{number}@example.net",
+        "subject": "Hello",
+    }
     return Mail(**(defaults | {"text": "A body"} | fields))
 
 
@@ -55,7 +59,10 @@ async def by_asyncpg(url: str) -> AsyncIterator[Caller]:
 
 @asynccontextmanager
 async def by_asyncpg_pool(url: str) -> AsyncIterator[Caller]:
-    async with asyncpg.create_pool(url, min_size=1, max_size=1) as pool, pool.acquire() as connection:
+    async with (
+        asyncpg.create_pool(url, min_size=1, max_size=1) as pool,
+        pool.acquire() as connection,
+    ):
         transaction = connection.transaction()
         await transaction.start()
         yield Caller(connection, transaction.commit, transaction.rollback)
@@ -131,7 +138,9 @@ RICH = mail(
     class_="bulk",
     kind="newsletter",
     priority="bulk",
-    send_at=datetime.datetime(2020, 1, 1, 12, tzinfo=datetime.timezone(datetime.timedelta(hours=2))),
+    send_at=datetime.datetime(
+        2020, 1, 1, 12, tzinfo=datetime.timezone(datetime.timedelta(hours=2))
+    ),
     expires_at=datetime.datetime(2999, 1, 1, tzinfo=datetime.UTC),
     max_attempts=3,
     idempotency_key="key",
@@ -151,7 +160,9 @@ async def stored(connection: asyncpg.Connection, id: uuid.UUID) -> dict[str, Any
 
 
 @every_way
-async def test_commit_and_rollback(way: Any, database_url: str, connection: asyncpg.Connection) -> None:
+async def test_commit_and_rollback(
+    way: Any, database_url: str, connection: asyncpg.Connection
+) -> None:
     async with way(database_url) as caller:
         await done(enqueue(caller.connection, mail()))
         assert await connection.fetchval("SELECT count(*) FROM pillarbox.messages") == 0
@@ -162,12 +173,16 @@ async def test_commit_and_rollback(way: Any, database_url: str, connection: asyn
         assert id.version == 7
         await done(caller.commit())
     assert await connection.fetchval("SELECT array_agg(id) FROM pillarbox.messages") == [id]
-    row = await connection.fetchrow("SELECT message_id, recipient, state, n, role FROM pillarbox.deliveries")
+    row = await connection.fetchrow(
+        "SELECT message_id, recipient, state, n, role FROM pillarbox.deliveries"
+    )
     assert tuple(row) == (id, "user1@example.net", "queued", 0, b"t")
 
 
 @every_way
-async def test_every_field_arrives_by_every_way(way: Any, database_url: str, connection: asyncpg.Connection) -> None:
+async def test_every_field_arrives_by_every_way(
+    way: Any, database_url: str, connection: asyncpg.Connection
+) -> None:
     raw = mail(text=None, raw=b"Subject: \xff\r\n\r\nbody", subject=None)
     async with way(database_url) as caller:
         one = await done(enqueue(caller.connection, RICH))
@@ -177,7 +192,11 @@ async def test_every_field_arrives_by_every_way(way: Any, database_url: str, con
     assert again == one  # the same key and the same mail, whichever way it came
     assert await stored(connection, raw_one) == await stored(connection, raw_again)
     found = await stored(connection, one)
-    assert (found["subject"], found["text"], found["to"]) == (RICH.subject, RICH.text, list(RICH.to))
+    assert (found["subject"], found["text"], found["to"]) == (
+        RICH.subject,
+        RICH.text,
+        list(RICH.to),
+    )
     assert (found["send_at"], found["expires_at"]) == (RICH.send_at, RICH.expires_at)
     assert (found["tags"], found["max_attempts"], found["lane"]) == (["one", "two"], 3, 2)
     recipients = await connection.fetch(
@@ -204,7 +223,11 @@ async def test_one_and_several_store_the_same(fields: Any, connection: asyncpg.C
     one = await enqueue(connection, given)
     (of_many,) = await enqueue_many(connection, [given])
     (of_mixed, _) = await enqueue_many(connection, [given, RICH])
-    assert await stored(connection, one) == await stored(connection, of_many) == await stored(connection, of_mixed)
+    assert (
+        await stored(connection, one)
+        == await stored(connection, of_many)
+        == await stored(connection, of_mixed)
+    )
     rows = await connection.fetch(
         "SELECT d.state, d.tenant_id, d.size, n, d.lane, role, recipient, claim, next_attempt_at = created_at"
         " FROM pillarbox.deliveries d JOIN pillarbox.messages m ON m.id = message_id WHERE m.id = ANY ($1)",
@@ -249,14 +272,21 @@ async def test_several_mails(
         ids = await done(enqueue_many(caller.connection, mails))
         assert await done(enqueue_many(caller.connection, [])) == []
         await done(caller.commit())
-    rows = await connection.fetch("SELECT message_id, recipient FROM pillarbox.deliveries ORDER BY seq")
-    assert [tuple(row) for row in rows] == [(id, f"user{n}@example.net") for n, id in enumerate(ids)]
+    rows = await connection.fetch(
+        "SELECT message_id, recipient FROM pillarbox.deliveries ORDER BY seq"
+    )
+    assert [tuple(row) for row in rows] == [
+        (id, f"user{n}@example.net") for n, id in enumerate(ids)
+    ]
 
 
 @every_way
 @pytest.mark.parametrize(
     ("wrong", "error", "code"),
-    [({"to": "nobody"}, InvalidMail, "bad_address"), ({"tenant": "who"}, UnknownName, "unknown_tenant")],
+    [
+        ({"to": "nobody"}, InvalidMail, "bad_address"),
+        ({"tenant": "who"}, UnknownName, "unknown_tenant"),
+    ],
 )
 async def test_the_error_says_which_of_several(
     way: Any, wrong: Any, error: Any, code: str, database_url: str, monkeypatch: pytest.MonkeyPatch
@@ -309,7 +339,9 @@ def test_an_unsupported_connection_is_named(connection_like: Any) -> None:
         enqueue(connection_like, mail())
 
 
-async def test_a_codec_of_the_application_does_not_interfere(connection: asyncpg.Connection) -> None:
+async def test_a_codec_of_the_application_does_not_interfere(
+    connection: asyncpg.Connection,
+) -> None:
     for name in ("json", "jsonb"):
         await connection.set_type_codec(name, encoder=repr, decoder=str, schema="pg_catalog")
     one = await enqueue(connection, RICH)
@@ -317,7 +349,9 @@ async def test_a_codec_of_the_application_does_not_interfere(connection: asyncpg
 
 
 class TestIdempotency:
-    async def test_the_same_mail_again_gives_the_same_id(self, connection: asyncpg.Connection) -> None:
+    async def test_the_same_mail_again_gives_the_same_id(
+        self, connection: asyncpg.Connection
+    ) -> None:
         first = await enqueue(connection, RICH)
         await connection.execute("SET timezone = 'Asia/Tokyo'; SET bytea_output = 'escape'")
         assert await enqueue(connection, RICH) == first
@@ -347,7 +381,9 @@ class TestIdempotency:
         assert await second != first
         await other.close()
 
-    async def test_repeatable_read_asks_to_try_again(self, connection: asyncpg.Connection, database_url: str) -> None:
+    async def test_repeatable_read_asks_to_try_again(
+        self, connection: asyncpg.Connection, database_url: str
+    ) -> None:
         other = await asyncpg.connect(database_url)
         async with other.transaction(isolation="repeatable_read"):
             await other.fetch("SELECT 1 FROM pg_class LIMIT 1")
@@ -367,7 +403,9 @@ class TestIdempotency:
 async def blocked(watcher: asyncpg.Connection, waiting: asyncpg.Connection) -> None:
     """Wait until the connection waits for a lock."""
     async with asyncio.timeout(PATIENCE):
-        while not await watcher.fetchval("SELECT cardinality(pg_blocking_pids($1))", waiting.get_server_pid()):
+        while not await watcher.fetchval(
+            "SELECT cardinality(pg_blocking_pids($1))", waiting.get_server_pid()
+        ):
             await asyncio.sleep(0.005)
 
 
@@ -389,13 +427,17 @@ async def test_scheduled_mails_are_pending(connection: asyncpg.Connection) -> No
 
 
 async def test_an_address_given_twice_is_delivered_to_once(connection: asyncpg.Connection) -> None:
-    await enqueue(connection, mail(to=["a@x.example", "A <a@x.example>"], cc="a@x.example", bcc="b@x.example"))
+    await enqueue(
+        connection, mail(to=["a@x.example", "A <a@x.example>"], cc="a@x.example", bcc="b@x.example")
+    )
     rows = await connection.fetch("SELECT n, role, recipient FROM pillarbox.deliveries ORDER BY n")
     assert [tuple(row) for row in rows] == [(0, b"t", "a@x.example"), (1, b"b", "b@x.example")]
 
 
 async def test_new_ids_are_in_order_within_a_millisecond(connection: asyncpg.Connection) -> None:
-    made = await connection.fetch("SELECT pillarbox._new_id() AS id, pg_sleep(0.00001) FROM generate_series(1, 500)")
+    made = await connection.fetch(
+        "SELECT pillarbox._new_id() AS id, pg_sleep(0.00001) FROM generate_series(1, 500)"
+    )
     ids = [row["id"] for row in made]
     assert sorted(ids) == ids
     assert {(one.version, one.variant) for one in ids} == {(7, uuid.RFC_4122)}

@@ -62,10 +62,12 @@ def as_json(value: Any, field: str) -> Any:
     if isinstance(value, (list, tuple)):
         return [as_json(element, "") for element in value]
     if isinstance(value, Attachment):
-        content = b64encode(value.content).decode() if isinstance(value.content, bytes) else value.content
-        return {name: getattr(value, name) for name in ("filename", "content_type", "content_id")} | {
-            "content": content
-        }
+        content = (
+            b64encode(value.content).decode() if isinstance(value.content, bytes) else value.content
+        )
+        return {
+            name: getattr(value, name) for name in ("filename", "content_type", "content_id")
+        } | {"content": content}
     return value
 
 
@@ -96,13 +98,21 @@ def _argument(name: str, value: Any) -> Any:
         return json.dumps(as_json(value, name)) if value is not None else None
     if name in LISTS:
         value = [value] if isinstance(value, str) else value
-        right = isinstance(value, (list, tuple)) and all(isinstance(v, (str, type(None))) for v in value)
+        right = isinstance(value, (list, tuple)) and all(
+            isinstance(v, (str, type(None))) for v in value
+        )
         return list(value) if right else IMPOSSIBLE
     if name == "max_attempts":
         right = value is None or (type(value) is int and abs(value) < 2**31)
         return str(value) if right and value is not None else value if right else IMPOSSIBLE
     if name in ("send_at", "expires_at"):
-        return value.isoformat() if isinstance(value, datetime) else IMPOSSIBLE if value is not None else None
+        return (
+            value.isoformat()
+            if isinstance(value, datetime)
+            else IMPOSSIBLE
+            if value is not None
+            else None
+        )
     return value if isinstance(value, (str, bytes, type(None))) else IMPOSSIBLE
 
 
@@ -117,7 +127,9 @@ def agree(mine: Verdict, theirs: Verdict) -> bool:
 
 
 @pytest.mark.parametrize("way", [by_enqueue, by_enqueue_many])
-async def test_both_ways_agree(way: Callable[..., Any], mails: list[Fields], connection: asyncpg.Connection) -> None:
+async def test_both_ways_agree(
+    way: Callable[..., Any], mails: list[Fields], connection: asyncpg.Connection
+) -> None:
     assert len(mails) >= 1500
     seen: Counter[tuple[str, str]] = Counter()
     for fields in mails:
@@ -136,7 +148,9 @@ def _shortened(fields: Fields) -> str:
 
 
 @pytest.mark.parametrize("way", [by_enqueue, by_enqueue_many])
-async def test_what_only_the_database_knows(way: Callable[..., Any], connection: asyncpg.Connection) -> None:
+async def test_what_only_the_database_knows(
+    way: Callable[..., Any], connection: asyncpg.Connection
+) -> None:
     for changes, expected in ONLY_THE_DATABASE:
         assert by_python(PLAIN | changes) == ACCEPTED
         assert (await way(connection, PLAIN | changes))[:2] == expected, changes
@@ -167,11 +181,20 @@ def test_every_accepted_address_can_be_delivered_to(mails: list[Fields]) -> None
             "bad_attachment",
             "attachments",
         ),
-        ('[{"sender": "a@b", "to": "a@b", "attachments": [{"x": "?"}]}]', "bad_attachment", "attachments"),
+        (
+            '[{"sender": "a@b", "to": "a@b", "attachments": [{"x": "?"}]}]',
+            "bad_attachment",
+            "attachments",
+        ),
     ],
 )
-async def test_bad_json_gets_a_clear_error(mail: str, code: str, field: str, connection: asyncpg.Connection) -> None:
-    assert (await by_sql(connection, "SELECT pillarbox.enqueue_many($1)", mail))[:2] == (code, field)
+async def test_bad_json_gets_a_clear_error(
+    mail: str, code: str, field: str, connection: asyncpg.Connection
+) -> None:
+    assert (await by_sql(connection, "SELECT pillarbox.enqueue_many($1)", mail))[:2] == (
+        code,
+        field,
+    )
 
 
 async def test_lists_of_lists_are_refused(connection: asyncpg.Connection) -> None:
@@ -184,8 +207,12 @@ async def test_lists_of_lists_are_refused(connection: asyncpg.Connection) -> Non
 
 
 async def test_the_database_says_which_of_several(connection: asyncpg.Connection) -> None:
-    mails = [{"sender": "a@b", "to": "a@b", "text": ""}] * 3 + [{"sender": "a@b", "to": "x", "text": ""}]
+    mails = [{"sender": "a@b", "to": "a@b", "text": ""}] * 3 + [
+        {"sender": "a@b", "to": "x", "text": ""}
+    ]
     with pytest.raises(asyncpg.PostgresError, match=r"^mails\[3\]\.to: not a legal e-mail address"):
         await connection.fetch("SELECT pillarbox.enqueue_many($1)", json.dumps(mails))
     with pytest.raises(asyncpg.PostgresError, match=r"^to: not a legal e-mail address"):
-        await connection.fetch("SELECT pillarbox.enqueue(sender => 'a@b', \"to\" => '{x}', text => '')")
+        await connection.fetch(
+            "SELECT pillarbox.enqueue(sender => 'a@b', \"to\" => '{x}', text => '')"
+        )

@@ -45,7 +45,9 @@ async def ear(database_url: str) -> AsyncIterator[Ear]:
     await listener.close()
 
 
-async def test_it_comes_after_commit_and_not_before(connection: asyncpg.Connection, ear: Ear) -> None:
+async def test_it_comes_after_commit_and_not_before(
+    connection: asyncpg.Connection, ear: Ear
+) -> None:
     transaction = connection.transaction()
     await transaction.start()
     await enqueue(connection, MAIL)
@@ -83,7 +85,9 @@ async def test_a_burst_of_commits_gives_few(connection: asyncpg.Connection, ear:
     assert 1 <= await ear.settled() <= seconds / THROTTLE + 1
 
 
-async def test_an_open_transaction_mutes_nobody(connection: asyncpg.Connection, database_url: str, ear: Ear) -> None:
+async def test_an_open_transaction_mutes_nobody(
+    connection: asyncpg.Connection, database_url: str, ear: Ear
+) -> None:
     open_one = await asyncpg.connect(database_url)
     transaction = open_one.transaction()
     await transaction.start()
@@ -91,7 +95,9 @@ async def test_an_open_transaction_mutes_nobody(connection: asyncpg.Connection, 
     for expected in (1, 2, 3):
         await enqueue(connection, MAIL)
         assert await ear.settled() == expected
-        await asyncio.sleep(2 * THROTTLE)  # the throttle is a matter of time, not of a condition to wait for
+        await asyncio.sleep(
+            2 * THROTTLE
+        )  # the throttle is a matter of time, not of a condition to wait for
     await transaction.commit()
     assert await ear.settled() == 4
     await open_one.close()

@@ -53,33 +53,56 @@ def good_mails() -> list[Mail]:
     return found
 
 
-async def test_it_stores_what_enqueue_stores(intake: Intake, database: Database, connection: Any) -> None:
-    mails = [*good_mails(), replace(RICH, idempotency_key=None), mail(raw=b"Subject: \xff\r\n\r\nbody", text=None)]
-    mails += [mail(send_at=LATER), mail(send_at=LATER, expires_at=LATER + timedelta(hours=1)), mail(subject=None)]
+async def test_it_stores_what_enqueue_stores(
+    intake: Intake, database: Database, connection: Any
+) -> None:
+    mails = [
+        *good_mails(),
+        replace(RICH, idempotency_key=None),
+        mail(raw=b"Subject: \xff\r\n\r\nbody", text=None),
+    ]
+    mails += [
+        mail(send_at=LATER),
+        mail(send_at=LATER, expires_at=LATER + timedelta(hours=1)),
+        mail(subject=None),
+    ]
     assert len(mails) > 400
     receipts = await asyncio.gather(*(intake.accept(principal(), one) for one in mails))
     for given, receipt in zip(mails, receipts, strict=True):
         expected = await rows_of(database, await enqueue(connection, given))
         assert await rows_of(database, receipt.id) == expected, given
-        deliveries = [(row["n"], row["role"].decode(), row["recipient"], row["state"]) for row in expected[2]]
-        assert [(n, role[0], address, receipt.state) for n, role, address in receipt.recipients] == deliveries
+        deliveries = [
+            (row["n"], row["role"].decode(), row["recipient"], row["state"]) for row in expected[2]
+        ]
+        assert [
+            (n, role[0], address, receipt.state) for n, role, address in receipt.recipients
+        ] == deliveries
         assert not receipt.repeated
 
 
 async def test_what_only_the_database_knows(intake: Intake, database: Database) -> None:
-    mails = [Mail(**(PLAIN | changes)) for changes, _ in ONLY_THE_DATABASE if "tenant" not in changes]
+    mails = [
+        Mail(**(PLAIN | changes)) for changes, _ in ONLY_THE_DATABASE if "tenant" not in changes
+    ]
     expected = [error for changes, error in ONLY_THE_DATABASE if "tenant" not in changes]
     mails.insert(3, mail())
     expected.insert(3, ("", ""))
     answers = await intake.accept_many(principal(), mails)
     found = [(one.code, one.field) if isinstance(one, InvalidMail) else ("", "") for one in answers]
     assert found == expected  # and the good one among them was stored
-    assert await count(database) == await count(database, "contents") == await count(database, "deliveries") == 1
+    assert (
+        await count(database)
+        == await count(database, "contents")
+        == await count(database, "deliveries")
+        == 1
+    )
     with pytest.raises(UnknownName, match="there is no class 'gold'"):
         await intake.accept(principal(), mail(class_="gold"))
 
 
-async def test_a_bad_mail_is_refused_before_the_others_are_stored(intake: Intake, database: Database) -> None:
+async def test_a_bad_mail_is_refused_before_the_others_are_stored(
+    intake: Intake, database: Database
+) -> None:
     first, bad, last = await intake.accept_many(principal(), [mail(1), mail(to="nobody"), mail(2)])
     assert isinstance(first, Receipt)
     assert isinstance(last, Receipt)
@@ -89,8 +112,12 @@ async def test_a_bad_mail_is_refused_before_the_others_are_stored(intake: Intake
 
 
 @pytest.mark.req("REQ-QUEUE-N004")
-async def test_the_order_of_acceptance_is_the_order_of_the_callers(intake: Intake, database: Database) -> None:
-    answers = await intake.accept_many(principal(), [mail(number) for number in range(3 * MAX_BATCH_MAILS)])
+async def test_the_order_of_acceptance_is_the_order_of_the_callers(
+    intake: Intake, database: Database
+) -> None:
+    answers = await intake.accept_many(
+        principal(), [mail(number) for number in range(3 * MAX_BATCH_MAILS)]
+    )
     ids = [one.id for one in answers if isinstance(one, Receipt)]
     rows = await database.fetch("SELECT message_id FROM pillarbox.deliveries ORDER BY seq")
     place = {row["message_id"]: number for number, row in enumerate(rows)}
@@ -100,13 +127,17 @@ async def test_the_order_of_acceptance_is_the_order_of_the_callers(intake: Intak
 
 
 async def test_concurrent_callers_share_commits(intake: Intake, database: Database) -> None:
-    receipts = await asyncio.gather(*(intake.accept(principal(), mail(number)) for number in range(300)))
+    receipts = await asyncio.gather(
+        *(intake.accept(principal(), mail(number)) for number in range(300))
+    )
     assert len({receipt.id for receipt in receipts}) == 300
     assert await database.fetchval("SELECT count(DISTINCT xmin::text) FROM pillarbox.messages") <= 4
 
 
 @pytest.mark.req("REQ-QUEUE-E001")
-async def test_ids_are_of_version_7_and_follow_the_databases_clock(intake: Intake, database: Database) -> None:
+async def test_ids_are_of_version_7_and_follow_the_databases_clock(
+    intake: Intake, database: Database
+) -> None:
     before = await store.clock(database)
     receipt = await intake.accept(principal(), mail())
     after = await store.clock(database)
@@ -139,7 +170,8 @@ def test_new_ids_are_in_order_and_use_all_their_random_bits() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [["a"], ["a", "b"], ['"'], ["\\"], ['\\"', "{}", ",", "NULL", "", " ", "'", "é😀", "\t"]]
+    "values",
+    [["a"], ["a", "b"], ['"'], ["\\"], ['\\"', "{}", ",", "NULL", "", " ", "'", "é😀", "\t"]],
 )
 async def test_array_literals(values: list[str], database: Database) -> None:
     assert await database.fetchval("SELECT $1::text::text[]", store.array(values)) == values
@@ -152,12 +184,16 @@ async def test_the_tenants_defaults(intake: Intake, database: Database) -> None:
     tenant = replace(DEFAULT, default_sender="Desk <desk@example.com>", default_class="bulk")
     for class_, sender in ((None, None), ("transactional", "me@example.com")):
         receipt = await intake.accept(principal(tenant), mail(class_=class_, sender=sender))
-        row = await database.fetchrow("SELECT class, sender FROM pillarbox.messages WHERE id = $1", receipt.id)
+        row = await database.fetchrow(
+            "SELECT class, sender FROM pillarbox.messages WHERE id = $1", receipt.id
+        )
         assert tuple(row) == (class_ or "bulk", sender or "Desk <desk@example.com>")
 
 
 async def test_limits_of_tenant_and_key(intake: Intake, database: Database) -> None:
-    limited = replace(DEFAULT, max_recipients=1, sender_domains=("example.com",), max_message_bytes=5000)
+    limited = replace(
+        DEFAULT, max_recipients=1, sender_domains=("example.com",), max_message_bytes=5000
+    )
     caller = principal(limited, recipient_domains=("example.net",))
     await intake.accept(caller, mail())
     refused: list[tuple[Mail, type[PillarboxError], str]] = [
@@ -178,29 +214,41 @@ async def test_limits_of_tenant_and_key(intake: Intake, database: Database) -> N
 
 
 @pytest.mark.parametrize("end", ["\r\n", "\n"])
-async def test_a_raw_mail_may_not_show_another_domain(intake: Intake, database: Database, end: str) -> None:
+async def test_a_raw_mail_may_not_show_another_domain(
+    intake: Intake, database: Database, end: str
+) -> None:
     limited = principal(tenant=replace(DEFAULT, sender_domains=("example.com",)))
     raw = f"Subject: =?utf-8?q?H=C3=A9?={end}From: Boss <boss@%s>{end}{end}From: me@elsewhere.example".replace
-    forged = mail(sender="me@example.com", raw=raw("%s", "bank.example").encode(), text=None, subject=None)
+    forged = mail(
+        sender="me@example.com", raw=raw("%s", "bank.example").encode(), text=None, subject=None
+    )
     with pytest.raises(NotAllowed, match="From"):
         await intake.accept(limited, forged)
-    honest = mail(sender="me@example.com", raw=raw("%s", "example.com").encode(), text=None, subject=None)
+    honest = mail(
+        sender="me@example.com", raw=raw("%s", "example.com").encode(), text=None, subject=None
+    )
     receipt = await intake.accept(limited, honest)
-    subject = await database.fetchval("SELECT subject FROM pillarbox.messages WHERE id = $1", receipt.id)
+    subject = await database.fetchval(
+        "SELECT subject FROM pillarbox.messages WHERE id = $1", receipt.id
+    )
     assert subject == "Hé"
 
 
 async def test_the_received_header_of_a_raw_mail(intake: Intake, database: Database) -> None:
     raw = mail(raw=b"Subject: x\r\n\r\ny", text=None, subject=None)
     receipt = await intake.accept(principal(), raw, received='from "x" by y; today', source="smtp")
-    headers = await database.fetchval("SELECT headers->>'Received' FROM pillarbox.messages WHERE id = $1", receipt.id)
+    headers = await database.fetchval(
+        "SELECT headers->>'Received' FROM pillarbox.messages WHERE id = $1", receipt.id
+    )
     assert headers == 'from "x" by y; today'
 
 
 async def test_times_at_the_ends_of_the_calendar(intake: Intake) -> None:
     """A time zone may push them beyond what Python can say in UTC."""
     east, west = timezone(timedelta(hours=14)), timezone(timedelta(hours=-12))
-    assert (await intake.accept(principal(), mail(send_at=datetime(1, 1, 1, tzinfo=east)))).state == "queued"
+    assert (
+        await intake.accept(principal(), mail(send_at=datetime(1, 1, 1, tzinfo=east)))
+    ).state == "queued"
     await intake.accept(principal(), mail(expires_at=datetime.max.replace(tzinfo=west)))
     with pytest.raises(InvalidMail):
         await intake.accept(principal(), mail(send_at=datetime.max.replace(tzinfo=west)))
@@ -211,14 +259,33 @@ async def test_a_mail_that_cannot_be_stored_fails_alone(
 ) -> None:
     """Whatever slips through the checks: neither what asyncpg nor what PostgreSQL refuses harms the others."""
     monkeypatch.setattr("pillarbox.accept.entry.check", lambda mail: 1024)
-    bad = [mail(text="\ud800"), mail(text="a\0b"), mail(max_attempts=2**40), mail(max_attempts=2**14)]
+    bad = [
+        mail(text="\ud800"),
+        mail(text="a\0b"),
+        mail(max_attempts=2**40),
+        mail(max_attempts=2**14),
+    ]
     answers = await intake.accept_many(principal(), [mail(1), *bad, mail(2)])
-    assert [type(one) for one in answers] == [Receipt, InvalidMail, InvalidMail, InvalidMail, Receipt, Receipt]
+    assert [type(one) for one in answers] == [
+        Receipt,
+        InvalidMail,
+        InvalidMail,
+        InvalidMail,
+        Receipt,
+        Receipt,
+    ]
     assert all(one.code == "not_storable" for one in answers if isinstance(one, InvalidMail))
-    assert await count(database) == await count(database, "contents") == await count(database, "deliveries") == 3
+    assert (
+        await count(database)
+        == await count(database, "contents")
+        == await count(database, "deliveries")
+        == 3
+    )
 
 
-async def test_a_database_that_refuses_is_everybodys_trouble(intake: Intake, database: Database) -> None:
+async def test_a_database_that_refuses_is_everybodys_trouble(
+    intake: Intake, database: Database
+) -> None:
     await database.execute("ALTER TABLE pillarbox.contents RENAME TO elsewhere")
     answers = await intake.accept_many(principal(), [mail(1), mail(2)])
     assert all(isinstance(one, StoreError) for one in answers)
@@ -229,7 +296,9 @@ async def test_a_database_that_refuses_is_everybodys_trouble(intake: Intake, dat
 
 async def test_large_mails_go_in_bounded_batches(intake: Intake, database: Database) -> None:
     big = Attachment("big.bin", bytes(3 * 2**20))
-    receipts = await asyncio.gather(*(intake.accept(principal(), mail(n, attachments=[big])) for n in range(4)))
+    receipts = await asyncio.gather(
+        *(intake.accept(principal(), mail(n, attachments=[big])) for n in range(4))
+    )
     assert len(receipts) == 4
     assert await database.fetchval("SELECT count(DISTINCT xmin::text) FROM pillarbox.messages") == 4
 

@@ -42,13 +42,27 @@ def intake(intakes: list[Intake]) -> Intake:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-async def test_a_hundred_equal_requests_at_once(processes: int, intakes: list[Intake], database: Database) -> None:
+async def test_a_hundred_equal_requests_at_once(
+    processes: int, intakes: list[Intake], database: Database
+) -> None:
     given = mail(cc="copy@example.net", idempotency_key=KEY)
-    receipts = await asyncio.gather(*(intakes[n % processes].accept(principal(), given) for n in range(100)))
+    receipts = await asyncio.gather(
+        *(intakes[n % processes].accept(principal(), given) for n in range(100))
+    )
     assert [receipt.repeated for receipt in receipts].count(False) == 1
-    assert len({(receipt.id, tuple(receipt.recipients), receipt.state) for receipt in receipts}) == 1
-    assert list(receipts[0].recipients) == [(0, "to", "user1@example.net"), (1, "cc", "copy@example.net")]
-    for table, rows in (("messages", 1), ("contents", 1), ("deliveries", 2), ("idempotency_keys", 1)):
+    assert (
+        len({(receipt.id, tuple(receipt.recipients), receipt.state) for receipt in receipts}) == 1
+    )
+    assert list(receipts[0].recipients) == [
+        (0, "to", "user1@example.net"),
+        (1, "cc", "copy@example.net"),
+    ]
+    for table, rows in (
+        ("messages", 1),
+        ("contents", 1),
+        ("deliveries", 2),
+        ("idempotency_keys", 1),
+    ):
         assert await count(database, table) == rows
 
 
@@ -57,7 +71,10 @@ async def test_different_requests_with_one_key_at_once(
     processes: int, intakes: list[Intake], database: Database
 ) -> None:
     answers = await asyncio.gather(
-        *(intakes[n % processes].accept(principal(), mail(n, idempotency_key=KEY)) for n in range(40)),
+        *(
+            intakes[n % processes].accept(principal(), mail(n, idempotency_key=KEY))
+            for n in range(40)
+        ),
         return_exceptions=True,
     )
     assert sum(isinstance(one, Receipt) for one in answers) == 1
@@ -67,21 +84,39 @@ async def test_different_requests_with_one_key_at_once(
 
 async def test_a_repeated_request_later(intake: Intake, database: Database) -> None:
     later = datetime.now(UTC) + timedelta(hours=1)
-    for given in (mail(idempotency_key="a"), mail(idempotency_key="b", send_at=later), replace(RICH)):
+    for given in (
+        mail(idempotency_key="a"),
+        mail(idempotency_key="b", send_at=later),
+        replace(RICH),
+    ):
         first = await intake.accept(principal(), given)
         again = await intake.accept(principal(), given)
         assert again == replace(first, repeated=True)
         with pytest.raises(IdempotencyConflict) as caught:
             await intake.accept(principal(), replace(given, subject="another"))
-        assert (caught.value.code, caught.value.field) == ("idempotency_conflict", "idempotency_key")
+        assert (caught.value.code, caught.value.field) == (
+            "idempotency_conflict",
+            "idempotency_key",
+        )
     assert await count(database) == 3
 
 
 async def test_mails_with_and_without_keys_in_one_batch(intake: Intake, database: Database) -> None:
-    mails = [mail(1), mail(2, idempotency_key="a"), mail(2, idempotency_key="a"), mail(3, idempotency_key="a"), mail(4)]
+    mails = [
+        mail(1),
+        mail(2, idempotency_key="a"),
+        mail(2, idempotency_key="a"),
+        mail(3, idempotency_key="a"),
+        mail(4),
+    ]
     mails += [mail(5, idempotency_key="b", class_="none"), mail(5, idempotency_key="b"), mail(6)]
-    one, first, again, conflict, four, unknown, five, six = await intake.accept_many(principal(), mails)
-    assert all(isinstance(answer, Receipt) and not answer.repeated for answer in (one, first, four, five, six))
+    one, first, again, conflict, four, unknown, five, six = await intake.accept_many(
+        principal(), mails
+    )
+    assert all(
+        isinstance(answer, Receipt) and not answer.repeated
+        for answer in (one, first, four, five, six)
+    )
     assert isinstance(first, Receipt)
     assert again == replace(first, repeated=True)
     assert isinstance(conflict, IdempotencyConflict)
@@ -90,7 +125,11 @@ async def test_mails_with_and_without_keys_in_one_batch(intake: Intake, database
 
 
 async def test_a_refused_mail_does_not_use_the_key_up(intake: Intake) -> None:
-    for bad in (mail(to="nobody"), mail(class_="none"), mail(expires_at=datetime.now(UTC) - timedelta(1))):
+    for bad in (
+        mail(to="nobody"),
+        mail(class_="none"),
+        mail(expires_at=datetime.now(UTC) - timedelta(1)),
+    ):
         with pytest.raises(InvalidMail):
             await intake.accept(principal(), replace(bad, idempotency_key=KEY))
     assert not (await intake.accept(principal(), mail(idempotency_key=KEY))).repeated
@@ -100,7 +139,8 @@ async def test_tenants_keys_are_their_own(intake: Intake, database: Database) ->
     other = await add_tenant(database, "other")
     given = mail(idempotency_key=KEY)
     mine, theirs = await asyncio.gather(
-        intake.accept(principal(), given), intake.accept(principal(other), replace(given, subject="theirs"))
+        intake.accept(principal(), given),
+        intake.accept(principal(other), replace(given, subject="theirs")),
     )
     assert mine.id != theirs.id
     assert not mine.repeated
@@ -163,7 +203,9 @@ async def test_many_keys_in_any_order_at_once(intakes: list[Intake], database: D
         assert await count(database) == 60
 
 
-async def test_a_repeat_is_known_after_the_message_is_gone(intake: Intake, database: Database) -> None:
+async def test_a_repeat_is_known_after_the_message_is_gone(
+    intake: Intake, database: Database
+) -> None:
     """Retention may drop a message after minutes; its key stays for a day."""
     given = mail(idempotency_key=KEY)
     first = await intake.accept(principal(), given)
@@ -173,7 +215,9 @@ async def test_a_repeat_is_known_after_the_message_is_gone(intake: Intake, datab
     assert await intake.accept(principal(), given) == replace(first, repeated=True)
 
 
-async def test_a_lost_look_up_does_not_unsay_what_was_stored(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lost_look_up_does_not_unsay_what_was_stored(
+    intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await intake.accept(principal(), mail(idempotency_key=KEY))
 
     async def away(*_: Any) -> Any:
@@ -191,7 +235,10 @@ SAME: list[tuple[Mail, Mail]] = [
     (mail(tags="x"), mail(tags=("x",))),
     (mail(headers={}), mail()),
     (mail(headers={"A": "1", "B": "2"}), mail(headers={"B": "2", "A": "1"})),
-    (mail(metadata={"a": {"x": 1, "y": 2}, "b": 1}), mail(metadata={"b": 1, "a": {"y": 2, "x": 1}})),
+    (
+        mail(metadata={"a": {"x": 1, "y": 2}, "b": 1}),
+        mail(metadata={"b": 1, "a": {"y": 2, "x": 1}}),
+    ),
     (
         mail(send_at=datetime(2030, 1, 1, 12, tzinfo=UTC)),
         mail(send_at=datetime(2030, 1, 1, 14, tzinfo=timezone(timedelta(hours=2)))),
@@ -224,4 +271,8 @@ def test_requests_that_differ() -> None:
 
 
 def test_the_key_itself_and_the_tenant_are_not_part_of_the_request() -> None:
-    assert request_hash(mail()) == request_hash(mail(idempotency_key="a")) == request_hash(mail(tenant="other"))
+    assert (
+        request_hash(mail())
+        == request_hash(mail(idempotency_key="a"))
+        == request_hash(mail(tenant="other"))
+    )

@@ -52,21 +52,30 @@ def wrong(token: str) -> str:
 
 async def test_processes_count_together(keepers: list[Doorkeeper], database: Database) -> None:
     token = (await access.add_key(database, "default", "website", [Scope.SEND]))[1].reveal()
-    answers = [await answer(lambda n=n: keepers[n % 3].by_key(wrong(token), HERE)) for n in range(9)]  # type: ignore[misc]
+    answers = [
+        await answer(lambda n=n: keepers[n % 3].by_key(wrong(token), HERE)) for n in range(9)
+    ]  # type: ignore[misc]
     assert answers == ["Unauthorized"] * MOST + ["Throttled"] * (9 - MOST)
     for keeper in keepers:  # all of them have learned it, and let in who comes from elsewhere
         assert await answer(lambda keeper=keeper: keeper.by_key(token, HERE)) == "Throttled"  # type: ignore[misc]
         assert await answer(lambda keeper=keeper: keeper.by_key(token, THERE)) == "in"  # type: ignore[misc]
 
 
-async def test_an_address_has_one_bound_for_all_processes(keepers: list[Doorkeeper], database: Database) -> None:
+async def test_an_address_has_one_bound_for_all_processes(
+    keepers: list[Doorkeeper], database: Database
+) -> None:
     guesses = [f"pbx_{number:010d}_{'a' * 43}" for number in range(MOST * PEER_FACTOR + 6)]
-    answers = [await answer(lambda n=n, one=one: keepers[n % 3].by_key(one, HERE)) for n, one in enumerate(guesses)]  # type: ignore[misc]
+    answers = [
+        await answer(lambda n=n, one=one: keepers[n % 3].by_key(one, HERE))
+        for n, one in enumerate(guesses)
+    ]  # type: ignore[misc]
     assert answers == ["Unauthorized"] * MOST * PEER_FACTOR + ["Throttled"] * 6
 
 
 async def test_administrators_passwords_too(keepers: list[Doorkeeper]) -> None:
-    refusals = [await keepers[n % 3].refuse("password", HERE, "root@corp.example") for n in range(MOST + 3)]
+    refusals = [
+        await keepers[n % 3].refuse("password", HERE, "root@corp.example") for n in range(MOST + 3)
+    ]
     assert [type(one).__name__ for one in refusals] == ["Unauthorized"] * MOST + ["Throttled"] * 3
     for keeper in keepers:
         with pytest.raises(Throttled):
@@ -79,21 +88,31 @@ async def test_success_costs_nothing(keepers: list[Doorkeeper], database: Databa
     assert await database.fetchval("SELECT count(*) FROM pillarbox.auth_failures") == 0
 
 
-async def test_nobody_can_be_read_from_the_table(keepers: list[Doorkeeper], database: Database) -> None:
+async def test_nobody_can_be_read_from_the_table(
+    keepers: list[Doorkeeper], database: Database
+) -> None:
     await keepers[0].refuse("password", HERE, "root@corp.example")
     rows = await database.fetch("SELECT place FROM pillarbox.auth_failures")
     assert len(rows) == 2
     assert all(len(row["place"]) == 16 for row in rows)
-    assert not any(word in row["place"] for row in rows for word in (b"root", b"corp", HERE.encode()))
+    assert not any(
+        word in row["place"] for row in rows for word in (b"root", b"corp", HERE.encode())
+    )
 
 
-async def test_a_minute_later_all_is_forgotten(keepers: list[Doorkeeper], database: Database) -> None:
+async def test_a_minute_later_all_is_forgotten(
+    keepers: list[Doorkeeper], database: Database
+) -> None:
     for _ in range(MOST + 1):
         await keepers[0].refuse("password", HERE, "root@corp.example")
-    await database.execute("UPDATE pillarbox.auth_failures SET began_at = now() - interval '61 seconds'")
+    await database.execute(
+        "UPDATE pillarbox.auth_failures SET began_at = now() - interval '61 seconds'"
+    )
     assert isinstance(await keepers[1].refuse("password", HERE, "root@corp.example"), Unauthorized)
     assert set(await database.fetch("SELECT failures FROM pillarbox.auth_failures")) == {(1,)}
-    await database.execute("UPDATE pillarbox.auth_failures SET began_at = now() - interval '61 seconds'")
+    await database.execute(
+        "UPDATE pillarbox.auth_failures SET began_at = now() - interval '61 seconds'"
+    )
     assert await failures.purge(database, 1) == 1
     assert await failures.purge(database, 100) == 1
 
@@ -102,15 +121,22 @@ async def test_guessing_does_not_fill_the_table(database: Database) -> None:
     now = 0.0
     shared = SharedFailures(database, KEY, lambda: now)
     await shared.add(*((f"{n}",) for n in range(100)))
-    await database.execute("UPDATE pillarbox.auth_failures SET began_at = now() - interval '61 seconds'")
+    await database.execute(
+        "UPDATE pillarbox.auth_failures SET began_at = now() - interval '61 seconds'"
+    )
     now = 61.0
     await shared.add(("another",))
     assert await database.fetchval("SELECT count(*) FROM pillarbox.auth_failures") == 1
 
 
 async def test_many_at_once_count_each(keepers: list[Doorkeeper], database: Database) -> None:
-    await asyncio.gather(*(keeper.refuse("password", HERE, f"{n % 7}@x") for n in range(30) for keeper in keepers))
-    counts = [row["failures"] for row in await database.fetch("SELECT failures FROM pillarbox.auth_failures")]
+    await asyncio.gather(
+        *(keeper.refuse("password", HERE, f"{n % 7}@x") for n in range(30) for keeper in keepers)
+    )
+    counts = [
+        row["failures"]
+        for row in await database.fetch("SELECT failures FROM pillarbox.auth_failures")
+    ]
     assert (max(counts), sum(counts)) == (90, 180)
 
 
@@ -123,20 +149,26 @@ async def test_without_the_database_a_process_counts_for_itself(
     monkeypatch.setattr(failures, "add", away)
     for keeper in keepers[:2]:
         for _ in range(MOST):
-            assert isinstance(await keeper.refuse("password", HERE, "root@corp.example"), Unauthorized)
+            assert isinstance(
+                await keeper.refuse("password", HERE, "root@corp.example"), Unauthorized
+            )
         with pytest.raises(Throttled):
             keeper.throttle("password", HERE, "root@corp.example")
 
 
 async def test_two_processes(database_url: str) -> None:
     """`serve` twice on one database: a key may be guessed as often as at one of them."""
-    made = await asyncio.to_thread(Cli(database_url), "key", "add", "--name", "k", "--scope", "read")
+    made = await asyncio.to_thread(
+        Cli(database_url), "key", "add", "--name", "k", "--scope", "read"
+    )
     headers = {"Authorization": f"Bearer {wrong(made.out.strip())}"}
     env = {"PILLARBOX_DATABASE_URL": database_url, "PILLARBOX_AUTH_FAILURES_PER_MINUTE": str(MOST)}
     options = ("serve", "--roles", "api", "--http", "127.0.0.1:0")
     with process(*options, env=env) as first, process(*options, env=env) as second:
         printed = [await asyncio.to_thread(one.wait_for, "Ctrl-C") for one in (first, second)]
-        urls = [match[0] for match in (re.search(r"http://[^/]+/", text) for text in printed) if match]
+        urls = [
+            match[0] for match in (re.search(r"http://[^/]+/", text) for text in printed) if match
+        ]
         async with aiohttp.ClientSession(headers=headers) as session:
 
             async def ask(url: str) -> int:

@@ -29,7 +29,9 @@ def ca(tmp_path: Path) -> CertificateAuthority:
 
 
 @asynccontextmanager
-async def production(database_url: str, ca: CertificateAuthority, **settings: Any) -> AsyncIterator[Installed]:
+async def production(
+    database_url: str, ca: CertificateAuthority, **settings: Any
+) -> AsyncIterator[Installed]:
     """Listeners as in production, and none without a login."""
     issued = ca.issue()
     given = {
@@ -45,7 +47,9 @@ async def production(database_url: str, ca: CertificateAuthority, **settings: An
 
 
 @asynccontextmanager
-async def logged_in(one: Installed, ca: CertificateAuthority, username: str, password: str) -> AsyncIterator[Client]:
+async def logged_in(
+    one: Installed, ca: CertificateAuthority, username: str, password: str
+) -> AsyncIterator[Client]:
     async with connected(one.ports["smtp_tls"], tls=ca.client_context()) as client:
         plain = b64encode(f"\0{username}\0{password}".encode())
         assert (await client.say(b"AUTH PLAIN " + plain + b"\r\n")).startswith("235")
@@ -72,7 +76,9 @@ async def count(database: Database, table: str = "messages") -> int:
 
 @pytest.mark.req("REQ-QUEUE-U004")
 @pytest.mark.req("REQ-QUEUE-E001")
-async def test_a_mail_is_stored_as_it_came_before_it_is_answered(database_url: str, database: Database) -> None:
+async def test_a_mail_is_stored_as_it_came_before_it_is_answered(
+    database_url: str, database: Database
+) -> None:
     content = b"Subject: =?utf-8?q?H=C3=A4llo?=\r\n\r\n..dots\r\n\xff8-bit \t\r\n"
     async with installed(database_url) as one, connected(one.ports["smtp"]) as client:
         await client.say(b"MAIL FROM:<a@x.example> BODY=8BITMIME\r\n")
@@ -86,7 +92,11 @@ async def test_a_mail_is_stored_as_it_came_before_it_is_answered(database_url: s
         )  # fmt: skip
         assert row
         assert row["raw"] == content.replace(b"..", b".")
-        assert (row["sender"], row["subject"], row["class"]) == ("a@x.example", "Hällo", "transactional")
+        assert (row["sender"], row["subject"], row["class"]) == (
+            "a@x.example",
+            "Hällo",
+            "transactional",
+        )
         assert row["received"].startswith("from client.example ([127.0.0.1]) by ")
         assert " with ESMTP; " in row["received"]
         rows = await deliveries(database, message_id)
@@ -94,7 +104,12 @@ async def test_a_mail_is_stored_as_it_came_before_it_is_answered(database_url: s
             ("b@y.example", "queued"),
             ("c@y.example", "queued"),
         ]
-        assert one.app.metrics.registry.get_sample_value("pillarbox_accepted_total", {"source": "smtp"}) == 1
+        assert (
+            one.app.metrics.registry.get_sample_value(
+                "pillarbox_accepted_total", {"source": "smtp"}
+            )
+            == 1
+        )
 
 
 async def test_what_is_relayed(database_url: str, database: Database) -> None:
@@ -104,7 +119,11 @@ async def test_what_is_relayed(database_url: str, database: Database) -> None:
         b"Date: Mon, 16 Nov 2026 05:05:31 +0000\r\nMessage-ID: <1@x.example>\r\nSubject:  odd   blanks \r\n"
         b"\r\n.dot\r\ntrailing \t\r\n" + b"z" * 2000 + b"\r\n"
     )
-    async with SmtpServer() as relay, installed(database_url) as one, connected(one.ports["smtp"]) as client:
+    async with (
+        SmtpServer() as relay,
+        installed(database_url) as one,
+        connected(one.ports["smtp"]) as client,
+    ):
         await add_smtp(database, relay)
         id_in(await client.mail(content.replace(b"\r\n.dot", b"\r\n..dot")))
         async with working(database_url):
@@ -127,13 +146,24 @@ async def test_international_addresses(database_url: str, database: Database) ->
         await client.say("RCPT TO:<用户@例子.example>\r\n".encode())
         await client.say(b"DATA\r\n")
         message_id = id_in(await client.say("Subject: ü\r\n\r\nü\r\n.\r\n".encode()))
-    assert [row["recipient"] for row in await deliveries(database, message_id)] == ["用户@例子.example"]
-    assert "UTF8SMTP" in await database.fetchval("SELECT headers->>'Received' FROM pillarbox.messages")
+    assert [row["recipient"] for row in await deliveries(database, message_id)] == [
+        "用户@例子.example"
+    ]
+    assert "UTF8SMTP" in await database.fetchval(
+        "SELECT headers->>'Received' FROM pillarbox.messages"
+    )
 
 
 async def test_bad_addresses(database_url: str, database: Database) -> None:
     async with installed(database_url) as one, connected(one.ports["smtp"]) as client:
-        for sender in (b"a", b"a@", b"@x", b"a@-x.example", b"a" * 65 + b"@x.example", b"a@x..example"):
+        for sender in (
+            b"a",
+            b"a@",
+            b"@x",
+            b"a@-x.example",
+            b"a" * 65 + b"@x.example",
+            b"a@x..example",
+        ):
             assert (await client.say(b"MAIL FROM:<" + sender + b">\r\n"))[:9] == "553 5.1.7"
         assert (await client.say(b"MAIL FROM:<>\r\n"))[:9] == "550 5.7.1"
         await client.say(b"MAIL FROM:<a@x.example>\r\n")
@@ -165,7 +195,9 @@ def through(
 
 def message(**headers: str) -> EmailMessage:
     one = EmailMessage()
-    for name, value in ({"From": "a@x.example", "To": "b@y.example", "Subject": "hi"} | headers).items():
+    for name, value in (
+        {"From": "a@x.example", "To": "b@y.example", "Subject": "hi"} | headers
+    ).items():
         one[name.replace("_", "-")] = value
     one.set_content("hello")
     return one
@@ -192,7 +224,9 @@ async def test_a_login_sends_for_its_tenant(
     assert await count(database, "deliveries") == 2
 
 
-async def test_never_an_open_relay(database_url: str, database: Database, ca: CertificateAuthority) -> None:
+async def test_never_an_open_relay(
+    database_url: str, database: Database, ca: CertificateAuthority
+) -> None:
     """Nobody without a login gets a mail in, whatever they say; and no setting opens it to others by accident."""
     async with production(database_url, ca) as one:
         async with connected(one.ports["smtp_submission"]) as client:
@@ -202,7 +236,12 @@ async def test_never_an_open_relay(database_url: str, database: Database, ca: Ce
             await client.begin_tls(ca.client_context())
             await client.say(b"EHLO x\r\n")
             assert (await client.mail())[:9] == "530 5.7.0"
-            for guess in (b"\0\0", b"\0a@b\0", b"\0development\0development", b"\0default\0default"):
+            for guess in (
+                b"\0\0",
+                b"\0a@b\0",
+                b"\0development\0development",
+                b"\0default\0default",
+            ):
                 assert (await client.say(b"AUTH PLAIN " + b64encode(guess) + b"\r\n"))[:3] == "535"
             assert (await client.mail())[:9] == "530 5.7.0"
         async with connected(one.ports["smtp_tls"], tls=ca.client_context()) as client:
@@ -220,7 +259,9 @@ async def test_never_an_open_relay(database_url: str, database: Database, ca: Ce
             pass
 
 
-async def test_any_login_in_development_but_no_wrong_password(database_url: str, database: Database) -> None:
+async def test_any_login_in_development_but_no_wrong_password(
+    database_url: str, database: Database
+) -> None:
     facts, password = await access.add_login(database, "default", "printer")
     old, _ = await access.add_login(database, "default", "old")
     await access.revoke_login(database, old.id)
@@ -238,10 +279,16 @@ async def test_any_login_in_development_but_no_wrong_password(database_url: str,
         assert await log_in(known, password.reveal().encode()) == "235 2.7.0"
         assert await log_in(old.username.encode(), b"wrong") == "535 5.7.8"
         wrong = password.reveal()[::-1].encode()
-        assert [await log_in(known, wrong) for _ in range(3)] == ["535 5.7.8", "535 5.7.8", "454 4.7.0"]
+        assert [await log_in(known, wrong) for _ in range(3)] == [
+            "535 5.7.8",
+            "535 5.7.8",
+            "454 4.7.0",
+        ]
 
 
-async def test_sender_and_recipient_domains(database_url: str, database: Database, ca: CertificateAuthority) -> None:
+async def test_sender_and_recipient_domains(
+    database_url: str, database: Database, ca: CertificateAuthority
+) -> None:
     await tenants.add_tenant(database, "shop", sender_domains=("shop.example", "*.shop.example"))
     who = await login(database, "shop", recipient_domains=["y.example"])
     async with production(database_url, ca) as one, logged_in(one, ca, *who) as client:
@@ -258,13 +305,20 @@ async def test_sender_and_recipient_domains(database_url: str, database: Databas
         id_in(await client.say(b"From: A <a@SHOP.example>\r\nSubject: x\r\n\r\nx\r\n.\r\n"))
 
 
-async def test_limits_of_a_tenant(database_url: str, database: Database, ca: CertificateAuthority) -> None:
+async def test_limits_of_a_tenant(
+    database_url: str, database: Database, ca: CertificateAuthority
+) -> None:
     await tenants.add_tenant(database, "small", max_message_bytes=20_000, max_recipients=2)
     who = await login(database, "small")
-    async with production(database_url, ca, smtp_max_message="1MB") as one, logged_in(one, ca, *who) as client:
+    async with (
+        production(database_url, ca, smtp_max_message="1MB") as one,
+        logged_in(one, ca, *who) as client,
+    ):
         size = int(re.findall(r"SIZE (\d+)", await client.say(b"EHLO x\r\n"))[0])
         assert size <= 20_000
-        assert (await client.say(b"MAIL FROM:<a@x.example> SIZE=%d\r\n" % (size + 1)))[:9] == "552 5.3.4"
+        assert (await client.say(b"MAIL FROM:<a@x.example> SIZE=%d\r\n" % (size + 1)))[
+            :9
+        ] == "552 5.3.4"
         await client.say(b"MAIL FROM:<a@x.example> SIZE=%d\r\n" % size)
         replies = [(await client.say(b"RCPT TO:<r%d@y.example>\r\n" % n))[:9] for n in range(3)]
         assert replies == ["250 2.1.5", "250 2.1.5", "452 4.5.3"]
@@ -277,7 +331,9 @@ async def test_limits_of_a_tenant(database_url: str, database: Database, ca: Cer
         assert (await client.mail(largest + b"z\r\n"))[:9] == "552 5.3.4"
 
 
-async def test_failed_logins_are_throttled(database_url: str, database: Database, ca: CertificateAuthority) -> None:
+async def test_failed_logins_are_throttled(
+    database_url: str, database: Database, ca: CertificateAuthority
+) -> None:
     username, password = await login(database)
     wrong = password[:-1] + ("a" if password[-1] != "a" else "b")
     plain = b64encode(f"\0{username}\0{wrong}".encode())
@@ -293,7 +349,10 @@ async def test_a_revoked_login_ends_in_its_session(
     database_url: str, database: Database, ca: CertificateAuthority
 ) -> None:
     username, password = await login(database)
-    async with production(database_url, ca) as one, logged_in(one, ca, username, password) as client:
+    async with (
+        production(database_url, ca) as one,
+        logged_in(one, ca, username, password) as client,
+    ):
         id_in(await client.mail())
         [facts] = await access.list_logins(database, username=username)
         await access.revoke_login(database, facts.id)
@@ -307,7 +366,9 @@ async def test_a_revoked_login_ends_in_its_session(
         assert await client.gone()
 
 
-async def test_a_tenants_changes_reach_an_open_session(database_url: str, database: Database) -> None:
+async def test_a_tenants_changes_reach_an_open_session(
+    database_url: str, database: Database
+) -> None:
     async with installed(database_url) as one, connected(one.ports["smtp"]) as client:
         id_in(await client.mail())
         await tenants.change_tenant(database, "default", sender_domains=("shop.example",))

@@ -57,7 +57,9 @@ def door(database_url: str, tmp_path: Path) -> Iterator[Door]:
     }
     with process("up", "--http", "127.0.0.1:0", *listeners, env=env) as serving:
         printed = serving.wait_for("Ctrl-C")
-        ports = {name: int(port) for name, port in re.findall(r"(smtp\w*) +127\.0\.0\.1:(\d+)", printed)}
+        ports = {
+            name: int(port) for name, port in re.findall(r"(smtp\w*) +127\.0\.0\.1:(\d+)", printed)
+        }
         yield Door(cli, ca, ports, made["username"], made["password"], serving)
         serving.signal()
         assert serving.end() == 0
@@ -68,7 +70,9 @@ def door(database_url: str, tmp_path: Path) -> Iterator[Door]:
 def run(*command: str, stdin: str | None = None) -> str:
     if shutil.which(command[0]) is None:
         pytest.skip(f"{command[0]} is not installed")
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    done = subprocess.run(
+        command, input=stdin, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -99,7 +103,14 @@ def test_swaks(door: Door) -> None:
         "--server", "127.0.0.1", "--port",
     )  # fmt: skip
     assert "250 2.0.0 accepted as " in run(*common, str(door.ports["smtp"]), "--pipeline")
-    login = ("--auth-user", door.username, "--auth-password", door.password, "--tls-ca-path", str(door.ca.path))
+    login = (
+        "--auth-user",
+        door.username,
+        "--auth-password",
+        door.password,
+        "--tls-ca-path",
+        str(door.ca.path),
+    )
     for mechanism in ("PLAIN", "LOGIN"):
         how = ("--tls-verify", "--auth", mechanism, *login)
         run(*common, str(door.ports["smtp_submission"]), "--tls", *how)
@@ -115,7 +126,13 @@ def test_curl(door: Door, tmp_path: Path) -> None:
     login = ("--user", f"{door.username}:{door.password}", "--ssl-reqd")
     run(*common, f"smtp://127.0.0.1:{door.ports['smtp']}")
     run(*common, *login, f"smtp://127.0.0.1:{door.ports['smtp_submission']}")
-    run(*common, *login, "--login-options", "AUTH=LOGIN", f"smtps://127.0.0.1:{door.ports['smtp_tls']}")
+    run(
+        *common,
+        *login,
+        "--login-options",
+        "AUTH=LOGIN",
+        f"smtps://127.0.0.1:{door.ports['smtp_tls']}",
+    )
     assert door.stored() == [("a@x.example", "curl", ["b@y.example"])] * 3
     assert door.cli.sql("SELECT DISTINCT raw FROM pillarbox.contents") == [(mail.read_bytes(),)]
 
@@ -144,7 +161,13 @@ def test_nodemailer(door: Door) -> None:
     local = {"host": "127.0.0.1", "pool": True}
     settings = [
         {**local, "port": door.ports["smtp"]},
-        {**local, "port": door.ports["smtp_submission"], "requireTLS": True, "auth": auth, "tls": tls},
+        {
+            **local,
+            "port": door.ports["smtp_submission"],
+            "requireTLS": True,
+            "auth": auth,
+            "tls": tls,
+        },
         {**local, "port": door.ports["smtp_tls"], "secure": True, "auth": auth, "tls": tls},
     ]
     run("node", "-e", NODEMAILER, str(NODE / "nodemailer"), json.dumps(settings))
@@ -186,8 +209,13 @@ def test_smtplib_with_credentials_in_development(door: Door) -> None:
                 client.user, client.password = credentials
                 client.auth(mechanism.removeprefix("auth_").upper(), getattr(client, mechanism))
                 client.send_message(message)
-    with smtplib.SMTP("127.0.0.1", door.ports["smtp"]) as client, pytest.raises(smtplib.SMTPAuthenticationError) as no:
-        client.login(door.username, "hunter2")  # a known name: its mail must not go to another tenant
+    with (
+        smtplib.SMTP("127.0.0.1", door.ports["smtp"]) as client,
+        pytest.raises(smtplib.SMTPAuthenticationError) as no,
+    ):
+        client.login(
+            door.username, "hunter2"
+        )  # a known name: its mail must not go to another tenant
     assert no.value.smtp_code == 535
     check_credentials(door, 2)
 
@@ -221,16 +249,26 @@ def test_nodemailer_with_credentials_in_development(door: Door) -> None:
     if not (NODE / "nodemailer").exists():
         pytest.skip("nodemailer is not installed: tests/packages does that")
     settings = [
-        {"host": "127.0.0.1", "port": door.ports["smtp"], "auth": {"user": username, "pass": password}}
+        {
+            "host": "127.0.0.1",
+            "port": door.ports["smtp"],
+            "auth": {"user": username, "pass": password},
+        }
         for username, password in (CREDENTIALS, (door.username, door.password))
     ]
     run("node", "-e", NODEMAILER, str(NODE / "nodemailer"), json.dumps(settings))
     check_credentials(door, 3)
 
 
-def test_applications_that_insist_on_starttls_in_development(database_url: str, tmp_path: Path) -> None:
+def test_applications_that_insist_on_starttls_in_development(
+    database_url: str, tmp_path: Path
+) -> None:
     """The certificate is made once; its CA is what the banner says."""
-    env = {"PILLARBOX_DATABASE_URL": database_url, "PILLARBOX_DEVELOPMENT": "on", "PILLARBOX_WORKER_ENABLED": "false"}
+    env = {
+        "PILLARBOX_DATABASE_URL": database_url,
+        "PILLARBOX_DEVELOPMENT": "on",
+        "PILLARBOX_WORKER_ENABLED": "false",
+    }
     options = ("--http", "127.0.0.1:0", "--smtp-starttls", "0", "--data", str(tmp_path / "data"))
     authorities = set()
     for _ in range(2):
@@ -245,7 +283,10 @@ def test_applications_that_insist_on_starttls_in_development(database_url: str, 
                 client.starttls(context=ssl.create_default_context(cafile=str(ca)))
                 client.login(*CREDENTIALS)
                 client.sendmail("a@x.example", "b@y.example", "Subject: x\r\n\r\nhello\r\n")
-            with smtplib.SMTP("127.0.0.1", port) as client, pytest.raises(ssl.SSLCertVerificationError):
+            with (
+                smtplib.SMTP("127.0.0.1", port) as client,
+                pytest.raises(ssl.SSLCertVerificationError),
+            ):
                 client.starttls(context=ssl.create_default_context())
             if (NODE / "nodemailer").exists():
                 auth = dict(zip(("user", "pass"), CREDENTIALS, strict=True))

@@ -11,7 +11,14 @@ import pytest
 
 from pillarbox.accept.smtp.rules import Limits
 from pillarbox.accept.smtp.server import Crowd, Patience
-from pillarbox.errors import InvalidMail, NotAllowed, StoreError, Throttled, Unauthorized, UnknownName
+from pillarbox.errors import (
+    InvalidMail,
+    NotAllowed,
+    StoreError,
+    Throttled,
+    Unauthorized,
+    UnknownName,
+)
 from pillarbox.model.proxies import TrustedProxies, parse_network
 from tests.harness import eventually
 from tests.integration.accept.submission_helpers import (
@@ -37,7 +44,9 @@ async def told(client: Client, data: bytes) -> str:
     return (await client.say(data))[:9]
 
 
-@pytest.mark.parametrize("end", [b"\n.\n", b"\n.\r\n", b"\r.\r\n", b"\r.\r", b"\r\n.\n", b"\r\n.\r", b"\n\r.\r\n"])
+@pytest.mark.parametrize(
+    "end", [b"\n.\n", b"\n.\r\n", b"\r.\r\n", b"\r.\r", b"\r\n.\n", b"\r\n.\r", b"\n\r.\r\n"]
+)
 async def test_smuggling(server: Running, end: bytes) -> None:
     """What looks like the end of a mail to others is none here; the mail is refused whole."""
     async with connected(server.ports["smtp"]) as client:
@@ -83,15 +92,23 @@ async def test_endless_headers_and_deep_mime() -> None:
     async with running(limits) as server, connected(server.ports["smtp"]) as client:
         assert (await client.mail(b"X: y\r\n" * 1000 + b"\r\nx\r\n"))[:9] == "554 5.6.0"
         assert (await client.mail(b"X: " + b"y" * 20_000 + b"\r\n\r\nx\r\n"))[:9] == "554 5.6.0"
-        bomb = b"".join(b"Content-Type: multipart/mixed; boundary=%d\r\n\r\n--%d\r\n" % (n, n) for n in range(50))
+        bomb = b"".join(
+            b"Content-Type: multipart/mixed; boundary=%d\r\n\r\n--%d\r\n" % (n, n)
+            for n in range(50)
+        )
         assert (await client.mail(bomb))[:9] == "554 5.6.0"
         assert (await client.mail()).startswith("250")
 
 
 async def test_a_mail_that_is_too_big() -> None:
-    async with running(Limits(message=100_000)) as server, connected(server.ports["smtp"]) as client:
+    async with (
+        running(Limits(message=100_000)) as server,
+        connected(server.ports["smtp"]) as client,
+    ):
         assert await told(client, b"MAIL FROM:<a@x.example> SIZE=100001\r\n") == "552 5.3.4"
-        assert (await client.mail(MAIL + b"x" * 60_000 + b"\r\n" + b"x" * 60_000 + b"\r\n"))[:9] == "552 5.3.4"
+        assert (await client.mail(MAIL + b"x" * 60_000 + b"\r\n" + b"x" * 60_000 + b"\r\n"))[
+            :9
+        ] == "552 5.3.4"
         assert (await client.mail()).startswith("250")
         for command in ENVELOPE.splitlines(keepends=True):
             await client.say(command)
@@ -120,7 +137,10 @@ async def test_too_many_errors_and_commands() -> None:
 async def test_a_browser_is_turned_away(server: Running) -> None:
     async with connected(server.ports["smtp"], hello=False) as client:
         request = (
-            b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\nEHLO x\r\n" + ENVELOPE + MAIL + b".\r\n"
+            b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\nEHLO x\r\n"
+            + ENVELOPE
+            + MAIL
+            + b".\r\n"
         )
         assert await told(client, request) == "554 5.7.0"
         assert await client.gone()
@@ -190,7 +210,9 @@ async def test_too_many_connections() -> None:
 async def test_a_trusted_balancer_has_the_places_of_all_its_clients() -> None:
     proxies = TrustedProxies((parse_network("127.0.0.1"),))
     async with running(crowd=Crowd(connections=20, per_peer=2, proxies=proxies)) as server:
-        opened = [await asyncio.open_connection("127.0.0.1", server.ports["smtp"]) for _ in range(21)]
+        opened = [
+            await asyncio.open_connection("127.0.0.1", server.ports["smtp"]) for _ in range(21)
+        ]
         greetings = [(await reader.readline())[:9] for reader, _ in opened]
         assert greetings == [b"220 mail."] * 20 + [b"421 4.7.0"]
         for _, writer in opened:
@@ -203,7 +225,9 @@ async def test_two_thousand_idle_connections() -> None:
         port = server.ports["smtp"]
         idle = []
         for _ in range(20):
-            idle += await asyncio.gather(*(asyncio.open_connection("127.0.0.1", port) for _ in range(100)))
+            idle += await asyncio.gather(
+                *(asyncio.open_connection("127.0.0.1", port) for _ in range(100))
+            )
         await eventually(lambda: _count(server, 2000))
         for _ in range(20):
             await served(port)
@@ -212,12 +236,16 @@ async def test_two_thousand_idle_connections() -> None:
         await eventually(lambda: _count(server, 0))
 
 
-@pytest.mark.parametrize("said", [b"", b"EHLO x\r\n", b"EHLO x\r\n" + ENVELOPE, b"EHLO x\r\n" + ENVELOPE + MAIL])
+@pytest.mark.parametrize(
+    "said", [b"", b"EHLO x\r\n", b"EHLO x\r\n" + ENVELOPE, b"EHLO x\r\n" + ENVELOPE + MAIL]
+)
 async def test_resets_and_no_quit(server: Running, said: bytes) -> None:
     for _ in range(20):
         rude = socket.create_connection(("127.0.0.1", server.ports["smtp"]))
         rude.sendall(said)
-        rude.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # close() resets
+        rude.setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )  # close() resets
         rude.close()
     await served(server.ports["smtp"])
     await eventually(lambda: _count(server, 0))
@@ -234,7 +262,9 @@ async def test_a_client_that_leaves_while_its_mail_is_stored(server: Running) ->
     assert server.server._room.taken == len(MAIL)
     server.shelf.gate.set()
     await served(server.ports["smtp"])
-    assert len(server.shelf.mails) == 2  # it was whole: it is kept, as after a 250 that was lost on its way
+    assert (
+        len(server.shelf.mails) == 2
+    )  # it was whole: it is kept, as after a 250 that was lost on its way
     assert server.server._room.taken == 0
 
 
@@ -262,7 +292,10 @@ async def served_soon(server: Running) -> None:
 
 
 async def test_memory_for_mails_is_shared(server: Running) -> None:
-    async with running(crowd=Crowd(octets=1_000_000)) as small, connected(small.ports["smtp"]) as hog:
+    async with (
+        running(crowd=Crowd(octets=1_000_000)) as small,
+        connected(small.ports["smtp"]) as hog,
+    ):
         for command in ENVELOPE.splitlines(keepends=True):
             await hog.say(command)
         hog.writer.write(b"x" * 900_000)

@@ -39,14 +39,22 @@ async def postgres() -> AsyncIterator[EmbeddedPostgres]:
 
 
 @pytest.mark.req("REQ-QUEUE-U004")
-async def test_the_database_goes_away_and_comes_back(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
+async def test_the_database_goes_away_and_comes_back(
+    postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
     database = await Database.connect(postgres.url())
     facts, password = await access.add_login(database, "default", "printer")
     await database.close()
     ca = make_ca(tmp_path)
     issued = ca.issue()
-    tls = {"smtp_tls": "127.0.0.1:0", "smtp_certificate": issued.certificate, "smtp_private_key": issued.key}
-    plain = b"AUTH PLAIN " + b64encode(f"\0{facts.username}\0{password.reveal()}".encode()) + b"\r\n"
+    tls = {
+        "smtp_tls": "127.0.0.1:0",
+        "smtp_certificate": issued.certificate,
+        "smtp_private_key": issued.key,
+    }
+    plain = (
+        b"AUTH PLAIN " + b64encode(f"\0{facts.username}\0{password.reveal()}".encode()) + b"\r\n"
+    )
     async with installed(postgres.url(), **tls) as one, connected(one.ports["smtp"]) as client:
         assert (await client.mail()).startswith("250")
         await asyncio.to_thread(postgres.stop, "immediate")
@@ -74,7 +82,8 @@ CREATE TRIGGER fault BEFORE INSERT ON pillarbox.messages EXECUTE FUNCTION fault(
 
 
 @pytest.mark.parametrize(
-    "sqlstate", ["25006", "28000", "28P01", "42501", "53100", "55P03", "57014", "40001", "XX000", "42703"]
+    "sqlstate",
+    ["25006", "28000", "28P01", "42501", "53100", "55P03", "57014", "40001", "XX000", "42703"],
 )
 async def test_whatever_postgresql_raises_the_mail_is_not_accepted_and_can_be_sent_again(
     database: Database, database_url: str, sqlstate: str

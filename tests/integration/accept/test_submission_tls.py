@@ -22,7 +22,15 @@ from pillarbox.telemetry.metrics import Metrics
 from pillarbox.testing.certificates import CertificateAuthority, make_ca
 from tests import PATIENCE
 from tests.harness import eventually
-from tests.integration.accept.submission_helpers import ENVELOPE, MAIL, Client, Running, Shelf, connected, running
+from tests.integration.accept.submission_helpers import (
+    ENVELOPE,
+    MAIL,
+    Client,
+    Running,
+    Shelf,
+    connected,
+    running,
+)
 from tests.unit.smtp_sessions import Open
 
 ON_BOTH_LOOPS = True
@@ -68,7 +76,9 @@ async def test_implicit_tls_and_login(server: Running, ca: CertificateAuthority)
         assert (await client.say(b"AUTH LOGIN\r\n")) == "334 VXNlcm5hbWU6\r\n"
         assert (await client.say(b64encode(b"me") + b"\r\n")) == "334 UGFzc3dvcmQ6\r\n"
         assert (await client.say(b64encode(b"wrong") + b"\r\n"))[:9] == "535 5.7.8"
-        assert (await client.say(b"AUTH LOGIN " + b64encode(b"me") + b"\r\n")) == "334 UGFzc3dvcmQ6\r\n"
+        assert (
+            await client.say(b"AUTH LOGIN " + b64encode(b"me") + b"\r\n")
+        ) == "334 UGFzc3dvcmQ6\r\n"
         assert (await client.say(b64encode(b"secret") + b"\r\n"))[:9] == "235 2.7.0"
         assert (await client.mail())[:9] == "250 2.0.0"
     assert server.count("smtp_login_failures_total", listener="smtp_tls") == 1
@@ -147,8 +157,12 @@ async def _none_left(server: Running, listener: str) -> bool:
 
 async def test_who_begins_no_handshake_holds_no_place(certificate: Certificate) -> None:
     patience = Patience(handshake=0.5)
-    async with running(patience=patience, crowd=Crowd(per_peer=3), certificate=certificate) as server:
-        silent = [await asyncio.open_connection("127.0.0.1", server.ports["smtp_tls"]) for _ in range(3)]
+    async with running(
+        patience=patience, crowd=Crowd(per_peer=3), certificate=certificate
+    ) as server:
+        silent = [
+            await asyncio.open_connection("127.0.0.1", server.ports["smtp_tls"]) for _ in range(3)
+        ]
         await eventually(lambda: _come(server, 3))
         reader, writer = await asyncio.open_connection("127.0.0.1", server.ports["smtp_tls"])
         assert await Client(reader, writer).gone()  # a place is taken from the first octet on
@@ -161,7 +175,9 @@ async def _come(server: Running, sessions: int) -> bool:
     return server.count("smtp_sessions_total", listener="smtp_tls") == sessions
 
 
-async def test_who_does_not_log_in_holds_no_place(certificate: Certificate, ca: CertificateAuthority) -> None:
+async def test_who_does_not_log_in_holds_no_place(
+    certificate: Certificate, ca: CertificateAuthority
+) -> None:
     """However busy: commands prolong nothing."""
     async with running(patience=Patience(login=1.0), certificate=certificate) as server:
         async with connected(server.ports["smtp_tls"], tls=ca.client_context()) as client:
@@ -199,7 +215,10 @@ async def test_a_mail_in_clear_before_starttls(certificate: Certificate) -> None
     shelf, metrics = Shelf(), Metrics()
     listener = Listener("smtp", ("127.0.0.1", 0), metrics, Open, starttls=True)
     listener.open()
-    server, stop = Server("mail.example", shelf, Limits(), Patience(), Crowd(), certificate), asyncio.Event()
+    server, stop = (
+        Server("mail.example", shelf, Limits(), Patience(), Crowd(), certificate),
+        asyncio.Event(),
+    )
     task = asyncio.create_task(server.run([listener], stop))
     shelf.gate.clear()
     async with connected(int(listener.where.rpartition(":")[2])) as client:
@@ -223,7 +242,9 @@ async def test_old_tls_is_refused(server: Running, ca: CertificateAuthority) -> 
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
     with pytest.raises((ssl.SSLError, ConnectionError)):
-        await asyncio.open_connection("127.0.0.1", server.ports["smtp_tls"], ssl=context, server_hostname="localhost")
+        await asyncio.open_connection(
+            "127.0.0.1", server.ports["smtp_tls"], ssl=context, server_hostname="localhost"
+        )
 
 
 # --- certificates that change
@@ -242,7 +263,9 @@ async def test_a_renewed_certificate_is_used(ca: CertificateAuthority, tmp_path:
     shutil.copy(first.key, key)
     async with running(certificate=Certificate(chain, key)) as server:
         before = await serial(server, ca)
-        os.replace(second.certificate, chain)  # for a moment the two do not fit: the old pair stays in use
+        os.replace(
+            second.certificate, chain
+        )  # for a moment the two do not fit: the old pair stays in use
         assert await serial(server, ca) == before
         os.replace(second.key, key)
         after = await eventually(lambda: _another_serial(server, ca, before))
@@ -257,7 +280,9 @@ async def _another_serial(server: Running, ca: CertificateAuthority, known: str)
     return None if found == known else found
 
 
-def test_a_certificate_that_cannot_be_used_is_told(ca: CertificateAuthority, tmp_path: Path) -> None:
+def test_a_certificate_that_cannot_be_used_is_told(
+    ca: CertificateAuthority, tmp_path: Path
+) -> None:
     one, other = ca.issue(), ca.issue()
     with pytest.raises(SettingsError, match=r"absent.pem cannot be used for TLS: No such file"):
         Certificate(tmp_path / "absent.pem")

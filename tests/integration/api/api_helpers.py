@@ -19,7 +19,12 @@ from pillarbox.store.database import Database
 from tests import PATIENCE
 from tests.harness import opened
 
-MAIL = {"from": "Shop <hello@shop.example>", "to": ["ada@mail.example"], "subject": "Hello", "text": "Hi!"}
+MAIL = {
+    "from": "Shop <hello@shop.example>",
+    "to": ["ada@mail.example"],
+    "subject": "Hello",
+    "text": "Hi!",
+}
 SECRET_KEY = "11" * 32
 EVERY = (Scope.SEND, Scope.READ, Scope.MANAGE)
 
@@ -54,7 +59,10 @@ class Client:
             content = await answer.read()
             is_json = "json" in answer.headers.get("content-type", "")
             return Answer(
-                answer.status, answer.headers, content, await answer.json(content_type=None) if is_json else None
+                answer.status,
+                answer.headers,
+                content,
+                await answer.json(content_type=None) if is_json else None,
             )
 
     async def get(self, path: str, **more: Any) -> Answer:
@@ -118,7 +126,9 @@ async def api_of(database_url: str, **settings: Any) -> AsyncIterator[Api]:
     """An installation with its server, tenants and keys; a setting that is None is not given."""
     chosen = {"http": "127.0.0.1:0", "secret_keys": SECRET_KEY} | settings
     async with (
-        opened(database_url, **{name: value for name, value in chosen.items() if value is not None}) as app,
+        opened(
+            database_url, **{name: value for name, value in chosen.items() if value is not None}
+        ) as app,
         serving(app) as url,
         aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session,
     ):

@@ -17,7 +17,9 @@ from pillarbox.store.providers import list_classes
 SEND = [Scope.SEND]
 
 
-async def made(database: Database, tenant: str | None = "default", name: str = "website", **more: Any) -> str:
+async def made(
+    database: Database, tenant: str | None = "default", name: str = "website", **more: Any
+) -> str:
     scopes = more.pop("scopes", SEND if tenant else [Scope.ADMIN])
     return (await access.add_key(database, tenant, name, scopes, **more))[1].reveal()
 
@@ -41,7 +43,9 @@ async def everything(database: Database) -> str:
 
 
 async def test_a_key_tells_who_asks(database: Database) -> None:
-    await tenants.add_tenant(database, "shop", max_recipients=5, sender_domains=["Bücher.example"], order="strict")
+    await tenants.add_tenant(
+        database, "shop", max_recipients=5, sender_domains=["Bücher.example"], order="strict"
+    )
     facts, secret = await access.add_key(
         database, "shop", "website", [Scope.READ, Scope.SEND], sender_domains=["A.example"],
         recipient_domains=["*.b.example"], expires_at=datetime.now(UTC) + timedelta(days=1),
@@ -82,8 +86,30 @@ async def test_a_key_has_the_form_that_scanners_look_for(database: Database) -> 
 async def test_many_in_one_statement(database: Database) -> None:
     good = [await made(database, name=f"k{number}") for number in range(5)]
     wrong = good[0][:-1] + ("a" if good[0][-1] != "a" else "b")
-    asked = [good[3], "", wrong, good[0], "pbx_", "pbx_zzzzzzzzzz_" + "a" * 43, good[3], "\0", "ü" * 60, "\udc80"]
-    assert await found(database, *asked) == ["k3", None, None, "k0", None, None, "k3", None, None, None]
+    asked = [
+        good[3],
+        "",
+        wrong,
+        good[0],
+        "pbx_",
+        "pbx_zzzzzzzzzz_" + "a" * 43,
+        good[3],
+        "\0",
+        "ü" * 60,
+        "\udc80",
+    ]
+    assert await found(database, *asked) == [
+        "k3",
+        None,
+        None,
+        "k0",
+        None,
+        None,
+        "k3",
+        None,
+        None,
+        None,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +202,9 @@ async def test_use_is_noted_to_the_minute(database: Database) -> None:
     assert first.last_used_at
     await access.note_keys(database, [key.id])
     assert [first] == await access.list_keys(database)
-    await database.execute("UPDATE pillarbox.api_keys SET last_used_at = now() - interval '61 seconds'")
+    await database.execute(
+        "UPDATE pillarbox.api_keys SET last_used_at = now() - interval '61 seconds'"
+    )
     await access.note_keys(database, [key.id])
     assert (await access.list_keys(database))[0].last_used_at > first.last_used_at  # type: ignore[operator]
 
@@ -186,7 +214,9 @@ async def test_use_is_noted_to_the_minute(database: Database) -> None:
 
 async def test_a_login_tells_who_asks(database: Database) -> None:
     await tenants.add_tenant(database, "shop")
-    facts, password = await access.add_login(database, "shop", "printer", sender_domains=["a.example"])
+    facts, password = await access.add_login(
+        database, "shop", "printer", sender_domains=["a.example"]
+    )
     assert facts.username == "printer@shop"
     asked = [
         ("printer@shop", password.reveal()), ("printer@shop", "a" * 43), ("printer@default", password.reveal()),
@@ -194,7 +224,12 @@ async def test_a_login_tells_who_asks(database: Database) -> None:
     ]  # fmt: skip
     first, *others = await access.find_logins(database, asked)
     assert first
-    assert (first.kind, first.name, first.id, first.scopes) == ("login", "printer", facts.id, {Scope.SEND})
+    assert (first.kind, first.name, first.id, first.scopes) == (
+        "login",
+        "printer",
+        facts.id,
+        {Scope.SEND},
+    )
     assert first.tenant
     assert first.tenant.name == "shop"
     assert first.sender_domains == ("a.example",)
@@ -240,10 +275,16 @@ async def test_a_tenant_has_all_its_settings(database: Database) -> None:
 async def test_a_change_changes_what_is_given(database: Database) -> None:
     await tenants.add_tenant(database, "shop", rate_per_second=5, sender_domains=["shop.example"])
     changed = await tenants.change_tenant(database, "shop", order="strict", rate_per_second=None)
-    assert (changed.order, changed.rate_per_second, changed.sender_domains) == (Order.STRICT, None, ("shop.example",))
+    assert (changed.order, changed.rate_per_second, changed.sender_domains) == (
+        Order.STRICT,
+        None,
+        ("shop.example",),
+    )
     cleared = await tenants.change_tenant(database, "shop", sender_domains=())
     assert cleared.sender_domains == ()
-    assert await database.fetchval("SELECT sender_domains IS NULL FROM pillarbox.tenants WHERE name = 'shop'")
+    assert await database.fetchval(
+        "SELECT sender_domains IS NULL FROM pillarbox.tenants WHERE name = 'shop'"
+    )
 
 
 async def test_concurrent_changes_lose_nothing(database: Database) -> None:
@@ -254,7 +295,12 @@ async def test_concurrent_changes_lose_nothing(database: Database) -> None:
         tenants.change_tenant(database, "default", max_recipients=4),
     )
     now = await tenants.get_tenant(database, "default")
-    assert (now.rate_per_second, now.rate_per_hour, now.rate_per_day, now.max_recipients) == (1, 2, 3, 4)
+    assert (now.rate_per_second, now.rate_per_hour, now.rate_per_day, now.max_recipients) == (
+        1,
+        2,
+        3,
+        4,
+    )
 
 
 @pytest.mark.parametrize(
@@ -298,13 +344,25 @@ async def test_names_that_are_taken_or_missing(database: Database) -> None:
         ({"default_class": "bulk"}, True),
     ],
 )
-async def test_what_makes_a_tenant_restricted(database: Database, settings: dict[str, Any], restricted: bool) -> None:
+async def test_what_makes_a_tenant_restricted(
+    database: Database, settings: dict[str, Any], restricted: bool
+) -> None:
     await tenants.add_tenant(database, "shop", **settings)
-    assert await database.fetchval("SELECT restricted FROM pillarbox.tenants WHERE name = 'shop'") is restricted
-    await tenants.change_tenant(
-        database, "shop", max_message_bytes=None, max_recipients=None, sender_domains=(), default_class="transactional"
+    assert (
+        await database.fetchval("SELECT restricted FROM pillarbox.tenants WHERE name = 'shop'")
+        is restricted
     )
-    assert not await database.fetchval("SELECT restricted FROM pillarbox.tenants WHERE name = 'shop'")
+    await tenants.change_tenant(
+        database,
+        "shop",
+        max_message_bytes=None,
+        max_recipients=None,
+        sender_domains=(),
+        default_class="transactional",
+    )
+    assert not await database.fetchval(
+        "SELECT restricted FROM pillarbox.tenants WHERE name = 'shop'"
+    )
 
 
 async def test_development_is_the_default_tenant_with_every_scope(database: Database) -> None:

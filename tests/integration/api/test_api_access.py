@@ -54,7 +54,9 @@ async def test_a_revoked_key_is_refused_at_once(api: Api) -> None:
 
 async def test_an_expired_key_is_refused(api: Api) -> None:
     secret = await new_key(api.database, "shop", Scope.READ)
-    await api.database.execute("UPDATE pillarbox.api_keys SET expires_at = now() WHERE prefix = $1", secret[4:14])
+    await api.database.execute(
+        "UPDATE pillarbox.api_keys SET expires_at = now() WHERE prefix = $1", secret[4:14]
+    )
     refused(await api.nobody.using(secret).get("/messages"), 401, "unauthorized")
 
 
@@ -77,9 +79,17 @@ SCOPED = [
 
 
 @pytest.mark.parametrize(("method", "path", "scope"), SCOPED)
-async def test_each_scope_opens_its_own_doors(api: Api, method: str, path: str, scope: Scope) -> None:
+async def test_each_scope_opens_its_own_doors(
+    api: Api, method: str, path: str, scope: Scope
+) -> None:
     path = path.replace("{id}", await api.shop.sent_id())
-    body = MAIL if path == "/messages" and method == "POST" else {"messages": [MAIL]} if "batch" in path else None
+    body = (
+        MAIL
+        if path == "/messages" and method == "POST"
+        else {"messages": [MAIL]}
+        if "batch" in path
+        else None
+    )
     for one in EVERY:
         client = await api.key("shop", one)
         answer = await client(method, path, body)
@@ -92,19 +102,29 @@ async def test_each_scope_opens_its_own_doors(api: Api, method: str, path: str, 
 
 async def test_resending_needs_both_scopes(api: Api) -> None:
     path = f"/messages/{await api.shop.sent_id()}/resend"
-    for scopes, status in (([Scope.SEND], 403), ([Scope.MANAGE], 403), ([Scope.MANAGE, Scope.SEND], 202)):
+    for scopes, status in (
+        ([Scope.SEND], 403),
+        ([Scope.MANAGE], 403),
+        ([Scope.MANAGE, Scope.SEND], 202),
+    ):
         assert (await (await api.key("shop", *scopes)).post(path)).status == status
 
 
 async def test_an_administrators_key_sends_no_mail(api: Api) -> None:
-    for method, path, body in (("POST", "/messages", MAIL), ("GET", "/messages", None), ("GET", "/keys", None)):
+    for method, path, body in (
+        ("POST", "/messages", MAIL),
+        ("GET", "/messages", None),
+        ("GET", "/keys", None),
+    ):
         answer = await api.admin(method, path, body)
         refused(answer, 403, "not-allowed")
 
 
 async def test_whoever_may_not_is_refused_before_the_body_is_looked_at(api: Api) -> None:
     reader = await api.key("shop", Scope.READ)
-    answer = await reader("POST", "/messages", data=b"{", headers={"Content-Type": "application/json"})
+    answer = await reader(
+        "POST", "/messages", data=b"{", headers={"Content-Type": "application/json"}
+    )
     refused(answer, 403, "not-allowed")
 
 
@@ -135,7 +155,9 @@ async def test_with_a_key_development_asks_for_a_right_one(development: Api) -> 
     ],
     ids=str,
 )  # fmt: skip
-async def test_whoever_only_seems_to_be_here_needs_a_key(development: Api, headers: dict[str, str]) -> None:
+async def test_whoever_only_seems_to_be_here_needs_a_key(
+    development: Api, headers: dict[str, str]
+) -> None:
     refused(await development.nobody.get("/messages", headers=headers), 401, "unauthorized")
     assert (await development.shop.get("/messages", headers=headers)).status == 200
 
@@ -145,13 +167,17 @@ async def test_another_name_of_this_server_needs_a_key(database_url: str) -> Non
         named = {"Host": "mail.internal:8025"}
         refused(await api.nobody.get("/messages", headers=named), 401, "unauthorized")
         assert (await api.shop.get("/messages", headers=named)).status == 200
-        assert (await api.shop.get("/messages", headers=named | {"Origin": "https://mail.internal"})).status == 200
+        assert (
+            await api.shop.get("/messages", headers=named | {"Origin": "https://mail.internal"})
+        ).status == 200
 
 
 # --- hosts and origins
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:80", "", "localhost@evil.example"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example:80", "", "localhost@evil.example"]
+)
 async def test_foreign_hosts_are_refused(development: Api, host: str) -> None:
     for client in (development.nobody, development.shop):
         refused(await client.get("/messages", headers={"Host": host}), 421, "wrong-host")
@@ -159,7 +185,15 @@ async def test_foreign_hosts_are_refused(development: Api, host: str) -> None:
 
 @pytest.mark.parametrize(
     "origin",
-    ["http://evil.example", "null", "http://localhost.evil.example", "file://", "http://[", "http://10.0.0.1", "x"],
+    [
+        "http://evil.example",
+        "null",
+        "http://localhost.evil.example",
+        "file://",
+        "http://[",
+        "http://10.0.0.1",
+        "x",
+    ],
 )
 async def test_foreign_origins_are_refused(development: Api, origin: str) -> None:
     for client in (development.nobody, development.shop):
@@ -168,9 +202,13 @@ async def test_foreign_origins_are_refused(development: Api, origin: str) -> Non
     assert await development.database.fetchval("SELECT count(*) FROM pillarbox.messages") == 0
 
 
-@pytest.mark.parametrize("origin", ["http://localhost:3000", "http://127.0.0.1:8025", "https://[::1]:1"])
+@pytest.mark.parametrize(
+    "origin", ["http://localhost:3000", "http://127.0.0.1:8025", "https://[::1]:1"]
+)
 async def test_pages_of_this_machine_may_ask(development: Api, origin: str) -> None:
-    assert (await development.nobody("POST", "/messages", MAIL, headers={"Origin": origin})).status == 202
+    assert (
+        await development.nobody("POST", "/messages", MAIL, headers={"Origin": origin})
+    ).status == 202
 
 
 async def test_any_host_where_that_was_said(database_url: str) -> None:
@@ -199,13 +237,21 @@ async def test_a_key_makes_none_that_may_do_more(api: Api) -> None:
     refused(await manager.post("/smtp-logins", {"name": "x"}), 403, "not-allowed")
     made = (await manager.post("/keys", {"name": "x", "scopes": ["read"]})).json
     assert made["sender_domains"] == ["*.shop.example"]
-    narrower = {"name": "y", "scopes": ["read"], "sender_domains": ["a.shop.example", "*.b.shop.example"]}
+    narrower = {
+        "name": "y",
+        "scopes": ["read"],
+        "sender_domains": ["a.shop.example", "*.b.shop.example"],
+    }
     assert (await manager.post("/keys", narrower)).status == 201
 
 
 async def test_keys_and_logins_are_shown_once(api: Api) -> None:
-    key = await api.shop.post("/keys", {"name": "k", "scopes": ["send", "read"], "expires_at": "2100-01-01T00:00:00Z"})
-    login = await api.shop.post("/smtp-logins", {"name": "l", "recipient_domains": ["mail.example"]})
+    key = await api.shop.post(
+        "/keys", {"name": "k", "scopes": ["send", "read"], "expires_at": "2100-01-01T00:00:00Z"}
+    )
+    login = await api.shop.post(
+        "/smtp-logins", {"name": "l", "recipient_domains": ["mail.example"]}
+    )
     assert (key.status, login.status) == (201, 201)
     assert key.json["secret"].startswith(f"pbx_{key.json['prefix']}_")
     assert (login.json["username"], login.json["tenant"]) == ("l@shop", "shop")
@@ -214,8 +260,13 @@ async def test_keys_and_logins_are_shown_once(api: Api) -> None:
         assert login.json["password"].encode() not in answer.content
     listed = {one["name"]: one for one in (await api.shop.get("/keys")).json["keys"]}
     assert listed["k"]["scopes"] == ["send", "read"]
-    assert [one["username"] for one in (await api.shop.get("/smtp-logins")).json["logins"]] == ["l@shop"]
-    for path, body in (("/keys", {"name": "k", "scopes": ["read"]}), ("/smtp-logins", {"name": "l"})):
+    assert [one["username"] for one in (await api.shop.get("/smtp-logins")).json["logins"]] == [
+        "l@shop"
+    ]
+    for path, body in (
+        ("/keys", {"name": "k", "scopes": ["read"]}),
+        ("/smtp-logins", {"name": "l"}),
+    ):
         refused(await api.shop.post(path, body), 409, "taken")
     assert (await api.shop("DELETE", "/smtp-logins/l@shop")).status == 204
     assert (await api.shop.get("/smtp-logins")).json["logins"] == []
@@ -250,7 +301,9 @@ async def test_tenants(api: Api) -> None:
     assert added.status == 201
     assert added.json == added.json | given
     refused(await api.admin.post("/admin/tenants", given), 409, "taken")
-    changed = await api.admin("PATCH", "/admin/tenants/new", {"max_recipients": None, "rate_per_hour": 7})
+    changed = await api.admin(
+        "PATCH", "/admin/tenants/new", {"max_recipients": None, "rate_per_hour": 7}
+    )
     assert changed.json == added.json | {"max_recipients": None, "rate_per_hour": 7}
     assert (await api.admin.get("/admin/tenants/new")).json == changed.json
     names = [one["name"] for one in (await api.admin.get("/admin/tenants")).json["tenants"]]
@@ -283,8 +336,14 @@ async def test_keys_and_logins_of_all(api: Api) -> None:
     assert (key.status, login.status) == (201, 201)
     made = await api.admin.post("/admin/keys", {"name": "second", "scopes": ["admin"]})
     assert (await api.nobody.using(made.json["secret"]).get("/admin/keys")).status == 200
-    refused(await api.admin.post("/admin/keys", {"name": "third", "scopes": ["send"]}), 422, "invalid-setting")
-    assert "k" in [one["name"] for one in (await api.admin.get("/admin/tenants/other/keys")).json["keys"]]
+    refused(
+        await api.admin.post("/admin/keys", {"name": "third", "scopes": ["send"]}),
+        422,
+        "invalid-setting",
+    )
+    assert "k" in [
+        one["name"] for one in (await api.admin.get("/admin/tenants/other/keys")).json["keys"]
+    ]
     assert len((await api.admin.get("/admin/tenants/other/smtp-logins")).json["logins"]) == 1
     assert (await api.admin("DELETE", f"/admin/keys/pbx_{key.json['prefix']}")).status == 204
     assert (await api.admin("DELETE", "/admin/smtp-logins/l@other")).status == 204

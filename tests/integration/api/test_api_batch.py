@@ -11,7 +11,9 @@ from tests.integration.api.api_helpers import MAIL, Answer, Api
 
 
 async def batch(api: Api, body: Any, key: str | None = None) -> Answer:
-    return await api.shop.post("/messages/batch", body, headers={"Idempotency-Key": key} if key else {})
+    return await api.shop.post(
+        "/messages/batch", body, headers={"Idempotency-Key": key} if key else {}
+    )
 
 
 def statuses(answer: Answer) -> list[int]:
@@ -26,14 +28,18 @@ async def test_a_hundred_messages(api: Api) -> None:
     assert (answer.json["accepted"], answer.json["refused"]) == (100, 0)
     rows = await api.database.fetch("SELECT id, subject FROM pillarbox.messages")
     subjects = {str(row["id"]): row["subject"] for row in rows}
-    assert [subjects[one["message"]["id"]] for one in answer.json["results"]] == [str(n) for n in range(100)]
+    assert [subjects[one["message"]["id"]] for one in answer.json["results"]] == [
+        str(n) for n in range(100)
+    ]
     assert answer.json["results"][0]["message"]["deliveries"][0]["recipient"] == "ada@mail.example"
 
 
 async def test_the_order_of_a_batch_is_the_order_of_acceptance(api: Api) -> None:
     answer = await batch(api, {"messages": [MAIL] * 50})
     rows = await api.database.fetch("SELECT message_id FROM pillarbox.deliveries ORDER BY seq")
-    assert [str(row["message_id"]) for row in rows] == [one["message"]["id"] for one in answer.json["results"]]
+    assert [str(row["message_id"]) for row in rows] == [
+        one["message"]["id"] for one in answer.json["results"]
+    ]
 
 
 async def test_a_bad_one_does_not_spoil_the_others(api: Api) -> None:
@@ -58,7 +64,10 @@ async def test_substitutions(api: Api) -> None:
     del message["to"]
     recipients = [
         {"to": "Ada <ada@mail.example>", "substitutions": {"name": "A&B <i>", "n": 3}},
-        {"to": ["bo@mail.example", "cy@mail.example"], "substitutions": {"name": "{{n}}", "n": 4.5}},
+        {
+            "to": ["bo@mail.example", "cy@mail.example"],
+            "substitutions": {"name": "{{n}}", "n": 4.5},
+        },
         {"to": "x@mail.example", "substitutions": {"name": "x"}},
         {"to": "x@mail.example", "substitutions": {"name": "x", "n": 1, "more": 2}},
         {"to": "x@mail.example"},
@@ -67,11 +76,19 @@ async def test_substitutions(api: Api) -> None:
     answer = await batch(api, {"message": message, "recipients": recipients})
     assert statuses(answer) == [202, 202, 422, 422, 422, 422]
     codes = [one["problem"]["code"] for one in answer.json["results"][2:]]
-    assert codes == ["missing_substitution", "unknown_substitution", "missing_substitution", "bad_address"]
+    assert codes == [
+        "missing_substitution",
+        "unknown_substitution",
+        "missing_substitution",
+        "bad_address",
+    ]
     first, second = [one["message"]["id"] for one in answer.json["results"][:2]]
     content = await messages.content(api.database, first)
     assert content is not None
-    assert (content.text, content.html) == ("A&B <i>: 3 left", "<p>A&amp;B &lt;i&gt;</p> 3 {name} {{ two words }}")
+    assert (content.text, content.html) == (
+        "A&B <i>: 3 left",
+        "<p>A&amp;B &lt;i&gt;</p> 3 {name} {{ two words }}",
+    )
     assert (await api.shop.get(f"/messages/{first}")).json["subject"] == "Hi A&B <i>"
     second_story = (await api.shop.get(f"/messages/{second}")).json
     assert second_story["subject"] == "Hi {{n}}"  # what was put in is not looked at again
@@ -81,7 +98,9 @@ async def test_substitutions(api: Api) -> None:
 async def test_a_value_cannot_break_out_of_the_subject(api: Api) -> None:
     body = {"message": {"from": "a@shop.example", "subject": "{{x}}", "text": "x"}}
     answer = await batch(
-        api, body | {"recipients": [{"to": "a@b.example", "substitutions": {"x": "a\r\nBcc: v@w.example"}}]}
+        api,
+        body
+        | {"recipients": [{"to": "a@b.example", "substitutions": {"x": "a\r\nBcc: v@w.example"}}]},
     )
     assert statuses(answer) == [422]
     assert answer.json["results"][0]["problem"]["code"] == "control_character"
@@ -98,7 +117,9 @@ async def test_few_letters_do_not_become_many(api: Api) -> None:
 async def test_a_file_for_everybody_has_a_limit(api: Api) -> None:
     file = {"filename": "x", "content": "eHh4" * 2**20}
     message = {"from": "a@shop.example", "text": "x", "attachments": [file]}
-    answer = await batch(api, {"message": message, "recipients": [{"to": f"a{n}@b.example"} for n in range(100)]})
+    answer = await batch(
+        api, {"message": message, "recipients": [{"to": f"a{n}@b.example"} for n in range(100)]}
+    )
     assert (answer.status, answer.json["code"]) == (422, "too_big")
     assert await api.database.fetchval("SELECT count(*) FROM pillarbox.messages") == 0
 
@@ -123,7 +144,9 @@ async def test_a_key_for_the_whole_batch(api: Api) -> None:
     first, second = [await batch(api, body, "b1") for _ in range(2)]
     assert [one["repeated"] for one in first.json["results"]] == [False] * 3
     assert [one["repeated"] for one in second.json["results"]] == [True] * 3
-    assert [one["message"] for one in first.json["results"]] == [one["message"] for one in second.json["results"]]
+    assert [one["message"] for one in first.json["results"]] == [
+        one["message"] for one in second.json["results"]
+    ]
     body["messages"][1]["subject"] = "changed"
     third = await batch(api, body, "b1")
     assert statuses(third) == [202, 409, 202]

@@ -68,7 +68,14 @@ async def test_curl_sends_a_large_body_only_when_it_may(api: Api) -> None:
     """It asks first (Expect: 100-continue), and sends nothing when it is told no."""
     url = f"{api.nobody.url}/api/v1/messages"
     large = json.dumps(MAIL | {"text": "x" * 2**20}).encode()
-    body = ("-H", "Content-Type: application/json", "-H", "Expect: 100-continue", "--data-binary", "@-")
+    body = (
+        "-H",
+        "Content-Type: application/json",
+        "-H",
+        "Expect: 100-continue",
+        "--data-binary",
+        "@-",
+    )
     status, _, said = await curl(url, *body, given=large)
     assert status == 202
     assert "100 Continue" in said
@@ -80,7 +87,14 @@ async def test_curl_sends_a_large_body_only_when_it_may(api: Api) -> None:
 @needs_curl
 async def test_curl_in_chunks(api: Api) -> None:
     url = f"{api.nobody.url}/api/v1/messages"
-    chunked = ("-H", "Content-Type: application/json", "-H", "Transfer-Encoding: chunked", "--data-binary", "@-")
+    chunked = (
+        "-H",
+        "Content-Type: application/json",
+        "-H",
+        "Transfer-Encoding: chunked",
+        "--data-binary",
+        "@-",
+    )
     assert (await curl(url, *chunked, given=json.dumps(MAIL).encode()))[0] == 202
 
 
@@ -103,7 +117,11 @@ async def test_the_description_is_served(api: Api) -> None:
 
 
 def operations() -> list[tuple[str, str, dict[str, Any]]]:
-    return [(method, path, one) for path, some in description()["paths"].items() for method, one in some.items()]
+    return [
+        (method, path, one)
+        for path, some in description()["paths"].items()
+        for method, one in some.items()
+    ]
 
 
 # What needs no key: it is how an administrator gets a session.
@@ -126,12 +144,18 @@ def test_every_error_is_described_as_a_problem() -> None:
     for method, path, one in operations():
         for status, response in one["responses"].items():
             if not status.startswith("2"):
-                assert list(response["content"]) == ["application/problem+json"], (method, path, status)
+                assert list(response["content"]) == ["application/problem+json"], (
+                    method,
+                    path,
+                    status,
+                )
                 for example in response["content"]["application/problem+json"]["examples"].values():
                     assert example["value"]["status"] == int(status)
         assert {"401", "403", "429", "503"} <= one["responses"].keys(), path
         assert ("{" not in path) or "404" in one["responses"], path
-        assert ("requestBody" not in one) or {"400", "413", "415", "422"} <= one["responses"].keys(), path
+        assert ("requestBody" not in one) or {"400", "413", "415", "422"} <= one[
+            "responses"
+        ].keys(), path
 
 
 def test_references_lead_somewhere() -> None:

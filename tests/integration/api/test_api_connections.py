@@ -26,7 +26,9 @@ OTHER = "127.0.0.2"
 
 
 @asynccontextmanager
-async def held(port: int, count: int, says: bytes, *sources: str) -> AsyncIterator[list[socket.socket]]:
+async def held(
+    port: int, count: int, says: bytes, *sources: str
+) -> AsyncIterator[list[socket.socket]]:
     """Connections from these addresses, one after the other; whoever says a whole request has heard the answer."""
     loop = asyncio.get_running_loop()
     with ExitStack() as stack:
@@ -84,7 +86,9 @@ async def serving(database_url: str) -> AsyncIterator[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("holding", HOLDING)
-async def test_one_client_with_900_connections_keeps_nobody_out(database_url: str, holding: str) -> None:
+async def test_one_client_with_900_connections_keeps_nobody_out(
+    database_url: str, holding: str
+) -> None:
     async with serving(database_url) as (port, key), held(port, 900, HOLDING[holding], "127.0.0.1"):
         for source in (OTHER, "127.0.0.1"):
             assert await ask(port, "/healthz", source) == 200
@@ -121,8 +125,14 @@ async def test_the_longest_idle_is_closed_first(database_url: str) -> None:
                 assert (await wire.hear())[0] == 200
 
 
-async def test_requests_under_way_are_never_closed_and_probes_are_answered_beside_them(database_url: str) -> None:
-    async with api_of(database_url, http_connections=2) as api, wired(api) as first, wired(api) as second:
+async def test_requests_under_way_are_never_closed_and_probes_are_answered_beside_them(
+    database_url: str,
+) -> None:
+    async with (
+        api_of(database_url, http_connections=2) as api,
+        wired(api) as first,
+        wired(api) as second,
+    ):
         port = urlsplit(api.nobody.url).port
         assert port
         for wire in (first, second):
@@ -131,7 +141,9 @@ async def test_requests_under_way_are_never_closed_and_probes_are_answered_besid
         async def is_full() -> bool:
             async with wired(api) as another:
                 await another.say(head(api, method="GET"))
-                return problem(await another.hear()) == (503, "overloaded") and await another.ended()
+                return (
+                    problem(await another.hear()) == (503, "overloaded") and await another.ended()
+                )
 
         await eventually(is_full, 60)
         async with held(port, 3 * RESERVED, b"", "127.0.0.1"):
@@ -150,7 +162,10 @@ async def test_a_limit_of_an_address_is_not_for_trusted_proxies(database_url: st
         port = urlsplit(api.nobody.url).port
         assert port
         loop = asyncio.get_running_loop()
-        async with held(port, 10, PROBE, "127.0.0.3") as proxy, held(port, 10, PROBE, OTHER) as others:
+        async with (
+            held(port, 10, PROBE, "127.0.0.3") as proxy,
+            held(port, 10, PROBE, OTHER) as others,
+        ):
             for one in (*proxy, *others[8:]):
                 await loop.sock_sendall(one, PROBE)
                 assert await is_answered(one)

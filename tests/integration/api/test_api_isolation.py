@@ -35,7 +35,13 @@ class World(NamedTuple):
 async def world(database_url: str) -> AsyncIterator[World]:
     async with api_of(database_url, secret_keys="11" * 32) as api:
         headers = {"Idempotency-Key": "shared"}
-        fields = {"to": f"{MARK}@mail.example", "subject": MARK, "tags": [MARK], "kind": MARK, "metadata": {"m": MARK}}
+        fields = {
+            "to": f"{MARK}@mail.example",
+            "subject": MARK,
+            "tags": [MARK],
+            "kind": MARK,
+            "metadata": {"m": MARK},
+        }
         sent = await api.shop.send(headers_=headers, **fields)
         await api.shop.post("/messages/batch", {"messages": [MAIL | fields]}, headers=headers)
         key = (await api.shop.post("/keys", {"name": MARK, "scopes": ["read"]})).json
@@ -44,7 +50,8 @@ async def world(database_url: str) -> AsyncIterator[World]:
         await api.shop.post("/webhooks", {"url": f"https://{MARK}.example/"})
         dead = await api.shop.sent_id(**fields)
         await api.database.execute(
-            "UPDATE pillarbox.deliveries SET state = 'failed', reason = 'policy' WHERE message_id = $1", dead
+            "UPDATE pillarbox.deliveries SET state = 'failed', reason = 'policy' WHERE message_id = $1",
+            dead,
         )
         await api.database.execute(
             "INSERT INTO pillarbox.routes (tenant_id, name, place, kinds, providers) VALUES (2, $1, 1, '{k}', '{1}')",
@@ -63,7 +70,9 @@ async def snapshot(world: World) -> list[Any]:
     }  # fmt: skip
     shown = "to_jsonb(t) - 'last_used_at'"
     return [
-        await world.api.database.fetch(f"SELECT {shown} AS row FROM pillarbox.{table} t WHERE {mine} ORDER BY 1")
+        await world.api.database.fetch(
+            f"SELECT {shown} AS row FROM pillarbox.{table} t WHERE {mine} ORDER BY 1"
+        )
         for table, mine in tables.items()
     ]
 
@@ -114,7 +123,10 @@ async def listing(world: World) -> None:
         "limit=200",
     ):
         answer = await world.other.get(f"/messages?{query}")
-        assert (answer.status, answer.json) == (200, {"messages": [], "next_cursor": None, "next": None})
+        assert (answer.status, answer.json) == (
+            200,
+            {"messages": [], "next_cursor": None, "next": None},
+        )
 
 
 def nothing_of_the_shop(path: str, name: str) -> Callable[[World], Awaitable[None]]:
@@ -152,7 +164,14 @@ def a_page_of(path: str, empty: Any, *queries: str) -> Callable[[World], Awaitab
     """Whatever is looked for, nothing of the shop is found."""
 
     async def case(world: World) -> None:
-        for query in ("", f"recipient={MARK}", f"subject={MARK}", f"tag={MARK}", "reason=policy", *queries):
+        for query in (
+            "",
+            f"recipient={MARK}",
+            f"subject={MARK}",
+            f"tag={MARK}",
+            "reason=policy",
+            *queries,
+        ):
             answer = await world.other.get(f"{path}?{query}")
             assert (answer.status, answer.json) == (200, empty), query
 
@@ -162,7 +181,10 @@ def a_page_of(path: str, empty: Any, *queries: str) -> Callable[[World], Awaitab
 async def listing_suppressions(world: World) -> None:
     for query in ("", f"address={ADDRESS}", f"prefix={MARK}", "reason=manual"):
         answer = await world.other.get(f"/suppressions?{query}")
-        assert (answer.status, answer.json) == (200, {"suppressions": [], "next_cursor": None, "next": None})
+        assert (answer.status, answer.json) == (
+            200,
+            {"suppressions": [], "next_cursor": None, "next": None},
+        )
 
 
 async def adding_a_suppression(world: World) -> None:
@@ -176,18 +198,24 @@ async def reporting(world: World) -> None:
 
     async def report(message: str) -> Answer:
         about = POSTFIX.replace(MESSAGE.hex.encode(), UUID(message).hex.encode())
-        return await world.other("POST", "/reports", data=about, headers={"Content-Type": "message/rfc822"})
+        return await world.other(
+            "POST", "/reports", data=about, headers={"Content-Type": "message/rfc822"}
+        )
 
     alike(await report(world.message), await report(UNKNOWN), 200)
 
 
 async def importing_suppressions(world: World) -> None:
-    answer = await world.other("POST", "/suppressions/import", headers={"Content-Type": "text/csv"}, data=ADDRESS)
+    answer = await world.other(
+        "POST", "/suppressions/import", headers={"Content-Type": "text/csv"}, data=ADDRESS
+    )
     assert (answer.json["added"], answer.json["unchanged"]) == (1, 0)
 
 
 async def exporting_suppressions(world: World) -> None:
-    assert (await world.other.get("/suppressions/export")).content == b"address,reason,note,expires_at\n"
+    assert (
+        await world.other.get("/suppressions/export")
+    ).content == b"address,reason,note,expires_at\n"
 
 
 async def removing_a_suppression(world: World) -> None:
@@ -225,17 +253,30 @@ async def explaining_a_route(world: World) -> None:
     assert (answer.status, answer.json["explanations"][0]["rules"]) == (200, [])
     assert MARK.encode() not in answer.content
     foreign, unknown = [
-        await world.other.post("/routes/explain", {"message_id": id}) for id in (world.message, UNKNOWN)
+        await world.other.post("/routes/explain", {"message_id": id})
+        for id in (world.message, UNKNOWN)
     ]
     alike(foreign, unknown, 404)
     refused = await world.other.post("/routes/explain", {"to": "mail.example", "tenant": "shop"})
     assert (refused.status, refused.json["code"]) == (422, "unknown_field")
 
 
-def for_administrators(method: str, path: str, body: Any = None) -> Callable[[World], Awaitable[None]]:
+def for_administrators(
+    method: str, path: str, body: Any = None
+) -> Callable[[World], Awaitable[None]]:
     async def case(world: World) -> None:
-        real = {"{name}": "shop", "{prefix}": world.prefix, "{username}": f"{MARK}@shop", "{route_id}": "1"}
-        none = {"{name}": "nonesuch", "{prefix}": "aaaaaaaaaa", "{username}": "nobody@shop", "{route_id}": "99"}
+        real = {
+            "{name}": "shop",
+            "{prefix}": world.prefix,
+            "{username}": f"{MARK}@shop",
+            "{route_id}": "1",
+        }
+        none = {
+            "{name}": "nonesuch",
+            "{prefix}": "aaaaaaaaaa",
+            "{username}": "nobody@shop",
+            "{route_id}": "99",
+        }
         answers = []
         for values in (real, none):
             filled = path
@@ -247,7 +288,9 @@ def for_administrators(method: str, path: str, body: Any = None) -> Callable[[Wo
     return case
 
 
-def the_same_for_all(path: str, status: int, *bodies: dict[str, str]) -> Callable[[World], Awaitable[None]]:
+def the_same_for_all(
+    path: str, status: int, *bodies: dict[str, str]
+) -> Callable[[World], Awaitable[None]]:
     """Whoever is asked about, another tenant gets one answer; so does a stranger where no key is needed."""
 
     async def case(world: World) -> None:
@@ -346,9 +389,15 @@ CASES: dict[tuple[str, str], Callable[[World], Awaitable[None]]] = {
         ("POST", "/admin/logout", None),
     )
 }  # fmt: skip
-OPERATIONS = {(method.upper(), path) for path, methods in description()["paths"].items() for method in methods}
+OPERATIONS = {
+    (method.upper(), path) for path, methods in description()["paths"].items() for method in methods
+}
 # Those that need no key: what they may do is proven by what they are given.
-PUBLIC = {(method, path) for method, path in OPERATIONS if not description()["paths"][path][method.lower()]["security"]}
+PUBLIC = {
+    (method, path)
+    for method, path in OPERATIONS
+    if not description()["paths"][path][method.lower()]["security"]
+}
 
 
 def test_every_operation_has_a_case() -> None:
@@ -367,7 +416,9 @@ def test_few_operations_need_no_key() -> None:
 
 
 @pytest.mark.parametrize("operation", sorted(PUBLIC), ids=" ".join)
-async def test_what_needs_no_key_gives_nothing_for_nothing(world: World, operation: tuple[str, str]) -> None:
+async def test_what_needs_no_key_gives_nothing_for_nothing(
+    world: World, operation: tuple[str, str]
+) -> None:
     before = await snapshot(world)
     answer = await world.api.nobody(*operation, {})
     assert (answer.status, answer.json["type"]) == (422, "/problems/invalid-request")
@@ -379,7 +430,11 @@ async def test_what_needs_no_key_gives_nothing_for_nothing(world: World, operati
 async def test_nobody_gets_in_without_a_key(world: World, operation: tuple[str, str]) -> None:
     method, path = operation
     filled = path.replace("{message_id}", world.message).replace("{prefix}", world.prefix)
-    filled = filled.replace("{name}", "shop").replace("{username}", f"{MARK}@shop").replace("{address}", ADDRESS)
+    filled = (
+        filled.replace("{name}", "shop")
+        .replace("{username}", f"{MARK}@shop")
+        .replace("{address}", ADDRESS)
+    )
     before = await snapshot(world)
     answer = await world.api.nobody(method, filled, {} if method in ("POST", "PATCH") else None)
     assert (answer.status, answer.json["type"]) == (401, "/problems/unauthorized")

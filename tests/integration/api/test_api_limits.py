@@ -38,7 +38,10 @@ class Wire:
         async with asyncio.timeout(seconds):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
             status, *lines = head.split("\r\n")
-            headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines if line)}
+            headers = {
+                name.lower(): value
+                for name, _, value in (line.partition(": ") for line in lines if line)
+            }
             body = await self.reader.readexactly(int(headers.get("content-length", 0)))
         return int(status.split()[1]), headers, body
 
@@ -106,7 +109,9 @@ async def test_a_body_in_chunks_is_counted_while_it_is_read(database_url: str) -
 async def test_who_goes_on_sending_still_gets_the_answer(database_url: str) -> None:
     """The rest of a refused body is read for a moment and thrown away, so that the answer is not lost to a reset."""
     async with api_of(database_url, http_max_body="10KiB") as api:
-        answer = await api.shop("POST", "/messages", data=io.BytesIO(b" " * (8 * 2**20)), headers=JSON)
+        answer = await api.shop(
+            "POST", "/messages", data=io.BytesIO(b" " * (8 * 2**20)), headers=JSON
+        )
         assert answer.status == 413
 
 
@@ -131,7 +136,9 @@ async def test_all_bodies_together_have_a_limit(database_url: str) -> None:
             await first.say(head(api, "Content-Length: 700000") + b" " * 600_000)
 
             async def held() -> bool:
-                return (await api.shop("POST", "/messages", data=b" " * 600_000, headers=JSON)).status == 503
+                return (
+                    await api.shop("POST", "/messages", data=b" " * 600_000, headers=JSON)
+                ).status == 503
 
             await eventually(held)
         await eventually(lambda: is_accepted(api))  # who has gone gives back what it held
@@ -155,7 +162,11 @@ async def test_an_endless_head(database_url: str) -> None:
 
 async def test_a_request_that_never_ends_to_arrive(database_url: str) -> None:
     async with api_of(database_url, http_request_timeout="2s") as api:
-        for start in (b"GET / HT", head(api, "Content-Length: 100") + b"{", head(api, "Transfer-Encoding: chunked")):
+        for start in (
+            b"GET / HT",
+            head(api, "Content-Length: 100") + b"{",
+            head(api, "Transfer-Encoding: chunked"),
+        ):
             async with wired(api) as wire:
                 await wire.say(start)
                 assert problem(await wire.hear()) == (408, "request-timeout")
@@ -208,17 +219,23 @@ async def test_who_hangs_up_in_the_middle_leaves_nothing(database_url: str) -> N
             async with wired(api) as wire:
                 await wire.say(head(api, f"Content-Length: {len(body)}") + body[:cut])
                 sock = wire.writer.get_extra_info("socket")
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # RST, not FIN
+                sock.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                )  # RST, not FIN
         assert (await api.shop.send()).status == 202
         assert await stored(api) == 1
 
 
 @pytest.mark.parametrize("connection", ["close", "keep-alive"])
-async def test_an_early_answer_is_not_lost_with_the_rest_of_the_body(database_url: str, connection: str) -> None:
+async def test_an_early_answer_is_not_lost_with_the_rest_of_the_body(
+    database_url: str, connection: str
+) -> None:
     """As a proxy asks that reads until the end: a reset would take the answer from it."""
     size = 4 * 1024 * 1024
     async with api_of(database_url) as api, wired(api) as wire:
-        await wire.say(head(api, f"Content-Length: {size}", f"Connection: {connection}", path="/nonesuch"))
+        await wire.say(
+            head(api, f"Content-Length: {size}", f"Connection: {connection}", path="/nonesuch")
+        )
         sending = asyncio.create_task(wire.say(b" " * size))
         assert problem(await wire.hear()) == (404, "not-found")
         await sending
@@ -229,7 +246,9 @@ async def test_an_early_answer_is_not_lost_with_the_rest_of_the_body(database_ur
 
 async def test_a_head_that_is_too_large_is_answered_without_a_reset(database_url: str) -> None:
     async with api_of(database_url) as api, wired(api) as wire:
-        sending = asyncio.create_task(wire.say(b"GET / HTTP/1.1\r\nX-Long: " + b"x" * 4 * 1024 * 1024))
+        sending = asyncio.create_task(
+            wire.say(b"GET / HTTP/1.1\r\nX-Long: " + b"x" * 4 * 1024 * 1024)
+        )
         assert problem(await wire.hear()) == (431, "head-too-large")
         await sending
         assert await wire.reader.read() == b""

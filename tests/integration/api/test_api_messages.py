@@ -25,7 +25,10 @@ async def put(api: Api, message_id: str, n: int = 0, **columns: Any) -> None:
     """Put a delivery into a state, as a worker would have."""
     names = ", ".join(f"{name} = ${place}" for place, name in enumerate(columns, 3))
     await api.database.execute(
-        f"UPDATE pillarbox.deliveries SET {names} WHERE message_id = $1 AND n = $2", message_id, n, *columns.values()
+        f"UPDATE pillarbox.deliveries SET {names} WHERE message_id = $1 AND n = $2",
+        message_id,
+        n,
+        *columns.values(),
     )
 
 
@@ -61,7 +64,9 @@ async def test_a_page_stays_what_it_is_while_mails_come_in(api: Api) -> None:
     first = (await api.shop.get("/messages?limit=2")).json
     newer = await api.shop.sent_id()
     second = (await api.shop.get(first["next"])).json
-    assert [one["id"] for one in first["messages"] + second["messages"]] == sorted(ids, reverse=True)
+    assert [one["id"] for one in first["messages"] + second["messages"]] == sorted(
+        ids, reverse=True
+    )
     assert newer not in json.dumps(second)
     assert first["next_cursor"] in first["next"]
 
@@ -97,12 +102,16 @@ async def test_filters(api: Api) -> None:
 async def test_filter_by_provider(api: Api) -> None:
     await api.shop.sent_id()
     tried = await api.shop.sent_id()
-    number = await providers.add_provider(api.database, lambda: pytest.fail("no secret"), "relay", "capture", {})
+    number = await providers.add_provider(
+        api.database, lambda: pytest.fail("no secret"), "relay", "capture", {}
+    )
     await put(api, tried, provider_id=number)
     assert await listed(api.shop, "provider=relay") == [tried]
 
 
-async def test_a_page_with_filters_looks_at_a_bounded_number(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_page_with_filters_looks_at_a_bounded_number(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pages, "LOOKED_AT", 3)
     ids = [await api.shop.sent_id(kind="rare" if n in (0, 7) else "usual") for n in range(9)]
     await api.other.sent_id(kind="rare")
@@ -143,7 +152,9 @@ async def test_a_cursor_is_only_a_place(api: Api) -> None:
     mine = await api.shop.sent_id()
     await api.other.sent_id()
     cursor = cursor_of(UUID(int=2**128 - 1))
-    assert [one["id"] for one in (await api.shop.get(f"/messages?cursor={cursor}")).json["messages"]] == [mine]
+    assert [
+        one["id"] for one in (await api.shop.get(f"/messages?cursor={cursor}")).json["messages"]
+    ] == [mine]
 
 
 # --- the story
@@ -158,7 +169,11 @@ async def test_the_whole_story(api: Api, database_url: str) -> None:
         await settled(api.database, UUID(message_id), "sent")
     told = (await api.shop.get(f"/messages/{message_id}")).json
     (delivery,) = told["deliveries"]
-    assert (delivery["id"], delivery["state"], delivery["provider"]) == (f"{message_id}.0", "sent", "relay")
+    assert (delivery["id"], delivery["state"], delivery["provider"]) == (
+        f"{message_id}.0",
+        "sent",
+        "relay",
+    )
     assert (delivery["attempts_made"], delivery["next_attempt_at"]) == (1, None)
     assert delivery["retry"] == {"policy": None, "max_attempts": None, "then_after_seconds": []}
     assert (delivery["waits_for"], delivery["expected_at"]) == (None, None)
@@ -179,11 +194,14 @@ async def test_a_story_tells_reasons_redacted_texts_and_no_numbers_of_ours(api: 
         message_id,
     )
     await api.database.execute(
-        "INSERT INTO pillarbox.conversations VALUES ($1, 987654, '> RCPT TO <redacted:12345678>')", message_id
+        "INSERT INTO pillarbox.conversations VALUES ($1, 987654, '> RCPT TO <redacted:12345678>')",
+        message_id,
     )
     data = json.dumps({"claim": 987654, "worker": 13, "reason": "lost"})
     await api.database.execute(
-        "INSERT INTO pillarbox.events (message_id, n, kind, data) VALUES ($1, 0, 'unknown', $2)", message_id, data
+        "INSERT INTO pillarbox.events (message_id, n, kind, data) VALUES ($1, 0, 'unknown', $2)",
+        message_id,
+        data,
     )
     answer = await api.shop.get(f"/messages/{message_id}")
     (delivery,) = answer.json["deliveries"]
@@ -198,7 +216,14 @@ async def test_a_story_tells_reasons_redacted_texts_and_no_numbers_of_ours(api: 
 
 
 @pytest.mark.parametrize(
-    "wrong", ["x", "00000000-0000-0000-0000-000000000000", "0198c5a2-7d7e-7b0c-9e55-0c2f0c3d7a11", "%00", "1" * 500]
+    "wrong",
+    [
+        "x",
+        "00000000-0000-0000-0000-000000000000",
+        "0198c5a2-7d7e-7b0c-9e55-0c2f0c3d7a11",
+        "%00",
+        "1" * 500,
+    ],
 )
 async def test_unknown_ids(api: Api, wrong: str) -> None:
     for method, path in (("GET", ""), ("GET", "/raw"), ("POST", "/cancel"), ("POST", "/resend")):
@@ -246,7 +271,8 @@ async def test_secret_mails_show_nothing(api: Api) -> None:
     secret = "Your code is 314159"
     message_id = await api.shop.sent_id(subject=secret, text=secret, **{"class": "lifecycle"})
     answers = [
-        await api.shop.get(path) for path in ("/messages", f"/messages/{message_id}", f"/messages/{message_id}/raw")
+        await api.shop.get(path)
+        for path in ("/messages", f"/messages/{message_id}", f"/messages/{message_id}/raw")
     ]
     assert [one.status for one in answers] == [200, 200, 403]
     assert all(b"314159" not in one.content for one in answers)
@@ -262,9 +288,14 @@ async def test_cancel(api: Api) -> None:
     message_id = await api.shop.sent_id()
     answer = await api.shop.post(f"/messages/{message_id}/cancel")
     assert answer.status == 200
-    assert [(one["state"], one["changed"]) for one in answer.json["deliveries"]] == [("cancelled", True)]
+    assert [(one["state"], one["changed"]) for one in answer.json["deliveries"]] == [
+        ("cancelled", True)
+    ]
     told = (await api.shop.get(f"/messages/{message_id}")).json
-    assert (told["deliveries"][0]["state"], told["deliveries"][0]["reason"]) == ("cancelled", "cancelled")
+    assert (told["deliveries"][0]["state"], told["deliveries"][0]["reason"]) == (
+        "cancelled",
+        "cancelled",
+    )
     (event,) = told["events"]
     assert (event["kind"], event["data"]["who"]) == ("cancelled", "key")
     again = await api.shop.post(f"/messages/{message_id}/cancel")
@@ -298,11 +329,19 @@ async def test_a_part_can_be_cancelled(api: Api) -> None:
 async def test_reschedule(api: Api) -> None:
     message_id = await api.shop.sent_id()
     later = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=2)
-    answer = await api.shop.post(f"/messages/{message_id}/reschedule", {"send_at": later.isoformat()})
+    answer = await api.shop.post(
+        f"/messages/{message_id}/reschedule", {"send_at": later.isoformat()}
+    )
     assert answer.status == 200
     (one,) = answer.json["deliveries"]
-    assert (one["state"], one["changed"], datetime.fromisoformat(one["next_attempt_at"])) == ("pending", True, later)
-    back = await api.shop.post(f"/messages/{message_id}/reschedule", {"send_at": "2001-01-01T00:00:00Z"})
+    assert (one["state"], one["changed"], datetime.fromisoformat(one["next_attempt_at"])) == (
+        "pending",
+        True,
+        later,
+    )
+    back = await api.shop.post(
+        f"/messages/{message_id}/reschedule", {"send_at": "2001-01-01T00:00:00Z"}
+    )
     assert back.json["deliveries"][0]["state"] == "queued"
     events = (await api.shop.get(f"/messages/{message_id}")).json["events"]
     assert [one["kind"] for one in events] == ["rescheduled", "rescheduled"]
@@ -319,7 +358,9 @@ async def test_reschedule(api: Api) -> None:
 async def test_too_late_to_reschedule(api: Api, columns: dict[str, Any], kind: str) -> None:
     message_id = await api.shop.sent_id()
     await put(api, message_id, **columns)
-    answer = await api.shop.post(f"/messages/{message_id}/reschedule", {"send_at": "2001-01-01T00:00:00Z"})
+    answer = await api.shop.post(
+        f"/messages/{message_id}/reschedule", {"send_at": "2001-01-01T00:00:00Z"}
+    )
     assert (answer.status, answer.json["type"]) == (409, f"/problems/{kind}")
 
 
@@ -352,13 +393,33 @@ async def test_resend_is_a_new_message_with_the_same_content(api: Api) -> None:
     new = answer.json["id"]
     assert new != message_id
     assert [one["role"] for one in answer.json["deliveries"]] == ["to", "cc", "bcc"]
-    old_story, new_story = [(await api.shop.get(f"/messages/{one}")).json for one in (message_id, new)]
-    for name in ("from", "to", "cc", "reply_to", "subject", "headers", "class", "kind", "tags", "metadata", "priority"):
+    old_story, new_story = [
+        (await api.shop.get(f"/messages/{one}")).json for one in (message_id, new)
+    ]
+    for name in (
+        "from",
+        "to",
+        "cc",
+        "reply_to",
+        "subject",
+        "headers",
+        "class",
+        "kind",
+        "tags",
+        "metadata",
+        "priority",
+    ):
         assert old_story[name] == new_story[name], name
     assert (new_story["content"], new_story["expires_at"]) == (old_story["content"], None)
     assert old_story["deliveries"][0]["state"] == "failed"
-    assert (old_story["events"][-1]["kind"], old_story["events"][-1]["data"]["message"]) == ("resent", new)
-    assert (new_story["events"][0]["kind"], new_story["events"][0]["data"]["message"]) == ("resend_of", message_id)
+    assert (old_story["events"][-1]["kind"], old_story["events"][-1]["data"]["message"]) == (
+        "resent",
+        new,
+    )
+    assert (new_story["events"][0]["kind"], new_story["events"][0]["data"]["message"]) == (
+        "resend_of",
+        message_id,
+    )
 
 
 async def test_resend_of_a_raw_mail_and_with_a_key(api: Api) -> None:
@@ -366,7 +427,9 @@ async def test_resend_of_a_raw_mail_and_with_a_key(api: Api) -> None:
     body = {"from": "a@shop.example", "to": "b@mail.example", "raw": raw}
     message_id = (await api.shop.post("/messages", body)).json["id"]
     key = {"Idempotency-Key": "again"}
-    first, second = [await api.shop.post(f"/messages/{message_id}/resend", headers=key) for _ in range(2)]
+    first, second = [
+        await api.shop.post(f"/messages/{message_id}/resend", headers=key) for _ in range(2)
+    ]
     assert first.status == second.status == 202
     assert first.json == second.json
     assert second.headers["idempotency-replayed"] == "true"

@@ -49,7 +49,10 @@ ANY = [None] * 8
 CASES: dict[str, tuple[list[Any], set[str]]] = {
     "page": ([2, FIRST_ID, LAST_ID, 50, *ANY], {"messages_tenant", "deliveries_pkey"}),
     "page_end": ([2, FIRST_ID, LAST_ID, LOOKED_AT], {"messages_tenant"}),
-    "message": ([UUID(int=1), 2], set()),  # by either index: with few tenants PostgreSQL 18 skips through the other
+    "message": (
+        [UUID(int=1), 2],
+        set(),
+    ),  # by either index: with few tenants PostgreSQL 18 skips through the other
     "deliveries": ([UUID(int=1), 2], {"deliveries_pkey"}),
     "reschedule": ([UUID(int=1), [0], datetime.now(UTC), "{}"], {"deliveries_pkey"}),
 }
@@ -60,7 +63,9 @@ async def test_no_large_table_is_read_whole(database: Database, name: str) -> No
     await remember(database)
     arguments, indexes = CASES[name]
     async with database.transaction() as connection:
-        await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")  # the worst the planner may choose
+        await connection.execute(
+            "SET LOCAL plan_cache_mode = force_generic_plan"
+        )  # the worst the planner may choose
         text = await connection.fetchval("EXPLAIN (FORMAT JSON) " + QUERIES[name], *arguments)
     found = set(scans(json.loads(text)[0]["Plan"]))
     assert indexes <= found

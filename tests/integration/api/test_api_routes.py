@@ -45,18 +45,29 @@ async def test_a_route_is_added_shown_changed_and_removed(api: Api) -> None:
     assert made.pop("created_at")
     id = made.pop("id")
     weighted = [("b", 9), ("a", 0)]
-    shown = [{"name": name, "enabled": True, "removed": False, "weight": weight} for name, weight in weighted]
-    assert (made["providers"], made["sender_domains"], made["min_size"]) == (shown, ["shop.example"], 0)
-    assert {name: made[name] for name in ("tenant", "tags", "lanes", "classes", "kinds", "max_size")} == {
-        name: given[name] for name in ("tenant", "tags", "lanes", "classes", "kinds", "max_size")
-    }
+    shown = [
+        {"name": name, "enabled": True, "removed": False, "weight": weight}
+        for name, weight in weighted
+    ]
+    assert (made["providers"], made["sender_domains"], made["min_size"]) == (
+        shown,
+        ["shop.example"],
+        0,
+    )
+    assert {
+        name: made[name] for name in ("tenant", "tags", "lanes", "classes", "kinds", "max_size")
+    } == {name: given[name] for name in ("tenant", "tags", "lanes", "classes", "kinds", "max_size")}
     path = f"/admin/routes/{id}"
     assert (await api.admin.get(path)).json["name"] == "news"
     changed = await api.admin("PATCH", path, {"tags": None, "enabled": False, "name": "old"})
     assert (changed.status, changed.json["tags"], changed.json["lanes"]) == (200, None, ["bulk"])
     assert (changed.json["enabled"], changed.json["name"]) == (False, "old")
     assert (await api.admin("DELETE", path)).status == 204
-    for answer in (await api.admin.get(path), await api.admin("PATCH", path, {}), await api.admin("DELETE", path)):
+    for answer in (
+        await api.admin.get(path),
+        await api.admin("PATCH", path, {}),
+        await api.admin("DELETE", path),
+    ):
         refused(answer, 404, "not-found")
 
 
@@ -65,7 +76,12 @@ async def test_routes_are_listed_in_order_and_moved(api: Api) -> None:
         await add(api, name)
     own = await add(api, "own", tenant="shop")
     z = await add(api, "z", before="x")
-    assert [one["name"] for one in (await api.admin.get("/admin/routes")).json["routes"]] == ["own", "z", "x", "y"]
+    assert [one["name"] for one in (await api.admin.get("/admin/routes")).json["routes"]] == [
+        "own",
+        "z",
+        "x",
+        "y",
+    ]
     moved = await api.admin("PATCH", f"/admin/routes/{z['id']}", {"place": 3})
     assert moved.json["place"] == 3
     listed = await api.admin.get("/admin/routes?tenant=other")
@@ -83,7 +99,12 @@ async def test_routes_are_listed_in_order_and_moved(api: Api) -> None:
         ({"providers": ["nobody"]}, "invalid-setting", "unknown_provider", "providers"),
         ({"weights": {"a": 0}}, "invalid-setting", "out_of_range", "weights"),
         ({"classes": ["nothing"]}, "invalid-setting", "unknown_class", "classes"),
-        ({"recipient_domains": ["no domain"]}, "invalid-setting", "bad_domain", "recipient_domains"),
+        (
+            {"recipient_domains": ["no domain"]},
+            "invalid-setting",
+            "bad_domain",
+            "recipient_domains",
+        ),
         ({"min_size": 2, "max_size": 1}, "invalid-setting", "out_of_range", "min_size"),
         ({"place": 9}, "invalid-setting", "out_of_range", "place"),
         ({"lanes": ["fast"]}, "invalid-request", "bad_value", "lanes[0]"),
@@ -92,7 +113,9 @@ async def test_routes_are_listed_in_order_and_moved(api: Api) -> None:
         ({"enabled": None}, "invalid-request", "bad_type", "enabled"),
     ],
 )
-async def test_wrong_routes(api: Api, more: dict[str, Any], kind: str, code: str, field: str) -> None:
+async def test_wrong_routes(
+    api: Api, more: dict[str, Any], kind: str, code: str, field: str
+) -> None:
     there = await add(api, "there")
     refused(
         await api.admin.post("/admin/routes", {"name": "new", "providers": ["a"]} | more), 422, kind, code=code,
@@ -105,8 +128,15 @@ async def test_wrong_routes(api: Api, more: dict[str, Any], kind: str, code: str
 
 async def test_a_name_that_is_taken_and_a_tenant_that_is_not_there(api: Api) -> None:
     await add(api, "same")
-    refused(await api.admin.post("/admin/routes", {"name": "same", "providers": ["a"]}), 409, "taken", field="name")
-    answer = await api.admin.post("/admin/routes", {"name": "new", "providers": ["a"], "tenant": "nobody"})
+    refused(
+        await api.admin.post("/admin/routes", {"name": "same", "providers": ["a"]}),
+        409,
+        "taken",
+        field="name",
+    )
+    answer = await api.admin.post(
+        "/admin/routes", {"name": "new", "providers": ["a"], "tenant": "nobody"}
+    )
     refused(answer, 404, "not-found")
 
 
@@ -136,8 +166,15 @@ async def test_a_tenant_learns_which_rule_and_why(api: Api) -> None:
          "wants": None},
     ]  # fmt: skip
     assert (told["rule"], told["decided_by"], told["provider"]) == (None, "default_order", "a")
-    [told] = await explained(api.shop, {"to": "mail.example", "tags": ["news"], "class": "bulk", "raw": True})
-    assert (told["rule"], told["provider"], told["class"], told["raw"]) == ("own", "b", "bulk", True)
+    [told] = await explained(
+        api.shop, {"to": "mail.example", "tags": ["news"], "class": "bulk", "raw": True}
+    )
+    assert (told["rule"], told["provider"], told["class"], told["raw"]) == (
+        "own",
+        "b",
+        "bulk",
+        True,
+    )
 
 
 async def test_nothing_of_others_and_nothing_secret_is_told(api: Api) -> None:
@@ -180,7 +217,9 @@ async def test_administrators_ask_for_any_tenant(api: Api) -> None:
     assert told["rule"] == "own"
     [told] = await explained(api.admin, {"to": "mail.example"}, "/admin/routes/explain")
     assert told["rules"][0]["wants"] == "x.example"
-    answer = await api.admin.post("/admin/routes/explain", {"to": "mail.example", "tenant": "nobody"})
+    answer = await api.admin.post(
+        "/admin/routes/explain", {"to": "mail.example", "tenant": "nobody"}
+    )
     refused(answer, 404, "not-found")
 
 
@@ -188,7 +227,10 @@ async def test_administrators_ask_for_any_tenant(api: Api) -> None:
     ("body", "kind"),
     [
         ({}, "invalid-request"),
-        ({"to": "x.example", "message_id": "0198c5a2-7d7e-7b0c-9e55-0c2f0c3d7a11"}, "invalid-request"),
+        (
+            {"to": "x.example", "message_id": "0198c5a2-7d7e-7b0c-9e55-0c2f0c3d7a11"},
+            "invalid-request",
+        ),
         ({"to": "x.example", "lane": "fast"}, "invalid-request"),
         ({"to": "x.example", "tenant": "other"}, "invalid-request"),
         ({"to": "x.example", "size": -1}, "invalid-request"),
@@ -205,7 +247,9 @@ async def test_scopes(api: Api) -> None:
     reader = await api.key("shop", Scope.READ)
     assert (await reader.post("/routes/explain", {"to": "x.example"})).status == 200
     sender = await api.key("shop", Scope.SEND)
-    refused(await sender.post("/routes/explain", {"to": "x.example"}), 403, "not-allowed", code="scope")
+    refused(
+        await sender.post("/routes/explain", {"to": "x.example"}), 403, "not-allowed", code="scope"
+    )
     refused(await api.admin.post("/routes/explain", {"to": "x.example"}), 403, "not-allowed")
 
 
@@ -218,12 +262,16 @@ async def test_health_and_events(api: Api) -> None:
         "INSERT INTO pillarbox.provider_health (provider_id, state, reason, since, opened)"
         " VALUES (2, 'half_open', 'timeout', '2030-01-01Z', 2)"
     )
-    await database.execute("UPDATE pillarbox.providers SET price_per_thousand = 1, budget_per_month = 2 WHERE id = 1")
+    await database.execute(
+        "UPDATE pillarbox.providers SET price_per_thousand = 1, budget_per_month = 2 WHERE id = 1"
+    )
     await database.execute(
         "INSERT INTO pillarbox.provider_spending SELECT 1, date_trunc('month', now() AT TIME ZONE 'UTC'), 500"
     )
     for kind in ("opened", "half_opened"):
-        await database.execute("INSERT INTO pillarbox.provider_events (provider_id, kind) VALUES (2, $1)", kind)
+        await database.execute(
+            "INSERT INTO pillarbox.provider_events (provider_id, kind) VALUES (2, $1)", kind
+        )
     first, second = (await api.admin.get("/admin/providers/health")).json["providers"]
     assert (first["state"], first["since"], first["budget"]["used"]) == ("closed", None, 0.25)
     assert (second["state"], second["reason"], second["opened"]) == ("half_open", "timeout", 2)

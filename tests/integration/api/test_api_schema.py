@@ -53,7 +53,9 @@ def served(database_url: str) -> Iterator[Served]:
     thread.join(60)
 
 
-async def serve(database_url: str, found: list[Served], ready: threading.Event, stop: threading.Event) -> None:
+async def serve(
+    database_url: str, found: list[Served], ready: threading.Event, stop: threading.Event
+) -> None:
     async with api_of(database_url, secret_keys="11" * 32) as api:
         for n in range(3):
             await api.shop.sent_id(subject=str(n))

@@ -32,7 +32,11 @@ async def test_a_mail_is_accepted_and_stored(api: Api) -> None:
     ]
     assert answer.headers["location"] == f"/api/v1/messages/{message}"
     rows = await deliveries(api.database, message)
-    assert [row["recipient"] for row in rows] == ["ada@mail.example", "bo@mail.example", "cy@mail.example"]
+    assert [row["recipient"] for row in rows] == [
+        "ada@mail.example",
+        "bo@mail.example",
+        "cy@mail.example",
+    ]
 
 
 @pytest.mark.req("REQ-QUEUE-O001")
@@ -84,7 +88,9 @@ async def test_the_sender_has_two_names_and_a_default(api: Api) -> None:
     assert (problem["type"], problem["field"]) == ("/problems/invalid-mail", "from")
     await api.admin("PATCH", "/admin/tenants/shop", {"default_sender": "Shop <hello@shop.example>"})
     answer = await api.shop.post("/messages", body)
-    assert (await api.shop.get(f"/messages/{answer.json['id']}")).json["from"] == "Shop <hello@shop.example>"
+    assert (await api.shop.get(f"/messages/{answer.json['id']}")).json[
+        "from"
+    ] == "Shop <hello@shop.example>"
 
 
 BAD: list[tuple[dict[str, Any], int, str, str, str]] = [
@@ -108,18 +114,30 @@ BAD: list[tuple[dict[str, Any], int, str, str, str]] = [
     ({"send_at": 5}, 422, "invalid-request", "bad_value", "send_at"),
     ({"send_at": "9999-12-31T23:59:59-23:59"}, 422, "invalid-request", "bad_value", "send_at"),
     ({"raw": "%%%"}, 422, "invalid-request", "bad_value", "raw"),
-    ({"attachments": [{"filename": "x"}]}, 422, "invalid-request", "missing", "attachments[0].content"),
+    (
+        {"attachments": [{"filename": "x"}]},
+        422,
+        "invalid-request",
+        "missing",
+        "attachments[0].content",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("fields", "status", "kind", "code", "field"), BAD, ids=[str(one[3:]) for one in BAD])
+@pytest.mark.parametrize(
+    ("fields", "status", "kind", "code", "field"), BAD, ids=[str(one[3:]) for one in BAD]
+)
 async def test_a_bad_mail_changes_nothing(
     api: Api, fields: dict[str, Any], status: int, kind: str, code: str, field: str
 ) -> None:
     answer = await api.shop.send(**fields)
     assert answer.status == status
     assert answer.headers["content-type"] == "application/problem+json"
-    assert (answer.json["type"], answer.json["code"], answer.json["field"]) == (f"/problems/{kind}", code, field)
+    assert (answer.json["type"], answer.json["code"], answer.json["field"]) == (
+        f"/problems/{kind}",
+        code,
+        field,
+    )
     assert answer.json["status"] == status
     assert answer.json["title"]
     assert await count(api) == 0
@@ -141,37 +159,57 @@ async def test_values_are_not_repeated_in_errors(api: Api) -> None:
     ids=lambda body: repr(body[:20]),
 )  # fmt: skip
 async def test_what_is_not_json(api: Api, body: bytes) -> None:
-    answer = await api.shop("POST", "/messages", data=body, headers={"Content-Type": "application/json"})
+    answer = await api.shop(
+        "POST", "/messages", data=body, headers={"Content-Type": "application/json"}
+    )
     assert (answer.status, answer.json["type"]) == (400, "/problems/malformed")
 
 
 @pytest.mark.parametrize("body", [b"[]", b"5", b'"x"', b"null", b"NaN", b"Infinity"])
 async def test_json_that_is_no_mail(api: Api, body: bytes) -> None:
-    answer = await api.shop("POST", "/messages", data=body, headers={"Content-Type": "application/json"})
+    answer = await api.shop(
+        "POST", "/messages", data=body, headers={"Content-Type": "application/json"}
+    )
     assert answer.status in (400, 422)
     assert answer.json["type"] in ("/problems/invalid-request", "/problems/malformed")
 
 
-@pytest.mark.parametrize("value", [b"NaN", b"-Infinity", b"1e999", b"1" * 4000, b'"\\u0000"', b"[" * 150 + b"]" * 150])
+@pytest.mark.parametrize(
+    "value", [b"NaN", b"-Infinity", b"1e999", b"1" * 4000, b'"\\u0000"', b"[" * 150 + b"]" * 150]
+)
 async def test_odd_values_in_metadata(api: Api, value: bytes) -> None:
-    body = b'{"from":"a@shop.example","to":"b@mail.example","text":"x","metadata":{"a":' + value + b"}}"
-    answer = await api.shop("POST", "/messages", data=body, headers={"Content-Type": "application/json"})
+    body = (
+        b'{"from":"a@shop.example","to":"b@mail.example","text":"x","metadata":{"a":'
+        + value
+        + b"}}"
+    )
+    answer = await api.shop(
+        "POST", "/messages", data=body, headers={"Content-Type": "application/json"}
+    )
     assert answer.status in (202, 422), answer.content
 
 
 async def test_the_last_of_two_equal_names_counts(api: Api) -> None:
     body = b'{"from":"a@shop.example","to":"x@mail.example","to":"y@mail.example","text":"x"}'
-    answer = await api.shop("POST", "/messages", data=body, headers={"Content-Type": "application/json"})
+    answer = await api.shop(
+        "POST", "/messages", data=body, headers={"Content-Type": "application/json"}
+    )
     assert [one["recipient"] for one in answer.json["deliveries"]] == ["y@mail.example"]
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "application/jsonp", ""])
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "application/jsonp", ""]
+)
 async def test_other_kinds_of_body_are_refused(api: Api, kind: str) -> None:
-    answer = await api.shop("POST", "/messages", data=b'{"to":"a@b.example"}', headers={"Content-Type": kind})
+    answer = await api.shop(
+        "POST", "/messages", data=b'{"to":"a@b.example"}', headers={"Content-Type": kind}
+    )
     assert (answer.status, answer.json["type"]) == (415, "/problems/unsupported-media-type")
 
 
-@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "Application/JSON", "application/vnd.x+json"])
+@pytest.mark.parametrize(
+    "kind", ["application/json; charset=utf-8", "Application/JSON", "application/vnd.x+json"]
+)
 async def test_kinds_of_json(api: Api, kind: str) -> None:
     assert (await api.shop("POST", "/messages", MAIL, headers={"Content-Type": kind})).status == 202
 
@@ -196,7 +234,10 @@ async def test_idempotency_under_concurrency(api: Api) -> None:
     assert len({one.json["id"] for one in answers}) == 1
     assert sum("idempotency-replayed" not in one.headers for one in answers) == 1
     mixed = await asyncio.gather(
-        *(api.shop.send(headers_={"Idempotency-Key": "mixed"}, subject=str(n % 2)) for n in range(20))
+        *(
+            api.shop.send(headers_={"Idempotency-Key": "mixed"}, subject=str(n % 2))
+            for n in range(20)
+        )
     )
     assert sorted({one.status for one in mixed}) == [202, 409]
     assert await count(api) == 2
@@ -209,10 +250,18 @@ async def test_keys_that_are_none(api: Api, key: str) -> None:
 
 
 async def test_limits_of_the_tenant_and_the_key(api: Api) -> None:
-    await api.admin("PATCH", "/admin/tenants/shop", {"max_recipients": 1, "sender_domains": ["shop.example"]})
-    assert (await api.shop.send(to=["a@b.example", "c@d.example"])).json["code"] == "recipient_count"
+    await api.admin(
+        "PATCH", "/admin/tenants/shop", {"max_recipients": 1, "sender_domains": ["shop.example"]}
+    )
+    assert (await api.shop.send(to=["a@b.example", "c@d.example"])).json[
+        "code"
+    ] == "recipient_count"
     refused = await api.shop.send(**{"from": "x@elsewhere.example"})
-    assert (refused.status, refused.json["code"], refused.json["field"]) == (403, "sender_domain", "from")
+    assert (refused.status, refused.json["code"], refused.json["field"]) == (
+        403,
+        "sender_domain",
+        "from",
+    )
     narrow = await api.key("shop", Scope.SEND, recipient_domains=["*.mail.example"])
     assert (await narrow.send()).json["code"] == "recipient_domain"
     assert (await narrow.send(to="a@x.mail.example")).status == 202

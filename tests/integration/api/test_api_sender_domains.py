@@ -68,7 +68,9 @@ async def mails(api: Api) -> dict[str, str]:
 
 
 async def queued(api: Api) -> set[str]:
-    rows = await api.database.fetch("SELECT message_id FROM pillarbox.deliveries WHERE state = 'queued'")
+    rows = await api.database.fetch(
+        "SELECT message_id FROM pillarbox.deliveries WHERE state = 'queued'"
+    )
     return {str(row[0]) for row in rows}
 
 
@@ -80,7 +82,9 @@ async def test_dead_letters(api: Api, by_filter: bool) -> None:
     wanted: dict[str, Any] = {"filter": {}} if by_filter else {"message_ids": list(ids.values())}
     for dry_run in (True, False):
         answer = await key.post("/dlq/reprocess", wanted | {"dry_run": dry_run})
-        assert (answer.json["requeued"], answer.json["skipped"]) == (1, {"not_allowed": 3}), answer.content
+        assert (answer.json["requeued"], answer.json["skipped"]) == (1, {"not_allowed": 3}), (
+            answer.content
+        )
     assert await queued(api) == {ids["own"]}
     assert (await api.shop.post("/dlq/reprocess", wanted)).json["requeued"] == 3
 
@@ -88,7 +92,9 @@ async def test_dead_letters(api: Api, by_filter: bool) -> None:
 async def test_rescheduling(api: Api) -> None:
     key = await restricted(api, recipient_domains=["mail.example"])
     for name, message_id in (await mails(api)).items():
-        answer = await key.post(f"/messages/{message_id}/reschedule", {"send_at": "2026-01-01T00:00:00Z"})
+        answer = await key.post(
+            f"/messages/{message_id}/reschedule", {"send_at": "2026-01-01T00:00:00Z"}
+        )
         assert answer.status == (200 if name == "own" else 403), (name, answer.content)
 
 
@@ -112,4 +118,6 @@ async def test_the_scope_alone_is_not_enough(api: Api) -> None:
     ids = await mails(api)
     await dead(api, ids["foreign"])
     manager = await api.key("shop", Scope.MANAGE, sender_domains=["shop.example"])
-    assert (await manager.post("/dlq/reprocess", {"message_ids": [ids["foreign"]]})).json["requeued"] == 0
+    assert (await manager.post("/dlq/reprocess", {"message_ids": [ids["foreign"]]})).json[
+        "requeued"
+    ] == 0

@@ -44,7 +44,9 @@ async def test_a_database_that_goes_away_in_the_middle(stoppable: EmbeddedPostgr
         sent: list[tuple[str, int]] = []
 
         async def send(number: int) -> None:
-            answer = await api.shop.send(subject=str(number), headers_={"Idempotency-Key": str(number)})
+            answer = await api.shop.send(
+                subject=str(number), headers_={"Idempotency-Key": str(number)}
+            )
             assert answer.status in (202, 503)
             sent.append((str(number), answer.status))
 
@@ -57,7 +59,9 @@ async def test_a_database_that_goes_away_in_the_middle(stoppable: EmbeddedPostgr
             "SELECT subject, (SELECT count(*) FROM pillarbox.deliveries WHERE message_id = id) AS deliveries,"
             " EXISTS (SELECT FROM pillarbox.contents WHERE message_id = id) AS whole FROM pillarbox.messages"
         )
-        assert {number for number, status in sent if status == 202} <= {row["subject"] for row in rows}
+        assert {number for number, status in sent if status == 202} <= {
+            row["subject"] for row in rows
+        }
         assert {status for _, status in sent} == {202, 503}
         assert all(row["deliveries"] == 1 and row["whole"] for row in rows)
         assert len(rows) == len({row["subject"] for row in rows})
@@ -67,7 +71,9 @@ async def _some(sent: list[Any]) -> bool:
     return bool(sent)
 
 
-async def test_while_the_database_is_away_keys_are_not_throttled(stoppable: EmbeddedPostgres) -> None:
+async def test_while_the_database_is_away_keys_are_not_throttled(
+    stoppable: EmbeddedPostgres,
+) -> None:
     async with opened(stoppable.url(), http="127.0.0.1:0") as app:
         key = await new_key(app.database, None, Scope.ADMIN)
         async with serving(app) as url, aiohttp.ClientSession() as session:

@@ -81,7 +81,11 @@ async def client(kind: Any, api: Api) -> AsyncIterator[Both]:
 
 
 def mail(number: int = 1, **fields: Any) -> Mail:
-    defaults = {"sender": "Shop <hello@shop.example>", "to": f"user{number}@mail.example", "subject": "Hello"}
+    defaults = {
+        "sender": "Shop <hello@shop.example>",
+        "to": f"user{number}@mail.example",
+        "subject": "Hello",
+    }
     return Mail(**(defaults | {"text": "Hi!"} | fields))
 
 
@@ -104,8 +108,17 @@ async def test_send_and_see(client: Both) -> None:
     assert not sent.repeated
     told = await client.get(sent.id)
     assert (told.id, told.sender, list(told.to)) == (sent.id, RICH.sender, list(RICH.to))
-    assert (told.class_, told.kind, told.priority, told.tags) == ("bulk", "newsletter", "bulk", ("one", "two"))
-    assert (told.metadata, told.max_attempts, told.expires_at) == (RICH.metadata, 3, RICH.expires_at)
+    assert (told.class_, told.kind, told.priority, told.tags) == (
+        "bulk",
+        "newsletter",
+        "bulk",
+        ("one", "two"),
+    )
+    assert (told.metadata, told.max_attempts, told.expires_at) == (
+        RICH.metadata,
+        3,
+        RICH.expires_at,
+    )
     assert abs(told.created_at - datetime.now(UTC)) < timedelta(minutes=1)
     assert [one.state for one in told.deliveries] == ["queued"] * 4
     assert told.deliveries[0].attempts == ()
@@ -122,13 +135,22 @@ async def test_a_raw_mail(client: Both) -> None:
 
 
 async def test_list(client: Both) -> None:
-    sent = [await client.send(mail(n, tags=["even"] if n % 2 == 0 else [], kind=f"k{n}")) for n in range(7)]
+    sent = [
+        await client.send(mail(n, tags=["even"] if n % 2 == 0 else [], kind=f"k{n}"))
+        for n in range(7)
+    ]
     ids = [one.id for one in reversed(sent)]
     assert [one.id for one in await client.list()] == ids
     assert [one.id for one in await client.list(page_size=2)] == ids
     assert [one.id for one in await client.list(page_size=2, tag="even")] == ids[::2]
-    (found,) = await client.list(state=["queued", "failed"], kind="k3", since=datetime.now(UTC) - timedelta(hours=1))
-    assert (found.id, found.subject, found.deliveries[0].recipient) == (sent[3].id, "Hello", "user3@mail.example")
+    (found,) = await client.list(
+        state=["queued", "failed"], kind="k3", since=datetime.now(UTC) - timedelta(hours=1)
+    )
+    assert (found.id, found.subject, found.deliveries[0].recipient) == (
+        sent[3].id,
+        "Hello",
+        "user3@mail.example",
+    )
     assert await client.list(state="failed") == []
     with pytest.raises(InvalidMail) as caught:
         await client.list(state="sometimes")
@@ -140,7 +162,11 @@ async def test_cancel_reschedule_resend(client: Both, api: Api) -> None:
     sent = await client.send(mail(send_at=later - timedelta(hours=1)))
     assert sent.deliveries[0].state == "pending"
     changes = await client.reschedule(sent.id, later)
-    assert (changes.id, changes.deliveries[0].changed, changes.deliveries[0].next_attempt_at) == (sent.id, True, later)
+    assert (changes.id, changes.deliveries[0].changed, changes.deliveries[0].next_attempt_at) == (
+        sent.id,
+        True,
+        later,
+    )
     changes = await client.cancel(sent.id)
     assert changes.deliveries[0].state == "cancelled"
     with pytest.raises(NotPossible, match="cancelled"):
@@ -157,7 +183,9 @@ async def test_cancel_reschedule_resend(client: Both, api: Api) -> None:
 
 async def test_in_flight_says_so(client: Both, api: Api) -> None:
     sent = await client.send(mail())
-    await api.database.execute("UPDATE pillarbox.deliveries SET state = 'processing', claim = 1, worker = 1")
+    await api.database.execute(
+        "UPDATE pillarbox.deliveries SET state = 'processing', claim = 1, worker = 1"
+    )
     with pytest.raises(NotPossible, match="being sent right now"):
         await client.cancel(sent.id)
 
@@ -208,7 +236,9 @@ async def test_send_many(client: Both, api: Api) -> None:
     assert [results[place].position for place in (7, 150)] == [7, 150]
     assert isinstance(results[150], UnknownName)
     rows = await api.database.fetch("SELECT message_id FROM pillarbox.deliveries ORDER BY seq")
-    assert [row["message_id"] for row in rows] == [one.id for one in results if isinstance(one, Sent)]
+    assert [row["message_id"] for row in rows] == [
+        one.id for one in results if isinstance(one, Sent)
+    ]
     again = await client.send_many(mails, idempotency_key="newsletter 7")
     assert all(one.repeated for one in again if isinstance(one, Sent))
     assert await count(api.database) == 228
@@ -239,7 +269,10 @@ async def test_a_large_mail(client: Both) -> None:
 
 
 async def test_without_a_key_in_development(kind: Any, database_url: str) -> None:
-    async with api_of(database_url, development="on") as api, connected(kind, api.nobody.url + "/", None) as client:
+    async with (
+        api_of(database_url, development="on") as api,
+        connected(kind, api.nobody.url + "/", None) as client,
+    ):
         assert (await client.send(mail())).deliveries[0].state == "queued"
 
 
@@ -311,7 +344,9 @@ async def proxied(url: str, *script: str | int, **fields: Any) -> AsyncIterator[
         yield proxy
 
 
-@pytest.mark.parametrize("script", [("lose",), ("cut",), ("lose", "cut", "lose"), (502, "lose", 503), (429,)])
+@pytest.mark.parametrize(
+    "script", [("lose",), ("cut",), ("lose", "cut", "lose"), (502, "lose", 503), (429,)]
+)
 async def test_a_lost_answer_makes_no_second_mail(script: Any, kind: Any, api: Api) -> None:
     async with (
         proxied(api.nobody.url, *script, headers="Retry-After: 0\r\n") as proxy,
@@ -320,7 +355,9 @@ async def test_a_lost_answer_makes_no_second_mail(script: Any, kind: Any, api: A
         sent = await client.send(mail())
         assert proxy.requests == len(script) + 1
         assert sent.repeated == ("lose" in script)
-        assert await api.database.fetchval("SELECT array_agg(id) FROM pillarbox.messages") == [sent.id]
+        assert await api.database.fetchval("SELECT array_agg(id) FROM pillarbox.messages") == [
+            sent.id
+        ]
         proxy.script.extend(script)
         results = await client.send_many([mail(n) for n in range(5)])
         assert all(isinstance(one, Sent) for one in results)
@@ -370,7 +407,9 @@ async def test_waits_as_it_is_told_and_not_for_ever(kind: Any, api: Api) -> None
 
 
 async def test_the_database_is_away(kind: Any, api: Api) -> None:
-    away = b'{"type": "/problems/store-away", "status": 503, "detail": "the database does not answer"}'
+    away = (
+        b'{"type": "/problems/store-away", "status": 503, "detail": "the database does not answer"}'
+    )
     async with (
         proxied(api.nobody.url, 503, 503, headers="Retry-After: 0\r\n", body=away) as proxy,
         connected(kind, proxy.url, api.shop.key, retries=1) as client,
@@ -396,10 +435,14 @@ async def test_redirects_are_not_followed(kind: Any, api: Api) -> None:
 async def test_https(kind: Any, api: Api, tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path)
     proxy = Proxy(int(api.nobody.url.rpartition(":")[2]))
-    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, ssl=authority.issue().server_context())
+    server = await asyncio.start_server(
+        proxy.serve, "127.0.0.1", 0, ssl=authority.issue().server_context()
+    )
     url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server:
-        async with connected(kind, url, api.shop.key, ssl_context=authority.client_context()) as client:
+        async with connected(
+            kind, url, api.shop.key, ssl_context=authority.client_context()
+        ) as client:
             assert isinstance(await client.send(mail()), Sent)
         async with connected(kind, url, api.shop.key, retries=0) as suspicious:
             with pytest.raises(NoAnswer):

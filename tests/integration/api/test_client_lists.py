@@ -32,7 +32,11 @@ class Both:
                 return [one async for one in method(*arguments, **named)]
             if inspect.iscoroutinefunction(method):
                 return await method(*arguments, **named)
-            go = (lambda: list(method(*arguments, **named))) if inspect.isgeneratorfunction(method) else None
+            go = (
+                (lambda: list(method(*arguments, **named)))
+                if inspect.isgeneratorfunction(method)
+                else None
+            )
             return await asyncio.to_thread(go or (lambda: method(*arguments, **named)))
 
         return call
@@ -56,15 +60,23 @@ async def test_dead_letters(client: Both, api: Api) -> None:
     ids = [await dead(api, kind="news" if n else "other") for n in range(3)]
     found = await client.dead_letters(since=datetime(2020, 1, 1, tzinfo=UTC), reason="policy")
     assert [one.id for one in found] == ids[::-1]
-    assert (found[0].sender, found[0].class_, found[0].blocked) == ("Shop <hello@shop.example>", "transactional", None)
+    assert (found[0].sender, found[0].class_, found[0].blocked) == (
+        "Shop <hello@shop.example>",
+        "transactional",
+        None,
+    )
     assert found[0].deliveries[0].attempts_made == 3
     assert [one.id for one in await client.dead_letters(kind="other")] == [ids[0]]
     summary = await client.dead_letter_summary()
     assert (summary.total, summary.by_reason, summary.complete) == (3, {"policy": 3}, True)
     would = await client.reprocess(kind="news", dry_run=True, limit=1)
     assert (would.dry_run, would.requeued, would.left) == (True, 1, 1)
-    await providers.add_provider(api.database, lambda: pytest.fail("no secret"), "relay", "capture", {})
-    assert (await client.reprocess([ids[1], str(ids[2])], via="relay", reset_retry_count=False)).requeued == 2
+    await providers.add_provider(
+        api.database, lambda: pytest.fail("no secret"), "relay", "capture", {}
+    )
+    assert (
+        await client.reprocess([ids[1], str(ids[2])], via="relay", reset_retry_count=False)
+    ).requeued == 2
     assert (await client.discard(kind="news")).discarded == 0
     assert (await client.discard([ids[0]])).discarded == 1
     with pytest.raises(InvalidMail) as caught:
@@ -86,7 +98,9 @@ async def test_many_pages(client: Both, api: Api) -> None:
 
 
 async def test_suppressions(client: Both, api: Api) -> None:
-    added = await client.suppress("Ada@x.example", reason="unsubscribed", expires_at=datetime(2090, 1, 1, tzinfo=UTC))
+    added = await client.suppress(
+        "Ada@x.example", reason="unsubscribed", expires_at=datetime(2090, 1, 1, tzinfo=UTC)
+    )
     assert (added.added, added.changed, added.refused) == (1, 0, 0)
     await client.suppress(["bo@x.example", "a/b@x.example"], note="by phone")
     [one] = await client.suppressions(address="ADA@x.example")
@@ -102,7 +116,9 @@ async def test_suppressions(client: Both, api: Api) -> None:
     with pytest.raises(NotFound):
         await client.unsuppress("a/b@x.example")
     assert (await client.import_suppressions(content)).added == 1
-    assert await client.export_suppressions(reason="complaint") == b"address,reason,note,expires_at\n"
+    assert (
+        await client.export_suppressions(reason="complaint") == b"address,reason,note,expires_at\n"
+    )
     with pytest.raises(InvalidMail) as caught:
         await client.import_suppressions("new@x.example\nnobody\n")
     assert (caught.value.code, caught.value.field) == ("bad_address", "line 2")

@@ -54,7 +54,9 @@ async def test_it_is_made_once_and_opens(data: Path) -> None:
         assert await app.doorkeeper.by_key(path.read_text().strip(), "127.0.0.1")
         assert len(await access.list_keys(app.database)) == 1
         assert len(await access.list_keys(app.database, revoked=True)) == 3
-        assert [one.name for one in data.iterdir() if "development" in one.name] == ["development.key"]
+        assert [one.name for one in data.iterdir() if "development" in one.name] == [
+            "development.key"
+        ]
 
         path.chmod(0o644)
         with pytest.raises(SecretError, match="chmod 600"):

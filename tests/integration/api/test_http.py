@@ -59,7 +59,10 @@ async def serving(app: App) -> AsyncIterator[Site]:
 
 @pytest.fixture
 async def site(database_url: str) -> AsyncIterator[Site]:
-    async with opened(database_url, http="127.0.0.1:0", development="on") as app, serving(app) as site:
+    async with (
+        opened(database_url, http="127.0.0.1:0", development="on") as app,
+        serving(app) as site,
+    ):
         yield site
 
 
@@ -76,7 +79,10 @@ async def test_not_ready_when_the_schema_does_not_fit(site: Site, database: Data
 
 
 async def test_not_ready_when_the_database_is_away(database_url: str, database: Database) -> None:
-    async with opened(database_url, http="127.0.0.1:0", development="on") as app, serving(app) as site:
+    async with (
+        opened(database_url, http="127.0.0.1:0", development="on") as app,
+        serving(app) as site,
+    ):
         await app.database.close()
         assert (await site.get("/readyz"))[0] == 503
         assert (await site.get("/healthz"))[0] == 200
@@ -93,15 +99,26 @@ async def test_metrics(site: Site) -> None:
 
 
 async def test_the_status_page_tells_and_escapes(database_url: str, database: Database) -> None:
-    await providers.add_provider(database, lambda: pytest.fail("no secret"), "capture", "capture", {})
-    async with working(database_url, http="127.0.0.1:0", development="on") as app, serving(app) as site:
+    await providers.add_provider(
+        database, lambda: pytest.fail("no secret"), "capture", "capture", {}
+    )
+    async with (
+        working(database_url, http="127.0.0.1:0", development="on") as app,
+        serving(app) as site,
+    ):
         message_id = await enqueue(database, subject=HOSTILE)
         await settled(database, message_id, "sent")
         status, headers, body = await site.get("/")
         _, _, listing = await site.get("/captured")
     assert status == 200
     page = body.decode()
-    for words in ("sent, last hour", "capture", "&lt;script&gt;", 'href="/captured/1"', "in flight"):
+    for words in (
+        "sent, last hour",
+        "capture",
+        "&lt;script&gt;",
+        'href="/captured/1"',
+        "in flight",
+    ):
         assert words in page, words
     assert "<script" not in page
     assert b"<script" not in listing
@@ -115,7 +132,9 @@ async def test_the_status_page_tells_and_escapes(database_url: str, database: Da
 
 async def test_captured_mails_are_plain_text_and_exact(site: Site, database: Database) -> None:
     content = b"Subject: x\r\nContent-Type: text/html\r\n\r\n<script>alert(1)</script>\xff\r\n"
-    number = await providers.capture(database, 1, await enqueue(database), "a@b.example", ["c@d.example"], content)
+    number = await providers.capture(
+        database, 1, await enqueue(database), "a@b.example", ["c@d.example"], content
+    )
     status, headers, body = await site.get(f"/captured/{number}")
     assert (status, body) == (200, content)
     assert headers["content-type"].startswith("text/plain")
@@ -153,7 +172,10 @@ def test_which_hosts_are_ours(listening: str, host: str, known: bool) -> None:
 
 async def test_captured_mails_stay_on_this_machine(database_url: str) -> None:
     """Without keys for the API, only a door that nobody else can reach shows mails."""
-    async with opened(database_url, http="0.0.0.0:0", development="on") as app, serving(app) as site:
+    async with (
+        opened(database_url, http="0.0.0.0:0", development="on") as app,
+        serving(app) as site,
+    ):
         assert (await site.get("/captured"))[0] == 403
         assert (await site.get("/captured/1"))[0] == 403
         assert (await site.get("/"))[0] == 200
@@ -168,7 +190,9 @@ async def test_a_port_in_use_is_an_error_that_helps(database_url: str) -> None:
     async with opened(database_url, http="127.0.0.1:0") as app, serving(app) as site:
         where = f"127.0.0.1:{site.port}"
         async with opened(database_url, http=where) as other:
-            with pytest.raises(SettingsError, match=f"{where} is in use: choose another with --http"):
+            with pytest.raises(
+                SettingsError, match=f"{where} is in use: choose another with --http"
+            ):
                 await serve_http(other, asyncio.Event())
 
 

@@ -50,7 +50,9 @@ async def test_nothing_outlives_the_key_that_made_it(api: Api, path: str) -> Non
     end = later(days=10)
     manager = await api.key("shop", *MANAGER, expires_at=end)
     scopes = {"scopes": ["send"]} if path == "/keys" else {}
-    late = await manager.post(path, {"name": "late", "expires_at": later(days=11).isoformat()} | scopes)
+    late = await manager.post(
+        path, {"name": "late", "expires_at": later(days=11).isoformat()} | scopes
+    )
     assert (late.status, late.json["code"], late.json["field"]) == (403, "wider", "expires_at")
     assert moment(await make(manager, path)) == end
     early = await make(manager, path, name="early", expires_at=later(days=1).isoformat())
@@ -58,7 +60,9 @@ async def test_nothing_outlives_the_key_that_made_it(api: Api, path: str) -> Non
     assert early["made_by"] == "key"
 
 
-@pytest.mark.parametrize("path", ["/admin/keys", "/admin/tenants/shop/keys", "/admin/tenants/shop/smtp-logins"])
+@pytest.mark.parametrize(
+    "path", ["/admin/keys", "/admin/tenants/shop/keys", "/admin/tenants/shop/smtp-logins"]
+)
 async def test_nor_what_an_administrators_key_makes(api: Api, path: str) -> None:
     end = later(days=10)
     admin = await api.key(None, Scope.ADMIN, expires_at=end)
@@ -74,7 +78,9 @@ async def test_a_shorter_parent_shortens_its_descendants(api: Api) -> None:
     login = await make(api.nobody.using(grandchild["secret"]), "/smtp-logins")
     assert await status(api, grandchild) == 200
     prefix = str(manager.key).split("_")[1]
-    await api.database.execute("UPDATE pillarbox.api_keys SET expires_at = now() WHERE prefix = $1", prefix)
+    await api.database.execute(
+        "UPDATE pillarbox.api_keys SET expires_at = now() WHERE prefix = $1", prefix
+    )
     assert [await status(api, one) for one in (child, grandchild)] == [401, 401]
     [who] = await access.find_logins(api.database, [(login["username"], login["password"])])
     assert who is None
@@ -92,7 +98,9 @@ async def test_a_narrower_parent_narrows_its_descendants(api: Api) -> None:
     assert who
     assert (who.scopes, who.sender_domains) == ({Scope.SEND, Scope.MANAGE}, ("shop.example",))
     exceeding = await lineage.exceeding(api.database)
-    assert [(one.name, one.fields, one.certain) for one in exceeding] == [("child", ("scopes", "sender_domains"), True)]
+    assert [(one.name, one.fields, one.certain) for one in exceeding] == [
+        ("child", ("scopes", "sender_domains"), True)
+    ]
 
 
 @pytest.mark.parametrize("by_admin", [True, False])
@@ -112,7 +120,11 @@ async def test_revoking_with_descendants(api: Api, keep: bool, by_admin: bool) -
     assert answer.status == 204
     expected = 200 if keep else 401
     assert (await manager.get("/keys")).status == 401
-    assert [await status(api, one) for one in (child, grandchild, other)] == [expected, expected, 200]
+    assert [await status(api, one) for one in (child, grandchild, other)] == [
+        expected,
+        expected,
+        200,
+    ]
     logins = await access.find_logins(api.database, [(login["username"], login["password"])])
     assert (logins != [None]) == keep
 
@@ -155,7 +167,9 @@ async def test_a_key_is_not_made_by_one_that_is_being_revoked(database: Database
 
 async def test_what_may_exceed_its_maker_after_an_upgrade(database: Database) -> None:
     """Keys of version 0.1.0 have no maker on record: those are listed that exceed one which may have made them."""
-    manager, _ = await access.add_key(database, "default", "manager", MANAGER, expires_at=later(days=5))
+    manager, _ = await access.add_key(
+        database, "default", "manager", MANAGER, expires_at=later(days=5)
+    )
     await access.add_key(database, "default", "lasting", [Scope.SEND])
     await access.add_key(database, "default", "short", [Scope.SEND], expires_at=later(days=1))
     await access.add_login(database, "default", "printer")

@@ -22,7 +22,9 @@ CLOSED = {
 PUBLIC = {"/healthz": 200, "/problems": 200, "/problems/unauthorized": 200}
 
 
-async def statuses(session: aiohttp.ClientSession, url: str, paths: object, key: str | None = None) -> dict[str, int]:
+async def statuses(
+    session: aiohttp.ClientSession, url: str, paths: object, key: str | None = None
+) -> dict[str, int]:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     found = {}
     for path in paths:  # type: ignore[attr-defined]
@@ -46,7 +48,9 @@ def url_of(serving: Process) -> str:
 
 
 @pytest.mark.parametrize("command", ["serve", "worker"])
-async def test_serve_grants_nothing_to_this_machine_nor_to_a_proxy(command: str, database_url: str) -> None:
+async def test_serve_grants_nothing_to_this_machine_nor_to_a_proxy(
+    command: str, database_url: str
+) -> None:
     """Also where `development` is on: no setting makes `serve` and `worker --http` trust an address."""
     env = {"PILLARBOX_DATABASE_URL": database_url, "PILLARBOX_DEVELOPMENT": "on"}
     options = ("--roles", "api") if command == "serve" else ()
@@ -57,10 +61,17 @@ async def test_serve_grants_nothing_to_this_machine_nor_to_a_proxy(command: str,
                 assert await statuses(session, url, CLOSED) == CLOSED
                 assert await statuses(session, url, PUBLIC) == PUBLIC
                 ready = await statuses(session, url, ["/readyz"])
-                assert ready["/readyz"] in (200, 503)  # anybody may ask; a busy machine may not be ready
+                assert ready["/readyz"] in (
+                    200,
+                    503,
+                )  # anybody may ask; a busy machine may not be ready
                 async with session.post(f"{url}/webhooks/sendgrid/1", data=b"[]") as answer:
-                    assert answer.status == 404  # no such provider: asked for a signature, not for a key
-                async with session.post(f"{url}/api/v1/messages", json={"to": "a@b.example"}) as answer:
+                    assert (
+                        answer.status == 404
+                    )  # no such provider: asked for a signature, not for a key
+                async with session.post(
+                    f"{url}/api/v1/messages", json={"to": "a@b.example"}
+                ) as answer:
                     assert answer.status == 401
 
 
@@ -72,14 +83,24 @@ def port_told(serving: Process) -> str:
     return f"http://127.0.0.1:{found[1]}"
 
 
-async def test_up_trusts_this_machine_and_says_so_until_keys_are_required(database_url: str, tmp_path: Path) -> None:
-    env = {"PILLARBOX_DATABASE_URL": database_url, "PILLARBOX_DEVELOPMENT": "on", "PILLARBOX_WORKER_ENABLED": "false"}
+async def test_up_trusts_this_machine_and_says_so_until_keys_are_required(
+    database_url: str, tmp_path: Path
+) -> None:
+    env = {
+        "PILLARBOX_DATABASE_URL": database_url,
+        "PILLARBOX_DEVELOPMENT": "on",
+        "PILLARBOX_WORKER_ENABLED": "false",
+    }
     key = await asyncio.to_thread(Cli(database_url), "key", "add", "--name", "k", "--scope", "read")
     async with aiohttp.ClientSession() as session:
         with process("up", "--http", "127.0.0.1:0", env=env) as up:
             printed = await asyncio.to_thread(up.wait_for, "Ctrl-C")
-            assert "every process on this machine, a proxy included, has full access" in " ".join(printed.split())
-            async with reverse_proxy(url_of(up)) as proxy:  # which is why the banner and the documentation say so
+            assert "every process on this machine, a proxy included, has full access" in " ".join(
+                printed.split()
+            )
+            async with reverse_proxy(
+                url_of(up)
+            ) as proxy:  # which is why the banner and the documentation say so
                 found = await statuses(session, proxy, CLOSED)
                 assert found == dict.fromkeys(CLOSED, 200) | {"/captured/1": 404}
         with process("up", "--require-key", "--http", "127.0.0.1:0", env=env) as up:
@@ -90,7 +111,9 @@ async def test_up_trusts_this_machine_and_says_so_until_keys_are_required(databa
                     assert await statuses(session, url, CLOSED) == CLOSED
                     found = await statuses(session, url, ["/api/v1/messages"], key.out.strip())
                     assert found == {"/api/v1/messages": 200}
-        with process("up", "--require-key", "--http", "127.0.0.1:0", "--smtp", "127.0.0.1:0", env=env) as up:
+        with process(
+            "up", "--require-key", "--http", "127.0.0.1:0", "--smtp", "127.0.0.1:0", env=env
+        ) as up:
             assert up.end() == 1
             assert "mail without a login is for development" in up.output
 
@@ -155,7 +178,9 @@ async def test_in_development_headers_of_proxies_are_not_local(database_url: str
 
 async def test_in_development_a_trusted_proxy_is_not_local(database_url: str) -> None:
     async with api_of(database_url, development="on", trusted_proxies="127.0.0.1") as api:
-        assert await page(api.nobody, "/") == 401  # who is named as a proxy is no client on this machine
+        assert (
+            await page(api.nobody, "/") == 401
+        )  # who is named as a proxy is no client on this machine
 
 
 # --- forwarded addresses
@@ -166,7 +191,9 @@ async def failures(client: Client, count: int, **headers: str) -> list[int]:
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For: {}", "Forwarded: for={};proto=https"])
-async def test_failures_are_counted_for_the_client_behind_a_trusted_proxy(database_url: str, header: str) -> None:
+async def test_failures_are_counted_for_the_client_behind_a_trusted_proxy(
+    database_url: str, header: str
+) -> None:
     settings = {"auth_failures_per_minute": 2, "trusted_proxies": "10.9.0.0/16, 127.0.0.1"}
     async with api_of(database_url, **settings) as api:
         token = await new_key(api.database, "shop", Scope.READ)
@@ -175,14 +202,22 @@ async def test_failures_are_counted_for_the_client_behind_a_trusted_proxy(databa
             reverse_proxy(api.nobody.url, header.format("192.0.2.1")) as first,
             reverse_proxy(api.nobody.url, header.format("192.0.2.2")) as second,
         ):
-            one, other = Client(api.nobody.session, first, wrong), Client(api.nobody.session, second, wrong)
+            one, other = (
+                Client(api.nobody.session, first, wrong),
+                Client(api.nobody.session, second, wrong),
+            )
             assert await failures(one, 4) == [401, 401, 429, 429]
             assert await failures(other, 3) == [401, 401, 429]
             assert (await other.using(api.shop.key).get("/messages")).status == 200
 
 
 async def test_nobody_else_chooses_whose_failures_are_counted(database_url: str) -> None:
-    async with api_of(database_url, auth_failures_per_minute=2, trusted_proxies="192.0.2.0/24") as api:
+    async with api_of(
+        database_url, auth_failures_per_minute=2, trusted_proxies="192.0.2.0/24"
+    ) as api:
         wrong = api.nobody.using("pbx_aaaaaaaaaa_" + "A" * 43)
-        spoofed = [{"X-Forwarded-For": f"198.51.100.{n}", "Forwarded": f"for=198.51.100.{n}"} for n in range(4)]
+        spoofed = [
+            {"X-Forwarded-For": f"198.51.100.{n}", "Forwarded": f"for=198.51.100.{n}"}
+            for n in range(4)
+        ]
         assert [(await failures(wrong, 1, **one))[0] for one in spoofed] == [401, 401, 429, 429]

@@ -62,9 +62,15 @@ class Cli:
 
 
 @contextmanager
-def process(*arguments: str, env: dict[str, str] | None = None, stdout: int | None = None) -> Iterator[Process]:
+def process(
+    *arguments: str, env: dict[str, str] | None = None, stdout: int | None = None
+) -> Iterator[Process]:
     """The command as a process of its own; killed at the end if it still runs."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PILLARBOX_", "MAILROOM_"))}
+    clean = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PILLARBOX_", "MAILROOM_"))
+    }
     with tempfile.TemporaryFile("w+") as printed:
         popen = subprocess.Popen(
             [sys.executable, "-m", "pillarbox", *arguments],
@@ -90,7 +96,9 @@ class Process:
 
     @property
     def output(self) -> str:
-        return os.pread(self._printed.fileno(), 10**6, 0).decode()  # leaves the position to the process
+        return os.pread(
+            self._printed.fileno(), 10**6, 0
+        ).decode()  # leaves the position to the process
 
     def wait_for(self, text: str, seconds: float = PATIENCE, times: int = 1) -> str:
         """Wait until it has printed this so many times; returns everything printed so far."""

@@ -34,7 +34,12 @@ def test_every_command_teaches_by_example() -> None:
     for path, command in commands.items():
         assert "pillarbox " + path[0] in command.help, path
         assert click.formatting.wrap_text(command.help), path
-    wide = [(path, line) for path, one in commands.items() for line in one.help.splitlines() if len(line) > 110]
+    wide = [
+        (path, line)
+        for path, one in commands.items()
+        for line in one.help.splitlines()
+        if len(line) > 110
+    ]
     assert wide == []
 
 
@@ -65,7 +70,16 @@ def test_migrate_says_what_it_applied(empty_database_url: str) -> None:
 
 def test_send_prints_the_id(cli: Cli) -> None:
     message_id = cli.send(
-        "--subject", "Hi", "--text", "there", "--kind", "welcome", "--priority", "urgent", "--tag", "a"
+        "--subject",
+        "Hi",
+        "--text",
+        "there",
+        "--kind",
+        "welcome",
+        "--priority",
+        "urgent",
+        "--tag",
+        "a",
     )
     [row] = cli.sql("SELECT id::text, subject, kind, lane, tags FROM pillarbox.messages")
     assert row == (message_id, "Hi", "welcome", 0, ["a"])
@@ -78,7 +92,10 @@ def test_send_attaches_files(cli: Cli, tmp_path: Any) -> None:
     [(stored,)] = cli.sql("SELECT attachments FROM pillarbox.contents")
     assert stored == [{"filename": "note.txt", "content": "aGVsbG8=", "content_type": "text/plain"}]
     assert (
-        "No such file" in cli("send", "--from", "a@b.example", "--to", "c@d.example", "--attach", "/nope", code=1).err
+        "No such file"
+        in cli(
+            "send", "--from", "a@b.example", "--to", "c@d.example", "--attach", "/nope", code=1
+        ).err
     )
 
 
@@ -90,7 +107,9 @@ def test_send_many(cli: Cli) -> None:
 
 def test_send_later(cli: Cli) -> None:
     cli.send("--send-at", "10m")
-    [row] = cli.sql("SELECT state::text, next_attempt_at - now() > '9 minutes' FROM pillarbox.deliveries")
+    [row] = cli.sql(
+        "SELECT state::text, next_attempt_at - now() > '9 minutes' FROM pillarbox.deliveries"
+    )
     assert row == ("pending", True)
 
 
@@ -99,7 +118,10 @@ def test_send_later(cli: Cli) -> None:
     [
         (["--from", "not an address"], "sender: not a legal e-mail address"),
         (["--from", "a@b.example", "--class", "nope"], "class: there is no class 'nope'"),
-        (["--from", "a@b.example", "--priority", "high"], "priority: must be urgent, normal or bulk"),
+        (
+            ["--from", "a@b.example", "--priority", "high"],
+            "priority: must be urgent, normal or bulk",
+        ),
         ([], "sender: an address is missing"),
     ],
 )
@@ -111,7 +133,17 @@ def test_a_bad_mail_gets_one_clear_line(cli: Cli, arguments: list[str], complain
 
 
 def test_waiting_in_vain_says_why(cli: Cli) -> None:
-    answer = cli("send", "--from", "a@b.example", "--to", "c@d.example", "--wait", "--timeout", "200ms", code=1)
+    answer = cli(
+        "send",
+        "--from",
+        "a@b.example",
+        "--to",
+        "c@d.example",
+        "--wait",
+        "--timeout",
+        "200ms",
+        code=1,
+    )
     assert "1 delivery not settled after 200 ms" in answer.err
     assert "pillarbox queue show" in answer.err
 
@@ -121,13 +153,30 @@ def test_waiting_in_vain_says_why(cli: Cli) -> None:
 
 def add_relay(cli: Cli, *arguments: str, **more: Any) -> None:
     cli.env["PILLARBOX_SECRET_KEYS"] = generate_key()
-    cli("provider", "add", "smtp", "relay", "--host", "mail.example", "--username", "me", *arguments, **more)
+    cli(
+        "provider",
+        "add",
+        "smtp",
+        "relay",
+        "--host",
+        "mail.example",
+        "--username",
+        "me",
+        *arguments,
+        **more,
+    )
 
 
 @pytest.mark.req("REQ-QUEUE-N003")
 def test_a_password_comes_from_stdin_and_is_shown_nowhere(cli: Cli) -> None:
-    add_relay(cli, "--password-stdin", "--max-age", "2m", "--connections", "3", stdin="hunter2-secret\n")
-    shown = [cli("provider", "list"), cli("provider", "list", "--json"), cli("provider", "show", "relay")]
+    add_relay(
+        cli, "--password-stdin", "--max-age", "2m", "--connections", "3", stdin="hunter2-secret\n"
+    )
+    shown = [
+        cli("provider", "list"),
+        cli("provider", "list", "--json"),
+        cli("provider", "show", "relay"),
+    ]
     shown += [cli("provider", "show", "relay", "--json"), cli("config"), cli("config", "--json")]
     assert not any("hunter2" in one.out + one.err for one in shown)
     public = cli.json("provider", "show", "relay")
@@ -157,7 +206,16 @@ def test_implicit_tls_has_its_own_port(cli: Cli) -> None:
         (["relay", "--host", "x.example:25"], "without a port"),
         (["re lay", "--host", "x.example"], "a name is"),
         (
-            ["relay", "--host", "x.example", "--tls", "none", "--username", "me", "--password-stdin"],
+            [
+                "relay",
+                "--host",
+                "x.example",
+                "--tls",
+                "none",
+                "--username",
+                "me",
+                "--password-stdin",
+            ],
             "--insecure",
         ),
         (["relay", "--host", "x.example", "--username", "me"], "no password"),
@@ -188,7 +246,10 @@ def test_the_life_of_a_provider(cli: Cli) -> None:
     assert cli.json("provider", "list", "--enabled") == []
     cli("provider", "enable", "dev")
     assert "nothing is sent out" in cli("provider", "test", "dev").out
-    assert cli.json("provider", "test", "dev", "--send-to", "me@mail.example")["sent"][0]["verdict"] == "accepted"
+    assert (
+        cli.json("provider", "test", "dev", "--send-to", "me@mail.example")["sent"][0]["verdict"]
+        == "accepted"
+    )
     assert cli.json("captured", "list")[0]["recipients"] == ["me@mail.example"]
     cli("provider", "remove", "dev", code=1, stdin="n\n")
     cli("provider", "remove", "dev", "--yes")
@@ -197,7 +258,18 @@ def test_the_life_of_a_provider(cli: Cli) -> None:
 
 
 def test_a_provider_that_is_away_is_told_in_words(cli: Cli, free_port: int) -> None:
-    cli("provider", "add", "smtp", "relay", "--host", "127.0.0.1", "--port", str(free_port), "--tls", "none")
+    cli(
+        "provider",
+        "add",
+        "smtp",
+        "relay",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(free_port),
+        "--tls",
+        "none",
+    )
     assert cli("provider", "test", "relay", code=1).err.startswith("error: unavailable:")
 
 
@@ -220,14 +292,21 @@ def test_tenants(cli: Cli) -> None:
     assert "legal" in cli("tenant", "add", "other", "--sender", "nobody", code=2).err
     assert [one["name"] for one in cli.json("tenant", "list")] == ["default", "shop"]
     cli("send", "--tenant", "shop", "--to", "reader@mail.example")
-    assert [one["sender"] for one in cli.json("queue", "list", "--tenant", "shop")] == ["The Shop <hello@shop.example>"]
+    assert [one["sender"] for one in cli.json("queue", "list", "--tenant", "shop")] == [
+        "The Shop <hello@shop.example>"
+    ]
 
 
 def test_classes_change_only_what_is_given(cli: Cli) -> None:
     cli("class", "set", "codes", "--secret", "--retry", "lifecycle", "--unknown", "hold")
     cli("class", "set", "codes", "--keep", "2d")
     [codes] = [one for one in cli.json("class", "list") if one["name"] == "codes"]
-    policies = {"retry": "lifecycle", "unknown": "hold", "secret": True, "content_retention": 172800.0}
+    policies = {
+        "retry": "lifecycle",
+        "unknown": "hold",
+        "secret": True,
+        "content_retention": 172800.0,
+    }
     policies |= {"max_wait": 432000.0}
     assert codes == {"name": "codes"} | policies
     cli("class", "set", "codes", "--retry", "sometimes", code=2)
@@ -255,9 +334,7 @@ def test_a_granted_role_can_enqueue_and_nothing_else(cli: Cli) -> None:
 # --- captured mails
 
 
-CAPTURED = (
-    b"Subject: =?utf-8?q?Gr=C3=BC=C3=9Fe?=\r\nContent-Type: text/plain; charset=utf-8\r\n\r\nbody \x1b[31m\xff\r\n"
-)
+CAPTURED = b"Subject: =?utf-8?q?Gr=C3=BC=C3=9Fe?=\r\nContent-Type: text/plain; charset=utf-8\r\n\r\nbody \x1b[31m\xff\r\n"
 
 
 def capture(cli: Cli, content: bytes, to: str = "ada@mail.example") -> str:
@@ -273,7 +350,11 @@ def test_captured_mails_are_listed_and_shown_exactly(cli: Cli) -> None:
     number = capture(cli, CAPTURED)
     other = capture(cli, b"Subject: x\r\n\r\n", "bob@mail.example")
     [listed] = cli.json("captured", "list", "--recipient", "ADA@")
-    assert (str(listed["id"]), listed["subject"], listed["size"]) == (number, "Grüße", len(CAPTURED))
+    assert (str(listed["id"]), listed["subject"], listed["size"]) == (
+        number,
+        "Grüße",
+        len(CAPTURED),
+    )
     assert [str(one["id"]) for one in cli.json("captured", "list", "--before", other)] == [number]
     assert cli("captured", "show", number, "--raw").raw == CAPTURED
     shown, text = cli("captured", "show", number).out, cli("captured", "show", number, "--text").out
@@ -285,7 +366,10 @@ def test_captured_mails_are_listed_and_shown_exactly(cli: Cli) -> None:
     assert "there is no captured mail 99" in cli("captured", "show", "99", code=1).err
 
 
-LINK = "https://shop.example/activate?token=" + "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh_6nSHtQPxHcOGxB4n-lTJ33i"
+LINK = (
+    "https://shop.example/activate?token="
+    + "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh_6nSHtQPxHcOGxB4n-lTJ33i"
+)
 
 
 def test_captured_mails_show_links_that_work(cli: Cli) -> None:
@@ -305,7 +389,10 @@ def test_captured_mails_show_links_that_work(cli: Cli) -> None:
 
 def test_a_mail_of_html_alone_is_shown_as_text_with_its_links(cli: Cli) -> None:
     mail = EmailMessage()
-    mail.set_content(f'<style>p{{}}</style><h1>Hi</h1><p>Go <a href="{LINK}">here</a></p><ul><li>one</ul>', "html")
+    mail.set_content(
+        f'<style>p{{}}</style><h1>Hi</h1><p>Go <a href="{LINK}">here</a></p><ul><li>one</ul>',
+        "html",
+    )
     cli("provider", "add", "capture", "dev")
     shown = cli("captured", "show", capture(cli, mail.as_bytes()), "--text").out
     assert shown.split("\n") == ["Hi", "", f"Go here <{LINK}>", "", "- one", ""]
@@ -320,7 +407,8 @@ def test_config_hides_secrets_and_names_sources(cli: Cli, tmp_path: Any) -> None
     cli.env["PILLARBOX_DATABASE_URL"] = "postgresql://me:hunter2@db.example/mail"
     cli.env["PILLARBOX_SECRET_KEYS"] = key = generate_key()
     answers = [
-        cli("config", *more, "--config", str(file), "--concurrency", "7") for more in ([], ["--json"], ["--explain"])
+        cli("config", *more, "--config", str(file), "--concurrency", "7")
+        for more in ([], ["--json"], ["--explain"])
     ]
     assert not any("hunter2" in one.out or key in one.out for one in answers)
     rows = {row["name"]: row for row in answers[1].json}
@@ -328,7 +416,10 @@ def test_config_hides_secrets_and_names_sources(cli: Cli, tmp_path: Any) -> None
         "2s",
         str(file),
     )
-    assert (rows["worker_concurrency"]["value"], rows["worker_concurrency"]["source"]) == ("7", "flag")
+    assert (rows["worker_concurrency"]["value"], rows["worker_concurrency"]["source"]) == (
+        "7",
+        "flag",
+    )
     assert rows["database_url"]["source"] == "env PILLARBOX_DATABASE_URL"
 
 
@@ -338,7 +429,9 @@ def test_a_wrong_setting_is_named(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize("path", ["db", "no_such_database"])
-def test_a_database_that_is_away_is_named_without_its_password(cli: Cli, path: str, free_port: int) -> None:
+def test_a_database_that_is_away_is_named_without_its_password(
+    cli: Cli, path: str, free_port: int
+) -> None:
     cli.env["PILLARBOX_DATABASE_URL"] = (
         f"postgresql://me:hunter2@127.0.0.1:{free_port}/mail"
         if path == "db"
@@ -353,7 +446,9 @@ def test_a_database_that_is_away_is_named_without_its_password(cli: Cli, path: s
 
 def test_without_any_database_it_says_what_to_do(cli: Cli, tmp_path: Any) -> None:
     cli.env["PILLARBOX_DATABASE_URL"] = None
-    assert "Start it with `pillarbox up`" in cli("queue", "list", "--data", str(tmp_path), code=1).err
+    assert (
+        "Start it with `pillarbox up`" in cli("queue", "list", "--data", str(tmp_path), code=1).err
+    )
 
 
 def test_version(cli: Cli) -> None:
@@ -380,7 +475,15 @@ def test_a_wrong_database_url_is_told_without_its_password(url: str) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["config", "config --json", "keys generate", "--help", "class list", "class list --json", "queue stats --watch"],
+    [
+        "config",
+        "config --json",
+        "keys generate",
+        "--help",
+        "class list",
+        "class list --json",
+        "queue stats --watch",
+    ],
 )
 def test_a_reader_that_has_enough_is_no_error(cli: Cli, command: str) -> None:
     """As in `pillarbox queue list | head -1`."""

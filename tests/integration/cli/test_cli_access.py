@@ -44,11 +44,29 @@ def test_a_tenant_is_added_with_settings(cli: Cli) -> None:
 
 
 def test_a_change_changes_only_what_is_given(cli: Cli) -> None:
-    cli("tenant", "add", "shop", "--rate-per-second", "5", "--sender-domain", "shop.example", "--order", "strict")
+    cli(
+        "tenant",
+        "add",
+        "shop",
+        "--rate-per-second",
+        "5",
+        "--sender-domain",
+        "shop.example",
+        "--order",
+        "strict",
+    )
     before = shop(cli)
     assert "changed tenant shop" in cli("tenant", "change", "shop", "--max-recipients", "7").out
     assert shop(cli) == before | {"max_recipients": 7}
-    cli("tenant", "change", "shop", "--no-rate-per-second", "--no-sender-domain", "--no-order", "--no-max-recipients")
+    cli(
+        "tenant",
+        "change",
+        "shop",
+        "--no-rate-per-second",
+        "--no-sender-domain",
+        "--no-order",
+        "--no-max-recipients",
+    )
     assert shop(cli) == before | {"rate_per_second": None, "sender_domains": [], "order": "fifo"}
 
 
@@ -87,7 +105,9 @@ def test_every_setting_can_be_cleared(cli: Cli) -> None:
         ((), 2, "nothing to change"),
     ],
 )
-def test_a_wrong_change_says_so_and_changes_nothing(cli: Cli, arguments: tuple[str, ...], code: int, word: str) -> None:
+def test_a_wrong_change_says_so_and_changes_nothing(
+    cli: Cli, arguments: tuple[str, ...], code: int, word: str
+) -> None:
     cli("tenant", "add", "shop", "--rate-per-second", "5")
     before = shop(cli)
     assert word in cli("tenant", "change", "shop", *arguments, code=code).err
@@ -114,7 +134,12 @@ def test_a_key_is_shown_once(cli: Cli) -> None:
     [(kept,)] = cli.sql("SELECT hash FROM pillarbox.api_keys")
     assert kept == digest(token)
     beginning = token.rpartition("_")[0]
-    for words in (("key", "list"), ("key", "list", "--json"), ("key", "show", beginning), ("key", "show", "website")):
+    for words in (
+        ("key", "list"),
+        ("key", "list", "--json"),
+        ("key", "show", beginning),
+        ("key", "show", "website"),
+    ):
         told = cli(*words).out
         assert beginning in told
         assert token not in told
@@ -170,7 +195,11 @@ def test_what_exceeds_its_maker_is_listed(cli: Cli) -> None:
     made = cli.json("key", "add", "--name", "manager", "--scope", "manage", "--expires", "5d")
     child_of(cli, made["prefix"], "lasting")
     [one] = cli.json("key", "list", "--exceeding")
-    assert (one["name"], one["fields"], one["certain"]) == ("lasting", ["scopes", "expires_at"], True)
+    assert (one["name"], one["fields"], one["certain"]) == (
+        "lasting",
+        ["scopes", "expires_at"],
+        True,
+    )
     assert "scopes, expires_at" in cli("key", "list", "--exceeding").out
     assert cli.json("key", "list", "--exceeding", "--tenant", "default") == [one]
 
@@ -178,7 +207,10 @@ def test_what_exceeds_its_maker_is_listed(cli: Cli) -> None:
 def test_migrate_tells_what_may_exceed_its_maker(empty_database_url: str) -> None:
     asyncio.run(migrate_to(empty_database_url, 13))
     cli = Cli(empty_database_url)
-    for name, scope, expires in (("manager", "manage", "now() + interval '5 days'"), ("lasting", "send", "NULL")):
+    for name, scope, expires in (
+        ("manager", "manage", "now() + interval '5 days'"),
+        ("lasting", "send", "NULL"),
+    ):
         cli.sql(
             "INSERT INTO pillarbox.api_keys (tenant_id, name, prefix, hash, scopes, expires_at)"
             f" VALUES (1, %s, left(md5(%s), 10), sha256('x'), ARRAY[%s], {expires})",
@@ -264,7 +296,16 @@ def test_a_name_is_taken(cli: Cli) -> None:
 
 def test_the_life_of_a_login(cli: Cli) -> None:
     cli("tenant", "add", "shop")
-    made = cli.json("smtp-login", "add", "--tenant", "shop", "--name", "printer", "--sender-domain", "shop.example")
+    made = cli.json(
+        "smtp-login",
+        "add",
+        "--tenant",
+        "shop",
+        "--name",
+        "printer",
+        "--sender-domain",
+        "shop.example",
+    )
     password = made.pop("password")
     assert (made["username"], made["sender_domains"]) == ("printer@shop", ["shop.example"])
     assert cli.json("smtp-login", "list") == [made]

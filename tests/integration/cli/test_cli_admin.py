@@ -25,24 +25,42 @@ def ada(cli: Cli) -> str:
 
 def sessions(cli: Cli) -> list[bool]:
     """Whether each session is in force."""
-    return [row[0] for row in cli.sql("SELECT ended_at IS NULL FROM pillarbox.admin_sessions ORDER BY created_at")]
+    return [
+        row[0]
+        for row in cli.sql(
+            "SELECT ended_at IS NULL FROM pillarbox.admin_sessions ORDER BY created_at"
+        )
+    ]
 
 
 def test_create_and_list(cli: Cli) -> None:
     assert "no administrator" in cli("admin", "list").err
-    answer = cli("admin", "create", EMAIL, "--name", "Ada", "--password-stdin", stdin=f"{PASSWORD}\n")
+    answer = cli(
+        "admin", "create", EMAIL, "--name", "Ada", "--password-stdin", stdin=f"{PASSWORD}\n"
+    )
     assert "added ada@example.com" in answer.out
     assert "recovery-codes" in answer.out
     [shown] = cli.json("admin", "list")
-    assert (shown["email"], shown["name"], shown["disabled_at"], shown["sessions"]) == (EMAIL, "Ada", None, 0)
+    assert (shown["email"], shown["name"], shown["disabled_at"], shown["sessions"]) == (
+        EMAIL,
+        "Ada",
+        None,
+        0,
+    )
     assert "password" not in shown
-    assert PASSWORD not in answer.out + answer.err + str(cli.sql("SELECT password FROM pillarbox.admins"))
+    assert PASSWORD not in answer.out + answer.err + str(
+        cli.sql("SELECT password FROM pillarbox.admins")
+    )
     assert "ada@example.com  Ada   in force  never" in cli("admin", "list").out
 
 
 def test_a_password_from_a_variable(cli: Cli) -> None:
     cli.env["ADA"] = PASSWORD
-    assert cli.json("admin", "create", EMAIL, "--password-env", "ADA") == {"id": 1, "email": EMAIL, "name": None}
+    assert cli.json("admin", "create", EMAIL, "--password-env", "ADA") == {
+        "id": 1,
+        "email": EMAIL,
+        "name": None,
+    }
 
 
 @pytest.mark.parametrize(
@@ -54,7 +72,9 @@ def test_a_password_from_a_variable(cli: Cli) -> None:
         ("not an address", PASSWORD, "not a legal e-mail address"),
     ],
 )
-def test_what_is_wrong_is_told_and_changes_nothing(cli: Cli, email: str, password: str, said: str) -> None:
+def test_what_is_wrong_is_told_and_changes_nothing(
+    cli: Cli, email: str, password: str, said: str
+) -> None:
     answer = cli("admin", "create", email, "--password-stdin", stdin=f"{password}\n", code=1)
     assert said in answer.err
     assert not password or password not in answer.err
@@ -73,7 +93,10 @@ def test_an_address_is_taken_once(cli: Cli, ada: str) -> None:
 @pytest.mark.parametrize("command", ["disable", "enable", "recovery-codes", "sign-in"])
 def test_strangers_are_not_found(cli: Cli, command: str) -> None:
     assert "no administrator with this address" in cli("admin", command, EMAIL, code=1).err
-    assert "no administrator" in cli("admin", "password", EMAIL, "--password-stdin", stdin=f"{PASSWORD}\n", code=1).err
+    assert (
+        "no administrator"
+        in cli("admin", "password", EMAIL, "--password-stdin", stdin=f"{PASSWORD}\n", code=1).err
+    )
 
 
 def test_sign_in_prints_a_session_after_a_question(cli: Cli, ada: str) -> None:
@@ -103,7 +126,10 @@ def test_disabling_ends_sessions_and_enabling_does_not_bring_them_back(cli: Cli,
 def test_another_password_ends_sessions(cli: Cli, ada: str) -> None:
     cli("admin", "sign-in", ada, "--yes")
     before = cli.sql("SELECT password FROM pillarbox.admins")
-    assert "short" not in cli("admin", "password", ada, "--password-stdin", stdin="short\n", code=1).err
+    assert (
+        "short"
+        not in cli("admin", "password", ada, "--password-stdin", stdin="short\n", code=1).err
+    )
     assert (cli.sql("SELECT password FROM pillarbox.admins"), sessions(cli)) == (before, [True])
     answer = cli("admin", "password", ada, "--password-stdin", stdin="nine yellow tables\n")
     assert "sessions have ended" in answer.out
@@ -114,7 +140,11 @@ def test_another_password_ends_sessions(cli: Cli, ada: str) -> None:
 def test_recovery_codes_are_shown_once_and_replaced(cli: Cli, ada: str) -> None:
     cli("admin", "recovery-codes", ada, stdin="n\n", code=1)
     assert cli.json("admin", "list")[0]["recovery_codes"] == 0
-    codes = re.findall(r"^[2-9a-z]{4}(?:-[2-9a-z]{4}){3}$", cli("admin", "recovery-codes", ada, stdin="y\n").out, re.M)
+    codes = re.findall(
+        r"^[2-9a-z]{4}(?:-[2-9a-z]{4}){3}$",
+        cli("admin", "recovery-codes", ada, stdin="y\n").out,
+        re.M,
+    )
     assert len(set(codes)) == 10
     first = {bytes(row[0]) for row in cli.sql("SELECT hash FROM pillarbox.admin_recovery_codes")}
     shown = cli.json("admin", "recovery-codes", ada, "--yes")
@@ -126,7 +156,9 @@ def test_recovery_codes_are_shown_once_and_replaced(cli: Cli, ada: str) -> None:
 
 
 def test_nothing_hostile_reaches_the_terminal(cli: Cli) -> None:
-    cli("admin", "create", EMAIL, "--name", "A\x1b[31mda", "--password-stdin", stdin=f"{PASSWORD}\n")
+    cli(
+        "admin", "create", EMAIL, "--name", "A\x1b[31mda", "--password-stdin", stdin=f"{PASSWORD}\n"
+    )
     assert "\x1b" not in cli("admin", "list").out
 
 

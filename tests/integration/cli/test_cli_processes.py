@@ -59,7 +59,9 @@ def url_of(up: Process) -> str:
 
 
 def port_of(running: Process, listener: str) -> int:
-    found = re.search(rf"^ *{listener} +127\.0\.0\.1:(\d+)", running.wait_for("Ctrl-C"), re.MULTILINE)
+    found = re.search(
+        rf"^ *{listener} +127\.0\.0\.1:(\d+)", running.wait_for("Ctrl-C"), re.MULTILINE
+    )
     assert found, running.output
     return int(found[1])
 
@@ -72,7 +74,9 @@ def test_up_serves_delivers_drains_and_continues(data: Path) -> None:
         assert f"--data {data}" in up.output
         with urllib.request.urlopen(url + "readyz", timeout=PATIENCE) as answer:
             assert answer.status == 200
-        sent = run("send", "--data", str(data), "--from", "a@b.example", "--to", "c@d.example", "--wait")
+        sent = run(
+            "send", "--data", str(data), "--from", "a@b.example", "--to", "c@d.example", "--wait"
+        )
         assert "sent via capture" in sent
         with smtplib.SMTP("127.0.0.1", port_of(up, "smtp")) as client:
             client.sendmail("e@f.example", "g@h.example", "Subject: by SMTP\r\n\r\nhello\r\n")
@@ -81,16 +85,24 @@ def test_up_serves_delivers_drains_and_continues(data: Path) -> None:
         assert up.end() == 0
         assert "stopped" in up.output
         assert "attempt settled" not in up.output
-        summaries = [json.loads(line) for line in up.output.splitlines() if '"event":"mails"' in line]
+        summaries = [
+            json.loads(line) for line in up.output.splitlines() if '"event":"mails"' in line
+        ]
         assert sum(line.get("sent", 0) for line in summaries) == 2
-        assert sum(line.get("accepted", 0) for line in summaries) == 1  # by SMTP; the other came by SQL
+        assert (
+            sum(line.get("accepted", 0) for line in summaries) == 1
+        )  # by SMTP; the other came by SQL
     assert not EmbeddedPostgres(data / "postgres").running()
     with process("up", *options, "--verbose") as up:
         url_of(up)
         run("send", "--data", str(data), "--from", "a@b.example", "--to", "i@j.example", "--wait")
         up.wait_for("attempt settled")
         mails = json.loads(run("captured", "list", "--data", str(data), "--json"))
-        assert [mail["recipients"] for mail in mails] == [["i@j.example"], ["g@h.example"], ["c@d.example"]]
+        assert [mail["recipients"] for mail in mails] == [
+            ["i@j.example"],
+            ["g@h.example"],
+            ["c@d.example"],
+        ]
         up.signal(signal.SIGTERM)
         assert up.end() == 0
 
@@ -130,7 +142,10 @@ def test_a_port_in_use_is_told(database_url: str) -> None:
 
 
 def test_ports_in_use_are_told_before_anything_starts(data: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as other,
+    ):
         http, smtp = (f"127.0.0.1:{taken.getsockname()[1]}" for taken in (one, other))
         with process("up", "--data", str(data), "--http", http, "--smtp", smtp) as up:
             assert up.end() == 1
@@ -153,7 +168,10 @@ def test_an_smtp_port_in_use_is_told(database_url: str, tmp_path: Path, listener
         options = ("--database-url", database_url, "--http", "127.0.0.1:0", f"--{listener}", where)
         with process("up" if listener == "smtp" else "serve", *options, env=env) as serving:
             assert serving.end() == 1
-            assert f"error: {where} is in use: choose another with --{listener} HOST:PORT" in serving.output
+            assert (
+                f"error: {where} is in use: choose another with --{listener} HOST:PORT"
+                in serving.output
+            )
             assert "Traceback" not in serving.output
             assert "serves" not in serving.output
             assert "is up" not in serving.output
@@ -169,8 +187,12 @@ def test_an_smtp_port_in_use_is_told(database_url: str, tmp_path: Path, listener
         (("--smtp-submission", "127.0.0.1:0"), "but not smtp_certificate"),
     ],
 )
-def test_serve_refuses_what_makes_no_sense(database_url: str, options: tuple[str, ...], complaint: str) -> None:
-    with process("serve", "--database-url", database_url, "--http", "127.0.0.1:0", *options) as serving:
+def test_serve_refuses_what_makes_no_sense(
+    database_url: str, options: tuple[str, ...], complaint: str
+) -> None:
+    with process(
+        "serve", "--database-url", database_url, "--http", "127.0.0.1:0", *options
+    ) as serving:
         assert serving.end() in (1, 2)
         assert complaint in " ".join(serving.output.replace("│", " ").split())
         assert "Traceback" not in serving.output
@@ -198,7 +220,9 @@ def test_serve_runs_the_roles_it_is_given(database_url: str, tmp_path: Path) -> 
     with process("serve", "--database-url", database_url, *options, env=env) as serving:
         with smtplib.SMTP("127.0.0.1", port_of(serving, "smtp_submission")) as client:
             client.ehlo()
-        metrics = urllib.request.urlopen(url_of(serving) + "metrics", timeout=PATIENCE).read().decode()
+        metrics = (
+            urllib.request.urlopen(url_of(serving) + "metrics", timeout=PATIENCE).read().decode()
+        )
         assert 'pillarbox_smtp_sessions_total{listener="smtp_submission"} 1.0' in metrics
         assert "worker registered" not in serving.output
         serving.signal()
@@ -207,7 +231,12 @@ def test_serve_runs_the_roles_it_is_given(database_url: str, tmp_path: Path) -> 
 
 def test_up_without_a_worker(database_url: str) -> None:
     with process(
-        "up", "--database-url", database_url, "--http", "127.0.0.1:0", env={"EMAIL_WORKER_ENABLED": "false"}
+        "up",
+        "--database-url",
+        database_url,
+        "--http",
+        "127.0.0.1:0",
+        env={"EMAIL_WORKER_ENABLED": "false"},
     ) as up:
         assert "off in this process" in up.wait_for("Ctrl-C")
         up.signal()
@@ -215,7 +244,9 @@ def test_up_without_a_worker(database_url: str) -> None:
         assert "worker registered" not in up.output
 
 
-async def test_a_worker_delivers_and_drains_on_sigterm(database: Database, database_url: str) -> None:
+async def test_a_worker_delivers_and_drains_on_sigterm(
+    database: Database, database_url: str
+) -> None:
     """What is in flight when the signal comes is finished; what waits stays queued."""
     async with SmtpServer(Faults(body=Hang())) as server:
         await add_smtp(database, server, connections=1)
@@ -226,7 +257,9 @@ async def test_a_worker_delivers_and_drains_on_sigterm(database: Database, datab
             worker.signal(signal.SIGTERM)
             await asyncio.to_thread(worker.wait_for, "draining")
             later = await enqueue(database)
-            await server.stop()  # the conversation ends: nobody saw how, and the mail is queued again
+            await (
+                server.stop()
+            )  # the conversation ends: nobody saw how, and the mail is queued again
             assert await asyncio.to_thread(worker.end) == 0
             assert "Traceback" not in worker.output
         assert await states(database, later) == ["queued"]
@@ -247,7 +280,9 @@ async def test_a_second_signal_aborts_at_once(database: Database, database_url: 
 
 
 def test_a_worker_waits_for_its_database_and_says_so(free_port: int) -> None:
-    with process("worker", "--database-url", f"postgresql://me:hunter2@127.0.0.1:{free_port}/x") as worker:
+    with process(
+        "worker", "--database-url", f"postgresql://me:hunter2@127.0.0.1:{free_port}/x"
+    ) as worker:
         assert f"127.0.0.1:{free_port}/x" in worker.wait_for("waiting for the database")
         worker.popen.terminate()
         assert worker.end() == 0
@@ -269,7 +304,10 @@ async def test_a_role_that_ends_by_an_error_ends_the_process_with_the_reason(
         await asyncio.to_thread(one.wait_for, "provider ready")
         await database.execute("ALTER TABLE pillarbox.lanes RENAME TO gone")
         assert await asyncio.to_thread(one.end) == 1
-        assert 'error: PostgreSQL: UndefinedTableError: relation "pillarbox.lanes" does not exist' in one.output
+        assert (
+            'error: PostgreSQL: UndefinedTableError: relation "pillarbox.lanes" does not exist'
+            in one.output
+        )
         assert "stopped" not in one.output.splitlines()
         assert "Traceback" not in one.output
 
@@ -294,7 +332,9 @@ def test_stats_watch_is_live_and_ends_with_q(database_url: str) -> None:
         os.close(ours)
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # forking a pytest with threads; it execs
+@pytest.mark.filterwarnings(
+    "ignore:This process:DeprecationWarning"
+)  # forking a pytest with threads; it execs
 def test_ctrl_c_under_make_exits_with_zero(data: Path) -> None:
     """`make up` in a terminal: Ctrl-C drains, and make is content."""
     root = Path(__file__).parents[3]

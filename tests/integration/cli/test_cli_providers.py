@@ -51,10 +51,20 @@ def plain(text: str) -> str:
     ("kind", "arguments", "settings"),
     [
         ("sendgrid", (), {}),
-        ("sendgrid", ("--url", "https://api.eu.sendgrid.com"), {"url": "https://api.eu.sendgrid.com"}),
+        (
+            "sendgrid",
+            ("--url", "https://api.eu.sendgrid.com"),
+            {"url": "https://api.eu.sendgrid.com"},
+        ),
         (
             "ses",
-            (*ACCESS, "--configuration-set", "mail", "--topic", "arn:aws:sns:eu-west-1:123456789012:mail"),
+            (
+                *ACCESS,
+                "--configuration-set",
+                "mail",
+                "--topic",
+                "arn:aws:sns:eu-west-1:123456789012:mail",
+            ),
             {
                 "region": "eu-west-1",
                 "access_key_id": "AKIAIOSFODNN7EXAMPLE",
@@ -64,7 +74,16 @@ def plain(text: str) -> str:
         ),
         (
             "mailgun",
-            ("--domain", "mg.shop.example", "--region", "eu", "--timeout", "10s", "--connections", "50"),
+            (
+                "--domain",
+                "mg.shop.example",
+                "--region",
+                "eu",
+                "--timeout",
+                "10s",
+                "--connections",
+                "50",
+            ),
             {"domain": "mg.shop.example", "region": "eu", "timeout": 10.0, "connections": 50},
         ),
     ],
@@ -75,7 +94,11 @@ def test_a_provider_is_added_and_its_secret_is_shown_nowhere(
     signing = ("--webhook-secret-env", "SIGNING_KEY") if kind == "mailgun" else ()
     added = cli("provider", "add", kind, "esp", *arguments, "--secret-env", "API_KEY", *signing)
     assert f"/webhooks/{kind}/1" in added.out
-    shown = [cli("provider", "list"), cli("provider", "list", "--json"), cli("provider", "show", "esp")]
+    shown = [
+        cli("provider", "list"),
+        cli("provider", "list", "--json"),
+        cli("provider", "show", "esp"),
+    ]
     public = cli.json("provider", "show", "esp")
     assert not any("hunter2" in one.out + one.err for one in (added, *shown))
     assert public["settings"] == settings
@@ -100,7 +123,10 @@ def test_secrets_come_from_stdin_line_by_line(cli: Cli) -> None:
         (["sendgrid", "x", "--url", "https://me:secret@api.sendgrid.com"], "without a user"),
         (["sendgrid", "x", "--webhook-key", "c2hvcnQ="], "not a public key"),
         (["sendgrid", "x", "--timeout", "0s"], "more than nothing"),
-        (["ses", "x", "--region", "mars", "--access-key-id", "AKIAIOSFODNN7EXAMPLE"], "a region such as"),
+        (
+            ["ses", "x", "--region", "mars", "--access-key-id", "AKIAIOSFODNN7EXAMPLE"],
+            "a region such as",
+        ),
         (["ses", "x", *ACCESS, "--topic", "arn:aws:sqs:eu-west-1:1:x"], "a topic such as"),
         (["ses", "x", "--region", "eu-west-1"], "--access-key-id"),
         (["mailgun", "x", "--domain", "no domain"], "a domain such as"),
@@ -117,9 +143,15 @@ def test_a_wrong_provider_is_refused(cli: Cli, arguments: list[str], complaint: 
 
 def test_without_a_secret_nothing_is_added(cli: Cli) -> None:
     assert "no API key" in plain(cli("provider", "add", "sendgrid", "sg", code=2).err)
-    assert "is NOT_SET set?" in cli("provider", "add", "sendgrid", "sg", "--secret-env", "NOT_SET", code=1).err
     assert (
-        "not plain text" in cli("provider", "add", "sendgrid", "sg", "--secret-stdin", code=1, stdin="k\u00e9y\n").err
+        "is NOT_SET set?"
+        in cli("provider", "add", "sendgrid", "sg", "--secret-env", "NOT_SET", code=1).err
+    )
+    assert (
+        "not plain text"
+        in cli(
+            "provider", "add", "sendgrid", "sg", "--secret-stdin", code=1, stdin="k\u00e9y\n"
+        ).err
     )
     assert cli.json("provider", "list") == []
 
@@ -130,14 +162,36 @@ def test_a_provider_is_tried_out(cli: Cli, kind: type[Twin]) -> None:
         cli.env["API_KEY"] = twin.secret
         settings = twin.provider_settings()
         own = {"ses": ("region", "access_key_id"), "mailgun": ("domain",)}.get(twin.kind, ())
-        arguments = [part for name in own for part in (f"--{name.replace('_', '-')}", settings[name])]
-        cli("provider", "add", twin.kind, "esp", "--url", twin.url, *arguments, "--secret-env", "API_KEY")
+        arguments = [
+            part for name in own for part in (f"--{name.replace('_', '-')}", settings[name])
+        ]
+        cli(
+            "provider",
+            "add",
+            twin.kind,
+            "esp",
+            "--url",
+            twin.url,
+            *arguments,
+            "--secret-env",
+            "API_KEY",
+        )
         assert "ok" in cli("provider", "test", "esp").out
         tried = cli.json("provider", "test", "esp", "--send-to", "me@mail.example")
         assert tried["sent"][0]["verdict"] == "accepted"
         assert twin.mails[0].recipients == ("me@mail.example",)
         cli.env["API_KEY"] = "wrong"
-        cli("provider", "add", twin.kind, "wrong", "--url", twin.url, *arguments, "--secret-env", "API_KEY")
+        cli(
+            "provider",
+            "add",
+            twin.kind,
+            "wrong",
+            "--url",
+            twin.url,
+            *arguments,
+            "--secret-env",
+            "API_KEY",
+        )
         assert cli("provider", "test", "wrong", code=1).err.startswith("error: credential:")
 
 
@@ -151,11 +205,15 @@ def test_what_feedback_is_checked_with_can_be_given_later(cli: Cli) -> None:
     }
     assert cli.json("provider", "show", "sg")["settings"] == {"webhook_key": key}
     assert cli.json("provider", "feedback", "sg")["changed"] is False
-    assert "--topic is for ses" in plain(cli("provider", "feedback", "sg", "--topic", "x", code=2).err)
+    assert "--topic is for ses" in plain(
+        cli("provider", "feedback", "sg", "--topic", "x", code=2).err
+    )
     assert "no webhook signing key" in plain(
         cli("provider", "feedback", "sg", "--webhook-secret-env", "SIGNING_KEY", code=2).err
     )
-    cli("provider", "add", "mailgun", "mg", "--domain", "mg.shop.example", "--secret-env", "API_KEY")
+    cli(
+        "provider", "add", "mailgun", "mg", "--domain", "mg.shop.example", "--secret-env", "API_KEY"
+    )
     cli("provider", "feedback", "mg", "--webhook-secret-env", "SIGNING_KEY")
     assert cli.json("provider", "show", "mg")["webhook_secret"] == "****"
     cli("provider", "add", "capture", "dev")
@@ -164,7 +222,14 @@ def test_what_feedback_is_checked_with_can_be_given_later(cli: Cli) -> None:
 
 
 def test_both_secrets_are_rotated_and_forgotten(cli: Cli) -> None:
-    arguments = ("--domain", "mg.shop.example", "--secret-env", "API_KEY", "--webhook-secret-env", "SIGNING_KEY")
+    arguments = (
+        "--domain",
+        "mg.shop.example",
+        "--secret-env",
+        "API_KEY",
+        "--webhook-secret-env",
+        "SIGNING_KEY",
+    )
     cli("provider", "add", "mailgun", "mg", *arguments)
     cli.env["PILLARBOX_SECRET_KEYS"] = f"{generate_key()},{cli.env['PILLARBOX_SECRET_KEYS']}"
     told = cli.json("keys", "rotate")
@@ -176,7 +241,9 @@ def test_both_secrets_are_rotated_and_forgotten(cli: Cli) -> None:
 
 def test_money_and_reserves_are_limits_too(cli: Cli) -> None:
     cli("provider", "add", "capture", "dev")
-    said = cli("provider", "limit", "dev", "--price-per-thousand", "0.10", "--budget-per-month", "200").out
+    said = cli(
+        "provider", "limit", "dev", "--price-per-thousand", "0.10", "--budget-per-month", "200"
+    ).out
     assert "0.1 per thousand" in said
     assert "200.00 per month" in said
     cli("provider", "limit", "dev", "--reserve-urgent", "5", "--reserve-normal", "0")
@@ -188,7 +255,9 @@ def test_money_and_reserves_are_limits_too(cli: Cli) -> None:
     assert cli.json("provider", "show", "dev")["budget_per_month"] == 200.0
     assert "no limit" in cli("provider", "limit", "dev", "--none").out
     lifted = cli.json("provider", "show", "dev")
-    assert [lifted[name] for name in ("price_per_thousand", "reserve_urgent", "reserve_normal")] == [None, 10, 20]
+    assert [
+        lifted[name] for name in ("price_per_thousand", "reserve_urgent", "reserve_normal")
+    ] == [None, 10, 20]
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,9 @@ def facts(cli: Cli, message_id: str) -> list[tuple[object, ...]]:
 
 
 def events(cli: Cli, message_id: str) -> list[tuple[object, ...]]:
-    return cli.sql("SELECT kind, n, data FROM pillarbox.events WHERE message_id = %s ORDER BY id", message_id)
+    return cli.sql(
+        "SELECT kind, n, data FROM pillarbox.events WHERE message_id = %s ORDER BY id", message_id
+    )
 
 
 # --- list
@@ -72,7 +74,10 @@ def test_listing_is_newest_first_and_pages(cli: Cli) -> None:
         (["--reason", "policy"], ["--reason", "refused"]),
         (["--since", "1h"], ["--since", "2999-01-01"]),
         (["--until", "2999-01-01"], ["--until", "1h"]),
-        (["--state", "failed", "--kind", "news", "--since", "1h"], ["--state", "failed", "--kind", "olds"]),
+        (
+            ["--state", "failed", "--kind", "news", "--since", "1h"],
+            ["--state", "failed", "--kind", "olds"],
+        ),
     ],
 )
 def test_every_filter_of_the_listing(cli: Cli, fits: list[str], misses: list[str]) -> None:
@@ -128,14 +133,20 @@ def test_a_message_is_found_by_its_end(cli: Cli) -> None:
         assert cli.json("queue", "show", end)["message"]["id"] == first
     cli("queue", "cancel", short_id(UUID(second)))
     assert [facts(cli, one)[0][0] for one in (first, second)] == ["queued", "cancelled"]
-    assert [one["id"] for one in cli.json("queue", "list", "--before", short_id(UUID(second)))] == [first]
+    assert [one["id"] for one in cli.json("queue", "list", "--before", short_id(UUID(second)))] == [
+        first
+    ]
 
 
 def test_ids_that_fit_by_beginning_and_by_end_are_both_listed(cli: Cli) -> None:
     first = cli.send()
     other = cli.send()
     twin = str(UUID(hex=other.replace("-", "")[:20] + first.replace("-", "")[:12]))
-    for table, column in (("messages", "id"), ("contents", "message_id"), ("deliveries", "message_id")):
+    for table, column in (
+        ("messages", "id"),
+        ("contents", "message_id"),
+        ("deliveries", "message_id"),
+    ):
         cli.sql(f"UPDATE pillarbox.{table} SET {column} = %s WHERE {column} = %s", twin, other)
     said = cli("queue", "cancel", first.replace("-", "")[:12], code=1).err
     assert f"{first} begins with it" in said
@@ -151,7 +162,9 @@ def test_the_end_of_an_id_is_looked_for_in_the_primary_key(cli: Cli) -> None:
     assert "Index Only Scan Backward using messages_pkey" in plan
 
 
-def test_lists_on_a_terminal_print_ids_that_commands_take(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_on_a_terminal_print_ids_that_commands_take(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old, new = cli.send(), cli.send()
     monkeypatch.setattr(output, "is_terminal", lambda: True)
     shown = cli("queue", "list").out
@@ -173,7 +186,9 @@ async def test_the_whole_story(database: Database, database_url: str) -> None:
     async with SmtpServer(Faults(recipients=replies)) as server:
         await add_smtp(database, server)
         async with working(database_url):
-            message_id = await enqueue(database, "gone@mail.example", "busy@mail.example", text="the text")
+            message_id = await enqueue(
+                database, "gone@mail.example", "busy@mail.example", text="the text"
+            )
             await settled(database, message_id, "failed", "queued")
     story = await asyncio.to_thread(cli.json, "queue", "show", str(message_id))
     assert [one["state"] for one in story["deliveries"]] == ["failed", "queued"]
@@ -182,7 +197,16 @@ async def test_the_whole_story(database: Database, database_url: str) -> None:
     assert [one["verdict"] for one in story["attempts"]] == ["rejected", "deferred"]
     assert "RCPT TO" in story["attempts"][0]["conversation"]
     told = (await asyncio.to_thread(cli, "queue", "show", str(message_id))).out
-    for words in ("the text", "550", "451", "RCPT TO", "via relay", "quadratic", "accepted", "4m, 9m"):
+    for words in (
+        "the text",
+        "550",
+        "451",
+        "RCPT TO",
+        "via relay",
+        "quadratic",
+        "accepted",
+        "4m, 9m",
+    ):
         assert words in told, words
     conversation = "".join(one["conversation"] for one in story["attempts"])
     assert "gone@" not in conversation
@@ -199,7 +223,9 @@ def test_the_composed_mail(cli: Cli) -> None:
 
 
 def test_bodies_of_secret_classes_are_masked(cli: Cli) -> None:
-    message_id = cli.send("--class", "lifecycle", "--text", "code 314159", "--html", "<b>314159</b>")
+    message_id = cli.send(
+        "--class", "lifecycle", "--text", "code 314159", "--html", "<b>314159</b>"
+    )
     for more in ((), ("--raw",), ("--json",)):
         assert "314159" not in cli("queue", "show", message_id, *more).out
     assert "masked" in cli("queue", "show", message_id).out
@@ -230,15 +256,21 @@ def test_what_lost_its_content_cannot_be_retried(cli: Cli) -> None:
 
 @pytest.mark.req("REQ-QUEUE-E008")
 def test_retry_all_asks_first_and_keeps_to_its_filters(cli: Cli) -> None:
-    many = cli.json("send", "--from", "a@b.example", "--to", "c@d.example", "--count", "1100")["ids"]
-    cli.sql("UPDATE pillarbox.deliveries SET state = 'failed', settled_at = now(), reason = 'credential'")
+    many = cli.json("send", "--from", "a@b.example", "--to", "c@d.example", "--count", "1100")[
+        "ids"
+    ]
+    cli.sql(
+        "UPDATE pillarbox.deliveries SET state = 'failed', settled_at = now(), reason = 'credential'"
+    )
     other = cli.send()
     put(cli, other, "failed", reason="policy")
     assert (
         "1,100 deliveries will be retried"
         in cli("queue", "retry", "--all", "--reason", "credential", code=1, stdin="n\n").err
     )
-    assert cli.json("queue", "retry", "--all", "--reason", "credential", "--yes") == {"retried": len(many)}
+    assert cli.json("queue", "retry", "--all", "--reason", "credential", "--yes") == {
+        "retried": len(many)
+    }
     assert facts(cli, other) == [("failed", 0, "policy")]
     assert cli.sql("SELECT count(*) FROM pillarbox.events WHERE kind = 'retried'") == [(1100,)]
     cli("queue", "retry", code=2)
@@ -321,7 +353,9 @@ def test_reap_takes_back_what_the_dead_held(cli: Cli) -> None:
         "INSERT INTO pillarbox.workers (name, lease_until) VALUES ('dead', now() - interval '1 hour') RETURNING id"
     )
     put(cli, message_id, "processing", claim=7, worker=worker, claimed_at="now", settled_at=None)
-    cli.env["PILLARBOX_WORKER_LEASE"] = "1s"  # also how long the command waits, so that live workers can report
+    cli.env["PILLARBOX_WORKER_LEASE"] = (
+        "1s"  # also how long the command waits, so that live workers can report
+    )
     assert cli.json("queue", "reap") == {"reaped": 1}
     assert facts(cli, message_id) == [("queued", 1, "lost")]
     assert "0 deliveries" in cli("queue", "reap").out
@@ -361,7 +395,14 @@ def test_listing_dead_letters_does_not_walk_the_history(cli: Cli) -> None:
     cli.sql("UPDATE pillarbox.deliveries SET state = 'sent', settled_at = now()")
     put(cli, cli.send(), "failed")
     cli.sql("ANALYZE pillarbox.deliveries")
-    values = [f"'{FIRST_ID}'::uuid", f"'{LAST_ID}'::uuid", "20", *["NULL"] * 5, "'{failed}'", *["NULL"] * 3]
+    values = [
+        f"'{FIRST_ID}'::uuid",
+        f"'{LAST_ID}'::uuid",
+        "20",
+        *["NULL"] * 5,
+        "'{failed}'",
+        *["NULL"] * 3,
+    ]
     query = QUERIES["list_unfinished"]
     for place in range(len(values), 0, -1):
         query = query.replace(f"${place}", values[place - 1])
@@ -373,4 +414,6 @@ def test_listing_dead_letters_does_not_walk_the_history(cli: Cli) -> None:
 def test_ids_are_ordered_by_time() -> None:
     assert id_at(datetime(1970, 1, 1, tzinfo=UTC)) == UUID(int=0)
     assert id_at(datetime(1960, 1, 1, tzinfo=UTC)) == UUID(int=0)
-    assert id_at(datetime(2026, 1, 1, tzinfo=UTC)) < id_at(datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC))
+    assert id_at(datetime(2026, 1, 1, tzinfo=UTC)) < id_at(
+        datetime(2026, 1, 1, 0, 0, 1, tzinfo=UTC)
+    )

@@ -56,7 +56,9 @@ def test_a_route_is_added_with_conditions(cli: Cli) -> None:
 def test_a_route_that_is_never_asked_is_told_of(cli: Cli) -> None:
     cli("route", "add", "own", "--tenant", "shop", "--provider", "a")
     shadowed = ("--tenant", "shop", "--tag", "x", "--provider", "b")
-    assert "route move late --tenant shop --before own" in cli("route", "add", "late", *shadowed).err
+    assert (
+        "route move late --tenant shop --before own" in cli("route", "add", "late", *shadowed).err
+    )
     assert not cli("route", "add", "early", *shadowed, "--before", "own").err
     assert not cli("route", "add", "all", "--tag", "x", "--provider", "b").err
     cli("route", "disable", "own", "--tenant", "shop")
@@ -64,7 +66,19 @@ def test_a_route_that_is_never_asked_is_told_of(cli: Cli) -> None:
 
 
 def test_weights(cli: Cli) -> None:
-    cli("route", "add", "split", "--provider", "a", "--provider", "b", "--weight", "a=70", "--weight", "b=30")
+    cli(
+        "route",
+        "add",
+        "split",
+        "--provider",
+        "a",
+        "--provider",
+        "b",
+        "--weight",
+        "a=70",
+        "--weight",
+        "b=30",
+    )
     assert "a 70, b 30" in cli("route", "show", "split").out
     told = cli("route", "explain", "--to", "mail.example").out
     assert "70%" in told
@@ -153,7 +167,9 @@ def test_routes_are_switched_and_removed(cli: Cli) -> None:
         ((), 2, "--provider"),
     ],
 )
-def test_a_wrong_route_says_so_and_changes_nothing(cli: Cli, arguments: tuple[str, ...], code: int, word: str) -> None:
+def test_a_wrong_route_says_so_and_changes_nothing(
+    cli: Cli, arguments: tuple[str, ...], code: int, word: str
+) -> None:
     cli("route", "add", "there", "--provider", "a")
     assert word in cli("route", "add", "new", *arguments, code=code).err
     assert order(cli) == ["there"]
@@ -175,11 +191,23 @@ def test_a_wrong_change_says_so(cli: Cli, arguments: tuple[str, ...], code: int,
 
 def test_a_route_that_is_not_there(cli: Cli) -> None:
     cli("route", "add", "own", "--tenant", "shop", "--provider", "a")
-    for words in (("show",), ("move",), ("enable",), ("disable",), ("remove", "--yes"), ("change", "--tag", "t")):
+    for words in (
+        ("show",),
+        ("move",),
+        ("enable",),
+        ("disable",),
+        ("remove", "--yes"),
+        ("change", "--tag", "t"),
+    ):
         command, *more = words
         assert "give --tenant" in cli("route", command, "own", *more, code=1).err
-        assert "see `pillarbox route list`" in cli("route", command, "x", "--tenant", "shop", *more, code=1).err
-    assert "already" in cli("route", "add", "own", "--tenant", "shop", "--provider", "a", code=1).err
+        assert (
+            "see `pillarbox route list`"
+            in cli("route", command, "x", "--tenant", "shop", *more, code=1).err
+        )
+    assert (
+        "already" in cli("route", "add", "own", "--tenant", "shop", "--provider", "a", code=1).err
+    )
 
 
 def test_removing_a_provider_that_routes_name_warns(cli: Cli) -> None:
@@ -222,16 +250,31 @@ def test_which_rule_which_providers_and_why(cli: Cli) -> None:
     cli("provider", "disable", "a")
     told = explained(cli, "--tenant", "shop", "--to", "ada@Mail.example", "--lane", "urgent")
     assert told["rules"] == [
-        {"name": "news", "for": "tenant", "fits": False, "misses": "tags", "has": "none", "wants": "n"},
+        {
+            "name": "news",
+            "for": "tenant",
+            "fits": False,
+            "misses": "tags",
+            "has": "none",
+            "wants": "n",
+        },
         {"name": "resets", "for": "all", "fits": True, "misses": None, "has": None, "wants": None},
     ]
-    assert (told["rule"], told["provider"], told["fate"], told["decided_by"]) == ("resets", "b", "leaves", "rule")
+    assert (told["rule"], told["provider"], told["fate"], told["decided_by"]) == (
+        "resets",
+        "b",
+        "leaves",
+        "rule",
+    )
     assert (told["sender_domain"], told["recipient_domain"], told["class"]) == (
         "shop.example", "mail.example", "transactional",
     )  # fmt: skip
     words = ("explain", "--tenant", "shop", "--to", "x.example", "--class", "bulk", "--tag", "n")
     told = explained(cli, *words[1:])
-    assert [(one["name"], one["use"]) for one in told["providers"]] == [("a", "skipped"), ("b", "used")]
+    assert [(one["name"], one["use"]) for one in told["providers"]] == [
+        ("a", "skipped"),
+        ("b", "used"),
+    ]
     shown = cli("route", *words).out
     assert "is disabled" in shown
     assert "it leaves through b" in shown
@@ -240,12 +283,18 @@ def test_which_rule_which_providers_and_why(cli: Cli) -> None:
 @pytest.mark.req("REQ-QUEUE-S007")
 def test_without_routes_the_default_order(cli: Cli) -> None:
     told = explained(cli, "--to", "x.example")
-    assert (told["decided_by"], [one["name"] for one in told["providers"]]) == ("default_order", ["a", "b"])
+    assert (told["decided_by"], [one["name"] for one in told["providers"]]) == (
+        "default_order",
+        ["a", "b"],
+    )
     assert "no routes: the default order holds" in cli("route", "explain", "--to", "x.example").out
     for name in "ab":
         cli("provider", "disable", name)
     told = explained(cli, "--to", "x.example")
-    assert (told["provider"], [one["name"] for one in told["providers"]]) == (None, ["a", "b"])  # nothing is captured
+    assert (told["provider"], [one["name"] for one in told["providers"]]) == (
+        None,
+        ["a", "b"],
+    )  # nothing is captured
 
 
 def test_a_mail_that_must_wait_says_so(cli: Cli) -> None:
@@ -263,7 +312,10 @@ def test_a_message_is_explained(cli: Cli) -> None:
     cli("route", "add", "far", "--recipient-domain", "far.example", "--provider", "b")
     id = cli.send("--tag", "t", "--to", "b@far.example", to="a@near.example")
     told = cli.json("route", "explain", id[:13])
-    assert [(one["deliveries"], one["rule"], one["tags"]) for one in told] == [([0], None, ["t"]), ([1], "far", ["t"])]
+    assert [(one["deliveries"], one["rule"], one["tags"]) for one in told] == [
+        ([0], None, ["t"]),
+        ([1], "far", ["t"]),
+    ]
     shown = cli("route", "explain", id).out
     assert "deliveries 1" in shown
     assert "to far.example" in shown
@@ -312,10 +364,19 @@ def test_providers_that_are_not(cli: Cli) -> None:
         " check_ok, check_said, held_until) VALUES (1, 'open', 'timeout', '2030-01-01Z', '2100-01-01Z', 2, now(),"
         " false, 'no answer', '2100-01-01Z')"
     )
-    cli.sql("UPDATE pillarbox.providers SET price_per_thousand = 1, budget_per_month = 2 WHERE id = 1")
-    cli.sql("INSERT INTO pillarbox.provider_spending SELECT 1, date_trunc('month', now() AT TIME ZONE 'UTC'), 1700")
+    cli.sql(
+        "UPDATE pillarbox.providers SET price_per_thousand = 1, budget_per_month = 2 WHERE id = 1"
+    )
+    cli.sql(
+        "INSERT INTO pillarbox.provider_spending SELECT 1, date_trunc('month', now() AT TIME ZONE 'UTC'), 1700"
+    )
     [told] = cli.json("provider", "health", "a")
-    assert (told["state"], told["reason"], told["opened"], told["check_said"]) == ("open", "timeout", 2, "no answer")
+    assert (told["state"], told["reason"], told["opened"], told["check_said"]) == (
+        "open",
+        "timeout",
+        2,
+        "no answer",
+    )
     assert told["retry_at"] == "2100-01-01T00:00:00.000Z"
     assert (told["budget"]["used"], told["budget"]["spent"]) == (0.85, 1.7)
     for shown in (cli("provider", "health").out, cli("provider", "health", "a").out):
@@ -330,8 +391,14 @@ def test_what_became_of_providers(cli: Cli) -> None:
             provider, kind, json.dumps({"reason": "tls"}),
         )  # fmt: skip
     told = cli.json("provider", "health", "--events")
-    assert [(one["provider"], one["kind"]) for one in told] == [("a", "closed"), ("b", "check_failed"), ("a", "opened")]
-    assert [one["kind"] for one in cli.json("provider", "health", "a", "--events", "-n", "1")] == ["closed"]
+    assert [(one["provider"], one["kind"]) for one in told] == [
+        ("a", "closed"),
+        ("b", "check_failed"),
+        ("a", "opened"),
+    ]
+    assert [one["kind"] for one in cli.json("provider", "health", "a", "--events", "-n", "1")] == [
+        "closed"
+    ]
     shown = cli("provider", "health", "--events").out
     assert "check failed" in shown
     assert "reason=tls" in shown

@@ -43,9 +43,19 @@ def test_the_url_that_was_given_is_not_printed(database_url: str) -> None:
     ("url", "shown", "password"),
     [
         ("postgresql://me:s%40crt@db:5432/mail", "postgresql://me@db:5432/mail?", "s@crt"),
-        ("postgresql:///mail?host=%2Ftmp&password=secret", "postgresql:///mail?host=%2Ftmp", "secret"),
-        ("postgresql://me@/mail?host=/tmp&passfile=/x", "postgresql://me@/mail?host=%2Ftmp&passfile=%2Fx", None),
+        (
+            "postgresql:///mail?host=%2Ftmp&password=secret",
+            "postgresql:///mail?host=%2Ftmp",
+            "secret",
+        ),
+        (
+            "postgresql://me@/mail?host=/tmp&passfile=/x",
+            "postgresql://me@/mail?host=%2Ftmp&passfile=%2Fx",
+            None,
+        ),
     ],
 )
-def test_no_password_is_in_the_list_of_processes(url: str, shown: str, password: str | None) -> None:
+def test_no_password_is_in_the_list_of_processes(
+    url: str, shown: str, password: str | None
+) -> None:
     assert _without_password(url) == (shown, password)

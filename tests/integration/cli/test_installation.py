@@ -21,7 +21,9 @@ from pillarbox.testing.smtp import Faults
 from tests.harness import add_smtp, enqueue, opened, settled, working
 
 
-async def test_smtp_host_makes_a_first_provider_and_a_sender(database: Database, database_url: str) -> None:
+async def test_smtp_host_makes_a_first_provider_and_a_sender(
+    database: Database, database_url: str
+) -> None:
     async with SmtpServer() as server:
         given = {
             "smtp_host": server.host,
@@ -33,7 +35,11 @@ async def test_smtp_host_makes_a_first_provider_and_a_sender(database: Database,
             await ensure_provider(app, development=False)
             await ensure_provider(app, development=False)
         [provider] = await providers.list_providers(database)
-        assert (provider.name, provider.kind, provider.settings["tls"]) == ("default", "smtp", "opportunistic")
+        assert (provider.name, provider.kind, provider.settings["tls"]) == (
+            "default",
+            "smtp",
+            "opportunistic",
+        )
         async with working(database_url):
             message_id = await enqueue(database, sender=None)
             mail = await server.next_mail()
@@ -42,7 +48,9 @@ async def test_smtp_host_makes_a_first_provider_and_a_sender(database: Database,
     assert mail.message["From"] == "The Shop <noreply@shop.example>"
 
 
-async def test_development_captures_and_production_adds_nothing(database: Database, database_url: str) -> None:
+async def test_development_captures_and_production_adds_nothing(
+    database: Database, database_url: str
+) -> None:
     async with opened(database_url) as app:
         await ensure_provider(app, development=False)
         assert await providers.list_providers(database) == []
@@ -56,7 +64,9 @@ async def test_a_saturated_worker_warns_once(database_url: str) -> None:
         shown = io.StringIO()
         logs.configure("json", "info", app.redactor, shown)
         roster = Roster(app.load_providers, app.build_transport, app.redactor_for)
-        worker = Worker("w", PostgresQueue(app.database), roster, app.metrics, Wakeup(), Pace(window=10))
+        worker = Worker(
+            "w", PostgresQueue(app.database), roster, app.metrics, Wakeup(), Pace(window=10)
+        )
         gauge = Gauge(worker, roster, app.database, app.metrics, 0.8)
         worker._held[1] = 10
         for _ in range(300):
@@ -70,7 +80,9 @@ async def test_a_saturated_worker_warns_once(database_url: str) -> None:
 
 
 @pytest.mark.req("REQ-QUEUE-U002")
-async def test_delivery_logs_has_the_columns_of_a_classic_log(database: Database, database_url: str) -> None:
+async def test_delivery_logs_has_the_columns_of_a_classic_log(
+    database: Database, database_url: str
+) -> None:
     faults = Faults(recipients={"no@x.example": "550 5.1.1 <no@x.example> unknown"})
     async with SmtpServer(faults) as server:
         await add_smtp(database, server)

@@ -21,8 +21,12 @@ async def run(database_url: str, *arguments: str, code: int) -> Answer:
     return await asyncio.to_thread(Cli(database_url), *SEND, *arguments, code=code)
 
 
-async def test_a_deferral_is_told_and_the_end_says_what_goes_on(database: Database, database_url: str) -> None:
-    async with SmtpServer(Faults(recipients={"busy@mail.example": "451 4.7.1 greylisted"})) as server:
+async def test_a_deferral_is_told_and_the_end_says_what_goes_on(
+    database: Database, database_url: str
+) -> None:
+    async with SmtpServer(
+        Faults(recipients={"busy@mail.example": "451 4.7.1 greylisted"})
+    ) as server:
         await add_smtp(database, server)
         async with working(database_url):
             answer = await run(database_url, "--timeout", "10s", code=1)
@@ -33,7 +37,9 @@ async def test_a_deferral_is_told_and_the_end_says_what_goes_on(database: Databa
 
 
 async def test_with_json_the_lines_go_to_stderr(database: Database, database_url: str) -> None:
-    async with SmtpServer(Faults(recipients={"busy@mail.example": "451 4.7.1 greylisted"})) as server:
+    async with SmtpServer(
+        Faults(recipients={"busy@mail.example": "451 4.7.1 greylisted"})
+    ) as server:
         await add_smtp(database, server)
         async with working(database_url):
             answer = await run(database_url, "--timeout", "10s", "--json", code=1)
@@ -41,7 +47,9 @@ async def test_with_json_the_lines_go_to_stderr(database: Database, database_url
     assert "deferred after 1 attempt (greylisted)" in answer.err
 
 
-async def test_waiting_for_a_worker_or_a_provider_is_told(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_for_a_worker_or_a_provider_is_told(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(send_wait, "QUIET", 0.1)
     answer = await run(database_url, "--timeout", "2s", code=1)
     assert "still waiting" in answer.out

@@ -44,7 +44,16 @@ def wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
 
 def test_a_killed_server_is_started_again_and_mails_flow(data: Path) -> None:
     server = EmbeddedPostgres(data / "postgres")
-    send = ("send", "--data", str(data), "--from", "a@shop.example", "--to", "b@mail.example", "--wait")
+    send = (
+        "send",
+        "--data",
+        str(data),
+        "--from",
+        "a@shop.example",
+        "--to",
+        "b@mail.example",
+        "--wait",
+    )
     with process("up", "--data", str(data), *ANY_PORTS) as up:
         url = url_of(up)
         run(*send)

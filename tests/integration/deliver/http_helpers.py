@@ -39,11 +39,22 @@ def parcel(
     given = {"sender": "Shop <info@shop.example>", "to": envelope, "subject": "Hello"} | fields
     message = Message(uuid4(), created_at=datetime.now(UTC), **given)
     numbered = [Recipient(number, address) for number, address in enumerate(envelope)]
-    return Parcel(message.id, 3, "info@shop.example", numbered, compose(message, parts), may_begin, message, parts)
+    return Parcel(
+        message.id,
+        3,
+        "info@shop.example",
+        numbered,
+        compose(message, parts),
+        may_begin,
+        message,
+        parts,
+    )
 
 
 @asynccontextmanager
-async def to_url(kind: str, url: str, timeout: float = 30.0, connections: int = 4) -> AsyncIterator[HttpTransport]:
+async def to_url(
+    kind: str, url: str, timeout: float = 30.0, connections: int = 4
+) -> AsyncIterator[HttpTransport]:
     """A transport of this kind to any address."""
     settings = http_settings(kind, SETTINGS[kind] | {"url": url}, Secret(KEY), connections)
     async with over_http(settings, timeout) as transport:
@@ -73,7 +84,9 @@ async def listening(talk: Talk, context: ssl.SSLContext | None = None) -> AsyncI
 async def read_request(reader: asyncio.StreamReader) -> bytes:
     """A whole request."""
     head = await reader.readuntil(b"\r\n\r\n")
-    length = next(line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+    length = next(
+        line for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")
+    )
     return head + await reader.readexactly(int(length.split(b":")[1]))
 
 

@@ -27,13 +27,20 @@ def parcel(
     content: bytes = MAIL,
     may_begin: Callable[[], bool] = lambda: True,
 ) -> Parcel:
-    numbered = [Recipient(number, address) for number, address in enumerate(recipients or ("b@x.test",))]
+    numbered = [
+        Recipient(number, address) for number, address in enumerate(recipients or ("b@x.test",))
+    ]
     return Parcel(uuid4(), 1, sender, numbered, content, may_begin)
 
 
 def settings_for(server: SmtpServer | Sink, **changes: Any) -> SmtpSettings:
     """Settings for a server in clear; a test that needs patience or haste says so."""
-    usual: dict[str, Any] = {"host": server.host, "port": server.port, "tls": Tls.NONE, "helo": "client.test"}
+    usual: dict[str, Any] = {
+        "host": server.host,
+        "port": server.port,
+        "tls": Tls.NONE,
+        "helo": "client.test",
+    }
     return SmtpSettings(**(usual | changes))
 
 

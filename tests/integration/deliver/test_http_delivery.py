@@ -18,7 +18,9 @@ from pillarbox.testing.twins.base import Twin
 from tests.harness import add_twin, attempts, enqueue, eventually, opened, settled, working
 
 
-@pytest_asyncio.fixture(params=[SendGridTwin, SesTwin, MailgunTwin], ids=["sendgrid", "ses", "mailgun"])
+@pytest_asyncio.fixture(
+    params=[SendGridTwin, SesTwin, MailgunTwin], ids=["sendgrid", "ses", "mailgun"]
+)
 async def twin(request: pytest.FixtureRequest) -> AsyncIterator[Twin]:
     async with request.param() as twin:
         yield twin
@@ -35,7 +37,9 @@ async def working_through(twin: Twin, database_url: str) -> AsyncIterator[App]:
 
 
 @pytest.mark.req("REQ-QUEUE-E003")
-async def test_a_mail_leaves_and_the_providers_id_is_kept(twin: Twin, database: Database, database_url: str) -> None:
+async def test_a_mail_leaves_and_the_providers_id_is_kept(
+    twin: Twin, database: Database, database_url: str
+) -> None:
     async with working_through(twin, database_url):
         sent = await enqueue(database, "a@mail.example", "b@mail.example", html="<b>Hi!</b>")
         await settled(database, sent, "sent", "sent")
@@ -47,8 +51,12 @@ async def test_a_mail_leaves_and_the_providers_id_is_kept(twin: Twin, database: 
 
 
 @pytest.mark.req("REQ-QUEUE-N002")
-async def test_a_refusal_for_good_fails_at_once(twin: Twin, database: Database, database_url: str) -> None:
-    twin.dials = Dials(status=413, body={"message": "too large", "errors": [{"message": "too large"}]})
+async def test_a_refusal_for_good_fails_at_once(
+    twin: Twin, database: Database, database_url: str
+) -> None:
+    twin.dials = Dials(
+        status=413, body={"message": "too large", "errors": [{"message": "too large"}]}
+    )
     async with working_through(twin, database_url):
         sent = await enqueue(database)
         [row] = await settled(database, sent, "failed")
@@ -57,7 +65,9 @@ async def test_a_refusal_for_good_fails_at_once(twin: Twin, database: Database, 
 
 @pytest.mark.req("REQ-QUEUE-N003")
 @pytest.mark.req("REQ-QUEUE-U005")
-async def test_a_provider_that_repeats_our_key_is_not_quoted(twin: Twin, database: Database, database_url: str) -> None:
+async def test_a_provider_that_repeats_our_key_is_not_quoted(
+    twin: Twin, database: Database, database_url: str
+) -> None:
     said = f"no {twin.secret} for {twin.provider_settings().get('access_key_id', 'api')} of reader@mail.example"
     twin.dials = Dials(status=400, body={"message": said, "errors": [{"message": said}]})
     async with working_through(twin, database_url):
@@ -75,7 +85,9 @@ async def _conversations(database: Database) -> list[Any]:
     return [str(dict(row)) for row in await database.fetch("SELECT * FROM pillarbox.conversations")]
 
 
-async def test_the_client_is_closed_with_the_app(twin: Twin, database: Database, database_url: str) -> None:
+async def test_the_client_is_closed_with_the_app(
+    twin: Twin, database: Database, database_url: str
+) -> None:
     async with working_through(twin, database_url):
         await settled(database, await enqueue(database), "sent")
         assert twin.open_connections >= 1

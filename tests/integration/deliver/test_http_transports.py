@@ -20,7 +20,14 @@ from pillarbox.testing.twins import Dials, MailgunTwin, SendGridTwin, SesTwin
 from pillarbox.testing.twins.base import Twin
 from tests import PATIENCE
 from tests.contract.transports import calling
-from tests.integration.deliver.http_helpers import KEY, answering, listening, parcel, read_request, to_url
+from tests.integration.deliver.http_helpers import (
+    KEY,
+    answering,
+    listening,
+    parcel,
+    read_request,
+    to_url,
+)
 
 ON_BOTH_LOOPS = True
 TWINS = [SendGridTwin, SesTwin, MailgunTwin]
@@ -68,7 +75,9 @@ async def test_an_accepted_mail_has_the_providers_id_and_ours(line: Line) -> Non
         (503, (Verdict.DEFERRED, Reason.UNAVAILABLE)),
     ],
 )
-async def test_statuses_mean_the_same_everywhere(line: Line, status: int, end: tuple[Verdict, Reason]) -> None:
+async def test_statuses_mean_the_same_everywhere(
+    line: Line, status: int, end: tuple[Verdict, Reason]
+) -> None:
     body = {"message": "because"} if status in (408, 413) else None
     line.twin.dials = Dials(status=status, body=body)
     report = await line.transport.send(parcel("a@mail.example", "b@mail.example"))
@@ -87,7 +96,9 @@ async def test_it_is_told_how_long_to_wait(line: Line, said: float, kept: float)
 
 @pytest.mark.req("REQ-QUEUE-N002")
 @pytest.mark.parametrize("trouble", ["credential", "suspended", "paused", "quota"])
-async def test_trouble_with_the_account_is_the_providers_not_the_mails(line: Line, trouble: str) -> None:
+async def test_trouble_with_the_account_is_the_providers_not_the_mails(
+    line: Line, trouble: str
+) -> None:
     line.twin.dials = Dials(trouble=trouble)  # type: ignore[arg-type]
     report = await line.transport.send(parcel())
     assert ends(report) == [(Verdict.DEFERRED, Reason(trouble))]
@@ -98,16 +109,22 @@ async def test_trouble_with_the_account_is_the_providers_not_the_mails(line: Lin
 async def test_a_sender_that_is_not_verified_is_refused_for_good() -> None:
     for kind in (SendGridTwin, SesTwin):
         async with kind(verified=["other.example"]) as twin, calling(twin) as transport:
-            assert ends(await transport.send(parcel())) == [(Verdict.REJECTED, Reason.BLOCKED_SENDER)]
+            assert ends(await transport.send(parcel())) == [
+                (Verdict.REJECTED, Reason.BLOCKED_SENDER)
+            ]
     async with MailgunTwin(others=["shop.example"]) as twin:
         twin.domain, twin.others = "mg.example.com", ["shop.example"]
         settings = twin.provider_settings
         twin.provider_settings = lambda: settings() | {"domain": "shop.example"}  # type: ignore[method-assign]
         async with calling(twin) as transport:
-            assert ends(await transport.send(parcel())) == [(Verdict.REJECTED, Reason.BLOCKED_SENDER)]
+            assert ends(await transport.send(parcel())) == [
+                (Verdict.REJECTED, Reason.BLOCKED_SENDER)
+            ]
 
 
-async def test_an_address_that_the_provider_calls_invalid_does_not_take_the_others_along(line: Line) -> None:
+async def test_an_address_that_the_provider_calls_invalid_does_not_take_the_others_along(
+    line: Line,
+) -> None:
     sent = parcel("a@mail.example", "b@mail.example", "c@mail.example")
     bad = sent.recipients[1]._replace(address="not an address")
     sent.recipients = [sent.recipients[0], bad, sent.recipients[2]]
@@ -170,7 +187,9 @@ async def test_a_mail_cut_off_in_the_midst_cannot_have_been_accepted() -> None:
 
     big = Content("x" * 40_000_000)
     async with listening(talk) as url, to_url("mailgun", url) as transport:
-        assert ends(await transport.send(parcel(parts=big))) == [(Verdict.DEFERRED, Reason.UNAVAILABLE)]
+        assert ends(await transport.send(parcel(parts=big))) == [
+            (Verdict.DEFERRED, Reason.UNAVAILABLE)
+        ]
 
 
 async def test_a_server_that_takes_no_bytes_times_out_without_an_unknown() -> None:
@@ -220,13 +239,18 @@ async def test_a_redirect_is_not_followed(kind: str) -> None:
 
     async with listening(elsewhere) as trap:
         for status in (301, 302, 307, 308):
-            async with listening(answering(status, headers=[f"Location: {trap}/"])) as url, to_url(kind, url) as one:
+            async with (
+                listening(answering(status, headers=[f"Location: {trap}/"])) as url,
+                to_url(kind, url) as one,
+            ):
                 assert ends(await one.send(parcel())) == [(Verdict.DEFERRED, Reason.PROTOCOL)]
     assert asked == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_certificate_that_cannot_be_verified_gets_nothing(kind: str, tmp_path: Path) -> None:
+async def test_a_certificate_that_cannot_be_verified_gets_nothing(
+    kind: str, tmp_path: Path
+) -> None:
     seen = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -312,13 +336,18 @@ async def test_no_more_connections_than_allowed_and_the_others_wait_in_order(lin
         order.append(number)
         return True
 
-    sends = [line.transport.send(parcel(may_begin=lambda number=number: noting(number))) for number in range(20)]
+    sends = [
+        line.transport.send(parcel(may_begin=lambda number=number: noting(number)))
+        for number in range(20)
+    ]
     tasks = [asyncio.create_task(one) for one in sends]
     await line.twin.wait_for(lambda: line.twin.requests >= 4)
     assert line.transport.connections_busy == line.transport.connections == 4
     reports = await asyncio.gather(*tasks)
     assert all(report.plainly_accepted for report in reports)
-    assert all(abs(place - number) < 4 for place, number in enumerate(order)), "those under way together may overtake"
+    assert all(abs(place - number) < 4 for place, number in enumerate(order)), (
+        "those under way together may overtake"
+    )
     assert line.twin.open_connections == line.transport.connections_open == 4
     assert (line.transport.connections_busy, line.transport.waiting) == (0, 0)
 
@@ -375,7 +404,9 @@ async def test_those_who_stop_waiting_leave_their_place(line: Line) -> None:
     for task in tasks[1:6]:
         task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(one).__name__ for one in results] == ["Report"] + ["CancelledError"] * 5 + ["Report"] * 2
+    assert [type(one).__name__ for one in results] == ["Report"] + ["CancelledError"] * 5 + [
+        "Report"
+    ] * 2
     assert line.transport.connections_busy == 0
 
 
@@ -389,9 +420,9 @@ async def test_a_connection_serves_many_mails(line: Line) -> None:
 
 
 async def test_a_check_names_the_service(line: Line) -> None:
-    assert {"sendgrid": "SendGrid", "ses": "Amazon SES", "mailgun": "mg.example.com"}[line.twin.kind] in (
-        await line.transport.check()
-    )
+    assert {"sendgrid": "SendGrid", "ses": "Amazon SES", "mailgun": "mg.example.com"}[
+        line.twin.kind
+    ] in (await line.transport.check())
 
 
 @pytest.mark.parametrize("trouble", ["credential", "suspended"])

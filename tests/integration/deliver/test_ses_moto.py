@@ -28,7 +28,10 @@ def moto_url() -> Iterator[str]:
 
 @pytest_asyncio.fixture
 async def transport(moto_url: str) -> AsyncIterator[HttpTransport]:
-    async with aiohttp.ClientSession() as session, session.post(f"{moto_url}/moto-api/reset") as answer:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{moto_url}/moto-api/reset") as answer,
+    ):
         await answer.read()
     account = {"region_name": "eu-west-1", "aws_access_key_id": "x", "aws_secret_access_key": "x"}
     client = boto3.client("sesv2", endpoint_url=moto_url, **account)
@@ -48,7 +51,9 @@ async def test_a_mail_is_accepted_with_an_id(transport: HttpTransport) -> None:
     assert first
 
 
-async def test_the_mail_is_the_one_we_composed_and_copies_stay_hidden(transport: HttpTransport) -> None:
+async def test_the_mail_is_the_one_we_composed_and_copies_stay_hidden(
+    transport: HttpTransport,
+) -> None:
     sent = parcel("a@mail.example", "hidden@mail.example", to=["a@mail.example"])
     await transport.send(sent)
     [mail] = ses_backends[DEFAULT_ACCOUNT_ID]["eu-west-1"].sent_messages

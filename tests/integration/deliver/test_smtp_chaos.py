@@ -30,7 +30,12 @@ from tests.integration.deliver.smtp_helpers import MAIL, parcel, send, talking
 
 NAMES = [f"{number}@x.test" for number in range(300)]
 LOSSES = (Drop(), Drop(reset=True), NOT_SMTP, BINARY, Hang(), "421 4.3.2 bye")
-REFUSALS = ("451 4.3.0 later", "550 5.7.1 never", Trickle("450-4.7.1 grey\n450 4.7.1 listed"), Trickle())
+REFUSALS = (
+    "451 4.3.0 later",
+    "550 5.7.1 never",
+    Trickle("450-4.7.1 grey\n450 4.7.1 listed"),
+    Trickle(),
+)
 AMBIGUITIES = (
     Drop(stored=True),
     Drop(stored=True, reset=True),
@@ -53,7 +58,9 @@ def check_honesty(server: SmtpServer, reports: Sequence[Report]) -> Counter[Verd
     assert len(verdicts) == 2 * len(NAMES)
     assert set(arrived.values()) == {1}
     assert {verdicts[address] for address in arrived} <= {Verdict.ACCEPTED, Verdict.UNKNOWN}
-    assert {address for address, verdict in verdicts.items() if verdict is Verdict.ACCEPTED} <= set(arrived)
+    assert {address for address, verdict in verdicts.items() if verdict is Verdict.ACCEPTED} <= set(
+        arrived
+    )
     return Counter(verdicts.values())
 
 
@@ -61,7 +68,10 @@ def check_honesty(server: SmtpServer, reports: Sequence[Report]) -> Counter[Verd
 @pytest.mark.parametrize("seed", range(4))
 async def test_trouble_at_a_bearable_rate(seed: int, pipelining: bool) -> None:
     faults = chaos(seed, drop_after_dot=0.1, drop_before=0.1)
-    async with talking(faults, Extensions(pipelining=pipelining), connections=5) as (server, transport):
+    async with talking(faults, Extensions(pipelining=pipelining), connections=5) as (
+        server,
+        transport,
+    ):
         reports = await send(transport, *(parcel(name, f"second-{name}") for name in NAMES))
     assert set(check_honesty(server, reports)) == set(Verdict)
     assert server.violations == []

@@ -12,7 +12,14 @@ from pillarbox.errors import NotStarted
 from pillarbox.model.outcome import Reason, Verdict
 from pillarbox.testing.smtp import Drop, Extensions, Faults, Hang, Session, SmtpServer
 from tests import PATIENCE
-from tests.integration.deliver.smtp_helpers import parcel, send, send_one, settings_for, talking, told
+from tests.integration.deliver.smtp_helpers import (
+    parcel,
+    send,
+    send_one,
+    settings_for,
+    talking,
+    told,
+)
 
 ACCEPTED = (Verdict.ACCEPTED, None)
 PIPELINING = pytest.mark.parametrize("pipelining", [True, False])
@@ -33,7 +40,11 @@ async def test_connections_are_opened_on_demand_up_to_the_limit() -> None:
         assert (transport.connections_open, transport.connections_busy) == (3, 3)
         gate.set()
         await sending
-        assert (transport.connections_open, transport.connections_busy, transport.waiting) == (3, 0, 0)
+        assert (transport.connections_open, transport.connections_busy, transport.waiting) == (
+            3,
+            0,
+            0,
+        )
         assert (await send_one(transport)).verdict is Verdict.ACCEPTED
     assert server.peak_connections == server.connections == 3
     assert len(server.mails) == 11
@@ -49,7 +60,9 @@ async def test_one_mail_after_another_needs_one_connection() -> None:
 
 @PIPELINING
 async def test_connections_are_recycled_after_so_many_messages(pipelining: bool) -> None:
-    async with talking(extensions=Extensions(pipelining=pipelining), connections=1, max_messages=3) as (
+    async with talking(
+        extensions=Extensions(pipelining=pipelining), connections=1, max_messages=3
+    ) as (
         server,
         transport,
     ):
@@ -181,7 +194,9 @@ async def test_a_lost_connection_while_closing_gives_its_envelope_back(cancelled
 
     async with SmtpServer(Faults(body=lose)) as server:
         transport = SmtpTransport(settings_for(server, connections=1))
-        first, second = (asyncio.create_task(transport.send(parcel(f"{n}@x.test"))) for n in range(2))
+        first, second = (
+            asyncio.create_task(transport.send(parcel(f"{n}@x.test"))) for n in range(2)
+        )
         await server.wait_for(lambda: "DATA" in server.commands)
         closing = asyncio.create_task(transport.close())
         if cancelled:

@@ -16,9 +16,26 @@ from pillarbox.model.outcome import Outcome, Reason, Verdict
 from pillarbox.model.provider import Tls
 from pillarbox.model.secret import Secret
 from pillarbox.testing.certificates import CertificateAuthority, make_ca
-from pillarbox.testing.smtp import STARTTLS_INJECTION, BrokenTls, Drop, Extensions, Faults, Hang, SmtpServer
+from pillarbox.testing.smtp import (
+    STARTTLS_INJECTION,
+    BrokenTls,
+    Drop,
+    Extensions,
+    Faults,
+    Hang,
+    SmtpServer,
+)
 from tests import PATIENCE
-from tests.integration.deliver.smtp_helpers import MAIL, parcel, send, send_one, settings_for, smtp, talking, told
+from tests.integration.deliver.smtp_helpers import (
+    MAIL,
+    parcel,
+    send,
+    send_one,
+    settings_for,
+    smtp,
+    talking,
+    told,
+)
 
 ACCEPTED = (Verdict.ACCEPTED, None)
 LOGIN = {"username": "user", "password": Secret("hunter2")}
@@ -58,11 +75,19 @@ def test_every_mode_on_both_loops(
     async def run() -> None:
         implicit = context if tls is Tls.IMPLICIT else None
         extensions = Extensions(
-            pipelining=pipelining, size=0, starttls=context, users={"user": "hunter2"}, auth_required=True
+            pipelining=pipelining,
+            size=0,
+            starttls=context,
+            users={"user": "hunter2"},
+            auth_required=True,
         )
         async with SmtpServer(extensions=extensions, implicit_tls=implicit) as server:
-            async with smtp(server, tls=tls, ca_file=str(ca.path), connections=2, **LOGIN) as transport:
-                reports = await send(transport, *(parcel(content=MAIL * size) for size in (1, 100, 10_000, 1, 1)))
+            async with smtp(
+                server, tls=tls, ca_file=str(ca.path), connections=2, **LOGIN
+            ) as transport:
+                reports = await send(
+                    transport, *(parcel(content=MAIL * size) for size in (1, 100, 10_000, 1, 1))
+                )
                 [big] = await send(transport, parcel(content=BIG))
             assert [told(report) for report in (*reports, big)] == [[ACCEPTED]] * 6
             assert sorted(len(mail.content) for mail in server.mails[:5]) == sorted(
@@ -80,7 +105,9 @@ def test_every_mode_on_both_loops(
 # --- required means required ---
 
 
-async def test_starttls_protects_everything_but_the_greeting(ca: CertificateAuthority, context: ssl.SSLContext) -> None:
+async def test_starttls_protects_everything_but_the_greeting(
+    ca: CertificateAuthority, context: ssl.SSLContext
+) -> None:
     extensions = Extensions(starttls=context, any_login=True)
     async with talking(extensions=extensions, tls=Tls.STARTTLS, ca_file=str(ca.path), **LOGIN) as (
         server,
@@ -112,7 +139,9 @@ async def test_certificates_are_verified(
     }[flaw]()
     ca_file = None if flaw == "untrusted" else str(ca.path)
     extensions = Extensions(starttls=bad, any_login=True)
-    async with SmtpServer(extensions=extensions, implicit_tls=bad if tls is Tls.IMPLICIT else None) as server:
+    async with SmtpServer(
+        extensions=extensions, implicit_tls=bad if tls is Tls.IMPLICIT else None
+    ) as server:
         transport = SmtpTransport(settings_for(server, tls=tls, ca_file=ca_file, **LOGIN))
         outcome = await send_one(transport)
         await transport.close()
@@ -134,14 +163,21 @@ async def test_certificates_are_verified(
 async def test_a_failed_upgrade_fails_closed(
     fault: Any, reason: Reason, ca: CertificateAuthority, context: ssl.SSLContext
 ) -> None:
-    changes = {"tls": Tls.STARTTLS, "ca_file": str(ca.path), "connect_timeout": patience_with(fault), **LOGIN}
+    changes = {
+        "tls": Tls.STARTTLS,
+        "ca_file": str(ca.path),
+        "connect_timeout": patience_with(fault),
+        **LOGIN,
+    }
     extensions = Extensions(starttls=context, any_login=True)
     async with talking(Faults(starttls=fault), extensions, **changes) as (server, transport):
         assert is_deferred(await send_one(transport), reason)
     assert not any(line.upper().startswith(("AUTH", "MAIL")) for line in server.commands)
 
 
-async def test_words_injected_before_tls_are_forgotten(ca: CertificateAuthority, context: ssl.SSLContext) -> None:
+async def test_words_injected_before_tls_are_forgotten(
+    ca: CertificateAuthority, context: ssl.SSLContext
+) -> None:
     """What was said in clear must not count afterwards: here, an offer to log in."""
     changes = {"tls": Tls.STARTTLS, "ca_file": str(ca.path), **LOGIN}
     faults = Faults(starttls=STARTTLS_INJECTION)
@@ -171,13 +207,19 @@ async def test_a_missing_ca_file_says_so(tmp_path: Path) -> None:
 
 async def test_opportunistic_takes_any_certificate(context: ssl.SSLContext) -> None:
     extensions = Extensions(starttls=context, any_login=True)
-    async with talking(extensions=extensions, tls=Tls.OPPORTUNISTIC, **LOGIN) as (server, transport):
+    async with talking(extensions=extensions, tls=Tls.OPPORTUNISTIC, **LOGIN) as (
+        server,
+        transport,
+    ):
         assert (await send_one(transport)).verdict is Verdict.ACCEPTED
     assert [mail.tls for mail in server.mails] == [True]
 
 
 async def test_opportunistic_sends_mail_but_never_credentials_in_clear() -> None:
-    async with talking(extensions=Extensions(any_login=True), tls=Tls.OPPORTUNISTIC) as (server, transport):
+    async with talking(extensions=Extensions(any_login=True), tls=Tls.OPPORTUNISTIC) as (
+        server,
+        transport,
+    ):
         assert (await send_one(transport)).verdict is Verdict.ACCEPTED
     async with talking(extensions=Extensions(any_login=True), tls=Tls.OPPORTUNISTIC, **LOGIN) as (
         server,
@@ -208,7 +250,10 @@ async def test_opportunistic_sends_mail_but_never_credentials_in_clear() -> None
 async def test_logins_that_fail_are_the_providers_trouble(
     faults: Faults, extensions: Extensions, reason: Reason, code: int | None
 ) -> None:
-    async with talking(faults, extensions, connect_timeout=patience_with(faults.auth), **LOGIN) as (server, transport):
+    async with talking(faults, extensions, connect_timeout=patience_with(faults.auth), **LOGIN) as (
+        server,
+        transport,
+    ):
         [report] = await send(transport, parcel())
     [outcome] = report.outcomes
     assert is_deferred(outcome, reason)
@@ -240,8 +285,13 @@ async def test_conversations_keep_no_credentials() -> None:
 @pytest.mark.parametrize("mechanism", ["PLAIN", "LOGIN"])
 async def test_a_server_that_repeats_the_password_is_not_quoted(mechanism: str) -> None:
     """Some quote the line they did not understand."""
-    async with talking(extensions=Extensions(any_login=True, mechanisms=[mechanism]), **LOGIN) as (server, transport):
-        server.faults = Faults(auth=lambda session, name: f"500 5.5.2 hunter2? unknown: {server.commands[-1]} :hunter2")
+    async with talking(extensions=Extensions(any_login=True, mechanisms=[mechanism]), **LOGIN) as (
+        server,
+        transport,
+    ):
+        server.faults = Faults(
+            auth=lambda session, name: f"500 5.5.2 hunter2? unknown: {server.commands[-1]} :hunter2"
+        )
         [report] = await send(transport, parcel())
         with pytest.raises(NotPossible) as caught:
             await transport.check()
@@ -255,7 +305,9 @@ async def test_a_server_that_repeats_the_password_is_not_quoted(mechanism: str) 
 # --- check ---
 
 
-async def test_check_describes_the_server(ca: CertificateAuthority, context: ssl.SSLContext) -> None:
+async def test_check_describes_the_server(
+    ca: CertificateAuthority, context: ssl.SSLContext
+) -> None:
     changes = {"tls": Tls.STARTTLS, "ca_file": str(ca.path), **LOGIN}
     extensions = Extensions(starttls=context, any_login=True, size=10_485_760)
     async with talking(extensions=extensions, **changes) as (server, transport):

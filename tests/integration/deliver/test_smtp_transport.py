@@ -13,7 +13,15 @@ from pillarbox.errors import NotStarted
 from pillarbox.model.outcome import Reason, Verdict
 from pillarbox.testing.sink import Sink
 from pillarbox.testing.smtp import Extensions, Faults, Session, Trickle
-from tests.integration.deliver.smtp_helpers import MAIL, parcel, send, send_one, settings_for, talking, told
+from tests.integration.deliver.smtp_helpers import (
+    MAIL,
+    parcel,
+    send,
+    send_one,
+    settings_for,
+    talking,
+    told,
+)
 
 ACCEPTED = (Verdict.ACCEPTED, None)
 PIPELINING = pytest.mark.parametrize("pipelining", [True, False])
@@ -32,7 +40,11 @@ async def test_a_mail_arrives_as_it_was(pipelining: bool) -> None:
     assert report.conversation is None
     assert report.started <= report.ended
     assert report.outcomes[0].code == 250
-    assert (mail.sender, mail.recipients, mail.content) == ("a@x.test", ("b@x.test", "c@x.test"), MAIL)
+    assert (mail.sender, mail.recipients, mail.content) == (
+        "a@x.test",
+        ("b@x.test", "c@x.test"),
+        MAIL,
+    )
     assert mail.parameters == {"SIZE": str(len(MAIL))}
     assert mail.helo == "client.test"
     assert server.violations == []
@@ -67,10 +79,15 @@ async def test_the_envelope_goes_out_in_one_group_and_the_next_behind_the_conten
         while session.mails < 4 and b"DATA\r\n" not in session.wire.buffer:
             await session.wire.more()
 
-    async with talking(Faults(mail=whole_envelope, body=next_envelope), connections=1) as (server, transport):
+    async with talking(Faults(mail=whole_envelope, body=next_envelope), connections=1) as (
+        server,
+        transport,
+    ):
         reports = await send(transport, *(parcel(f"{number}@x.test") for number in range(5)))
     assert [told(report) for report in reports] == [[ACCEPTED]] * 5
-    assert [mail.recipients[0] for mail in server.mails] == [f"{number}@x.test" for number in range(5)]
+    assert [mail.recipients[0] for mail in server.mails] == [
+        f"{number}@x.test" for number in range(5)
+    ]
     assert server.connections == 1
     assert server.violations == []
 
@@ -78,7 +95,10 @@ async def test_the_envelope_goes_out_in_one_group_and_the_next_behind_the_conten
 @PIPELINING
 async def test_replies_in_single_bytes(pipelining: bool) -> None:
     slow = Faults(mail=Trickle(), rcpt=Trickle("250-one\n250 two"), data=Trickle(), body=Trickle())
-    async with talking(slow, Extensions(pipelining=pipelining), connections=1) as (server, transport):
+    async with talking(slow, Extensions(pipelining=pipelining), connections=1) as (
+        server,
+        transport,
+    ):
         reports = await send(transport, parcel(), parcel())
     assert [told(report) for report in reports] == [[ACCEPTED]] * 2
     assert server.violations == []
@@ -131,12 +151,22 @@ async def test_size_is_respected_without_sending() -> None:
     [
         (Extensions(), "Subject: x\r\n\r\nü\r\n", ACCEPTED),
         (Extensions(), "Subject: ü\r\n\r\nx\r\n", ACCEPTED),
-        (Extensions(eight_bit_mime=False), "Subject: x\r\n\r\nü\r\n", (Verdict.REJECTED, Reason.UNSUPPORTED)),
-        (Extensions(smtputf8=False), "Subject: ü\r\n\r\nx\r\n", (Verdict.REJECTED, Reason.UNSUPPORTED)),
+        (
+            Extensions(eight_bit_mime=False),
+            "Subject: x\r\n\r\nü\r\n",
+            (Verdict.REJECTED, Reason.UNSUPPORTED),
+        ),
+        (
+            Extensions(smtputf8=False),
+            "Subject: ü\r\n\r\nx\r\n",
+            (Verdict.REJECTED, Reason.UNSUPPORTED),
+        ),
         (Extensions(eight_bit_mime=False, smtputf8=False), "Subject: x\r\n\r\nx\r\n", ACCEPTED),
     ],
 )
-async def test_eight_bit_content(extensions: Extensions, content: str, outcome: tuple[Verdict, Reason | None]) -> None:
+async def test_eight_bit_content(
+    extensions: Extensions, content: str, outcome: tuple[Verdict, Reason | None]
+) -> None:
     async with talking(extensions=extensions) as (server, transport):
         [report] = await send(transport, parcel(content=content.encode()))
     assert told(report) == [outcome]
@@ -162,7 +192,13 @@ async def test_addresses_beyond_ascii() -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["b@x.test>\r\nRCPT TO:<evil@x.test", "b@x.test\nDATA", "b c@x.test", "b@x.test>", "b\x00@x.test"],
+    [
+        "b@x.test>\r\nRCPT TO:<evil@x.test",
+        "b@x.test\nDATA",
+        "b c@x.test",
+        "b@x.test>",
+        "b\x00@x.test",
+    ],
 )
 async def test_addresses_cannot_inject_commands(address: str) -> None:
     async with talking() as (server, transport):
@@ -185,7 +221,11 @@ async def test_addresses_cannot_inject_commands(address: str) -> None:
     [
         ("451 4.3.0 later", Verdict.DEFERRED, Reason.UNAVAILABLE),
         ("554 5.5.0 never", Verdict.REJECTED, Reason.REFUSED),
-        ("450-4.7.1 Greylisted\n450 4.7.1 try again in 300 seconds", Verdict.DEFERRED, Reason.GREYLISTED),
+        (
+            "450-4.7.1 Greylisted\n450 4.7.1 try again in 300 seconds",
+            Verdict.DEFERRED,
+            Reason.GREYLISTED,
+        ),
         ("530 5.7.0 Authentication required", Verdict.DEFERRED, Reason.CREDENTIAL),
     ],
 )
@@ -193,8 +233,13 @@ async def test_a_refusal_is_reported_and_the_next_mail_goes_through(
     stage: str, reply: str, verdict: Verdict, reason: Reason, pipelining: bool
 ) -> None:
     faults = Faults(**{stage: [reply]})
-    async with talking(faults, Extensions(pipelining=pipelining), connections=1) as (server, transport):
-        first, second, third = await send(transport, parcel(), parcel("c@x.test"), parcel("d@x.test"))
+    async with talking(faults, Extensions(pipelining=pipelining), connections=1) as (
+        server,
+        transport,
+    ):
+        first, second, third = await send(
+            transport, parcel(), parcel("c@x.test"), parcel("d@x.test")
+        )
     assert told(first) == [(verdict, reason)]
     assert first.outcomes[0].code == int(reply[:3])
     assert first.outcomes[0].retry_after == (300 if "300" in reply else None)
@@ -208,7 +253,9 @@ async def test_a_refusal_is_reported_and_the_next_mail_goes_through(
 async def test_each_recipient_has_an_outcome_of_its_own(pipelining: bool) -> None:
     faults = Faults(recipients={"no@x.test": "550 5.1.1 nobody", "later@x.test": "452 4.2.2 full"})
     async with talking(faults, Extensions(pipelining=pipelining)) as (server, transport):
-        [report] = await send(transport, parcel("a@x.test", "no@x.test", "b@x.test", "later@x.test"))
+        [report] = await send(
+            transport, parcel("a@x.test", "no@x.test", "b@x.test", "later@x.test")
+        )
     assert told(report) == [
         ACCEPTED,
         (Verdict.REJECTED, Reason.INVALID_RECIPIENT),
@@ -233,7 +280,10 @@ async def test_nobody_accepted(pipelining: bool, says_354: bool) -> None:
     """Even if the server asks for content all the same, none is sent; the connection stays usable."""
     refused = {"b@x.test": "550 5.1.1 nobody", "c@x.test": "450 4.2.1 later"}
     faults = Faults(recipients=refused, data_without_recipients=says_354)
-    async with talking(faults, Extensions(pipelining=pipelining), connections=1) as (server, transport):
+    async with talking(faults, Extensions(pipelining=pipelining), connections=1) as (
+        server,
+        transport,
+    ):
         first, second = await send(transport, parcel("b@x.test", "c@x.test"), parcel("d@x.test"))
         third = await send_one(transport, parcel("e@x.test"))
     assert [outcome.code for outcome in first.outcomes] == [550, 450]
@@ -249,7 +299,9 @@ async def test_nobody_accepted(pipelining: bool, says_354: bool) -> None:
 
 @pytest.mark.req("REQ-QUEUE-U005")
 async def test_conversations_are_kept_for_what_went_wrong() -> None:
-    faults = Faults(recipients={"no@x.test": "550 5.1.1 nobody\x07 here"}, body=["451 4.3.0 later", None])
+    faults = Faults(
+        recipients={"no@x.test": "550 5.1.1 nobody\x07 here"}, body=["451 4.3.0 later", None]
+    )
     async with talking(faults) as (server, transport):
         [report] = await send(transport, parcel("no@x.test", "b@x.test"))
         [partial] = await send(transport, parcel("no@x.test", "b@x.test"))
@@ -298,7 +350,10 @@ async def test_a_parcel_that_may_not_begin_is_given_back_unsaid() -> None:
 @PIPELINING
 async def test_the_right_to_begin_is_asked_again_before_the_content(pipelining: bool) -> None:
     answers = iter([True, False])
-    async with talking(extensions=Extensions(pipelining=pipelining), connections=1) as (server, transport):
+    async with talking(extensions=Extensions(pipelining=pipelining), connections=1) as (
+        server,
+        transport,
+    ):
         late = transport.send(parcel("late@x.test", may_begin=lambda: next(answers)))
         results = await asyncio.gather(late, send_one(transport), return_exceptions=True)
     assert isinstance(results[0], NotStarted)

@@ -47,7 +47,10 @@ def deferred(reason: Reason) -> tuple[Verdict, Reason]:
 @pytest.mark.parametrize("stage", ["rcpt", "data", "body"])
 async def test_421_defers_its_parcel_and_moves_the_others(stage: str, pipelining: bool) -> None:
     faults = Faults(**{stage: [None, "421 4.3.2 shutting down"]})
-    async with talking(faults, Extensions(pipelining=pipelining), connections=1) as (server, transport):
+    async with talking(faults, Extensions(pipelining=pipelining), connections=1) as (
+        server,
+        transport,
+    ):
         reports = await send(transport, *(parcel(f"{number}@x.test") for number in range(4)))
     assert [told(report) for report in reports] == [
         [ACCEPTED],
@@ -62,16 +65,25 @@ async def test_421_defers_its_parcel_and_moves_the_others(stage: str, pipelining
 
 @pytest.mark.parametrize("pipelining", [True, False])
 async def test_421_to_a_used_connections_mail_means_the_connection(pipelining: bool) -> None:
-    faults = Faults(mail=[None, "421 4.3.2 enough of you", None, None, "421 4.3.2 enough", "421 4.3.2 really"])
-    async with talking(faults, Extensions(pipelining=pipelining), connections=1) as (server, transport):
+    faults = Faults(
+        mail=[None, "421 4.3.2 enough of you", None, None, "421 4.3.2 enough", "421 4.3.2 really"]
+    )
+    async with talking(faults, Extensions(pipelining=pipelining), connections=1) as (
+        server,
+        transport,
+    ):
         reports = await send(transport, *(parcel(f"{number}@x.test") for number in range(4)))
     # The second moves to a new connection; the fourth is refused there too, where it is the first.
-    assert [told(report) for report in reports] == [[ACCEPTED]] * 3 + [[deferred(Reason.UNAVAILABLE)]]
+    assert [told(report) for report in reports] == [[ACCEPTED]] * 3 + [
+        [deferred(Reason.UNAVAILABLE)]
+    ]
     assert [mail.recipients[0] for mail in server.mails] == ["0@x.test", "1@x.test", "2@x.test"]
 
 
 async def test_421_between_recipients_leaves_refusals_alone() -> None:
-    faults = Faults(recipients={"no@x.test": "550 5.1.1 nobody", "b@x.test": "421 4.7.0 too many mails"})
+    faults = Faults(
+        recipients={"no@x.test": "550 5.1.1 nobody", "b@x.test": "421 4.7.0 too many mails"}
+    )
     async with talking(faults) as (_, transport):
         [report] = await send(transport, parcel("a@x.test", "no@x.test", "b@x.test", "c@x.test"))
     limited = deferred(Reason.RATE_LIMITED)
@@ -104,7 +116,10 @@ async def test_only_a_written_dot_leaves_a_mail_unknown(
     stage: str, ending: tuple[Verdict, Reason], reset: bool, pipelining: bool
 ) -> None:
     faults = Faults(**{stage: [Drop(reset=reset)]})
-    async with talking(faults, Extensions(pipelining=pipelining), connections=1) as (server, transport):
+    async with talking(faults, Extensions(pipelining=pipelining), connections=1) as (
+        server,
+        transport,
+    ):
         first, second = await send(transport, parcel(), parcel("c@x.test"))
     assert told(first) == [ending]
     assert told(second) == [ACCEPTED]
@@ -140,7 +155,10 @@ async def test_an_envelope_moves_once_and_is_then_deferred() -> None:
         return Drop()
 
     # The second parcel is behind the first, then behind nobody: its own connection is lost at MAIL.
-    async with talking(Faults(body=[lose], mail=[None, Drop()]), connections=1) as (server, transport):
+    async with talking(Faults(body=[lose], mail=[None, Drop()]), connections=1) as (
+        server,
+        transport,
+    ):
         first, second = await send(transport, parcel(), parcel("c@x.test"))
     assert (told(first), told(second)) == ([LOST], [deferred(Reason.UNAVAILABLE)])
     assert server.connections == 2
@@ -198,7 +216,9 @@ async def test_lost_in_the_middle_of_a_big_body() -> None:
         ("body", LOST),
     ],
 )
-async def test_a_hanging_server_is_given_up(stage: str, ending: tuple[Verdict, Reason], pipelining: bool) -> None:
+async def test_a_hanging_server_is_given_up(
+    stage: str, ending: tuple[Verdict, Reason], pipelining: bool
+) -> None:
     faults = Faults(**{stage: [Hang()]})
     extensions = Extensions(pipelining=pipelining)
     async with talking(faults, extensions, connections=1, **HASTE) as (server, transport):
@@ -238,7 +258,10 @@ async def test_garbage_is_no_answer(stage: str, noise: Any) -> None:
 
 
 async def test_a_reply_without_end_runs_out_of_time() -> None:
-    async with talking(Faults(rcpt=[UNENDED]), Extensions(pipelining=False), **HASTE) as (_, transport):
+    async with talking(Faults(rcpt=[UNENDED]), Extensions(pipelining=False), **HASTE) as (
+        _,
+        transport,
+    ):
         outcome = await send_one(transport)
     assert (outcome.verdict, outcome.reason) == deferred(Reason.TIMEOUT)
     async with talking(Faults(body=[UNENDED]), **HASTE) as (_, transport):
@@ -257,7 +280,9 @@ async def test_a_reply_without_end_runs_out_of_time() -> None:
         ("body", b"250-one\r\n550 or another\r\n", LOST),
     ],
 )
-async def test_answers_that_do_not_fit(stage: str, reply: bytes, ending: tuple[Verdict, Reason]) -> None:
+async def test_answers_that_do_not_fit(
+    stage: str, reply: bytes, ending: tuple[Verdict, Reason]
+) -> None:
     async with talking(Faults(**{stage: [Raw(reply)]}), connections=1) as (_, transport):
         first, second = await send(transport, parcel(), parcel("c@x.test"))
     assert told(first) == [ending]
@@ -265,7 +290,10 @@ async def test_answers_that_do_not_fit(stage: str, reply: bytes, ending: tuple[V
 
 
 async def test_one_answer_too_many_is_not_taken_for_the_next() -> None:
-    async with talking(Faults(body=[Raw(b"250 ok\r\n250 ok\r\n")]), connections=1) as (server, transport):
+    async with talking(Faults(body=[Raw(b"250 ok\r\n250 ok\r\n")]), connections=1) as (
+        server,
+        transport,
+    ):
         assert (await send_one(transport)).verdict is Verdict.ACCEPTED
         assert (await send_one(transport)).verdict is Verdict.ACCEPTED
     assert server.connections == 2
@@ -279,7 +307,9 @@ async def test_one_answer_too_many_is_not_taken_for_the_next() -> None:
         (b"250 thanks\r\n", deferred(Reason.PROTOCOL)),
     ],
 )
-async def test_an_answer_in_the_middle_of_a_big_body(reply: bytes, ending: tuple[Verdict, Reason]) -> None:
+async def test_an_answer_in_the_middle_of_a_big_body(
+    reply: bytes, ending: tuple[Verdict, Reason]
+) -> None:
     async def interrupt(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await greet(reader, writer)
         await reader.readuntil(b"DATA\r\n")
@@ -311,11 +341,15 @@ async def test_an_answer_in_the_middle_of_a_big_body(reply: bytes, ending: tuple
     ],
 )
 @pytest.mark.parametrize("stage", ["connect", "ehlo"])
-async def test_handshakes_that_fail(stage: str, banner: Any, ending: tuple[Verdict, Reason]) -> None:
+async def test_handshakes_that_fail(
+    stage: str, banner: Any, ending: tuple[Verdict, Reason]
+) -> None:
     faults = Faults(**{stage: banner}, helo="502 no")
     async with talking(faults, connect_timeout=2) as (server, transport):
         reports = await send(transport, *(parcel() for _ in range(20)))
-        if stage == "connect" or banner != "554 5.7.1 not you":  # after 554 to EHLO, HELO has the last word
+        if (
+            stage == "connect" or banner != "554 5.7.1 not you"
+        ):  # after 554 to EHLO, HELO has the last word
             assert {one for report in reports for one in told(report)} == {ending}
         assert all(report.conversation for report in reports)
         assert transport.waiting == transport.connections_open == 0
@@ -329,7 +363,9 @@ async def test_nobody_listens() -> None:
         await server.stop()
         async with smtp(server) as transport:
             reports = await send(transport, *(parcel() for _ in range(50)))
-            assert {one for report in reports for one in told(report)} == {deferred(Reason.UNAVAILABLE)}
+            assert {one for report in reports for one in told(report)} == {
+                deferred(Reason.UNAVAILABLE)
+            }
             await server.start()
             assert (await send_one(transport)).verdict is Verdict.ACCEPTED
         assert server.connections == 1
@@ -346,20 +382,27 @@ async def test_no_such_host() -> None:
 
 async def test_a_server_that_is_down_is_not_hammered() -> None:
     """Parcels that keep coming share connection attempts, and each is answered in time."""
-    async with talking(Faults(connect="421 4.3.2 not now"), connect_timeout=PATIENCE) as (server, transport):
+    async with talking(Faults(connect="421 4.3.2 not now"), connect_timeout=PATIENCE) as (
+        server,
+        transport,
+    ):
         loop = asyncio.get_running_loop()
         for _ in range(5):
             began = loop.time()
             reports = await send(transport, *(parcel() for _ in range(20)))
             assert all(told(report) == [deferred(Reason.UNAVAILABLE)] for report in reports)
             assert loop.time() - began < 2
-    assert server.connections == 6  # one for each round, and one because the first might have been a hiccup
+    assert (
+        server.connections == 6
+    )  # one for each round, and one because the first might have been a hiccup
 
 
 async def test_one_failed_connect_costs_one_mail() -> None:
     async with talking(Faults(connect=[Drop()]), connections=1) as (server, transport):
         reports = await send(transport, *(parcel() for _ in range(20)))
-    assert [told(report) for report in reports] == [[deferred(Reason.UNAVAILABLE)]] + [[ACCEPTED]] * 19
+    assert [told(report) for report in reports] == [[deferred(Reason.UNAVAILABLE)]] + [
+        [ACCEPTED]
+    ] * 19
     assert server.connections == 2
 
 
@@ -390,7 +433,9 @@ async def raw_server(
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    transport = SmtpTransport(SmtpSettings("127.0.0.1", port, Tls.NONE, helo="client.test", **changes))
+    transport = SmtpTransport(
+        SmtpSettings("127.0.0.1", port, Tls.NONE, helo="client.test", **changes)
+    )
     try:
         yield transport
     finally:

@@ -41,7 +41,11 @@ async def accounts(database: Database, count: int, prefix: str = "u", **columns:
 
 
 async def issue(database: Database, account: int, action: str, data: str | None = None) -> int:
-    return int(await database.fetchval("SELECT lifecycle.issue_token($1, $2, $3::jsonb)", account, action, data))
+    return int(
+        await database.fetchval(
+            "SELECT lifecycle.issue_token($1, $2, $3::jsonb)", account, action, data
+        )
+    )
 
 
 async def activate(database: Database, account: int) -> None:

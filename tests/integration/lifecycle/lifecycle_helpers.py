@@ -27,7 +27,9 @@ async def prepared(url: str, schema: str = SCHEMA) -> asyncpg.Connection:
     return connection
 
 
-async def add_account(db: Any, login: str = "ada", status: str = "provisioned", schema: str = SCHEMA) -> int:
+async def add_account(
+    db: Any, login: str = "ada", status: str = "provisioned", schema: str = SCHEMA
+) -> int:
     """An account, whose address and login are made of one word."""
     return await db.fetchval(
         f"INSERT INTO {schema}.accounts (email, login, status)"
@@ -44,7 +46,9 @@ async def new_account(database: Database, schema: str = SCHEMA, **columns: Any) 
     return int(await database.fetchval(query, *columns.values()))
 
 
-async def add_token(db: Any, account: int, action: str = "password_recovery", schema: str = SCHEMA) -> int:
+async def add_token(
+    db: Any, account: int, action: str = "password_recovery", schema: str = SCHEMA
+) -> int:
     """A token, as an application inserts it."""
     return await db.fetchval(
         f"INSERT INTO {schema}.tokens (account, action) VALUES ($1, $2::text::{schema}.token_action) RETURNING id",
@@ -56,7 +60,8 @@ async def add_token(db: Any, account: int, action: str = "password_recovery", sc
 async def expire(db: Any, token: int, schema: str = SCHEMA) -> None:
     """Let a token's time have passed a second ago."""
     await db.execute(
-        f"UPDATE {schema}.tokens SET expires_at = extract(epoch FROM clock_timestamp()) - 1 WHERE id = $1", token
+        f"UPDATE {schema}.tokens SET expires_at = extract(epoch FROM clock_timestamp()) - 1 WHERE id = $1",
+        token,
     )
 
 

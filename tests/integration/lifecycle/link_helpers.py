@@ -71,10 +71,14 @@ class Town:
         given = {"email": f"{login[:20].encode().hex()}@mail.example", "login": login} | columns
         return await new_account(self.database, self.schema, **given)
 
-    async def link(self, account: int, action: str = "activation", *, key: str = KEY, issue: bool = True) -> Link:
+    async def link(
+        self, account: int, action: str = "activation", *, key: str = KEY, issue: bool = True
+    ) -> Link:
         """The link of a new token; of an activation, of the one that came with the account."""
         if issue and action != "activation":
-            await self.database.execute(f"SELECT {self.schema}.issue_token($1, $2)", account, action)
+            await self.database.execute(
+                f"SELECT {self.schema}.issue_token($1, $2)", account, action
+            )
         query = (
             f"SELECT t.*, c.path, c.with_code FROM {self.schema}.tokens t"
             f" JOIN {self.schema}.actions c ON c.name = t.action::text"
@@ -83,7 +87,9 @@ class Town:
         row = await self.database.fetchrow(query, account, action)
         assert row is not None
         signer = bytes.fromhex(key)
-        token = signing.sign(SignedPath(row["path"], row["with_code"]), row["secret"], row["code"], signer)
+        token = signing.sign(
+            SignedPath(row["path"], row["with_code"]), row["secret"], row["code"], signer
+        )
         expires = signing.sign_expiry(token, row["expires_at"], signer)
         return Link(row["path"], token, expires, row["code"], account, row["id"])
 
@@ -96,22 +102,34 @@ class Town:
     async def open(self, link: Link | str, **headers: str) -> Answer:
         """Open a link as a browser does."""
         accepted = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"} | headers
-        return await self.ask("GET", link if isinstance(link, str) else link.address, headers=accepted)
+        return await self.ask(
+            "GET", link if isinstance(link, str) else link.address, headers=accepted
+        )
 
-    async def submit(self, link: Link, *, path: str | None = None, code: str | None = None, **headers: str) -> Answer:
+    async def submit(
+        self, link: Link, *, path: str | None = None, code: str | None = None, **headers: str
+    ) -> Answer:
         """Press the button of the page as a browser does."""
         fields = link.fields() | ({} if code is None else {"code": code})
-        sent = {"Accept": "text/html,*/*", "Origin": "null", "Sec-Fetch-Site": "same-origin"} | headers
+        sent = {
+            "Accept": "text/html,*/*",
+            "Origin": "null",
+            "Sec-Fetch-Site": "same-origin",
+        } | headers
         return await self.ask("POST", path or link.path, data=fields, headers=sent)
 
     async def use(self, link: Link, *, path: str | None = None, **fields: Any) -> Answer:
         """Use a link as a program does."""
-        given = {name: value for name, value in (link.fields() | fields).items() if value is not None}
+        given = {
+            name: value for name, value in (link.fields() | fields).items() if value is not None
+        }
         return await self.ask("POST", path or link.path, json=given)
 
     async def status(self, account: int) -> str:
         return str(
-            await self.database.fetchval(f"SELECT status::text FROM {self.schema}.accounts WHERE id = $1", account)
+            await self.database.fetchval(
+                f"SELECT status::text FROM {self.schema}.accounts WHERE id = $1", account
+            )
         )
 
     async def consumed(self, link: Link) -> bool:
@@ -120,7 +138,9 @@ class Town:
 
     async def expire(self, link: Link) -> None:
         """Let the token have run out in the database, which is behind the link's own expiry."""
-        await self.database.execute(f"UPDATE {self.schema}.tokens SET expires_at = 1 WHERE id = $1", link.id)
+        await self.database.execute(
+            f"UPDATE {self.schema}.tokens SET expires_at = 1 WHERE id = $1", link.id
+        )
 
     async def snapshot(self) -> list[Any]:
         """Everything that using a link could change."""
@@ -131,7 +151,9 @@ class Town:
 
 
 @asynccontextmanager
-async def town_of(database_url: str, *, installed: bool = True, **settings: Any) -> AsyncIterator[Town]:
+async def town_of(
+    database_url: str, *, installed: bool = True, **settings: Any
+) -> AsyncIterator[Town]:
     """A served installation with a lifecycle schema."""
     chosen = {"http": "127.0.0.1:0", "lifecycle_keys": KEY} | settings
     given = {name: value for name, value in chosen.items() if value is not None}

@@ -41,7 +41,9 @@ async def test_bodies_are_bounded(town: Town) -> None:
     link = await town.link(await town.account())
     for body in (b"token=" + b"A" * MOST_OCTETS, b'{"token": "' + b"A" * MOST_OCTETS + b'"}'):
         kind = "application/json" if body.startswith(b"{") else "application/x-www-form-urlencoded"
-        assert (await town.ask("POST", link.path, data=body, headers={"Content-Type": kind})).status == 413
+        assert (
+            await town.ask("POST", link.path, data=body, headers={"Content-Type": kind})
+        ).status == 413
 
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(20):
@@ -63,7 +65,9 @@ async def test_bodies_are_bounded(town: Town) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("accept", ["text/html", "application/json"])
 async def test_strange_bodies(town: Town, kind: str, body: bytes, status: int, accept: str) -> None:
-    answer = await town.ask("POST", "/activate", data=body, headers={"Content-Type": kind, "Accept": accept})
+    answer = await town.ask(
+        "POST", "/activate", data=body, headers={"Content-Type": kind, "Accept": accept}
+    )
     assert answer.status == status
     assert answer.headers["content-type"].startswith(
         "text/html" if accept == "text/html" else "application/problem+json"
@@ -108,7 +112,9 @@ async def test_hosts_and_origins(database_url: str) -> None:
         assert not await town.consumed(link)
         ours = {"Host": "mail.shop.example", "Origin": "https://mail.shop.example"}
         assert (await town.submit(link, **ours)).status == 200
-        assert (await town.ask("POST", "/api/v1/messages", json={}, headers={"Origin": "null"})).status == 403
+        assert (
+            await town.ask("POST", "/api/v1/messages", json={}, headers={"Origin": "null"})
+        ).status == 403
 
 
 # --- what is shown
@@ -124,7 +130,11 @@ async def test_nobody_runs_anything_by_a_name(town: Town, column: str) -> None:
         await town.submit(link, code=link.code),
     ]
     assert "&lt;script&gt;" in pages[0].text
-    for page in [*pages, await town.open(f"/activate?token={HOSTILE}&expires={HOSTILE}"), await town.open(link)]:
+    for page in [
+        *pages,
+        await town.open(f"/activate?token={HOSTILE}&expires={HOSTILE}"),
+        await town.open(link),
+    ]:
         assert "<script" not in page.text
 
 
@@ -160,7 +170,9 @@ async def test_every_portal_has_its_own_look(town: Town) -> None:
 # --- from the account to the link, and where there is one
 
 
-@pytest.mark.parametrize(("action", "status"), [("activation", "provisioned"), ("password_recovery", "active")])
+@pytest.mark.parametrize(
+    ("action", "status"), [("activation", "provisioned"), ("password_recovery", "active")]
+)
 async def test_the_link_in_the_mail(town: Town, action: str, status: str) -> None:
     """What the collector writes is what the pages take, code and all."""
     await town.database.execute("UPDATE pillarbox.tenants SET default_sender = 'hub@mail.example'")
@@ -199,9 +211,7 @@ async def test_other_paths_answer_as_before(town: Town) -> None:
 
 
 async def test_an_action_of_ones_own_has_a_page(town: Town) -> None:
-    query = (
-        "INSERT INTO lifecycle.actions (name, path, eligible) VALUES ('close_account', '/accounts/close', '{active}')"
-    )
+    query = "INSERT INTO lifecycle.actions (name, path, eligible) VALUES ('close_account', '/accounts/close', '{active}')"
     await town.database.execute(query)
     account = await town.account(status="active")
     link = await town.link(account, "close_account")
@@ -214,7 +224,10 @@ async def test_an_action_of_ones_own_has_a_page(town: Town) -> None:
     assert "Please confirm" in page.text
     assert 'action="close"' in page.text
     answer = await town.use(link)
-    assert answer.json == {"account": {"id": account, "login": "ada", "status": "active"}, "action": "close_account"}
+    assert answer.json == {
+        "account": {"id": account, "login": "ada", "status": "active"},
+        "action": "close_account",
+    }
 
 
 async def test_another_name_for_the_schema(database_url: str) -> None:
@@ -224,7 +237,9 @@ async def test_another_name_for_the_schema(database_url: str) -> None:
         assert (await town.use(link)).status == 200
 
 
-async def test_without_keys_nothing_can_be_verified(database_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_without_keys_nothing_can_be_verified(
+    database_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Whoever runs the installation is told why, in the log; a person is told to come back."""
     async with town_of(database_url, lifecycle_keys=None) as town:
         answer = await town.open(await town.link(await town.account()))
@@ -276,9 +291,13 @@ async def role(database: Database) -> AsyncIterator[str]:
     await database.execute(f"DROP ROLE {name}")
 
 
-async def test_the_guides_own_page(town: Town, role: str, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_guides_own_page(
+    town: Town, role: str, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("LINK_KEYS", b64encode(bytes.fromhex(KEY)).decode())
-    blocks = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", GUIDE.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
     (source,) = [one for one in blocks if "def reset_password" in one]
     guide: dict[str, Any] = {}
     exec(compile(source, "guide", "exec"), guide)
@@ -295,7 +314,12 @@ async def test_the_guides_own_page(town: Town, role: str, database_url: str, mon
         return str(await town.database.fetchval("SELECT password FROM public.users"))
 
     assert await asyncio.to_thread(reset, link.token, link.expires, wrong(link.code)) is False
-    assert await town.database.fetchval("SELECT wrong_codes FROM lifecycle.tokens WHERE id = $1", link.id) == 1
+    assert (
+        await town.database.fetchval(
+            "SELECT wrong_codes FROM lifecycle.tokens WHERE id = $1", link.id
+        )
+        == 1
+    )
     with pytest.raises(ForgedToken):
         await asyncio.to_thread(reset, "A" * 86, link.expires, link.code)
     late = signing.sign_expiry(link.token, 1, bytes.fromhex(KEY))

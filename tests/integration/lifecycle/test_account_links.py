@@ -29,7 +29,14 @@ async def test_a_person_activates_an_account(town: Town) -> None:
     page = await town.open(link)
     assert page.status == 200
     assert page.headers["content-type"].startswith("text/html")
-    for words in ("Activate your account", "Hello Ada Lovelace,", 'action="activate"', link.token, link.expires, "Hub"):
+    for words in (
+        "Activate your account",
+        "Hello Ada Lovelace,",
+        'action="activate"',
+        link.token,
+        link.expires,
+        "Hub",
+    ):
         assert words in page.text, words
     assert await town.status(link.account) == "provisioned"
     done = await town.submit(link)
@@ -42,7 +49,10 @@ async def test_a_program_uses_a_link(town: Town) -> None:
     link = await town.link(await town.account("ada"))
     answer = await town.use(link)
     assert answer.status == 200
-    assert answer.json == {"account": {"id": link.account, "login": "ada", "status": "active"}, "action": "activation"}
+    assert answer.json == {
+        "account": {"id": link.account, "login": "ada", "status": "active"},
+        "action": "activation",
+    }
     again = await town.use(link)
     assert again.reason == "used"
 
@@ -89,7 +99,10 @@ async def test_looking_changes_nothing_however_often(town: Town) -> None:
     for link in links:
         for method in ("GET", "HEAD", "OPTIONS"):
             answers = await asyncio.gather(
-                *(town.ask(method, link.address, headers=scanner) for _ in range(100 if method == "GET" else 10))
+                *(
+                    town.ask(method, link.address, headers=scanner)
+                    for _ in range(100 if method == "GET" else 10)
+                )
             )
             assert {answer.status for answer in answers} == {204 if method == "OPTIONS" else 200}
     assert await town.snapshot() == before
@@ -109,8 +122,12 @@ async def test_a_post_without_a_body_uses_nothing(town: Town) -> None:
     """The link alone is what scanners have; the form's fields come from a press of the button."""
     link = await town.link(await town.account())
     assert (await town.ask("POST", link.address)).status == 415
-    assert (await town.ask("POST", link.address, data={"x": "y"}, headers={"Accept": "text/html"})).status == 422
-    assert (await town.ask("POST", link.address, json={})).json["type"] == "/problems/invalid-request"
+    assert (
+        await town.ask("POST", link.address, data={"x": "y"}, headers={"Accept": "text/html"})
+    ).status == 422
+    assert (await town.ask("POST", link.address, json={})).json[
+        "type"
+    ] == "/problems/invalid-request"
     assert not await town.consumed(link)
 
 
@@ -147,7 +164,9 @@ def forgeries(link: Link, other: Link) -> dict[str, Link]:
         "not ASCII": link._replace(token="ä" * 86),
         "another link's token": link._replace(token=other.token),
         "another link's expiry": link._replace(expires=other.expires),
-        "another expiry": link._replace(expires=("B" if link.expires[0] != "B" else "C") + link.expires[1:]),
+        "another expiry": link._replace(
+            expires=("B" if link.expires[0] != "B" else "C") + link.expires[1:]
+        ),
         "expiry cut off": link._replace(expires=link.expires[:-1]),
         "expiry empty": link._replace(expires=""),
     }
@@ -156,7 +175,9 @@ def forgeries(link: Link, other: Link) -> dict[str, Link]:
 @pytest.mark.parametrize("action", ["activation", "password_recovery"])
 async def test_forged_links(town: Town, action: str) -> None:
     status = "provisioned" if action == "activation" else "active"
-    link, other = [await town.link(await town.account(login, status=status), action) for login in ("ada", "bo")]
+    link, other = [
+        await town.link(await town.account(login, status=status), action) for login in ("ada", "bo")
+    ]
     before = await town.snapshot()
     for name, forged in forgeries(link, other).items():
         shown = await town.open(forged)
@@ -169,15 +190,25 @@ async def test_forged_links(town: Town, action: str) -> None:
 
 async def test_a_link_works_only_at_its_own_path(town: Town) -> None:
     account = await town.account()
-    links = {link.path: link for link in [await town.link(account), await town.link(account, "email_verification")]}
-    await town.database.execute("UPDATE lifecycle.accounts SET status = 'active' WHERE id = $1", account)
+    links = {
+        link.path: link
+        for link in [await town.link(account), await town.link(account, "email_verification")]
+    }
+    await town.database.execute(
+        "UPDATE lifecycle.accounts SET status = 'active' WHERE id = $1", account
+    )
     links |= {"/recover": await town.link(account, "password_recovery")}
     before = await town.snapshot()
     for link in links.values():
         for path in PATHS:
             if path != link.path:
-                assert (await town.use(link, path=path, code=link.code)).reason == "forged", (link.path, path)
-                assert (await town.open(f"{path}?token={link.token}&expires={link.expires}")).status == 422
+                assert (await town.use(link, path=path, code=link.code)).reason == "forged", (
+                    link.path,
+                    path,
+                )
+                assert (
+                    await town.open(f"{path}?token={link.token}&expires={link.expires}")
+                ).status == 422
     assert await town.snapshot() == before
 
 
@@ -188,10 +219,15 @@ async def test_another_key_counts_for_nothing(town: Town) -> None:
 
 
 @pytest.mark.parametrize(("days", "counts"), [(1, True), (0, False), (-1, False)])
-async def test_an_old_key_counts_until_it_retires(database_url: str, days: int, counts: bool) -> None:
+async def test_an_old_key_counts_until_it_retires(
+    database_url: str, days: int, counts: bool
+) -> None:
     day = datetime.now(UTC).date() + timedelta(days=days)
     async with town_of(database_url, lifecycle_keys=f"{KEY},{OLD_KEY}@{day}") as town:
-        for login, action, status in (("ada", "activation", "provisioned"), ("bo", "password_recovery", "active")):
+        for login, action, status in (
+            ("ada", "activation", "provisioned"),
+            ("bo", "password_recovery", "active"),
+        ):
             link = await town.link(await town.account(login, status=status), action, key=OLD_KEY)
             assert (await town.open(link)).status == (200 if counts else 422)
             answer = await town.use(link, code=link.code)
@@ -201,8 +237,12 @@ async def test_an_old_key_counts_until_it_retires(database_url: str, days: int, 
 
 async def test_expired_is_told_from_forged_without_the_database(town: Town) -> None:
     link = await town.link(await town.account())
-    late = link._replace(expires=signing.sign_expiry(link.token, int(time.time()) - 1, bytes.fromhex(KEY)))
-    forged = link._replace(expires=signing.sign_expiry(link.token, int(time.time()) - 1, bytes.fromhex(OLD_KEY)))
+    late = link._replace(
+        expires=signing.sign_expiry(link.token, int(time.time()) - 1, bytes.fromhex(KEY))
+    )
+    forged = link._replace(
+        expires=signing.sign_expiry(link.token, int(time.time()) - 1, bytes.fromhex(OLD_KEY))
+    )
     await town.open(link)  # the paths are known from now on
     await town.app.database.close()
     shown = await town.open(late)
@@ -256,7 +296,9 @@ async def test_the_link_of_a_suspended_account_is_kept_for_later(town: Town) -> 
 
 async def test_five_wrong_codes_void_the_link(town: Town) -> None:
     link = await recovering(town)
-    reasons = [(await town.use(link, code=wrong(link.code, by))).reason for by in range(1, TRIES + 1)]
+    reasons = [
+        (await town.use(link, code=wrong(link.code, by))).reason for by in range(1, TRIES + 1)
+    ]
     assert set(reasons[:-1]) == {"wrong_code"}
     assert (await town.use(link, code=link.code)).reason == "void"
     assert "Too many wrong codes" in (await town.open(link)).text
@@ -275,7 +317,9 @@ async def test_guesses_at_once_are_no_more_than_five(town: Town) -> None:
     assert (await town.use(link, code=link.code)).reason == "void"
 
 
-@pytest.mark.parametrize("code", ["", "1", "123456", "abcde", "００００１", "<b>xy", "\x00\x00\x00\x00\x00", None])
+@pytest.mark.parametrize(
+    "code", ["", "1", "123456", "abcde", "００００１", "<b>xy", "\x00\x00\x00\x00\x00", None]
+)
 async def test_what_is_no_code_is_a_wrong_one(town: Town, code: str | None) -> None:
     link = await recovering(town)
     assert (await town.use(link, code=code)).reason == "wrong_code"
@@ -286,7 +330,9 @@ async def test_the_code_of_the_database_without_its_signature_is_wrong(town: Tow
     """Whoever can write the code into the table but does not know the key cannot make a link count."""
     link = await recovering(town)
     other = wrong(link.code)
-    await town.database.execute("UPDATE lifecycle.tokens SET code = $1 WHERE id = $2", other, link.id)
+    await town.database.execute(
+        "UPDATE lifecycle.tokens SET code = $1 WHERE id = $2", other, link.id
+    )
     assert (await town.use(link, code=other)).reason == "wrong_code"
     assert (await town.use(link, code=link.code)).reason == "wrong_code"
 
@@ -297,7 +343,9 @@ async def test_the_code_of_the_database_without_its_signature_is_wrong(town: Tow
 @pytest.mark.parametrize("action", ["activation", "password_recovery"])
 async def test_without_an_expiry_the_database_decides(town: Town, action: str) -> None:
     status = "provisioned" if action == "activation" else "active"
-    link, late = [await town.link(await town.account(login, status=status), action) for login in ("ada", "bo")]
+    link, late = [
+        await town.link(await town.account(login, status=status), action) for login in ("ada", "bo")
+    ]
     await town.expire(late)
     assert (await town.open(f"{link.path}?token={link.token}")).status == 200
     assert (await town.use(late, expires=None, code=late.code)).reason == "expired"
@@ -318,7 +366,8 @@ async def test_forged_links_are_throttled_and_good_ones_are_not(database_url: st
         shown = await town.open(forged)
         assert shown.status == 429
         assert "Too many tries" in shown.text
-        # Without its expiry nothing proves that a link with a code is ours: it waits, before its code is looked at.
+        # Without its expiry nothing proves that a link with a code is ours: it waits, before its
+        # code is looked at.
         assert (await town.use(recovery, expires=None, code=recovery.code)).status == 429
         # Strangers behind the same address lock nobody out.
         assert (await town.use(link)).status == 200

@@ -86,7 +86,9 @@ async def is_let_in(client: Client) -> bool:
 
 async def as_if_later(api: Api) -> None:
     """The pause between two codes is over."""
-    await api.database.execute("UPDATE pillarbox.challenges SET created_at = created_at - interval '2 minutes'")
+    await api.database.execute(
+        "UPDATE pillarbox.challenges SET created_at = created_at - interval '2 minutes'"
+    )
     await api.database.execute(
         "UPDATE pillarbox.admins SET password_changed_at = password_changed_at - interval '3 minutes'"
     )
@@ -100,7 +102,12 @@ async def test_password_then_code_then_session(api: Api) -> None:
     assert (answer.status, set(answer.json)) == (202, {"challenge", "expires_in"})
     assert answer.json["expires_in"] == 600
     [mail] = await mails(api)
-    assert (mail["to"], mail["sender"], mail["class"], mail["lane"]) == ([EMAIL], SENDER, "lifecycle", 0)
+    assert (mail["to"], mail["sender"], mail["class"], mail["lane"]) == (
+        [EMAIL],
+        SENDER,
+        "lifecycle",
+        0,
+    )
     assert mail["expires_at"] - mail["created_at"] < timedelta(minutes=10, seconds=5)
     code = await newest_code(api)
     assert code in mail["html"]
@@ -158,7 +165,9 @@ async def test_every_refusal_is_the_same_answer(api: Api) -> None:
     assert {(one.status, one.content) for one in answers} == {(401, answers[0].content)}
     assert answers[0].json["type"] == "/problems/wrong-password"
     drop = {"Date"}
-    assert len({str({k: v for k, v in one.headers.items() if k not in drop}) for one in answers}) == 1
+    assert (
+        len({str({k: v for k, v in one.headers.items() if k not in drop}) for one in answers}) == 1
+    )
     assert not await mails(api)
     assert not await api.database.fetch("SELECT FROM pillarbox.challenges")
 
@@ -196,7 +205,9 @@ async def test_bad_bodies_are_refused(api: Api, body: dict[str, Any]) -> None:
     assert PASSWORD.encode() not in answer.content
 
 
-@pytest.mark.parametrize("code", ["", "12345", "1234567", "12345a", "１２３４５６", "123456 or 1=1"])
+@pytest.mark.parametrize(
+    "code", ["", "12345", "1234567", "12345a", "１２３４５６", "123456 or 1=1"]
+)
 async def test_what_cannot_be_a_code_is_no_try(api: Api, code: str) -> None:
     answer = await verify(api, await challenged(api), code=code)
     assert (answer.status, answer.json["type"]) == (422, "/problems/invalid-request")
@@ -215,18 +226,31 @@ async def test_whoever_fails_too_often_waits(database_url: str) -> None:
         answers = [(await login(api, EMAIL, OTHER)).status for _ in range(4)]
         assert answers == [401, 401, 401, 429]
         refused = await login(api)
-        assert (refused.status, "Retry-After" in refused.headers) == (429, True)  # the right one waits, too
-        assert (await login(api, "nobody@example.com", OTHER)).status == 401  # another address does not
+        assert (refused.status, "Retry-After" in refused.headers) == (
+            429,
+            True,
+        )  # the right one waits, too
+        assert (
+            await login(api, "nobody@example.com", OTHER)
+        ).status == 401  # another address does not
 
 
-async def test_many_at_once_are_not_all_compared(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_at_once_are_not_all_compared(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with api_of(database_url, auth_failures_per_minute=3) as api:
         await ours(api).create(EMAIL, None, Secret(PASSWORD))
         compared, real = [], ours(api)._passwords._fits
-        monkeypatch.setattr(ours(api)._passwords, "_fits", lambda *given: compared.append(1) is None and real(*given))
+        monkeypatch.setattr(
+            ours(api)._passwords,
+            "_fits",
+            lambda *given: compared.append(1) is None and real(*given),
+        )
         answers = await asyncio.gather(*(login(api, EMAIL, OTHER) for _ in range(20)))
         assert {one.status for one in answers} == {401, 429}
-        assert len(compared) <= 3 + 2  # as many as may fail, and those that ran beside the last of them
+        assert (
+            len(compared) <= 3 + 2
+        )  # as many as may fail, and those that ran beside the last of them
 
 
 async def test_wrong_passwords_count_with_wrong_keys_of_the_same_peer(api: Api) -> None:
@@ -295,7 +319,9 @@ async def test_a_new_code_takes_the_place_of_the_old(api: Api) -> None:
     assert new != old
     assert (await verify(api, old, code=old_code)).json["void"] is True
     [first, second] = await mails(api)
-    states = dict(await api.database.fetch("SELECT message_id, state::text FROM pillarbox.deliveries"))
+    states = dict(
+        await api.database.fetch("SELECT message_id, state::text FROM pillarbox.deliveries")
+    )
     assert (states[first["id"]], states[second["id"]]) == ("cancelled", "queued")
     assert first["text"] is None  # its code is nowhere any more
     assert (await verify(api, new, code=await newest_code(api))).status == 200
@@ -307,7 +333,9 @@ async def test_after_signing_in_one_may_ask_again_at_once(api: Api) -> None:
     assert len(await mails(api)) == 2
 
 
-async def test_a_mail_that_cannot_be_made_stops_nobody_with_a_recovery_code(database_url: str) -> None:
+async def test_a_mail_that_cannot_be_made_stops_nobody_with_a_recovery_code(
+    database_url: str,
+) -> None:
     async with api_of(database_url, development="off") as api:  # no sender
         await ours(api).create(EMAIL, None, Secret(PASSWORD))
         [code, *_] = await ours(api).new_recovery_codes(EMAIL)
@@ -327,7 +355,9 @@ async def test_a_recovery_code_counts_once(api: Api) -> None:
     challenge = await challenged(api)
     began = await verify(api, challenge, recovery_code=first)
     assert (began.status, await is_let_in(api.nobody.using(began.json["session"]))) == (200, True)
-    assert (await verify(api, challenge, recovery_code=second)).json["void"] is True  # the challenge is used
+    assert (await verify(api, challenge, recovery_code=second)).json[
+        "void"
+    ] is True  # the challenge is used
     challenge = await challenged(api)
     assert (await verify(api, challenge, recovery_code=first)).status == 422
     assert (await verify(api, challenge, recovery_code=second)).status == 200
@@ -339,10 +369,14 @@ async def test_one_recovery_code_at_two_doors_opens_one(api: Api) -> None:
     [code, *_] = await ours(api).new_recovery_codes(EMAIL)
     first = await challenged(api)
     await as_if_later(api)
-    await api.database.execute("UPDATE pillarbox.challenges SET subject = NULL")  # so that the first stays in force
+    await api.database.execute(
+        "UPDATE pillarbox.challenges SET subject = NULL"
+    )  # so that the first stays in force
     second = await challenged(api)
     await api.database.execute("UPDATE pillarbox.challenges SET subject = 1, void = false")
-    answers = await asyncio.gather(*(verify(api, one, recovery_code=code.reveal()) for one in (first, second) * 5))
+    answers = await asyncio.gather(
+        *(verify(api, one, recovery_code=code.reveal()) for one in (first, second) * 5)
+    )
     assert sorted(one.status for one in answers) == [200, *[422] * 9]
 
 
@@ -384,7 +418,12 @@ async def test_a_session_is_no_key_of_a_tenant(api: Api) -> None:
     assert (await session.send()).status == 403
     who = (await admins.find_sessions(api.database, [session.key or ""]))[0]
     assert who is not None
-    assert (who.kind, who.name, who.tenant, who.scopes) == ("session", "Ada", None, frozenset({Scope.ADMIN}))
+    assert (who.kind, who.name, who.tenant, who.scopes) == (
+        "session",
+        "Ada",
+        None,
+        frozenset({Scope.ADMIN}),
+    )
 
 
 async def end_by_logout(api: Api, session: Client) -> None:
@@ -407,7 +446,9 @@ ENDS = [end_by_logout, end_by_password, end_by_disabling, end_by_time]
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda one: one.__name__)
-async def test_a_session_ends_at_once(api: Api, end: Callable[[Api, Client], Awaitable[None]]) -> None:
+async def test_a_session_ends_at_once(
+    api: Api, end: Callable[[Api, Client], Awaitable[None]]
+) -> None:
     session = await signed_in(api)
     assert [await is_let_in(session) for _ in range(3)] == [True] * 3
     await end(api, session)
@@ -436,7 +477,9 @@ async def test_codes_on_their_way_end_with_the_sessions(
     await end(api, api.nobody)
     assert (await verify(api, challenge, code=code)).json["void"] is True
     assert (await verify(api, challenge, recovery_code=recovery.reveal())).status == 422
-    assert await api.database.fetchval("SELECT state::text FROM pillarbox.deliveries") == "cancelled"
+    assert (
+        await api.database.fetchval("SELECT state::text FROM pillarbox.deliveries") == "cancelled"
+    )
     await ours(api).enable(EMAIL)
     assert (await verify(api, challenge, code=code)).json["void"] is True
 
@@ -444,7 +487,9 @@ async def test_codes_on_their_way_end_with_the_sessions(
 async def test_a_challenge_of_before_the_change_begins_no_session(api: Api) -> None:
     """Also where the change comes between the code and the session."""
     challenge = await challenged(api)
-    await api.database.execute("UPDATE pillarbox.admins SET password_changed_at = clock_timestamp()")
+    await api.database.execute(
+        "UPDATE pillarbox.admins SET password_changed_at = clock_timestamp()"
+    )
     assert (await verify(api, challenge, code=await newest_code(api))).json["void"] is True
     assert not await api.database.fetch("SELECT FROM pillarbox.admin_sessions")
 
@@ -490,7 +535,9 @@ async def test_guessed_sessions_are_throttled(database_url: str) -> None:
         await ours(api).create(EMAIL, None, Secret(PASSWORD))
         session = api.nobody.using((await ours(api).sign_in_here(EMAIL)).secret.reveal())
         assert await is_let_in(session)
-        answers = [(await api.nobody.using(f"pbs_{n:043}").get("/admin/tenants")).status for n in range(25)]
+        answers = [
+            (await api.nobody.using(f"pbs_{n:043}").get("/admin/tenants")).status for n in range(25)
+        ]
         assert set(answers[:20]) == {401}
         assert set(answers[20:]) == {429}
         assert await is_let_in(session)  # which was right before
@@ -499,7 +546,9 @@ async def test_guessed_sessions_are_throttled(database_url: str) -> None:
 # --- what is refused when somebody is made
 
 
-@pytest.mark.parametrize("email", ["", "ada", "Ada <ada@example.com>", "a@b\n", "a@b, c@d", "x" * 320 + "@b.example"])
+@pytest.mark.parametrize(
+    "email", ["", "ada", "Ada <ada@example.com>", "a@b\n", "a@b, c@d", "x" * 320 + "@b.example"]
+)
 async def test_only_addresses_are_taken(api: Api, email: str) -> None:
     with pytest.raises(Exception, match="not a legal e-mail address"):
         await ours(api).create(email, None, Secret(PASSWORD))
@@ -510,7 +559,9 @@ async def test_easy_passwords_are_refused(api: Api) -> None:
         with pytest.raises(NotPossible):
             await ours(api).create("bob@example.com", None, Secret(password))
         with pytest.raises(NotPossible):
-            await ours(api).change_password(EMAIL, Secret("Ada@example.com" if "@" in password else password))
+            await ours(api).change_password(
+                EMAIL, Secret("Ada@example.com" if "@" in password else password)
+            )
     assert len(await admins.list_all(api.database)) == 1
 
 
@@ -520,8 +571,12 @@ async def test_easy_passwords_are_refused(api: Api) -> None:
 async def test_what_is_over_is_dropped(api: Api, database: Database) -> None:
     session = await signed_in(api)
     assert await purge(database, None, None, 10) == {}
-    await database.execute("UPDATE pillarbox.challenges SET expires_at = now() - interval '25 hours'")
-    await database.execute("UPDATE pillarbox.admin_sessions SET expires_at = now() - interval '25 hours'")
+    await database.execute(
+        "UPDATE pillarbox.challenges SET expires_at = now() - interval '25 hours'"
+    )
+    await database.execute(
+        "UPDATE pillarbox.admin_sessions SET expires_at = now() - interval '25 hours'"
+    )
     await database.execute(
         "INSERT INTO pillarbox.challenges (id, realm, asked, code_hash, expires_at)"
         " SELECT gen_random_uuid(), 'admin', '', '', now() - interval '2 days' FROM generate_series(1, 25)"

@@ -16,7 +16,15 @@ from pillarbox.lifecycle.signing import verify
 from pillarbox.store.database import Database
 from tests import PATIENCE
 from tests.harness import eventually
-from tests.integration.lifecycle.collector_helpers import Running, accounts, activate, issue, outcomes, running, until
+from tests.integration.lifecycle.collector_helpers import (
+    Running,
+    accounts,
+    activate,
+    issue,
+    outcomes,
+    running,
+    until,
+)
 from tests.integration.lifecycle.lifecycle_helpers import KEY, install
 
 KEYS = [bytes.fromhex(KEY)]
@@ -59,7 +67,11 @@ def tokens_of(line: str) -> list[list[str]]:
 async def test_the_originals_lines_and_environment(
     database: Database, database_url: str, pipe: tuple[int, int]
 ) -> None:
-    limits = {"MAILROOM_BATCH_LIMIT": "2", "MAILROOM_BATCH_TIMEOUT": "60000", "MAILROOM_HEALTHCHECK_INTERVAL": "1000"}
+    limits = {
+        "MAILROOM_BATCH_LIMIT": "2",
+        "MAILROOM_BATCH_TIMEOUT": "60000",
+        "MAILROOM_HEALTHCHECK_INTERVAL": "1000",
+    }
     names = {"MAILROOM_CHANNEL_NAME": "token_insert", "MAILROOM_QUEUE_NAME": "mailroom"}
     async with running(database_url, "--stdout", stdout=pipe[1], **limits, **names) as one:
         await one.says("collecting tokens")
@@ -67,7 +79,9 @@ async def test_the_originals_lines_and_environment(
         await issue(database, account, "activation")
         [line] = await read_lines(pipe[0], 1)
         [[number, email, login, secret, code]] = tokens_of(line)
-        row = await database.fetchrow("SELECT secret, code FROM lifecycle.tokens ORDER BY id DESC LIMIT 1")
+        row = await database.fetchrow(
+            "SELECT secret, code FROM lifecycle.tokens ORDER BY id DESC LIMIT 1"
+        )
         assert row is not None
         assert (number, email, login, code) == ("1", "u1@mail.example", "u1", row["code"])
         assert verify(secret, "activation", None, KEYS) == row["secret"]
@@ -83,7 +97,9 @@ async def test_a_login_with_commas_quotes_and_line_ends(
     logins = ["a,b", 'say "hi"', "one\ntwo", '",\r\n,"', "plain"]
     for place, login in enumerate(logins):
         await database.execute(
-            "INSERT INTO lifecycle.accounts (email, login) VALUES ($1, $2)", f"{place}@mail.example", login
+            "INSERT INTO lifecycle.accounts (email, login) VALUES ($1, $2)",
+            f"{place}@mail.example",
+            login,
         )
     async with running(database_url, "--stdout", "--once", stdout=pipe[1]) as one:
         assert await one.end() == 0
@@ -94,10 +110,14 @@ async def test_a_login_with_commas_quotes_and_line_ends(
     assert row[1::5] == [f"{place}@mail.example" for place in range(5)]
     assert row[0::5] == ["1"] * 5
     secrets = await database.fetch("SELECT secret FROM lifecycle.tokens ORDER BY id")
-    assert [verify(one, "activation", None, KEYS) for one in row[3::5]] == [each["secret"] for each in secrets]
+    assert [verify(one, "activation", None, KEYS) for one in row[3::5]] == [
+        each["secret"] for each in secrets
+    ]
 
 
-async def test_every_action_has_its_number(database: Database, database_url: str, pipe: tuple[int, int]) -> None:
+async def test_every_action_has_its_number(
+    database: Database, database_url: str, pipe: tuple[int, int]
+) -> None:
     [account] = await accounts(database, 1)
     await activate(database, account)
     for action in ("password_recovery", "email_verification", "welcome", "sign_in_code"):
@@ -132,14 +152,18 @@ async def test_a_reader_that_does_not_read_holds_up_no_end(
     """The batch is larger than the pipe: what was not written whole is not settled, and written again whole."""
     await accounts(database, 1000)
     begun = {"PILLARBOX_WORKER_DRAIN_TIMEOUT": "200ms"}
-    async with running(database_url, "--stdout", "--batch-limit", "1000", stdout=pipe[1], **begun) as one:
+    async with running(
+        database_url, "--stdout", "--batch-limit", "1000", stdout=pipe[1], **begun
+    ) as one:
         await one.says("processing rows")
         await eventually(lambda: full(pipe[1]))
         one.signal()
         assert await one.end() == 1
     assert await outcomes(database) == {"waiting": 1000}
     rest = tokens_to_end(pipe)
-    async with running(database_url, "--stdout", "--once", "--batch-limit", "1000", stdout=pipe[1]) as two:
+    async with running(
+        database_url, "--stdout", "--once", "--batch-limit", "1000", stdout=pipe[1]
+    ) as two:
         [line] = await read_lines(pipe[0], 1)
         assert await two.end() == 0
     assert rest

@@ -86,7 +86,12 @@ async def test_an_account_gets_its_link(database: Database, database_url: str) -
     assert check_expiry(expiry, signed, KEYS, token["created_at"]) == token["expires_at"]
     assert mail["html"].count("/activate?token=") >= 1
     assert "15 minutes" in mail["text"]
-    assert (mail["class"], mail["kind"], mail["lane"], mail["state"]) == ("lifecycle", "hub_activation", 1, "queued")
+    assert (mail["class"], mail["kind"], mail["lane"], mail["state"]) == (
+        "lifecycle",
+        "hub_activation",
+        1,
+        "queued",
+    )
     assert mail["recipient"] == "u1@mail.example"
     assert int(mail["expires_at"].timestamp()) == token["expires_at"]
     assert json.loads(mail["metadata"]) == {"token": token["id"], "account": token["account"]}
@@ -108,7 +113,9 @@ async def test_recovery_is_urgent_and_has_its_code(database: Database, database_
     assert "Passwort" in mail["subject"], "de-AT is German"
 
 
-async def test_a_sign_in_code_is_made_when_it_is_mailed(database: Database, database_url: str) -> None:
+async def test_a_sign_in_code_is_made_when_it_is_mailed(
+    database: Database, database_url: str
+) -> None:
     [account] = await accounts(database, 1)
     await activate(database, account)
     number = await issue(database, account, "sign_in_code")
@@ -119,10 +126,14 @@ async def test_a_sign_in_code_is_made_when_it_is_mailed(database: Database, data
         [code] = set(re.findall(r"\b\d{6}\b", mail["text"]))
         assert mail["lane"] == 0
         assert (await app.lifecycle.sign_in.verify(None, number, code)).id == account
-    assert code.encode().hex() not in str(await database.fetch("SELECT * FROM pillarbox.challenges"))
+    assert code.encode().hex() not in str(
+        await database.fetch("SELECT * FROM pillarbox.challenges")
+    )
 
 
-async def test_a_notice_has_no_link_and_does_not_expire(database: Database, database_url: str) -> None:
+async def test_a_notice_has_no_link_and_does_not_expire(
+    database: Database, database_url: str
+) -> None:
     [account] = await accounts(database, 1)
     await activate(database, account)
     number = await issue(database, account, "password_changed")
@@ -156,18 +167,24 @@ async def test_an_action_of_ones_own_is_a_row_and_a_template(
 async def test_the_mail_is_the_tenants(database: Database, database_url: str) -> None:
     await tenants.add_tenant(database, "people", default_sender="People <hi@people.example>")
     await accounts(database, 1)
-    async with collector(database_url, lifecycle_tenant="people", lifecycle_sender="x@people.example") as (_, one):
+    async with collector(
+        database_url, lifecycle_tenant="people", lifecycle_sender="x@people.example"
+    ) as (_, one):
         await one.collect(ALL)
     mail = await mail_of(database, (await the_token(database))["id"])
     assert mail["sender"] == "x@people.example"
-    name = await database.fetchval("SELECT name FROM pillarbox.tenants WHERE id = $1", mail["tenant_id"])
+    name = await database.fetchval(
+        "SELECT name FROM pillarbox.tenants WHERE id = $1", mail["tenant_id"]
+    )
     assert name == "people"
 
 
 # --- which, and when
 
 
-async def test_twenty_five_accounts_in_one_transaction(database: Database, database_url: str) -> None:
+async def test_twenty_five_accounts_in_one_transaction(
+    database: Database, database_url: str
+) -> None:
     """One notification for all of them, and more than two batches."""
     async with collecting(database_url, lifecycle_batch_limit=10, lifecycle_batch_timeout="200ms"):
         await eventually(lambda: listening(database))
@@ -188,7 +205,9 @@ async def test_commits_out_of_order(database: Database, database_url: str) -> No
     try:
         transaction = slow.transaction()
         await transaction.start()
-        await slow.execute("INSERT INTO lifecycle.accounts (email, login) VALUES ('slow@mail.example', 'slow')")
+        await slow.execute(
+            "INSERT INTO lifecycle.accounts (email, login) VALUES ('slow@mail.example', 'slow')"
+        )
         async with collecting(database_url):
             await accounts(database, 3)
             await until(database, mailed=3)
@@ -206,16 +225,22 @@ async def test_nothing_depends_on_a_notification(database: Database, database_ur
         await until(database, mailed=5)
 
 
-async def test_what_waited_while_nobody_collected_leaves_at_the_start(database: Database, database_url: str) -> None:
+async def test_what_waited_while_nobody_collected_leaves_at_the_start(
+    database: Database, database_url: str
+) -> None:
     await accounts(database, 12)
     async with collecting(database_url, lifecycle_batch_limit=5, lifecycle_batch_timeout="1h"):
         await until(database, mailed=12)
 
 
-async def test_collecting_begins_when_the_schema_is_installed(database: Database, database_url: str) -> None:
+async def test_collecting_begins_when_the_schema_is_installed(
+    database: Database, database_url: str
+) -> None:
     async with collecting(database_url, lifecycle_schema="people", worker_poll_interval="50ms"):
         await install(database, "people")
-        await database.execute("INSERT INTO people.accounts (email, login) VALUES ('a@mail.example', 'a')")
+        await database.execute(
+            "INSERT INTO people.accounts (email, login) VALUES ('a@mail.example', 'a')"
+        )
 
         async def there() -> bool:
             return bool(await mailed(database))
@@ -223,22 +248,32 @@ async def test_collecting_begins_when_the_schema_is_installed(database: Database
         await eventually(there)
 
 
-async def test_an_account_that_becomes_eligible_later(database: Database, database_url: str) -> None:
+async def test_an_account_that_becomes_eligible_later(
+    database: Database, database_url: str
+) -> None:
     [account] = await accounts(database, 1)
     await activate(database, account)
-    await database.execute("UPDATE lifecycle.accounts SET status = 'suspended' WHERE id = $1", account)
+    await database.execute(
+        "UPDATE lifecycle.accounts SET status = 'suspended' WHERE id = $1", account
+    )
     await issue(database, account, "password_recovery")
     async with collecting(database_url):
         await until(database, held=1)
         assert not await mailed(database)
-        await database.execute("UPDATE lifecycle.accounts SET status = 'active' WHERE id = $1", account)
+        await database.execute(
+            "UPDATE lifecycle.accounts SET status = 'active' WHERE id = $1", account
+        )
         await until(database, mailed=1)
 
 
-async def test_expired_consumed_and_superseded_ones_are_marked(database: Database, database_url: str) -> None:
+async def test_expired_consumed_and_superseded_ones_are_marked(
+    database: Database, database_url: str
+) -> None:
     first, second, third, _fourth = await accounts(database, 4)
     await database.execute("UPDATE lifecycle.tokens SET expires_at = 1 WHERE account = $1", first)
-    await database.execute("UPDATE lifecycle.tokens SET consumed_at = created_at WHERE account = $1", second)
+    await database.execute(
+        "UPDATE lifecycle.tokens SET consumed_at = created_at WHERE account = $1", second
+    )
     await issue(database, third, "activation")
     async with collector(database_url) as (app, one):
         assert await one.collect(ALL) == 5
@@ -273,7 +308,9 @@ async def test_two_collectors_share_the_work(database: Database, database_url: s
     assert set((await mailed(database)).values()) == {1}
 
 
-async def test_urgent_ones_do_not_wait_for_a_batch_to_fill(database: Database, database_url: str) -> None:
+async def test_urgent_ones_do_not_wait_for_a_batch_to_fill(
+    database: Database, database_url: str
+) -> None:
     [account] = await accounts(database, 1)
     await activate(database, account)
     async with collecting(database_url, lifecycle_batch_limit=50, lifecycle_batch_timeout="1h"):
@@ -354,7 +391,9 @@ async def test_one_that_was_set_aside_comes_again_by_itself(
 
 
 async def test_an_address_that_is_none_is_set_aside(database: Database, database_url: str) -> None:
-    await database.execute("INSERT INTO lifecycle.accounts (email, login) VALUES ('not an address', 'x')")
+    await database.execute(
+        "INSERT INTO lifecycle.accounts (email, login) VALUES ('not an address', 'x')"
+    )
     await accounts(database, 2)
     async with collector(database_url) as (_, one):
         await one.collect(ALL)
@@ -374,7 +413,12 @@ async def test_a_name_cannot_become_a_header(database: Database, database_url: s
     )
     assert len(rows) == 1, "an address with a line end is none"
     assert all("\n" not in row["subject"] and "\r" not in row["subject"] for row in rows)
-    assert await database.fetchval("SELECT count(*) FROM pillarbox.deliveries WHERE recipient LIKE 'all@%'") == 0
+    assert (
+        await database.fetchval(
+            "SELECT count(*) FROM pillarbox.deliveries WHERE recipient LIKE 'all@%'"
+        )
+        == 0
+    )
 
 
 async def test_what_postgresql_cannot_hold_harms_no_other(
@@ -409,7 +453,9 @@ async def test_a_collector_says_what_it_lacks(database: Database, database_url: 
             pass
 
 
-async def test_a_batch_that_fails_leaves_nothing_behind(database: Database, database_url: str) -> None:
+async def test_a_batch_that_fails_leaves_nothing_behind(
+    database: Database, database_url: str
+) -> None:
     """Mails and outcomes are one transaction: neither without the other."""
     await accounts(database, 3)
     await database.execute(
@@ -436,17 +482,24 @@ async def test_ids_are_those_of_the_mails(database: Database, database_url: str)
     )
     assert len(rows) == 300
     assert all(json.loads(row["metadata"])["account"] == row["account"] for row in rows)
-    assert all(isinstance(row["message_id"], UUID) for row in await database.fetch("SELECT * FROM lifecycle.collected"))
+    assert all(
+        isinstance(row["message_id"], UUID)
+        for row in await database.fetch("SELECT * FROM lifecycle.collected")
+    )
 
 
-@pytest.mark.parametrize("more", [(), ("--once",), ("--stdout",)], ids=["mailing", "once", "stdout"])
+@pytest.mark.parametrize(
+    "more", [(), ("--once",), ("--stdout",)], ids=["mailing", "once", "stdout"]
+)
 @pytest.mark.parametrize("schema", ["lifecycle", "poeple"])
 async def test_collecting_without_the_schema_exits_with_the_reason(
     database: Database, database_url: str, schema: str, more: tuple[str, ...]
 ) -> None:
     await database.execute("DROP SCHEMA lifecycle CASCADE")
     arguments = ("collect", *more, "--database-url", database_url)
-    with process(*arguments, env={"PILLARBOX_LIFECYCLE_KEYS": KEY, "PILLARBOX_LIFECYCLE_SCHEMA": schema}) as one:
+    with process(
+        *arguments, env={"PILLARBOX_LIFECYCLE_KEYS": KEY, "PILLARBOX_LIFECYCLE_SCHEMA": schema}
+    ) as one:
         assert await asyncio.to_thread(one.end) == 1
         assert "migrate --with lifecycle" in one.output
         assert "stopped" not in one.output

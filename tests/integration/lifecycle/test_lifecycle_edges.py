@@ -36,9 +36,15 @@ def tokens() -> Tokens:
 # --- values that one token has, and all others must not suffer from
 
 
-@pytest.mark.parametrize("data", ['{"n": ' + "9" * 5000 + "}", '{"n": ' + "[" * 3000 + "]" * 3000 + "}"])
-async def test_data_that_python_cannot_read_harms_no_other(db: Database, database_url: str, data: str) -> None:
-    await db.execute("UPDATE lifecycle.accounts SET data = $1 WHERE id = $2", data, await add_account(db, "eve"))
+@pytest.mark.parametrize(
+    "data", ['{"n": ' + "9" * 5000 + "}", '{"n": ' + "[" * 3000 + "]" * 3000 + "}"]
+)
+async def test_data_that_python_cannot_read_harms_no_other(
+    db: Database, database_url: str, data: str
+) -> None:
+    await db.execute(
+        "UPDATE lifecycle.accounts SET data = $1 WHERE id = $2", data, await add_account(db, "eve")
+    )
     await add_account(db, "ada")
     async with collector(database_url) as (_, one):
         assert await one.collect(ALL) == 2
@@ -46,15 +52,21 @@ async def test_data_that_python_cannot_read_harms_no_other(db: Database, databas
 
 
 @pytest.mark.parametrize("moment", [2**63 - 1, 1_800_000_000_000])
-async def test_a_token_that_never_expires_or_in_milliseconds_is_refused(db: Database, moment: int) -> None:
+async def test_a_token_that_never_expires_or_in_milliseconds_is_refused(
+    db: Database, moment: int
+) -> None:
     number = await add_account(db, "ada", "suspended")
     with pytest.raises(StoreDataError):
         await db.execute(
-            "INSERT INTO lifecycle.tokens (account, action, expires_at) VALUES ($1, 'sign_in_code', $2)", number, moment
+            "INSERT INTO lifecycle.tokens (account, action, expires_at) VALUES ($1, 'sign_in_code', $2)",
+            number,
+            moment,
         )
 
 
-async def test_the_latest_expiry_that_counts_harms_no_other(db: Database, database_url: str) -> None:
+async def test_the_latest_expiry_that_counts_harms_no_other(
+    db: Database, database_url: str
+) -> None:
     for status in ("suspended", "active"):
         for action in ("sign_in_code", "email_verification"):
             number = await add_account(db, f"{status}{action}", status)
@@ -78,13 +90,17 @@ async def test_a_token_that_comes_while_its_account_changes_is_not_held_until_it
     number = await add_account(db, status="active")
     await db.execute("UPDATE lifecycle.accounts SET status = 'suspended' WHERE id = $1", number)
     async with db.transaction() as changing:
-        await changing.execute("UPDATE lifecycle.accounts SET status = 'active' WHERE id = $1", number)
+        await changing.execute(
+            "UPDATE lifecycle.accounts SET status = 'active' WHERE id = $1", number
+        )
         token = await add_token(db, number, "email_verification")
         async with db.transaction() as connection:
             (due,) = await tokens.take(connection, 10)
             assert due.verdict == "account"
             await tokens.hold(connection, [(token, "account", None, 0)])
-    left = await db.fetchval("SELECT extract(epoch FROM held_until - now())::float8 FROM lifecycle.waiting")
+    left = await db.fetchval(
+        "SELECT extract(epoch FROM held_until - now())::float8 FROM lifecycle.waiting"
+    )
     assert left <= 61, "it is looked at again soon"
 
 
@@ -113,16 +129,22 @@ async def test_a_link_to_an_address_that_changed_does_not_count(
     token = await issue(db, number, "email_verification")
     async with collector(database_url) as (_, one):
         await one.collect(ALL)
-    await db.execute("UPDATE lifecycle.accounts SET email = 'other@people.example' WHERE id = $1", number)
+    await db.execute(
+        "UPDATE lifecycle.accounts SET email = 'other@people.example' WHERE id = $1", number
+    )
     secret = await db.fetchval("SELECT secret FROM lifecycle.tokens WHERE id = $1", token)
     with pytest.raises(ExpiredToken):
         await tokens.consume(db, secret, "email_verification")
 
 
-async def test_a_token_that_waits_goes_to_the_new_address(db: Database, database_url: str, tokens: Tokens) -> None:
+async def test_a_token_that_waits_goes_to_the_new_address(
+    db: Database, database_url: str, tokens: Tokens
+) -> None:
     number = await add_account(db, status="active")
     token = await issue(db, number, "email_verification")
-    await db.execute("UPDATE lifecycle.accounts SET email = 'other@people.example' WHERE id = $1", number)
+    await db.execute(
+        "UPDATE lifecycle.accounts SET email = 'other@people.example' WHERE id = $1", number
+    )
     async with collector(database_url) as (_, one):
         await one.collect(ALL)
     assert await db.fetchval("SELECT recipient FROM pillarbox.deliveries") == "other@people.example"
@@ -139,7 +161,9 @@ async def test_an_address_that_changes_while_a_collector_writes_waits_for_it(
     async with db.transaction() as connection:
         (due,) = await tokens.take(connection, 10)
         assert due.email == "ada@people.example"
-        change = asyncio.create_task(db.execute("UPDATE lifecycle.accounts SET email = 'other@people.example'"))
+        change = asyncio.create_task(
+            db.execute("UPDATE lifecycle.accounts SET email = 'other@people.example'")
+        )
         await eventually(lambda: _somebody_waits(db))
         await tokens.settle(connection, [(token, "mailed", None)])
     await asyncio.wait_for(change, PATIENCE)
@@ -150,18 +174,26 @@ async def test_an_address_that_changes_while_a_collector_writes_waits_for_it(
 # --- codes and keys
 
 
-async def test_a_sign_in_code_lasts_no_longer_than_codes_do(db: Database, database_url: str) -> None:
+async def test_a_sign_in_code_lasts_no_longer_than_codes_do(
+    db: Database, database_url: str
+) -> None:
     """A token that is simply inserted has the original's quarter of an hour, or whatever was given."""
     number = await add_account(db, status="active")
     await add_token(db, number, "sign_in_code")
     async with collector(database_url) as (_, one):
         await one.collect(ALL)
-    assert await db.fetchval("SELECT expires_at - created_at <= interval '10 minutes' FROM pillarbox.challenges")
-    assert await db.fetchval("SELECT expires_at - created_at <= interval '601 seconds' FROM pillarbox.messages")
+    assert await db.fetchval(
+        "SELECT expires_at - created_at <= interval '10 minutes' FROM pillarbox.challenges"
+    )
+    assert await db.fetchval(
+        "SELECT expires_at - created_at <= interval '601 seconds' FROM pillarbox.messages"
+    )
     assert "10 minutes" in await db.fetchval("SELECT text FROM pillarbox.contents")
 
 
-async def test_a_key_that_retired_is_said_to_be_the_problem(db: Database, database_url: str) -> None:
+async def test_a_key_that_retired_is_said_to_be_the_problem(
+    db: Database, database_url: str
+) -> None:
     await add_account(db)
     async with collector(database_url, lifecycle_keys="deadbeef" * 8 + "@2020-01-01") as (_, one):
         await one.collect(ALL)
@@ -186,7 +218,9 @@ async def test_emptied_tables_begin_anew(db: Database, database_url: str, more: 
 async def test_a_schema_of_that_name_that_is_others_is_as_good_as_none(database: Database) -> None:
     """Who never asked for accounts starts as before, whatever else is in the database."""
     async with database.connection() as connection:
-        await connection.execute("CREATE SCHEMA lifecycle; CREATE TABLE lifecycle.migrations (id int, batch int)")
+        await connection.execute(
+            "CREATE SCHEMA lifecycle; CREATE TABLE lifecycle.migrations (id int, batch int)"
+        )
         assert not await is_installed(connection, SCHEMA)
         await check_if_installed(connection, SCHEMA)
         await connection.execute("CREATE ROLE pb_edge_stranger")

@@ -33,13 +33,17 @@ async def account(people: asyncpg.Connection, number: int) -> asyncpg.Record:
 
 def chi_square(counts: Counter[Any], kinds: int) -> float:
     expected = counts.total() / kinds
-    return sum((counts[kind] - expected) ** 2 / expected for kind in counts) + expected * (kinds - len(counts))
+    return sum((counts[kind] - expected) ** 2 / expected for kind in counts) + expected * (
+        kinds - len(counts)
+    )
 
 
 # --- accounts
 
 
-async def test_the_columns_are_those_of_the_seed_in_its_order_and_then_ours(people: asyncpg.Connection) -> None:
+async def test_the_columns_are_those_of_the_seed_in_its_order_and_then_ours(
+    people: asyncpg.Connection,
+) -> None:
     columns = await people.fetch(
         "SELECT table_name, array_agg(column_name::text ORDER BY ordinal_position) AS names"
         " FROM information_schema.columns WHERE table_schema = 'lifecycle' GROUP BY table_name"
@@ -58,20 +62,38 @@ async def test_the_columns_are_those_of_the_seed_in_its_order_and_then_ours(peop
     assert not {"secret", "code"} & {*found["token_log"], *found["account_log"]}
 
 
-async def test_the_seeds_indexes_and_triggers_are_there_under_their_names(people: asyncpg.Connection) -> None:
-    indexes = {row[0] for row in await people.fetch("SELECT indexname FROM pg_indexes WHERE schemaname = 'lifecycle'")}
+async def test_the_seeds_indexes_and_triggers_are_there_under_their_names(
+    people: asyncpg.Connection,
+) -> None:
+    indexes = {
+        row[0]
+        for row in await people.fetch(
+            "SELECT indexname FROM pg_indexes WHERE schemaname = 'lifecycle'"
+        )
+    }
     assert {"accounts_id_status_idx", "tokens_id_expires_consumed_action_idx"} <= indexes
-    triggers = {row[0] for row in await people.fetch("SELECT tgname FROM pg_trigger WHERE NOT tgisinternal")}
-    names = {"before_account_insert", "before_account_status_change", "after_token_consumed", "after_token_inserted"}
+    triggers = {
+        row[0] for row in await people.fetch("SELECT tgname FROM pg_trigger WHERE NOT tgisinternal")
+    }
+    names = {
+        "before_account_insert",
+        "before_account_status_change",
+        "after_token_consumed",
+        "after_token_inserted",
+    }
     assert names <= triggers
     functions = {
         row[0]
-        for row in await people.fetch("SELECT proname FROM pg_proc WHERE pronamespace = 'lifecycle'::regnamespace")
+        for row in await people.fetch(
+            "SELECT proname FROM pg_proc WHERE pronamespace = 'lifecycle'::regnamespace"
+        )
     }
     assert {f"trg_{name}" for name in names} <= functions
 
 
-async def test_a_provisioned_account_comes_with_an_activation_token(people: asyncpg.Connection) -> None:
+async def test_a_provisioned_account_comes_with_an_activation_token(
+    people: asyncpg.Connection,
+) -> None:
     before = int(time.time())
     number = await add_account(people)
     tokens = await people.fetch("SELECT * FROM tokens")
@@ -106,7 +128,9 @@ async def test_the_token_goes_with_its_account(people: asyncpg.Connection) -> No
 
 
 @pytest.mark.parametrize("conflict", ["DO NOTHING", "(email) DO UPDATE SET name = 'Ada'"])
-async def test_an_account_that_is_there_gets_no_second_token(people: asyncpg.Connection, conflict: str) -> None:
+async def test_an_account_that_is_there_gets_no_second_token(
+    people: asyncpg.Connection, conflict: str
+) -> None:
     await add_account(people)
     await people.execute(
         f"INSERT INTO accounts (email, login) VALUES ('ada@people.example', 'ada') ON CONFLICT {conflict}"
@@ -141,12 +165,18 @@ async def test_the_same_status_again_changes_nothing(people: asyncpg.Connection)
     assert (await account(people, number))["status_changed_at"] is None
 
 
-async def test_unsuspending_what_was_never_activated_provisions_it(people: asyncpg.Connection) -> None:
+async def test_unsuspending_what_was_never_activated_provisions_it(
+    people: asyncpg.Connection,
+) -> None:
     number = await add_account(people)
     await people.execute("UPDATE accounts SET status = 'suspended' WHERE id = $1", number)
     await people.execute("UPDATE accounts SET status = 'active' WHERE id = $1", number)
     back = await account(people, number)
-    assert (back["status"], back["activated_at"], back["suspended_at"]) == ("provisioned", None, None)
+    assert (back["status"], back["activated_at"], back["suspended_at"]) == (
+        "provisioned",
+        None,
+        None,
+    )
     assert back["unsuspended_at"] is not None
 
 
@@ -165,7 +195,9 @@ async def test_bad_values_are_refused(people: asyncpg.Connection, column: str, v
     number = await add_account(people)
     cast = "jsonb" if column == "data" else "text"
     with pytest.raises(asyncpg.CheckViolationError):
-        await people.execute(f"UPDATE accounts SET {column} = $1::text::{cast} WHERE id = $2", value, number)
+        await people.execute(
+            f"UPDATE accounts SET {column} = $1::text::{cast} WHERE id = $2", value, number
+        )
 
 
 # --- secrets and codes
@@ -211,7 +243,10 @@ async def test_consuming_an_activation_token_activates_once(people: asyncpg.Conn
     assert active["status"] == "active"
     assert active["activated_at"] is not None
     assert await refusal(people, CONSUME, 1) == ("PB410", "token 1 was used before")
-    assert await refusal(people, "UPDATE tokens SET consumed_at = NULL") == ("PB410", "token 1 was used before")
+    assert await refusal(people, "UPDATE tokens SET consumed_at = NULL") == (
+        "PB410",
+        "token 1 was used before",
+    )
 
 
 async def test_consuming_another_token_activates_nobody(people: asyncpg.Connection) -> None:
@@ -241,11 +276,16 @@ async def test_only_the_newest_counts(people: asyncpg.Connection) -> None:
     older, newer = await add_token(people, number), await add_token(people, number)
     await add_token(people, number, "email_verification")  # another action
     await add_token(people, await add_account(people, "bob", "active"))  # another account
-    assert await refusal(people, CONSUME, older) == ("PB412", f"token {older} was superseded by a newer one")
+    assert await refusal(people, CONSUME, older) == (
+        "PB412",
+        f"token {older} was superseded by a newer one",
+    )
     await people.execute(CONSUME, newer)
 
 
-CONSUME_TOKEN = "SELECT consume_token((SELECT secret FROM tokens WHERE id = $1), $2::text::token_action, $3)"
+CONSUME_TOKEN = (
+    "SELECT consume_token((SELECT secret FROM tokens WHERE id = $1), $2::text::token_action, $3)"
+)
 
 
 async def test_the_function_consumes_with_the_code(people: asyncpg.Connection) -> None:
@@ -259,7 +299,9 @@ async def test_the_function_consumes_with_the_code(people: asyncpg.Connection) -
     assert (await refusal(people, "SELECT consume_token('\\x00', 'activation')"))[0] == "PB404"
 
 
-async def test_wrong_codes_are_counted_and_the_sixth_try_is_void(people: asyncpg.Connection) -> None:
+async def test_wrong_codes_are_counted_and_the_sixth_try_is_void(
+    people: asyncpg.Connection,
+) -> None:
     token = await add_token(people, await add_account(people, status="active"))
     code = await people.fetchval("SELECT code FROM tokens WHERE id = $1", token)
     wrong = f"{(int(code) + 1) % 100000:05d}"
@@ -270,13 +312,20 @@ async def test_wrong_codes_are_counted_and_the_sixth_try_is_void(people: asyncpg
     assert await people.fetchval("SELECT consumed_at FROM tokens WHERE id = $1", token) is None
 
 
-async def test_of_two_who_consume_at_once_one_wins(people: asyncpg.Connection, database_url: str) -> None:
+async def test_of_two_who_consume_at_once_one_wins(
+    people: asyncpg.Connection, database_url: str
+) -> None:
     await add_account(people)
     others = [await asyncpg.connect(database_url) for _ in range(4)]
     secret = await people.fetchval("SELECT secret FROM tokens")
     query = "SELECT lifecycle.consume_token($1, 'activation')"
-    results = await asyncio.gather(*(one.fetchval(query, secret) for one in others), return_exceptions=True)
-    assert Counter(type(one) is int or getattr(one, "sqlstate", None) for one in results) == {True: 1, "PB410": 3}
+    results = await asyncio.gather(
+        *(one.fetchval(query, secret) for one in others), return_exceptions=True
+    )
+    assert Counter(type(one) is int or getattr(one, "sqlstate", None) for one in results) == {
+        True: 1,
+        "PB410": 3,
+    }
     for one in others:
         await one.close()
 
@@ -284,10 +333,15 @@ async def test_of_two_who_consume_at_once_one_wins(people: asyncpg.Connection, d
 async def test_issued_tokens_live_as_long_as_their_action_says(people: asyncpg.Connection) -> None:
     number = await add_account(people)
     token = await people.fetchval("SELECT issue_token($1, 'invite', '{\"team\": \"x\"}')", number)
-    row = await people.fetchrow("SELECT expires_at - created_at AS lifetime, data FROM tokens WHERE id = $1", token)
+    row = await people.fetchrow(
+        "SELECT expires_at - created_at AS lifetime, data FROM tokens WHERE id = $1", token
+    )
     assert abs(row["lifetime"] - 604800) <= 1
     assert row["data"] == '{"team": "x"}'
-    assert await refusal(people, "SELECT issue_token(4711, 'invite')") == ("PB404", "there is no account 4711")
+    assert await refusal(people, "SELECT issue_token(4711, 'invite')") == (
+        "PB404",
+        "there is no account 4711",
+    )
 
 
 # --- notifications, and what waits
@@ -298,13 +352,17 @@ async def test_an_inserted_token_notifies_once_for_each_transaction(
 ) -> None:
     heard: list[str] = []
     listening = await asyncpg.connect(database_url)
-    await listening.add_listener("token_insert", lambda _connection, _pid, channel, _payload: heard.append(channel))
+    await listening.add_listener(
+        "token_insert", lambda _connection, _pid, channel, _payload: heard.append(channel)
+    )
     await add_account(people, "a")
     await add_account(people, "b")
     async with people.transaction():
         await add_account(people, "c")
         await add_account(people, "d")
-    await people.execute("INSERT INTO tokens (account, action) SELECT 1, 'invite' WHERE false")  # nothing
+    await people.execute(
+        "INSERT INTO tokens (account, action) SELECT 1, 'invite' WHERE false"
+    )  # nothing
 
     async def three() -> bool:
         await listening.fetchval("SELECT 1")
@@ -313,9 +371,10 @@ async def test_an_inserted_token_notifies_once_for_each_transaction(
     await eventually(three)
     await listening.fetchval("SELECT 1")
     assert heard == ["token_insert"] * 3
-    assert [tuple(row) for row in await people.fetch("SELECT token, lane, held FROM waiting ORDER BY token")] == [
-        (token, 1, None) for token in (1, 2, 3, 4)
-    ]
+    assert [
+        tuple(row)
+        for row in await people.fetch("SELECT token, lane, held FROM waiting ORDER BY token")
+    ] == [(token, 1, None) for token in (1, 2, 3, 4)]
     await listening.close()
 
 
@@ -323,7 +382,11 @@ async def test_urgent_actions_wait_in_the_urgent_lane(people: asyncpg.Connection
     number = await add_account(people, status="active")
     for action in ("password_recovery", "sign_in_code", "welcome"):
         await add_token(people, number, action)
-    assert [row[0] for row in await people.fetch("SELECT lane FROM waiting ORDER BY token")] == [0, 0, 1]
+    assert [row[0] for row in await people.fetch("SELECT lane FROM waiting ORDER BY token")] == [
+        0,
+        0,
+        1,
+    ]
 
 
 async def test_a_change_of_status_releases_what_was_held(people: asyncpg.Connection) -> None:
@@ -347,46 +410,66 @@ async def test_a_row_makes_an_action(people: asyncpg.Connection) -> None:
     await people.execute(
         "INSERT INTO actions (name, path, lane) VALUES ('newsletter', '/news', 'bulk'), ('survey', NULL, 'bulk')"
     )
-    rows = await people.fetch("SELECT name, number, template FROM actions WHERE number > 7 ORDER BY number")
-    assert [tuple(row) for row in rows] == [("newsletter", 8, "newsletter"), ("survey", 9, "survey")]
+    rows = await people.fetch(
+        "SELECT name, number, template FROM actions WHERE number > 7 ORDER BY number"
+    )
+    assert [tuple(row) for row in rows] == [
+        ("newsletter", 8, "newsletter"),
+        ("survey", 9, "survey"),
+    ]
     token = await add_token(people, number, "newsletter")
     assert await people.fetchval("SELECT lane FROM waiting WHERE token = $1", token) == 2
     await people.execute("INSERT INTO actions (name) VALUES ('survey') ON CONFLICT DO NOTHING")
 
 
 async def test_an_action_is_neither_renamed_nor_removed(people: asyncpg.Connection) -> None:
-    for query in ("DELETE FROM actions WHERE name = 'invite'", "UPDATE actions SET name = 'x' WHERE name = 'invite'"):
-        assert await refusal(people, query) == ("PB409", "action invite cannot be renamed or removed")
+    for query in (
+        "DELETE FROM actions WHERE name = 'invite'",
+        "UPDATE actions SET name = 'x' WHERE name = 'invite'",
+    ):
+        assert await refusal(people, query) == (
+            "PB409",
+            "action invite cannot be renamed or removed",
+        )
     await people.execute("UPDATE actions SET name = name, eligible = '{}' WHERE name = 'invite'")
 
 
 async def test_a_token_of_an_action_without_a_row_is_refused(people: asyncpg.Connection) -> None:
     number = await add_account(people, status="active")
     await people.execute("ALTER TYPE token_action ADD VALUE 'stray'")
-    sqlstate, text = await refusal(people, "INSERT INTO tokens (account, action) VALUES ($1, 'stray')", number)
+    sqlstate, text = await refusal(
+        people, "INSERT INTO tokens (account, action) VALUES ($1, 'stray')", number
+    )
     assert (sqlstate, "no row in the table actions" in text) == ("PB404", True)
 
 
 @pytest.mark.parametrize(
-    ("column", "value"), [("path", "/api/../x"), ("path", "no-slash"), ("name", "Bad"), ("lane", "x")]
+    ("column", "value"),
+    [("path", "/api/../x"), ("path", "no-slash"), ("name", "Bad"), ("lane", "x")],
 )
 async def test_bad_actions_are_refused(people: asyncpg.Connection, column: str, value: str) -> None:
     row = {"name": "fine"} | {column: value}
     places = ", ".join(f"${place}" for place in range(1, len(row) + 1))
     with pytest.raises(asyncpg.CheckViolationError):
-        await people.execute(f"INSERT INTO actions ({', '.join(row)}) VALUES ({places})", *row.values())
+        await people.execute(
+            f"INSERT INTO actions ({', '.join(row)}) VALUES ({places})", *row.values()
+        )
 
 
 # --- views
 
 
-async def test_the_logs_have_real_times_and_tell_what_became_of_tokens(people: asyncpg.Connection) -> None:
+async def test_the_logs_have_real_times_and_tell_what_became_of_tokens(
+    people: asyncpg.Connection,
+) -> None:
     number = await add_account(people)
     shown = await people.fetchrow("SELECT created_at, activated_at, status FROM account_log")
     assert abs(shown["created_at"].timestamp() - time.time()) < 60
     assert (shown["activated_at"], shown["status"]) == (None, "provisioned")
     await people.execute(CONSUME, 1)
-    older, newer, late = [await add_token(people, number, action) for action in ("invite", "invite", "welcome")]
+    older, newer, late = [
+        await add_token(people, number, action) for action in ("invite", "invite", "welcome")
+    ]
     await expire(people, late)
     await people.execute("INSERT INTO collected (token, outcome) VALUES ($1, 'mailed')", newer)
     await people.execute("DELETE FROM waiting WHERE token = $1", newer)

@@ -11,7 +11,14 @@ from uuid import UUID, uuid4
 import pytest
 import pytest_asyncio
 
-from pillarbox.errors import ExpiredToken, InvalidToken, NotFound, SupersededToken, UsedToken, WrongCode
+from pillarbox.errors import (
+    ExpiredToken,
+    InvalidToken,
+    NotFound,
+    SupersededToken,
+    UsedToken,
+    WrongCode,
+)
 from pillarbox.store import messages
 from pillarbox.store.database import Database
 from pillarbox.store.lifecycle import Tokens, Waiting
@@ -39,7 +46,9 @@ def tokens() -> Tokens:
     return Tokens(SCHEMA)
 
 
-async def taken(tokens: Tokens, db: Database, limit: int = 100, **more: Any) -> list[tuple[int, str | None]]:
+async def taken(
+    tokens: Tokens, db: Database, limit: int = 100, **more: Any
+) -> list[tuple[int, str | None]]:
     """What could be taken, with the verdicts; given back at once."""
     async with db.transaction() as connection:
         return [(due.token, due.verdict) for due in await tokens.take(connection, limit, **more)]
@@ -57,13 +66,33 @@ async def test_taking_tells_all_that_a_mail_needs(db: Database, tokens: Tokens) 
     row = await db.fetchrow("SELECT * FROM lifecycle.tokens")
     async with db.transaction() as connection:
         (due,) = await tokens.take(connection, 10)
-    assert (due.token, due.account, due.action, due.number) == (token, number, "password_recovery", 2)
-    assert (due.path, due.with_code, due.template, due.lane) == ("/recover", True, "forgot_password", 0)
+    assert (due.token, due.account, due.action, due.number) == (
+        token,
+        number,
+        "password_recovery",
+        2,
+    )
+    assert (due.path, due.with_code, due.template, due.lane) == (
+        "/recover",
+        True,
+        "forgot_password",
+        0,
+    )
     assert (due.secret, due.code, due.expires_at, due.created_at) == tuple(
         row[name] for name in ("secret", "code", "expires_at", "created_at")
     )
-    assert (due.email, due.login, due.name, due.portal, due.locale) == ("ada@x.example", "ada", "Ada", "org", "de-AT")
-    assert (due.account_data, due.token_data, due.verdict) == ({"team": "one"}, {"device": "phone"}, None)
+    assert (due.email, due.login, due.name, due.portal, due.locale) == (
+        "ada@x.example",
+        "ada",
+        "Ada",
+        "org",
+        "de-AT",
+    )
+    assert (due.account_data, due.token_data, due.verdict) == (
+        {"team": "one"},
+        {"device": "phone"},
+        None,
+    )
 
 
 async def test_urgent_ones_come_first_and_then_by_id(db: Database, tokens: Tokens) -> None:
@@ -81,14 +110,19 @@ async def test_urgent_ones_come_first_and_then_by_id(db: Database, tokens: Token
 
 async def test_verdicts(db: Database, tokens: Tokens) -> None:
     people = {
-        name: await add_account(db, name, "active") for name in ("good", "late", "used", "renewed", "gone", "off")
+        name: await add_account(db, name, "active")
+        for name in ("good", "late", "used", "renewed", "gone", "off")
     }
     made = {name: await add_token(db, number) for name, number in people.items()}
     await expire(db, made["late"])
     await db.execute("UPDATE lifecycle.tokens SET consumed_at = 1 WHERE id = $1", made["used"])
     newer = await add_token(db, people["renewed"])
-    await db.execute("UPDATE lifecycle.accounts SET status = 'suspended' WHERE id = $1", people["off"])
-    await db.execute("ALTER TABLE lifecycle.tokens DISABLE TRIGGER after_token_deleted")  # a row nobody tidied away
+    await db.execute(
+        "UPDATE lifecycle.accounts SET status = 'suspended' WHERE id = $1", people["off"]
+    )
+    await db.execute(
+        "ALTER TABLE lifecycle.tokens DISABLE TRIGGER after_token_deleted"
+    )  # a row nobody tidied away
     await db.execute("DELETE FROM lifecycle.accounts WHERE id = $1", people["gone"])
     assert dict(await taken(tokens, db)) == {
         made["good"]: None, made["late"]: "expired", made["used"]: "consumed", made["renewed"]: "superseded",
@@ -108,7 +142,9 @@ async def test_verdicts(db: Database, tokens: Tokens) -> None:
         ("welcome", {"active"}),
     ],
 )
-async def test_who_is_eligible(db: Database, tokens: Tokens, action: str, eligible: set[str]) -> None:
+async def test_who_is_eligible(
+    db: Database, tokens: Tokens, action: str, eligible: set[str]
+) -> None:
     asked = {}
     for status in ("provisioned", "active", "suspended"):
         asked[status] = await add_token(db, await add_account(db, status, status), action)
@@ -146,10 +182,18 @@ async def test_settled_ones_are_gone_and_told(db: Database, tokens: Tokens) -> N
     mail = uuid4()
     async with db.transaction() as connection:
         await tokens.take(connection, 10)
-        await tokens.settle(connection, [(1, "mailed", mail), (2, "expired", None), (3, "written", None)])
+        await tokens.settle(
+            connection, [(1, "mailed", mail), (2, "expired", None), (3, "written", None)]
+        )
     assert await tokens.count(db, 10) == Waiting(0, 0)
-    rows = await db.fetch("SELECT token, outcome, message_id FROM lifecycle.collected ORDER BY token")
-    assert [tuple(row) for row in rows] == [(1, "mailed", mail), (2, "expired", None), (3, "written", None)]
+    rows = await db.fetch(
+        "SELECT token, outcome, message_id FROM lifecycle.collected ORDER BY token"
+    )
+    assert [tuple(row) for row in rows] == [
+        (1, "mailed", mail),
+        (2, "expired", None),
+        (3, "written", None),
+    ]
     assert await db.fetchval("SELECT last_seq FROM lifecycle.jobs") == 3
     async with db.transaction() as connection:
         await tokens.settle(connection, [])
@@ -167,7 +211,10 @@ async def suspended_with_token(db: Database) -> tuple[int, int]:
 async def test_a_token_waits_for_its_account(db: Database, tokens: Tokens) -> None:
     number, token = await suspended_with_token(db)
     async with db.transaction() as connection:
-        await tokens.hold(connection, [(due.token, "account", None, 0) for due in await tokens.take(connection, 10)])
+        await tokens.hold(
+            connection,
+            [(due.token, "account", None, 0) for due in await tokens.take(connection, 10)],
+        )
     assert await taken(tokens, db) == []
     assert await tokens.release_due(db) == 0
     assert await tokens.set_aside(db) == []
@@ -175,7 +222,9 @@ async def test_a_token_waits_for_its_account(db: Database, tokens: Tokens) -> No
     assert await taken(tokens, db) == [(token, None)]
 
 
-async def test_a_status_that_changes_while_a_collector_decides_is_not_lost(db: Database, tokens: Tokens) -> None:
+async def test_a_status_that_changes_while_a_collector_decides_is_not_lost(
+    db: Database, tokens: Tokens
+) -> None:
     _, token = await suspended_with_token(db)
     async with db.transaction() as connection:
         (due,) = await tokens.take(connection, 10)
@@ -201,13 +250,19 @@ async def test_held_for_an_account_it_expires(db: Database, tokens: Tokens) -> N
     assert await taken(tokens, db) == [(token, "expired")]
 
 
-async def test_what_cannot_be_rendered_is_set_aside_and_tried_again(db: Database, tokens: Tokens) -> None:
+async def test_what_cannot_be_rendered_is_set_aside_and_tried_again(
+    db: Database, tokens: Tokens
+) -> None:
     for n in range(3):
         await add_account(db, f"p{n}")
     async with db.transaction() as connection:
         await tokens.take(connection, 10)
         await tokens.hold(
-            connection, [(1, "rendering", "hub/activation: no such variable", 0), (2, "rendering", "later", 60)]
+            connection,
+            [
+                (1, "rendering", "hub/activation: no such variable", 0),
+                (2, "rendering", "later", 60),
+            ],
         )
         await tokens.hold(connection, [])
     assert await taken(tokens, db) == [(3, None)]
@@ -215,7 +270,12 @@ async def test_what_cannot_be_rendered_is_set_aside_and_tried_again(db: Database
     assert await tokens.count_set_aside(db, 1) == 1
     first, second = await tokens.set_aside(db)
     assert (first.token, first.problem, first.tries) == (1, "hub/activation: no such variable", 1)
-    assert (first.account, first.action, first.portal, first.template) == (1, "activation", "hub", "activation")
+    assert (first.account, first.action, first.portal, first.template) == (
+        1,
+        "activation",
+        "hub",
+        "activation",
+    )
     assert (first.again_in, second.token) == (0, 2)
     assert 50 < second.again_in <= 60
     assert [one.token for one in await tokens.set_aside(db, 1)] == [1]
@@ -225,7 +285,9 @@ async def test_what_cannot_be_rendered_is_set_aside_and_tried_again(db: Database
     assert await taken(tokens, db) == [(1, None), (3, None)]
 
 
-async def test_set_aside_ones_are_collected_again_after_the_fix(db: Database, tokens: Tokens) -> None:
+async def test_set_aside_ones_are_collected_again_after_the_fix(
+    db: Database, tokens: Tokens
+) -> None:
     for n in range(3):
         await add_account(db, f"p{n}")
     async with db.transaction() as connection:
@@ -273,8 +335,13 @@ async def test_an_older_mail_that_still_waits_is_cancelled(db: Database, tokens:
     assert [(event.kind, event.data) for event in story.events] == [
         ("cancelled", {"who": "lifecycle", "superseded_by": newest})
     ]
-    assert await db.fetchval("SELECT count(*) FROM pillarbox.contents WHERE message_id = $1", old) == 0
-    assert await db.fetchval("SELECT reason FROM pillarbox.deliveries WHERE message_id = $1", old) == "cancelled"
+    assert (
+        await db.fetchval("SELECT count(*) FROM pillarbox.contents WHERE message_id = $1", old) == 0
+    )
+    assert (
+        await db.fetchval("SELECT reason FROM pillarbox.deliveries WHERE message_id = $1", old)
+        == "cancelled"
+    )
 
 
 async def test_what_left_or_is_leaving_is_left_alone(db: Database, tokens: Tokens) -> None:
@@ -282,13 +349,17 @@ async def test_what_left_or_is_leaving_is_left_alone(db: Database, tokens: Token
     for state in ("sent", "processing", "failed"):
         old = await mailed(db, tokens, await add_token(db, number))
         await db.execute(
-            "UPDATE pillarbox.deliveries SET state = $2::text::pillarbox.state WHERE message_id = $1", old, state
+            "UPDATE pillarbox.deliveries SET state = $2::text::pillarbox.state WHERE message_id = $1",
+            old,
+            state,
         )
         await mailed(db, tokens, await add_token(db, number))
         assert await states(db, old) == [state]
 
 
-async def test_scheduled_ones_are_cancelled_too_and_customers_are_told(db: Database, tokens: Tokens) -> None:
+async def test_scheduled_ones_are_cancelled_too_and_customers_are_told(
+    db: Database, tokens: Tokens
+) -> None:
     await db.execute(
         "INSERT INTO pillarbox.webhook_endpoints (id, tenant_id, url, secret)"
         " VALUES ($1, 1, 'https://x.example', '\\x00')",
@@ -303,7 +374,9 @@ async def test_scheduled_ones_are_cancelled_too_and_customers_are_told(db: Datab
     assert [tuple(row) for row in calls] == [(old, "message.cancelled")]
 
 
-async def test_a_mail_that_another_collector_is_making_is_cancelled_too(db: Database, tokens: Tokens) -> None:
+async def test_a_mail_that_another_collector_is_making_is_cancelled_too(
+    db: Database, tokens: Tokens
+) -> None:
     """The newer token's collector waits for the other's commit; else it would not see that mail."""
     number = await add_account(db, status="active")
     older = await add_token(db, number)
@@ -381,7 +454,11 @@ async def test_why_a_token_does_not_count(db: Database, tokens: Tokens) -> None:
         with pytest.raises(error):
             await tokens.consume(db, secret, action)
     secret, _ = await secret_of(db, old)
-    for unknown, action in ((b"x" * 32, "invite"), (secret, "activation"), (secret, "no_such_action")):
+    for unknown, action in (
+        (b"x" * 32, "invite"),
+        (secret, "activation"),
+        (secret, "no_such_action"),
+    ):
         assert await tokens.look(db, unknown, action) is None
         with pytest.raises(InvalidToken) as refused:
             await tokens.consume(db, unknown, action)
@@ -432,7 +509,12 @@ async def test_finding_accounts(db: Database, tokens: Tokens) -> None:
     number = await add_account(db, "Ada")
     found = await tokens.find_account(db, "ADA@people.EXAMPLE")
     assert found is not None
-    assert (found.id, found.email, found.status, found.data) == (number, "Ada@people.example", "provisioned", {})
+    assert (found.id, found.email, found.status, found.data) == (
+        number,
+        "Ada@people.example",
+        "provisioned",
+        {},
+    )
     assert await tokens.account(db, number) == found
     lower = await add_account(db, "ada")
     for email, expected in (("ada@people.example", lower), ("Ada@people.example", number)):
@@ -491,7 +573,9 @@ async def remember(db: Database) -> None:
         " SELECT n, 'activation' FROM generate_series($1::int, $2::int) AS n"
     )
     await db.execute(insert, 1, HANDLED)
-    await db.execute("INSERT INTO lifecycle.collected (token, outcome) SELECT token, 'mailed' FROM lifecycle.waiting")
+    await db.execute(
+        "INSERT INTO lifecycle.collected (token, outcome) SELECT token, 'mailed' FROM lifecycle.waiting"
+    )
     await db.execute("DELETE FROM lifecycle.waiting")
     await remember_mails(db)  # and analyses
     await db.execute(insert, HANDLED + 1, HANDLED + WAITING)
@@ -503,7 +587,9 @@ async def test_large_tables_are_never_read_whole(db: Database, tokens: Tokens) -
         "count", "take", "settle", "hold", "release_due", "await_older", "supersede", "set_aside", "count_set_aside",
         "look", "find_account", "account",
     )  # fmt: skip
-    large = {f"all of {table}" for table in ("tokens", "accounts", "waiting", "collected", "deliveries")}
+    large = {
+        f"all of {table}" for table in ("tokens", "accounts", "waiting", "collected", "deliveries")
+    }
     for statistics in ("of before", "of now"):
         for name in names:
             found = await plan_of(db, tokens._queries[name])

@@ -30,7 +30,11 @@ async def endpoint() -> AsyncIterator[WebhookReceiver]:
 
 @pytest.fixture
 async def town(database_url: str, endpoint: WebhookReceiver) -> AsyncIterator[Town]:
-    hook = {"recovery_hook_url": endpoint.url, "recovery_hook_secret": SECRET, "recovery_hook_timeout": "20s"}
+    hook = {
+        "recovery_hook_url": endpoint.url,
+        "recovery_hook_secret": SECRET,
+        "recovery_hook_timeout": "20s",
+    }
     async with town_of(database_url, **hook) as town:
         yield town
 
@@ -69,14 +73,21 @@ async def test_programs_do_it_with_json(town: Town, endpoint: WebhookReceiver) -
     assert endpoint.calls[0].data["password"] == PASSWORD
 
 
-async def test_a_refusal_is_shown_and_the_link_still_works(town: Town, endpoint: WebhookReceiver) -> None:
+async def test_a_refusal_is_shown_and_the_link_still_works(
+    town: Town, endpoint: WebhookReceiver
+) -> None:
     link = await recovering(town)
-    endpoint.dials.status, endpoint.dials.body = 422, '{"detail": "At least <b>20</b> characters, please."}'
+    endpoint.dials.status, endpoint.dials.body = (
+        422,
+        '{"detail": "At least <b>20</b> characters, please."}',
+    )
     refused = await submit(town, link)
     assert refused.status == 422
     assert "At least &lt;b&gt;20&lt;/b&gt; characters, please." in refused.text
     assert PASSWORD not in refused.text
-    assert f'name="code" value="{link.code}"' in refused.text  # only the password is asked for again
+    assert (
+        f'name="code" value="{link.code}"' in refused.text
+    )  # only the password is asked for again
     program = await town.use(link, code=link.code, password=PASSWORD)
     assert (program.status, program.json["type"]) == (422, "/problems/password")
     assert not await town.consumed(link)
@@ -104,7 +115,9 @@ async def test_what_the_endpoint_does_not_do_uses_nothing(
     assert (await submit(town, link)).status == 200
 
 
-async def test_a_wrong_code_is_counted_and_the_endpoint_hears_nothing(town: Town, endpoint: WebhookReceiver) -> None:
+async def test_a_wrong_code_is_counted_and_the_endpoint_hears_nothing(
+    town: Town, endpoint: WebhookReceiver
+) -> None:
     link = await recovering(town)
     for tried in range(5):
         answer = await submit(town, link, wrong(link.code))
@@ -130,7 +143,12 @@ async def test_what_is_no_password_reaches_nobody(
     assert (answer.status, said in answer.text) == (422, True)
     assert not endpoint.calls
     assert not await town.consumed(link)
-    assert await town.database.fetchval("SELECT wrong_codes FROM lifecycle.tokens WHERE id = $1", link.id) == 0
+    assert (
+        await town.database.fetchval(
+            "SELECT wrong_codes FROM lifecycle.tokens WHERE id = $1", link.id
+        )
+        == 0
+    )
 
 
 async def test_two_at_once_set_one_password(town: Town, endpoint: WebhookReceiver) -> None:
@@ -140,7 +158,9 @@ async def test_two_at_once_set_one_password(town: Town, endpoint: WebhookReceive
     assert len(endpoint.calls) == 1
 
 
-async def test_a_link_that_was_used_is_kept_for_nobody(town: Town, endpoint: WebhookReceiver) -> None:
+async def test_a_link_that_was_used_is_kept_for_nobody(
+    town: Town, endpoint: WebhookReceiver
+) -> None:
     """Else one who looked at it before, and comes after, would have another password set."""
     link = await recovering(town)
     tokens, secret = Tokens("lifecycle"), secret_of(link.token)
@@ -193,7 +213,10 @@ async def test_without_a_hook_the_page_says_who_sets_the_password(database_url: 
     ("given", "said"),
     [
         ({"recovery_hook_url": "https://shop.example/hook"}, "recovery_hook_secret"),
-        ({"recovery_hook_url": "http://shop.example/hook", "recovery_hook_secret": SECRET}, "https://"),
+        (
+            {"recovery_hook_url": "http://shop.example/hook", "recovery_hook_secret": SECRET},
+            "https://",
+        ),
         ({"recovery_hook_url": "shop.example", "recovery_hook_secret": SECRET}, "must be a URL"),
     ],
 )

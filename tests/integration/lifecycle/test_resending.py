@@ -37,7 +37,9 @@ async def fail_all(database: Database) -> None:
     await database.execute(
         "UPDATE pillarbox.deliveries SET state = 'failed', reason = 'rejected' WHERE state = 'queued'"
     )
-    await database.execute("SELECT pillarbox._drop_secret_contents(ARRAY(SELECT id FROM pillarbox.messages))")
+    await database.execute(
+        "SELECT pillarbox._drop_secret_contents(ARRAY(SELECT id FROM pillarbox.messages))"
+    )
     assert await database.fetchval("SELECT count(*) FROM pillarbox.contents") == 0
 
 
@@ -69,11 +71,20 @@ async def test_it_is_rendered_again_from_its_token(
     old, new = await mails(database)
     assert (str(old["id"]), old["state"], new["state"]) == (mail, "cancelled", "queued")
     assert "https://hub.example/activate?token=" in new["text"]
-    assert await database.fetchval("SELECT message_id FROM lifecycle.collected WHERE token = $1", token) == new["id"]
-    [event] = await database.fetch("SELECT kind, data FROM pillarbox.events WHERE message_id = $1", old["id"])
+    assert (
+        await database.fetchval(
+            "SELECT message_id FROM lifecycle.collected WHERE token = $1", token
+        )
+        == new["id"]
+    )
+    [event] = await database.fetch(
+        "SELECT kind, data FROM pillarbox.events WHERE message_id = $1", old["id"]
+    )
     assert (event["kind"], json.loads(event["data"])["token"]) == ("resent", str(token))
     await fail_all(database)  # its body is dropped when it is settled, as before
-    refused = await asyncio.to_thread(cli, *command, mail, code=1)  # the old one was sent again before
+    refused = await asyncio.to_thread(
+        cli, *command, mail, code=1
+    )  # the old one was sent again before
     assert "NotPossible" not in refused.err
 
 
@@ -98,12 +109,16 @@ async def test_a_mail_that_a_server_refused_arrives_when_it_is_sent_again(
     assert len(server.mails) == 1
 
 
-async def test_an_expired_token_is_issued_anew(database: Database, database_url: str, cli: Cli) -> None:
+async def test_an_expired_token_is_issued_anew(
+    database: Database, database_url: str, cli: Cli
+) -> None:
     [account] = await accounts(database, 1)
     token = await issue(database, account, "invite", '{"inviter": "Grace"}')
     await collected(database_url)
     await fail_all(database)
-    mail = await database.fetchval("SELECT message_id FROM lifecycle.collected WHERE token = $1", token)
+    mail = await database.fetchval(
+        "SELECT message_id FROM lifecycle.collected WHERE token = $1", token
+    )
     await expire(database, token)
     answer = await asyncio.to_thread(cli.json, "queue", "retry", str(mail))
     assert answer["is_new"]
@@ -112,22 +127,32 @@ async def test_an_expired_token_is_issued_anew(database: Database, database_url:
     assert "Grace" in (await mails(database))[-1]["text"]
 
 
-async def test_what_need_not_be_sent_again_is_refused(database: Database, database_url: str, cli: Cli) -> None:
+async def test_what_need_not_be_sent_again_is_refused(
+    database: Database, database_url: str, cli: Cli
+) -> None:
     mail, token = await failed_mail(database, database_url)
-    newer = await issue(database, await database.fetchval("SELECT account FROM lifecycle.tokens"), "activation")
+    newer = await issue(
+        database, await database.fetchval("SELECT account FROM lifecycle.tokens"), "activation"
+    )
     refused = await asyncio.to_thread(cli, "queue", "retry", mail, code=1)
     assert f"token {newer} took the place of token {token}" in refused.err
     await database.execute("DELETE FROM lifecycle.tokens WHERE id = $1", newer)
-    await database.execute("UPDATE lifecycle.tokens SET consumed_at = extract(epoch FROM now()) WHERE id = $1", token)
+    await database.execute(
+        "UPDATE lifecycle.tokens SET consumed_at = extract(epoch FROM now()) WHERE id = $1", token
+    )
     refused = await asyncio.to_thread(cli, "queue", "retry", mail, code=1)
     assert "was used" in refused.err
     assert [one["state"] for one in await mails(database)] == ["failed"]
 
 
-async def test_all_at_once_leaves_mails_of_accounts_out(database: Database, database_url: str, cli: Cli) -> None:
+async def test_all_at_once_leaves_mails_of_accounts_out(
+    database: Database, database_url: str, cli: Cli
+) -> None:
     await failed_mail(database, database_url)
     answer = await asyncio.to_thread(cli.json, "dlq", "reprocess", "--all", "--yes")
     assert (answer["reprocessed"], answer["skipped"]) == (0, {"content_purged": 1})
-    dry = await asyncio.to_thread(cli.json, "dlq", "reprocess", str((await mails(database))[0]["id"]), "--dry-run")
+    dry = await asyncio.to_thread(
+        cli.json, "dlq", "reprocess", str((await mails(database))[0]["id"]), "--dry-run"
+    )
     assert dry["reprocessed"] == 1
     assert [one["state"] for one in await mails(database)] == ["failed"]

@@ -15,7 +15,15 @@ import pytest
 from pillarbox import AsyncClient, Client
 from pillarbox.errors import ForgedToken, WrongCode
 from pillarbox.lifecycle.assembly import Lifecycle
-from pillarbox.lifecycle.codes import WRONG_A_DAY, Codes, Made, Wanted, _hash_code, open_codes, realm_of
+from pillarbox.lifecycle.codes import (
+    WRONG_A_DAY,
+    Codes,
+    Made,
+    Wanted,
+    _hash_code,
+    open_codes,
+    realm_of,
+)
 from pillarbox.lifecycle.even import USUAL
 from pillarbox.model.access import Scope
 from pillarbox.model.secret import Secret
@@ -56,16 +64,16 @@ class World:
         return await self.backend.post("/sign-in/verify", {"code": code, **which})
 
     async def mails(self) -> list[Any]:
-        query = (
-            "SELECT m.*, c.text, c.html FROM pillarbox.messages m LEFT JOIN pillarbox.contents c ON m.id = c.message_id"
-        )
+        query = "SELECT m.*, c.text, c.html FROM pillarbox.messages m LEFT JOIN pillarbox.contents c ON m.id = c.message_id"
         return await self.database.fetch(f"{query} ORDER BY m.id")
 
     async def code(self) -> str:
         return code_in((await self.mails())[-1]["text"])
 
     async def pass_time(self, interval: str = "2 minutes") -> None:
-        await self.database.execute(f"UPDATE pillarbox.challenges SET created_at = created_at - interval '{interval}'")
+        await self.database.execute(
+            f"UPDATE pillarbox.challenges SET created_at = created_at - interval '{interval}'"
+        )
 
     async def account(self, email: str, **values: Any) -> int:
         given = {"email": email, "login": email.partition("@")[0], "status": "active"} | values
@@ -86,7 +94,11 @@ async def world(database_url: str) -> AsyncIterator[World]:
 
 async def test_a_code_signs_in(world: World) -> None:
     asked = await world.ask()
-    assert (asked.status, set(asked.json), asked.json["expires_in"]) == (202, {"challenge", "expires_in"}, 600)
+    assert (asked.status, set(asked.json), asked.json["expires_in"]) == (
+        202,
+        {"challenge", "expires_in"},
+        600,
+    )
     [mail] = await world.mails()
     assert (mail["to"], mail["sender"], mail["class"]) == ([ADA], SENDER, "lifecycle")
     assert (mail["kind"], mail["lane"]) == ("hub_sign_in_code", 0)
@@ -198,7 +210,9 @@ async def test_whoever_guesses_all_day_waits_longer(world: World) -> None:
     assert len(await world.mails()) == WRONG_A_DAY // 5
     await world.pass_time("1 hour")
     assert await world.challenge() != challenge
-    await world.database.execute("UPDATE pillarbox.challenges SET used_at = now(), tries = tries + 1, void = false")
+    await world.database.execute(
+        "UPDATE pillarbox.challenges SET used_at = now(), tries = tries + 1, void = false"
+    )
     assert await world.challenge() != challenge
 
 
@@ -221,7 +235,9 @@ async def test_whoever_was_deleted_meanwhile_does_not_get_in(world: World) -> No
     assert (await world.verify(code, challenge=challenge)).status == 422
 
 
-@pytest.mark.parametrize("challenge", ["", "x", "A" * 43, "A" * 101, "é" * 43, "../../etc", None, 7])
+@pytest.mark.parametrize(
+    "challenge", ["", "x", "A" * 43, "A" * 101, "é" * 43, "../../etc", None, 7]
+)
 async def test_forged_challenges_are_refused(world: World, challenge: Any) -> None:
     answer = await world.verify("123456", challenge=challenge)
     assert answer.status == 422
@@ -242,7 +258,9 @@ async def test_asking_again_at_once_mails_nothing(world: World) -> None:
     assert {one.status for one in answers} == {202}
     assert len({one.json["challenge"] for one in answers}) == 1
     assert len(await world.mails()) == 1
-    assert (await world.verify(await world.code(), challenge=answers[0].json["challenge"])).status == 200
+    assert (
+        await world.verify(await world.code(), challenge=answers[0].json["challenge"])
+    ).status == 200
 
 
 async def test_asking_later_voids_the_old_code(world: World) -> None:
@@ -252,7 +270,9 @@ async def test_asking_later_voids_the_old_code(world: World) -> None:
     assert new != old
     assert (await world.verify(old_code, challenge=old)).json["void"] is True
     [first, second] = await world.mails()
-    states = dict(await world.database.fetch("SELECT message_id, state::text FROM pillarbox.deliveries"))
+    states = dict(
+        await world.database.fetch("SELECT message_id, state::text FROM pillarbox.deliveries")
+    )
     assert (states[first["id"]], states[second["id"]]) == ("cancelled", "queued")
     assert first["text"] is None
     events = await world.database.fetch("SELECT kind, data::text FROM pillarbox.events")
@@ -318,7 +338,10 @@ async def test_the_time_does_not_tell_who_has_an_account(world: World) -> None:
     known, unknown = [], []
     for n in range(10):
         await world.account(f"known{n}@mail.example")
-        for email, taken in ((f"known{n}@mail.example", known), (f"unknown{n}@mail.example", unknown)):
+        for email, taken in (
+            (f"known{n}@mail.example", known),
+            (f"unknown{n}@mail.example", unknown),
+        ):
             begun = time.perf_counter()
             await world.challenge(email)
             taken.append(time.perf_counter() - begun)
@@ -334,7 +357,16 @@ async def test_a_template_that_fails_does_not_tell_either(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [{}, {"email": ""}, {"email": "no"}, {"email": "a\0@b"}, {"email": 7}, {"email": ADA, "x": 1}, []]
+    "body",
+    [
+        {},
+        {"email": ""},
+        {"email": "no"},
+        {"email": "a\0@b"},
+        {"email": 7},
+        {"email": ADA, "x": 1},
+        [],
+    ],
 )
 async def test_bad_bodies_are_refused(world: World, body: Any) -> None:
     answer = await world.backend.post("/sign-in", body)
@@ -406,16 +438,24 @@ async def test_a_tokens_code_is_verified_by_its_number(world: World) -> None:
 async def issued(world: World) -> int:
     """A sign-in token that an application inserted, and that the collector has seen."""
     app = world.api.app
-    account = await world.database.fetchval("SELECT id FROM lifecycle.accounts WHERE email = $1", ADA)
+    account = await world.database.fetchval(
+        "SELECT id FROM lifecycle.accounts WHERE email = $1", ADA
+    )
     token = await Tokens("lifecycle").issue(world.database, account, "sign_in_code")
-    with_keys = replace(app.settings, lifecycle_keys=load({}, overrides={"lifecycle_keys": KEY}).lifecycle_keys)
+    with_keys = replace(
+        app.settings, lifecycle_keys=load({}, overrides={"lifecycle_keys": KEY}).lifecycle_keys
+    )
     collector = await Lifecycle(app.database, with_keys, app.metrics, app.doorkeeper).collector()
     await collector.run_once(asyncio.Event())
     return token
 
 
 async def outcome(world: World, token: int) -> str:
-    return str(await world.database.fetchval("SELECT outcome FROM lifecycle.token_log WHERE id = $1", token))
+    return str(
+        await world.database.fetchval(
+            "SELECT outcome FROM lifecycle.token_log WHERE id = $1", token
+        )
+    )
 
 
 async def test_a_token_within_the_pause_gets_the_code_that_is_in_force(world: World) -> None:
@@ -423,7 +463,9 @@ async def test_a_token_within_the_pause_gets_the_code_that_is_in_force(world: Wo
     token = await issued(world)
     assert await outcome(world, token) == "paused"
     assert len(await world.mails()) == 1
-    assert {row["state"] for row in await world.database.fetch("SELECT state FROM pillarbox.deliveries")} == {"queued"}
+    assert {
+        row["state"] for row in await world.database.fetch("SELECT state FROM pillarbox.deliveries")
+    } == {"queued"}
     assert (await world.verify(wrong(code), token=token)).json["void"] is False
     assert (await world.verify(code, token=token)).status == 200
     assert (await world.verify(code, challenge=challenge)).status == 422  # it counts once
@@ -466,7 +508,9 @@ async def test_another_accounts_code_is_not_found_by_a_token(world: World) -> No
     await world.challenge("bob@mail.example")
     code = await world.code()
     token = await Tokens("lifecycle").issue(
-        world.database, await world.database.fetchval("SELECT min(id) FROM lifecycle.accounts"), "sign_in_code"
+        world.database,
+        await world.database.fetchval("SELECT min(id) FROM lifecycle.accounts"),
+        "sign_in_code",
     )
     assert (await world.verify(code, token=token)).json["void"] is True
 
@@ -475,7 +519,9 @@ async def test_another_accounts_code_is_not_found_by_a_token(world: World) -> No
 
 
 async def code_under(world: World, *keys: str) -> Codes:
-    given = load({}, overrides={"database_url": "postgresql://unused", "secret_keys": ",".join(keys)})
+    given = load(
+        {}, overrides={"database_url": "postgresql://unused", "secret_keys": ",".join(keys)}
+    )
     return await open_codes(world.database, given)
 
 
@@ -525,7 +571,9 @@ async def test_python_clients_sign_in(world: World) -> None:
         with pytest.raises(WrongCode) as told:
             await client.verify_sign_in(wrong(code), challenge=begun.challenge)
         assert not told.value.void
-        account = await asyncio.to_thread(partial(sync.verify_sign_in, code, challenge=begun.challenge))
+        account = await asyncio.to_thread(
+            partial(sync.verify_sign_in, code, challenge=begun.challenge)
+        )
         assert (account.email, account.status) == (ADA, "active")
         with pytest.raises(WrongCode) as told:
             await client.verify_sign_in(code, challenge=begun.challenge)
@@ -538,5 +586,11 @@ async def test_python_clients_sign_in(world: World) -> None:
 
 
 async def test_a_challenge_or_a_token_is_given(world: World) -> None:
-    for which in ({}, {"challenge": "x", "token": 1}, {"token": 0}, {"token": 2**63}, {"token": "1; DROP"}):
+    for which in (
+        {},
+        {"challenge": "x", "token": 1},
+        {"token": 0},
+        {"token": 2**63},
+        {"token": "1; DROP"},
+    ):
         assert (await world.verify("123456", **which)).json["type"] == "/problems/invalid-request"

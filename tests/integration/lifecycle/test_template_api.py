@@ -119,7 +119,9 @@ async def test_an_unknown_template(api: Api, name: str) -> None:
         ({"to": ["nobody"]}, "invalid-mail", "to"),
     ],
 )
-async def test_what_does_not_go_together(api: Api, fields: dict[str, Any], kind: str, field: str) -> None:
+async def test_what_does_not_go_together(
+    api: Api, fields: dict[str, Any], kind: str, field: str
+) -> None:
     answer = await send(api, **fields)
     assert answer.status == 422, answer.content
     assert answer.json["type"] == f"/problems/{kind}"
@@ -151,7 +153,12 @@ async def test_the_same_key_and_the_same_words_are_the_same_mail(api: Api) -> No
 
 async def test_a_batch_of_templates(api: Api) -> None:
     mail = TO | {"template": "shop/order"}
-    given = [mail | {"data": DATA}, mail | {"data": {}}, mail | {"data": DATA, "text": "x"}, TO | {"text": "plain"}]
+    given = [
+        mail | {"data": DATA},
+        mail | {"data": {}},
+        mail | {"data": DATA, "text": "x"},
+        TO | {"text": "plain"},
+    ]
     answer = await api.shop.post("/messages/batch", {"messages": given})
     assert answer.status == 200
     assert [one["status"] for one in answer.json["results"]] == [202, 422, 422, 202]
@@ -161,7 +168,12 @@ async def test_a_batch_of_templates(api: Api) -> None:
 
 
 async def test_a_template_for_many_recipients_with_their_own_values(api: Api) -> None:
-    message = {"from": TO["from"], "template": "shop/order", "locale": "de", "data": {"order": 1, "name": "Kunde"}}
+    message = {
+        "from": TO["from"],
+        "template": "shop/order",
+        "locale": "de",
+        "data": {"order": 1, "name": "Kunde"},
+    }
     recipients = [
         {"to": ["a@mail.example"], "substitutions": {"name": "Ada"}},
         {"to": ["b@mail.example"]},
@@ -170,7 +182,11 @@ async def test_a_template_for_many_recipients_with_their_own_values(api: Api) ->
     answer = await api.shop.post("/messages/batch", {"message": message, "recipients": recipients})
     assert [one["status"] for one in answer.json["results"]] == [202, 202, 202]
     ids = [one["message"]["id"] for one in answer.json["results"]]
-    assert [(await content(api, one)).text for one in ids] == ["Hallo Ada", "Hallo Kunde", "Hallo {{order}}"]
+    assert [(await content(api, one)).text for one in ids] == [
+        "Hallo Ada",
+        "Hallo Kunde",
+        "Hallo {{order}}",
+    ]
     missing = message | {"data": {}}
     answer = await api.shop.post("/messages/batch", {"message": missing, "recipients": recipients})
     assert [one["status"] for one in answer.json["results"]] == [422, 422, 422]

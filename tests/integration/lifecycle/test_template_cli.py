@@ -46,7 +46,11 @@ def cli(folder: Path) -> Cli:
 def test_list_shows_languages_and_where_from(cli: Cli, folder: Path) -> None:
     rows = {row["name"]: row for row in cli.json("template", "list")}
     assert rows["shop/order"] == {"name": "shop/order", "locales": ["en"], "from": [str(folder)]}
-    assert rows["hub/welcome"] == {"name": "hub/welcome", "locales": ["de", "en"], "from": ["pillarbox"]}
+    assert rows["hub/welcome"] == {
+        "name": "hub/welcome",
+        "locales": ["de", "en"],
+        "from": ["pillarbox"],
+    }
     assert re.search(r"hub/welcome +de, en +pillarbox", cli("template", "list").out)
 
 
@@ -61,11 +65,19 @@ def test_render_with_the_sample_or_with_data(cli: Cli, tmp_path: Path) -> None:
     rendered = cli.json("template", "render", "shop/order")
     assert rendered["subject"] == "Order 4711"
     assert "Ada &lt;b&gt;" in rendered["html"]
-    assert cli("template", "render", "shop/order", "--part", "text").out.startswith("Hello Ada <b>,")
+    assert cli("template", "render", "shop/order", "--part", "text").out.startswith(
+        "Hello Ada <b>,"
+    )
     data = '{"order": 1, "name": "Bo"}'
-    assert cli("template", "render", "shop/order", "--data", data, "--part", "subject").out == "Order 1"
+    assert (
+        cli("template", "render", "shop/order", "--data", data, "--part", "subject").out
+        == "Order 1"
+    )
     (tmp_path / "data.json").write_text(data)
-    assert cli.json("template", "render", "shop/order", "--data", f"@{tmp_path}/data.json")["subject"] == "Order 1"
+    assert (
+        cli.json("template", "render", "shop/order", "--data", f"@{tmp_path}/data.json")["subject"]
+        == "Order 1"
+    )
     shown = cli("template", "render", "shop/order").out
     assert "subject   Order 4711" in shown
     assert "your order 4711 is on its way" in shown
@@ -73,7 +85,9 @@ def test_render_with_the_sample_or_with_data(cli: Cli, tmp_path: Path) -> None:
 
 def test_render_in_another_language(cli: Cli) -> None:
     assert cli.json("template", "render", "hub/welcome", "--locale", "de-AT")["locale"] == "de"
-    assert cli.json("template", "render", "hub/welcome", "--lifecycle-locale", "de")["locale"] == "de"
+    assert (
+        cli.json("template", "render", "hub/welcome", "--lifecycle-locale", "de")["locale"] == "de"
+    )
     assert cli.json("template", "render", "shop/order", "--locale", "de")["locale"] == "en"
 
 
@@ -93,7 +107,10 @@ def test_render_says_what_is_wrong(cli: Cli, arguments: list[str], words: str) -
 
 
 def test_a_part_that_does_not_exist(cli: Cli) -> None:
-    assert "must be subject, text or html" in cli("template", "render", "shop/order", "--part", "nope", code=2).err
+    assert (
+        "must be subject, text or html"
+        in cli("template", "render", "shop/order", "--part", "nope", code=2).err
+    )
 
 
 def test_check_finds_nothing_and_then_something(cli: Cli, folder: Path) -> None:
@@ -105,8 +122,13 @@ def test_check_finds_nothing_and_then_something(cli: Cli, folder: Path) -> None:
         "template": "shop/order", "locale": "en", "part": "text", "line": 2, "problem": "there is no variable nope",
     } in findings  # fmt: skip
     assert {one["template"] for one in findings} == {"shop/order", "shop/other"}
-    assert {one["template"] for one in cli.json("template", "check", "shop/other", code=1)} == {"shop/other"}
-    assert re.search(r"shop/order +en +text, line 2 +there is no variable nope", cli("template", "check", code=1).out)
+    assert {one["template"] for one in cli.json("template", "check", "shop/other", code=1)} == {
+        "shop/other"
+    }
+    assert re.search(
+        r"shop/order +en +text, line 2 +there is no variable nope",
+        cli("template", "check", code=1).out,
+    )
     assert "no such template" in cli("template", "check", "nope/nope", code=1).err
 
 
@@ -115,7 +137,10 @@ def test_the_package_has_every_file_of_our_templates(tmp_path: Path) -> None:
     subprocess.run(build, cwd=Path(__file__).parents[3], check=True, capture_output=True)
     [wheel] = tmp_path.glob("*.whl")
     packed = set(zipfile.ZipFile(wheel).namelist())
-    files = {f"pillarbox/lifecycle/templates/{path.relative_to(PACKAGE)}" for path in PACKAGE.rglob("*.*")}
+    files = {
+        f"pillarbox/lifecycle/templates/{path.relative_to(PACKAGE)}"
+        for path in PACKAGE.rglob("*.*")
+    }
     assert len(files) > 100
     assert files <= packed
     assert "pillarbox/cli/template_preview.css" in packed
@@ -127,7 +152,9 @@ def test_the_package_has_every_file_of_our_templates(tmp_path: Path) -> None:
 @pytest.fixture
 def page(folder: Path) -> Iterator[str]:
     """The address of a preview."""
-    with process("template", "preview", "--http", "127.0.0.1:0", "--template-dirs", str(folder)) as running:
+    with process(
+        "template", "preview", "--http", "127.0.0.1:0", "--template-dirs", str(folder)
+    ) as running:
         printed = running.wait_for("(Ctrl-C to stop)")
         found = re.search(r"http://[0-9.:]+/", printed)
         assert found
@@ -137,7 +164,9 @@ def page(folder: Path) -> Iterator[str]:
 
 
 def got(url: str, **headers: str) -> str:
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE) as answer:
+    with urllib.request.urlopen(
+        urllib.request.Request(url, headers=headers), timeout=PATIENCE
+    ) as answer:
         policy = answer.headers["Content-Security-Policy"]
         assert policy.startswith("default-src 'none'; style-src 'unsafe-inline'")
         return str(answer.read().decode())
@@ -175,7 +204,9 @@ def test_mails_are_shown_in_frames_and_as_text(page: str, folder: Path) -> None:
 
 def test_dark_is_settled_by_the_page(page: str) -> None:
     shown = got(page + "hub/welcome/en")
-    day, night = (unescape(one) for one in re.findall(r'class="phone"[^>]* srcdoc="([^"]+)"', shown))
+    day, night = (
+        unescape(one) for one in re.findall(r'class="phone"[^>]* srcdoc="([^"]+)"', shown)
+    )
     assert "prefers-color-scheme: dark" not in day + night
     assert "@media not all {" in day
     assert "@media all {" in night
@@ -190,7 +221,9 @@ def test_only_this_machine_is_answered(page: str) -> None:
 
 
 def test_preview_says_what_is_wrong(cli: Cli) -> None:
-    assert "--http must be host:port" in cli("template", "preview", "--http", "nonsense", code=1).err
+    assert (
+        "--http must be host:port" in cli("template", "preview", "--http", "nonsense", code=1).err
+    )
     assert "there is no folder" in cli("template", "preview", "--template-dirs", "nope", code=1).err
 
 

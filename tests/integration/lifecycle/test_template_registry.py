@@ -42,7 +42,9 @@ async def account(database: Database, login: str = "ada", **columns: Any) -> int
 
 
 async def registered(database: Database) -> dict[str, bool]:
-    rows = await database.fetch("SELECT portal || '/' || kind AS name, available FROM lifecycle.templates")
+    rows = await database.fetch(
+        "SELECT portal || '/' || kind AS name, available FROM lifecycle.templates"
+    )
     return {row["name"]: row["available"] for row in rows}
 
 
@@ -60,7 +62,9 @@ def write_template(folder: Path, name: str) -> None:
     (folder / name / "en.txt").write_text("Hello {{ account.name }}\n")
 
 
-async def test_a_collector_registers_its_templates(database: Database, database_url: str, tmp_path: Path) -> None:
+async def test_a_collector_registers_its_templates(
+    database: Database, database_url: str, tmp_path: Path
+) -> None:
     write_template(tmp_path, "shop/welcome")
     async with collector(database_url, template_dirs=tmp_path):
         assert await registered(database) == dict.fromkeys(Templates([tmp_path]).names(), True)
@@ -102,13 +106,17 @@ async def test_a_running_collector_registers_what_came_and_went(
                 await asyncio.sleep(0.05)
 
 
-async def test_a_token_that_could_not_be_mailed_is_refused(database: Database, database_url: str) -> None:
+async def test_a_token_that_could_not_be_mailed_is_refused(
+    database: Database, database_url: str
+) -> None:
     known = await account(database)
     lost = await account(database, "lost", portal="nowhere")
     broken = await account(database, "broken", email="not an address")
     async with collector(database_url):
         pass
-    await database.execute("INSERT INTO lifecycle.actions (name, path) VALUES ('close_account', '/close')")
+    await database.execute(
+        "INSERT INTO lifecycle.actions (name, path) VALUES ('close_account', '/close')"
+    )
     for number, action, state, code, field in (
         (lost, "welcome", "PB404", "unknown_portal", "portal"),
         (known, "close_account", "PB404", "unknown_template", "action"),
@@ -116,7 +124,11 @@ async def test_a_token_that_could_not_be_mailed_is_refused(database: Database, d
     ):
         with pytest.raises(asyncpg.PostgresError) as told:
             await issue(database, number, action)
-        assert (told.value.sqlstate, told.value.constraint_name, told.value.column_name) == (state, code, field)
+        assert (told.value.sqlstate, told.value.constraint_name, told.value.column_name) == (
+            state,
+            code,
+            field,
+        )
         assert told.value.hint
         assert "not an address" not in str(told.value)
     with pytest.raises(NotFound, match="template list"):
@@ -127,7 +139,9 @@ async def test_a_token_that_could_not_be_mailed_is_refused(database: Database, d
     assert await issue(database, known, "welcome")
 
 
-async def test_an_account_is_inserted_whatever_becomes_of_its_mail(database: Database, database_url: str) -> None:
+async def test_an_account_is_inserted_whatever_becomes_of_its_mail(
+    database: Database, database_url: str
+) -> None:
     async with collector(database_url) as (_, one):
         await new_account(database, email="ada@mail.example", login="fine")
         await new_account(database, email="bob@mail.example", login="lost", portal="nowhere")
@@ -140,21 +154,31 @@ async def test_an_account_is_inserted_whatever_becomes_of_its_mail(database: Dat
         }
         await one.run_once(asyncio.Event())
         assert await outcomes(database) == {"mailed": 1, "set_aside": 2}
-        await database.execute("UPDATE lifecycle.accounts SET portal = 'hub', email = login || '@mail.example'")
+        await database.execute(
+            "UPDATE lifecycle.accounts SET portal = 'hub', email = login || '@mail.example'"
+        )
         await TOKENS.retry_set_aside(database)
         await one.run_once(asyncio.Event())
         assert await outcomes(database) == {"mailed": 3}
-        assert set(await mailed(database)) == {"ada@mail.example", "lost@mail.example", "broken@mail.example"}
+        assert set(await mailed(database)) == {
+            "ada@mail.example",
+            "lost@mail.example",
+            "broken@mail.example",
+        }
 
 
-async def test_an_inserted_token_is_set_aside_at_once(database: Database, database_url: str) -> None:
+async def test_an_inserted_token_is_set_aside_at_once(
+    database: Database, database_url: str
+) -> None:
     lost = await account(database, "lost", portal="nowhere")
     async with collector(database_url):
         await add_token(database, lost, "welcome")
     assert (await problems(database))["lost"][0] == "set_aside"
 
 
-async def test_before_a_collector_has_started_nothing_is_known_of_templates(database: Database) -> None:
+async def test_before_a_collector_has_started_nothing_is_known_of_templates(
+    database: Database,
+) -> None:
     lost = await account(database, "lost", portal="nowhere")
     broken = await account(database, "broken", email="not an address")
     assert await issue(database, lost, "welcome")

@@ -22,10 +22,14 @@ async def installed(database: Database) -> None:
 
 async def retain(database_url: str, **settings: Any) -> int:
     async with opened(database_url, **settings) as app:
-        return await Chores(app.database, PostgresQueue(app.database), app.metrics, app.settings).retain()
+        return await Chores(
+            app.database, PostgresQueue(app.database), app.metrics, app.settings
+        ).retain()
 
 
-async def token(database: Database, account: int, *, created: int, expires: int, action: str = "invite") -> int:
+async def token(
+    database: Database, account: int, *, created: int, expires: int, action: str = "invite"
+) -> int:
     """A token that was created and expires so many days ago, with nothing left to be collected."""
     number = await database.fetchval(
         "INSERT INTO lifecycle.tokens (account, action, created_at, expires_at) SELECT $1, $2,"
@@ -34,15 +38,21 @@ async def token(database: Database, account: int, *, created: int, expires: int,
         account, action, created, expires,
     )  # fmt: skip
     await database.execute("DELETE FROM lifecycle.waiting WHERE token = $1", number)
-    await database.execute("INSERT INTO lifecycle.collected (token, outcome) VALUES ($1, 'expired')", number)
+    await database.execute(
+        "INSERT INTO lifecycle.collected (token, outcome) VALUES ($1, 'expired')", number
+    )
     return int(number)
 
 
 async def left(database: Database) -> list[int]:
-    return [row["id"] for row in await database.fetch("SELECT id FROM lifecycle.tokens ORDER BY id")]
+    return [
+        row["id"] for row in await database.fetch("SELECT id FROM lifecycle.tokens ORDER BY id")
+    ]
 
 
-async def test_old_ones_go_in_batches_and_young_ones_stay(database: Database, database_url: str) -> None:
+async def test_old_ones_go_in_batches_and_young_ones_stay(
+    database: Database, database_url: str
+) -> None:
     people = [await add_account(database, f"u{n}", "active") for n in range(7)]
     for one in people:
         await token(database, one, created=100, expires=99)
@@ -60,12 +70,16 @@ async def test_old_ones_go_in_batches_and_young_ones_stay(database: Database, da
 
 
 async def test_off_keeps_them(database: Database, database_url: str) -> None:
-    old = await token(database, await add_account(database, "ada", "active"), created=4000, expires=3999)
+    old = await token(
+        database, await add_account(database, "ada", "active"), created=4000, expires=3999
+    )
     await retain(database_url, retention_tokens="off")
     assert await left(database) == [old]
 
 
-async def test_one_that_still_supersedes_another_stays(database: Database, database_url: str) -> None:
+async def test_one_that_still_supersedes_another_stays(
+    database: Database, database_url: str
+) -> None:
     """Else an older link, which lives longer, would count again."""
     account = await add_account(database, "ada", "active")
     older = await token(database, account, created=200, expires=-100)
@@ -74,8 +88,12 @@ async def test_one_that_still_supersedes_another_stays(database: Database, datab
     assert await left(database) == [older, newer]
 
 
-async def test_one_that_waits_stays_until_it_was_settled(database: Database, database_url: str) -> None:
-    waiting = await token(database, await add_account(database, "ada", "active"), created=200, expires=199)
+async def test_one_that_waits_stays_until_it_was_settled(
+    database: Database, database_url: str
+) -> None:
+    waiting = await token(
+        database, await add_account(database, "ada", "active"), created=200, expires=199
+    )
     await database.execute("INSERT INTO lifecycle.waiting (token, lane) VALUES ($1, 1)", waiting)
     await retain(database_url)
     assert await left(database) == [waiting]

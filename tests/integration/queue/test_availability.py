@@ -28,7 +28,11 @@ def stalled(server: EmbeddedPostgres) -> Iterator[None]:
     postmaster = int((server.directory / "postmaster.pid").read_text().split()[0])
     stopped = [postmaster]
     os.kill(postmaster, signal.SIGSTOP)  # first, so that it makes no more
-    stopped += [int(stat.parent.name) for stat in Path("/proc").glob("[0-9]*/stat") if parent_of(stat) == postmaster]
+    stopped += [
+        int(stat.parent.name)
+        for stat in Path("/proc").glob("[0-9]*/stat")
+        if parent_of(stat) == postmaster
+    ]
     for pid in stopped[1:]:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -45,16 +49,24 @@ def parent_of(stat: Path) -> int:
         return 0
 
 
-async def test_a_stall_longer_than_the_lease_makes_no_duplicates(stoppable: EmbeddedPostgres) -> None:
+async def test_a_stall_longer_than_the_lease_makes_no_duplicates(
+    stoppable: EmbeddedPostgres,
+) -> None:
     """Workers with finished results in hand keep them, although every lease has run out meanwhile."""
     database = await Database.connect(stoppable.url())
-    patient = {"worker_lease": f"{LEASE}s", "reap_interval": "50ms", "worker_poll_interval": "100ms"}
+    patient = {
+        "worker_lease": f"{LEASE}s",
+        "reap_interval": "50ms",
+        "worker_poll_interval": "100ms",
+    }
     async with SmtpServer() as server:
         await add_smtp(database, server)
         async with working(stoppable.url(), **patient), working(stoppable.url(), **patient):
             for round_ in (1, 2):
                 await fill(database, MAILS)
-                await server.wait_for(lambda done=(round_ - 1) * MAILS + 50: len(server.mails) >= done, 60)
+                await server.wait_for(
+                    lambda done=(round_ - 1) * MAILS + 50: len(server.mails) >= done, 60
+                )
                 with stalled(stoppable):
                     await asyncio.sleep(LEASE * 1.5)  # the time itself is what is tested
                 await eventually(lambda: all_sent(database), 120)
@@ -69,7 +81,9 @@ async def all_sent(database: Database) -> bool:
     return set(Counter(dict(rows))) == {"sent"}
 
 
-async def test_a_dead_worker_is_reaped_while_others_go_on(database: Database, database_url: str) -> None:
+async def test_a_dead_worker_is_reaped_while_others_go_on(
+    database: Database, database_url: str
+) -> None:
     """It claimed, and was never heard of again."""
     dead = PostgresQueue(database)
     await dead.register("dead", LEASE)
@@ -77,7 +91,9 @@ async def test_a_dead_worker_is_reaped_while_others_go_on(database: Database, da
     assert len(await dead.claim(1, 2**30, True)) == 1
     async with opened(database_url, worker_lease=f"{LEASE}s", reap_interval="100ms") as app:
         stop = asyncio.Event()
-        chores = asyncio.create_task(Chores(app.database, dead, app.metrics, app.settings).run(stop))
+        chores = asyncio.create_task(
+            Chores(app.database, dead, app.metrics, app.settings).run(stop)
+        )
         await eventually(lambda: is_queued(database, message_id), 120)
         stop.set()
         await asyncio.wait_for(chores, 60)
@@ -87,7 +103,9 @@ async def is_queued(database: Database, message_id: object) -> bool:
     return await states(database, message_id) == ["queued"]  # type: ignore[arg-type]
 
 
-async def test_reaping_by_hand_waits_until_it_is_safe(database: Database, database_url: str) -> None:
+async def test_reaping_by_hand_waits_until_it_is_safe(
+    database: Database, database_url: str
+) -> None:
     """Nobody has watched the database for long: a person's command does so first."""
     dead = PostgresQueue(database)
     await dead.register("dead", 1.0)

@@ -21,7 +21,11 @@ from tests.contract.queues import fill, set_tenant
 from tests.harness import add_smtp, eventually, opened, working
 
 PLENTY = 2**30
-SLOW = {"worker_concurrency": 1, "worker_pipeline": 1, "worker_poll_interval": "1h"}  # one mail at a time
+SLOW = {
+    "worker_concurrency": 1,
+    "worker_pipeline": 1,
+    "worker_poll_interval": "1h",
+}  # one mail at a time
 
 
 class Forgetful(Database):
@@ -64,7 +68,9 @@ async def number(database: Database, count: int, tenant: str = "default") -> Non
 
 
 async def all_sent(database: Database) -> bool:
-    return not await database.fetchval("SELECT count(*) FROM pillarbox.deliveries WHERE state <> 'sent'")
+    return not await database.fetchval(
+        "SELECT count(*) FROM pillarbox.deliveries WHERE state <> 'sent'"
+    )
 
 
 @asynccontextmanager
@@ -79,7 +85,9 @@ async def stopping(app: App) -> AsyncIterator[asyncio.Event]:
         await asyncio.wait_for(task, PATIENCE)
 
 
-async def test_a_strict_lane_goes_on_as_soon_as_its_mail_is_settled(database: Database, database_url: str) -> None:
+async def test_a_strict_lane_goes_on_as_soon_as_its_mail_is_settled(
+    database: Database, database_url: str
+) -> None:
     await set_tenant(database, order_mode="strict")
     await number(database, 30)
     told = Numbered()
@@ -90,7 +98,9 @@ async def test_a_strict_lane_goes_on_as_soon_as_its_mail_is_settled(database: Da
     assert told.began == list(range(1, 31))
 
 
-async def test_a_full_worker_lets_others_go_on_in_order(database: Database, database_url: str) -> None:
+async def test_a_full_worker_lets_others_go_on_in_order(
+    database: Database, database_url: str
+) -> None:
     await number(database, 10)
     told = Numbered(1)
     async with SmtpServer(told.faults) as server:
@@ -104,7 +114,9 @@ async def test_a_full_worker_lets_others_go_on_in_order(database: Database, data
     assert told.began == list(range(1, 11))
 
 
-async def test_a_stopping_worker_does_not_keep_its_lanes(database: Database, database_url: str) -> None:
+async def test_a_stopping_worker_does_not_keep_its_lanes(
+    database: Database, database_url: str
+) -> None:
     """It waits for the end of what is in flight; others need not."""
     await number(database, 10)
     told = Numbered(1)
@@ -126,7 +138,9 @@ async def test_a_stopping_worker_does_not_keep_its_lanes(database: Database, dat
 
 
 async def _two_workers(database: Database) -> bool:
-    count = await database.fetchval("SELECT count(*) FROM pillarbox.workers WHERE reaped_at IS NULL")
+    count = await database.fetchval(
+        "SELECT count(*) FROM pillarbox.workers WHERE reaped_at IS NULL"
+    )
     return bool(count == 2)
 
 
@@ -151,7 +165,9 @@ async def test_order_survives_a_provider_that_changes(
     assert told.began == sorted(told.began)
 
 
-async def test_a_lane_is_not_given_away_while_a_claim_is_in_doubt(database_url: str, database: Database) -> None:
+async def test_a_lane_is_not_given_away_while_a_claim_is_in_doubt(
+    database_url: str, database: Database
+) -> None:
     """Its answer was lost: something of the lane may have been claimed, and must come back first."""
     forgetful = await Forgetful.connect(database_url)
     first, second = PostgresQueue(forgetful), PostgresQueue(database)
@@ -168,7 +184,9 @@ async def test_a_lane_is_not_given_away_while_a_claim_is_in_doubt(database_url: 
     await forgetful.close()
 
 
-async def test_a_lane_of_a_dead_worker_is_not_taken_before_its_claims_are(database: Database) -> None:
+async def test_a_lane_of_a_dead_worker_is_not_taken_before_its_claims_are(
+    database: Database,
+) -> None:
     dead, alive = PostgresQueue(database), PostgresQueue(database)
     await dead.register("dead", 60)
     await alive.register("alive", 60)
@@ -177,7 +195,9 @@ async def test_a_lane_of_a_dead_worker_is_not_taken_before_its_claims_are(databa
     await dead.heartbeat(0.0)
     assert await database.fetch(QUERIES["take_lanes"], alive.worker, [1], [1]) == []
     await alive.reap(10, 0.0)
-    assert [tuple(row) for row in await database.fetch(QUERIES["take_lanes"], alive.worker, [1], [1])] == [(1, 1)]
+    assert [
+        tuple(row) for row in await database.fetch(QUERIES["take_lanes"], alive.worker, [1], [1])
+    ] == [(1, 1)]
 
 
 async def test_the_database_itself_knows_what_blocks_a_strict_lane(database: Database) -> None:
@@ -190,4 +210,9 @@ async def test_the_database_itself_knows_what_blocks_a_strict_lane(database: Dat
         claims = await queue.claim(10, PLENTY, True)
         assert [one.message.id for one in claims] in ([], mails[:1])
         await database.execute("UPDATE pillarbox.lanes SET worker = NULL")
-    assert await database.fetchval("SELECT count(*) FROM pillarbox.deliveries WHERE state = 'processing'") == 1
+    assert (
+        await database.fetchval(
+            "SELECT count(*) FROM pillarbox.deliveries WHERE state = 'processing'"
+        )
+        == 1
+    )

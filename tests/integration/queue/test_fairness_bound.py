@@ -1,7 +1,7 @@
 """Another tenant's mail waits behind one batch at most, however many mails a tenant has.
 
-Counted is what the dispatcher hands to providers between the commit of a mail and that mail itself. No time is
-measured, so that the machine's speed does not matter.
+Counted is what the dispatcher hands to providers between the commit of a mail and that mail itself.
+No time is measured, so that the machine's speed does not matter.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class Order:
 
     def __init__(self, database: Database, crowd: Sequence[UUID]) -> None:
         self.left = set(crowd)
-        self.committed: dict[UUID, int] = {}  # single mails: how many of the crowd had been handed over by then
+        self.committed: dict[
+            UUID, int
+        ] = {}  # single mails: how many of the crowd had been handed over by then
         self.arrived: dict[UUID, int] = {}  # the same, when they were handed over themselves
         self._database = database
         self._handed = 0
@@ -43,7 +45,9 @@ class Order:
         self.left.remove(message_id)
         self._handed += 1
         if self._handed % EVERY == 0 and len(self.left) > EVERY:
-            tenant, priority = ("second", "normal") if self._handed % (2 * EVERY) else ("third", "urgent")
+            tenant, priority = (
+                ("second", "normal") if self._handed % (2 * EVERY) else ("third", "urgent")
+            )
             [single] = await fill(self._database, 1, tenant, priority)
             self.committed[single] = self._handed
         else:
@@ -70,7 +74,9 @@ class Relay:
         assert parcel.may_begin()
         started = asyncio.get_running_loop().time()
         await self._order.hand_over(parcel.message_id)
-        return Report([accepted(250)] * len(parcel.recipients), started, asyncio.get_running_loop().time())
+        return Report(
+            [accepted(250)] * len(parcel.recipients), started, asyncio.get_running_loop().time()
+        )
 
     def recall(self) -> None:
         pass

@@ -50,16 +50,22 @@ async def bouncer_url(
     config = tmp_path / "pgbouncer.ini"
     place = f"{host} user=postgres password={password}"
     mode = getattr(request, "param", "transaction")
-    config.write_text(CONFIG.format(host=place, port=free_port, directory=tmp_path, mode=mode, size=SIZES[mode]))
+    config.write_text(
+        CONFIG.format(host=place, port=free_port, directory=tmp_path, mode=mode, size=SIZES[mode])
+    )
     uid = None
-    if os.geteuid() == 0:  # it refuses to run as root, like PostgreSQL, whose socket is for its own uid
+    if (
+        os.geteuid() == 0
+    ):  # it refuses to run as root, like PostgreSQL, whose socket is for its own uid
         uid = Path(host).stat().st_uid
         for path in (tmp_path, config):
             os.chown(path, uid, uid)
         for parent in tmp_path.parents:
             if not parent.stat().st_mode & 0o001:
                 parent.chmod(parent.stat().st_mode | 0o001)
-    process = await asyncio.create_subprocess_exec(PGBOUNCER, "-q", str(config), user=uid, group=uid)
+    process = await asyncio.create_subprocess_exec(
+        PGBOUNCER, "-q", str(config), user=uid, group=uid
+    )
     try:
         await eventually(lambda: _answers(free_port))
         yield f"postgresql://postgres@127.0.0.1:{free_port}{parts.path}"
@@ -77,7 +83,9 @@ async def _answers(port: int) -> bool:
     return True
 
 
-async def test_mails_flow_through_a_transaction_pooler(database: Database, bouncer_url: str) -> None:
+async def test_mails_flow_through_a_transaction_pooler(
+    database: Database, bouncer_url: str
+) -> None:
     pooled = await Database.connect(bouncer_url, statement_cache=False)
     async with SmtpServer() as server:
         await add_smtp(database, server)
@@ -91,7 +99,9 @@ async def test_mails_flow_through_a_transaction_pooler(database: Database, bounc
 
 
 @pytest.mark.parametrize("bouncer_url", ["session"], indirect=True)
-async def test_mails_flow_through_a_session_pooler_with_default_settings(database: Database, bouncer_url: str) -> None:
+async def test_mails_flow_through_a_session_pooler_with_default_settings(
+    database: Database, bouncer_url: str
+) -> None:
     pooled = await Database.connect(bouncer_url)
     assert await pooled.fetchval("SHOW jit") == "off"
     async with SmtpServer() as server:
@@ -104,7 +114,9 @@ async def test_mails_flow_through_a_session_pooler_with_default_settings(databas
     assert len(server.mails) == 20
 
 
-async def test_settings_do_not_reach_other_clients_of_a_transaction_pooler(bouncer_url: str) -> None:
+async def test_settings_do_not_reach_other_clients_of_a_transaction_pooler(
+    bouncer_url: str,
+) -> None:
     pooled = await Database.connect(bouncer_url, statement_cache=False, most=1)
     await pooled.fetchval("SELECT 1")
     other = await asyncpg.connect(bouncer_url, statement_cache_size=0)

@@ -1,8 +1,8 @@
 """No statement's estimated cost reaches `jit_above_cost`, with a million rows in every table that grows.
 
-Above it PostgreSQL compiles the statement first, where JIT is on (as Debian has it): for hundreds of
-milliseconds, at every execution. What the planner estimates can be tested without JIT, and without a
-million rows: it takes the number of rows from the size of the file.
+Above it PostgreSQL compiles the statement first, where JIT is on (as Debian has it): for hundreds
+of milliseconds, at every execution. What the planner estimates can be tested without JIT, and
+without a million rows: it takes the number of rows from the size of the file.
 """
 
 from __future__ import annotations
@@ -126,7 +126,10 @@ async def test_no_statement_is_worth_compiling(
     async with database.transaction() as connection:
         believed = await explain(connection, "SELECT FROM pillarbox.deliveries")
         assert believed["Plan Rows"] == pytest.approx(SAMPLE * TIMES, rel=0.1)
-        costs = {name: (await explain(connection, query))["Total Cost"] for name, query in queries().items()}
+        costs = {
+            name: (await explain(connection, query))["Total Cost"]
+            for name, query in queries().items()
+        }
     assert {name: cost for name, cost in costs.items() if cost > JIT_ABOVE_COST} == {}
     # What every mail, call and token waits for must stay far below it.
     assert {name: costs[name] for name in HOT if costs[name] > JIT_ABOVE_COST / 5} == {}
@@ -145,7 +148,9 @@ async def test_plans_made_while_the_queue_was_empty_are_good_for_a_long_one(
     await own.close()
 
 
-async def test_sessions_begin_without_compiling(database: Database, connection: asyncpg.Connection) -> None:
+async def test_sessions_begin_without_compiling(
+    database: Database, connection: asyncpg.Connection
+) -> None:
     """Those of Pillarbox alone: roles and databases are shared with applications."""
     own = await database.for_queue()
     assert await database.fetchval("SHOW jit") == "off"
@@ -159,11 +164,15 @@ async def test_sessions_begin_without_compiling(database: Database, connection: 
 async def test_what_counts_the_backlog_is_never_compiled(database: Database) -> None:
     """Its cost must follow the backlog. Behind a pooler a session cannot begin with `jit = off`; a function can."""
     for name in ("_depth", "_longest", "_depth_by_tenant", "_recent"):
-        found = await database.fetchval("SELECT proconfig FROM pg_proc WHERE oid = $1::regproc", f"pillarbox.{name}")
+        found = await database.fetchval(
+            "SELECT proconfig FROM pg_proc WHERE oid = $1::regproc", f"pillarbox.{name}"
+        )
         assert found == ["jit=off"], name
 
 
-async def test_a_claim_locks_what_it_takes_and_no_more(database: Database, connection: asyncpg.Connection) -> None:
+async def test_a_claim_locks_what_it_takes_and_no_more(
+    database: Database, connection: asyncpg.Connection
+) -> None:
     for n in range(20):
         await enqueue(database, f"r{n}@x.example")
     queue = PostgresQueue(database)
@@ -173,12 +182,17 @@ async def test_a_claim_locks_what_it_takes_and_no_more(database: Database, conne
     async with connection.transaction():
         taken = await connection.fetch(claim, queue.worker, [1], [1], [5], [0], 5, 2**40, True)
         assert len(taken) == 5
-        free = await database.fetch("SELECT FROM pillarbox.deliveries WHERE state = 'queued' FOR UPDATE SKIP LOCKED")
+        free = await database.fetch(
+            "SELECT FROM pillarbox.deliveries WHERE state = 'queued' FOR UPDATE SKIP LOCKED"
+        )
         assert len(free) == 14
 
 
 async def test_a_claim_is_bounded_and_the_next_goes_on(database: Database) -> None:
-    mails = [{"sender": "a@x.example", "to": "b@x.example", "text": str(n)} for n in range(LARGEST_CLAIM + 7)]
+    mails = [
+        {"sender": "a@x.example", "to": "b@x.example", "text": str(n)}
+        for n in range(LARGEST_CLAIM + 7)
+    ]
     await database.execute("SELECT pillarbox.enqueue_many($1::jsonb)", json.dumps(mails))
     queue = PostgresQueue(database)
     await queue.register("one", 60)
@@ -199,7 +213,9 @@ async def test_a_strict_lane_reads_nothing_behind_a_deferred_mail(database: Data
     await database.execute("VACUUM ANALYZE pillarbox.deliveries")
     queue = PostgresQueue(database)
     await queue.register("one", 60)
-    lane = "UPDATE pillarbox.lanes SET message_id = $1, worker = $2 WHERE tenant_id = 1 AND lane = 1"
+    lane = (
+        "UPDATE pillarbox.lanes SET message_id = $1, worker = $2 WHERE tenant_id = 1 AND lane = 1"
+    )
     await database.execute(lane, first, queue.worker)
     claim = sql.load("queue")["claim"]
     arguments = (queue.worker, [1], [1], [100], [50], 100, 2**40, True)

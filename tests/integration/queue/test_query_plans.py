@@ -52,7 +52,9 @@ async def explain(connection: asyncpg.Connection, query: str) -> dict[str, Any]:
     """The generic plan of a query, which knows no argument: a worker's, and the worst that the planner may choose."""
     await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
     await connection.execute(f"PREPARE asked AS {query}")
-    types = await connection.fetchval("SELECT parameter_types FROM pg_prepared_statements WHERE name = 'asked'")
+    types = await connection.fetchval(
+        "SELECT parameter_types FROM pg_prepared_statements WHERE name = 'asked'"
+    )
     arguments = f"({', '.join('NULL' for _ in types)})" if types else ""
     text = await connection.fetchval(f"EXPLAIN (FORMAT JSON) EXECUTE asked{arguments}")
     await connection.execute("DEALLOCATE asked")
@@ -84,13 +86,23 @@ async def test_settling_finds_its_rows_by_their_key(database: Database, name: st
 async def test_a_claim_finds_the_rest_of_its_messages_by_their_key(database: Database) -> None:
     await remember(database)
     await database.execute("UPDATE pillarbox.deliveries SET state = 'sent'")
-    await database.execute("VACUUM ANALYZE pillarbox.deliveries")  # statistics that know of nothing queued
+    await database.execute(
+        "VACUUM ANALYZE pillarbox.deliveries"
+    )  # statistics that know of nothing queued
     found = Counter(await plan_of(database, QUERIES["claim"]))
     # By the partial indexes to choose the heads, once each; by the key for everything else.
-    assert (found["deliveries_ready"], found["deliveries_deferred"], found["deliveries_pkey"]) == (1, 1, 5)
+    assert (found["deliveries_ready"], found["deliveries_deferred"], found["deliveries_pkey"]) == (
+        1,
+        1,
+        5,
+    )
 
 
 async def test_a_survey_jumps_from_lane_to_lane(database: Database) -> None:
     await remember(database)
     found = Counter(await plan_of(database, QUERIES["survey"]))
-    assert (found["deliveries_ready"], found["deliveries_deferred"], found["deliveries_pkey"]) == (2, 2, 0)
+    assert (found["deliveries_ready"], found["deliveries_deferred"], found["deliveries_pkey"]) == (
+        2,
+        2,
+        0,
+    )

@@ -20,7 +20,9 @@ async def most_in(database: Database, seconds: float) -> int:
     return max(sum(begun <= other < begun + window for other in times) for begun in times)
 
 
-async def test_a_tenant_over_its_rate_is_delayed_not_refused(database: Database, database_url: str) -> None:
+async def test_a_tenant_over_its_rate_is_delayed_not_refused(
+    database: Database, database_url: str
+) -> None:
     await tenants.change_tenant(database, "default", rate_per_second=20)
     async with SmtpServer() as server:
         await add_smtp(database, server)
@@ -33,7 +35,9 @@ async def test_a_tenant_over_its_rate_is_delayed_not_refused(database: Database,
     assert await most_in(database, 1.0) <= 23  # the limit, a tenth of it, and the clock's breath
 
 
-async def test_a_provider_over_its_rate_delays_all_tenants(database: Database, database_url: str) -> None:
+async def test_a_provider_over_its_rate_delays_all_tenants(
+    database: Database, database_url: str
+) -> None:
     await tenants.add_tenant(database, "shop")
     async with SmtpServer() as server:
         await add_smtp(database, server)
@@ -47,7 +51,9 @@ async def test_a_provider_over_its_rate_delays_all_tenants(database: Database, d
     assert (datetime.now(UTC) - begun).total_seconds() > 2
 
 
-async def test_a_mail_that_waits_says_for_what_and_until_when(database: Database, database_url: str) -> None:
+async def test_a_mail_that_waits_says_for_what_and_until_when(
+    database: Database, database_url: str
+) -> None:
     await tenants.change_tenant(database, "default", rate_per_hour=3600)
     ids = [await enqueue(database) for _ in range(400)]
     asked = datetime.now(UTC)

@@ -65,7 +65,9 @@ async def bench(database: Database) -> AsyncIterator[tuple[Bench, list[Claimed]]
 
 def result_of(claimed: Claimed) -> Result:
     outcome = accepted(250, "ok", f"id-{claimed.message.id}")
-    settlement = Settlement(claimed.message.id, 0, claimed.claim, State.SENT, outcome, reply="250 ok")
+    settlement = Settlement(
+        claimed.message.id, 0, claimed.claim, State.SENT, outcome, reply="250 ok"
+    )
     return Result(claimed, [settlement], "250 ok", False, [("failed_over", '{"from": "a"}')])
 
 
@@ -100,9 +102,13 @@ async def rows(database: Database, message_id: UUID) -> Any:
     )
 
 
-@pytest.mark.parametrize("where", ["reply", "provider_message_id", "surrogate", "code", "conversation", "event"])
+@pytest.mark.parametrize(
+    "where", ["reply", "provider_message_id", "surrogate", "code", "conversation", "event"]
+)
 @pytest.mark.parametrize("place", [0, 4, MAILS - 1])
-async def test_the_offending_outcome_is_written_without_its_texts(database: Database, where: str, place: int) -> None:
+async def test_the_offending_outcome_is_written_without_its_texts(
+    database: Database, where: str, place: int
+) -> None:
     async with bench(database) as (one, claims):
         for number, claimed in enumerate(claims):
             result = result_of(claimed)
@@ -124,7 +130,9 @@ async def test_the_offending_outcome_is_written_without_its_texts(database: Data
             assert (row["reply"], row["lines"]) == ("250 ok", "250 ok")
 
 
-async def test_an_outcome_that_cannot_be_written_at_all_is_abandoned_alone(database: Database) -> None:
+async def test_an_outcome_that_cannot_be_written_at_all_is_abandoned_alone(
+    database: Database,
+) -> None:
     async with bench(database) as (one, claims):
         bad = claims[3].message.id
         await database.execute(
@@ -145,7 +153,9 @@ async def test_an_outcome_that_cannot_be_written_at_all_is_abandoned_alone(datab
         assert row["state"] == ("processing" if claimed.message.id == bad else "sent")
 
 
-async def test_claims_that_cannot_be_released_or_postponed_are_abandoned_alone(database: Database) -> None:
+async def test_claims_that_cannot_be_released_or_postponed_are_abandoned_alone(
+    database: Database,
+) -> None:
     async with bench(database) as (one, claims):
         bad = {claims[1].message.id, claims[6].message.id}
         listed = ", ".join(f"'{one}'" for one in bad)
@@ -164,7 +174,15 @@ async def test_claims_that_cannot_be_released_or_postponed_are_abandoned_alone(d
         await eventually(all_ended, PATIENCE)
     assert {claimed.message.id for claimed in one.abandoned} == bad
     states = [(await deliveries(database, claimed.message.id))[0]["state"] for claimed in claims]
-    assert states == ["queued", "processing", *["queued"] * 3, "pending", "processing", "pending", "pending"]
+    assert states == [
+        "queued",
+        "processing",
+        *["queued"] * 3,
+        "pending",
+        "processing",
+        "pending",
+        "pending",
+    ]
 
 
 async def test_a_worker_goes_on_and_what_it_abandoned_becomes_unknown_when_it_ends(
@@ -186,12 +204,16 @@ async def test_a_worker_goes_on_and_what_it_abandoned_becomes_unknown_when_it_en
 
             await eventually(abandoned, PATIENCE)
             loop = asyncio.get_running_loop()
-            enough = loop.time() + 2.0  # past the next look for claims whose answer was lost, at half a lease
+            enough = (
+                loop.time() + 2.0
+            )  # past the next look for claims whose answer was lost, at half a lease
             while loop.time() < enough:
                 await settled(database, await enqueue(database), "sent", seconds=PATIENCE)
             assert [row["state"] for row in await deliveries(database, bad)] == ["processing"]
         await database.execute("ALTER TABLE pillarbox.deliveries DROP CONSTRAINT never")
-        async with working(database_url, worker_poll_interval="50ms", reap_interval="100ms", worker_lease="2s"):
+        async with working(
+            database_url, worker_poll_interval="50ms", reap_interval="100ms", worker_lease="2s"
+        ):
 
             async def unknown() -> bool:
                 query = "SELECT count(*) FROM pillarbox.attempts WHERE message_id = $1 AND verdict = 'unknown'"
@@ -202,4 +224,9 @@ async def test_a_worker_goes_on_and_what_it_abandoned_becomes_unknown_when_it_en
 
 def test_a_rejection_keeps_its_reason_without_texts() -> None:
     outcome = stripped_outcome(rejected(Reason.POLICY, 550, NUL))
-    assert (outcome.verdict, outcome.reason, outcome.code, outcome.text) == ("rejected", Reason.POLICY, 550, None)
+    assert (outcome.verdict, outcome.reason, outcome.code, outcome.text) == (
+        "rejected",
+        Reason.POLICY,
+        550,
+        None,
+    )

@@ -28,8 +28,8 @@ from tests.harness import add_smtp, enqueue, eventually, opened, settled
 from tests.integration.api.api_helpers import MAIL, api_of, serving
 from tests.integration.lifecycle.collector_helpers import SETTINGS, accounts, mailed
 
-# Of a read-only phase, a role without login, a wrong password, a missing privilege, a lock timeout, a full disk, a
-# terminated connection, an internal error; and one that nobody has heard of.
+# Of a read-only phase, a role without login, a wrong password, a missing privilege, a lock timeout,
+# a full disk, a terminated connection, an internal error; and one that nobody has heard of.
 RETRYABLE = ["25006", "28000", "28P01", "42501", "55P03", "53100", "57P01", "XX000", "99999"]
 # The tasks of a worker process that use the database without being asked.
 TASKS = {
@@ -98,7 +98,11 @@ async def test_every_task_of_a_worker_goes_on_after_each_of_its_statements_faile
 ) -> None:
     async with SmtpServer() as server:
         await add_smtp(database, server)
-        hasty = {"worker_poll_interval": "100ms", "reap_interval": "100ms", "retention_interval": "50ms"}
+        hasty = {
+            "worker_poll_interval": "100ms",
+            "reap_interval": "100ms",
+            "retention_interval": "50ms",
+        }
         async with opened(database_url, worker_lease="4s", **hasty) as app:
             inject(EachStatementFails(sqlstate, 1))
             async with running(app, work, tend) as task:
@@ -115,7 +119,9 @@ async def test_every_task_of_a_worker_goes_on_after_each_of_its_statements_faile
                 try:
                     await eventually(all_failed, PATIENCE)
                 except AssertionError:
-                    missing = {name for name in TASKS if not count(app, "task_failures_total", task=name)}
+                    missing = {
+                        name for name in TASKS if not count(app, "task_failures_total", task=name)
+                    }
                     raise AssertionError(f"these tasks never failed: {missing}") from None
                 await eventually(none_fails, PATIENCE)
                 assert not task.done()
@@ -172,7 +178,10 @@ async def test_the_api_answers_503_and_never_500(
 
 
 async def probe(url: str, name: str) -> int:
-    async with aiohttp.ClientSession() as session, session.get(f"{url.rstrip('/')}/{name}") as answer:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{url.rstrip('/')}/{name}") as answer,
+    ):
         return answer.status
 
 
@@ -205,10 +214,15 @@ async def test_while_settling_fails_nothing_is_claimed_and_readiness_fails(
                     await settled(database, message_id, "sent", seconds=PATIENCE)
                 assert await probe(url, "readyz") == 200
     assert len(server.mails) == 40
-    assert await database.fetchval("SELECT count(*) FROM pillarbox.attempts WHERE verdict = 'unknown'") == 0
+    assert (
+        await database.fetchval("SELECT count(*) FROM pillarbox.attempts WHERE verdict = 'unknown'")
+        == 0
+    )
 
 
-@pytest.mark.parametrize(("sqlstate", "error"), [("42601", StoreBug), ("42P01", StoreBug), ("22P02", StoreDataError)])
+@pytest.mark.parametrize(
+    ("sqlstate", "error"), [("42601", StoreBug), ("42P01", StoreBug), ("22P02", StoreDataError)]
+)
 @pytest.mark.parametrize("statement", ["claim", "survey"])
 async def test_a_claim_that_proves_a_bug_ends_the_worker_after_draining(
     database: Database,

@@ -28,18 +28,26 @@ async def all_sent(database: Database) -> bool:
     await database.execute(
         "UPDATE pillarbox.deliveries SET next_attempt_at = now() WHERE state = 'queued' AND attempts > 0"
     )
-    return not await database.fetchval("SELECT count(*) FROM pillarbox.deliveries WHERE state <> 'sent'")
+    return not await database.fetchval(
+        "SELECT count(*) FROM pillarbox.deliveries WHERE state <> 'sent'"
+    )
 
 
 @pytest.mark.req("REQ-QUEUE-U001")
 @pytest.mark.req("REQ-QUEUE-N004")
 @pytest.mark.parametrize("order", ["fifo", "strict"])
-async def test_mails_begin_in_order_with_several_workers(database: Database, database_url: str, order: str) -> None:
+async def test_mails_begin_in_order_with_several_workers(
+    database: Database, database_url: str, order: str
+) -> None:
     await tenants.add_tenant(database, "shop")
     for tenant in TENANTS:
         await tenants.change_tenant(database, tenant, order=order)
     settings = {"worker_poll_interval": "50ms", "worker_concurrency": 1, "worker_pipeline": 2}
-    later = {f"{tenant}-{n}@x.example": ["451 4.3.0 later"] for tenant in TENANTS for n in range(0, MAILS, 7)}
+    later = {
+        f"{tenant}-{n}@x.example": ["451 4.3.0 later"]
+        for tenant in TENANTS
+        for n in range(0, MAILS, 7)
+    }
     async with SmtpServer(Faults(recipients=later)) as server:
         await add_smtp(database, server, connections=1)
         for n in range(MAILS):
@@ -53,4 +61,6 @@ async def test_mails_begin_in_order_with_several_workers(database: Database, dat
     for tenant in TENANTS:
         assert begun(server, tenant) == list(range(MAILS))
         if order == "strict":  # nothing overtakes a mail that waits
-            assert [one for one in arrived if one.startswith(tenant)] == [f"{tenant}-{n}" for n in range(MAILS)]
+            assert [one for one in arrived if one.startswith(tenant)] == [
+                f"{tenant}-{n}" for n in range(MAILS)
+            ]

@@ -13,7 +13,16 @@ from pillarbox.store import providers, routes, waits
 from pillarbox.store.database import Database
 from pillarbox.store.waits import QUERIES, Patience, report
 from pillarbox.testing import SmtpServer
-from tests.harness import add_smtp, attempts, deliveries, enqueue, eventually, no_keys, settled, working
+from tests.harness import (
+    add_smtp,
+    attempts,
+    deliveries,
+    enqueue,
+    eventually,
+    no_keys,
+    settled,
+    working,
+)
 from tests.integration.api.api_helpers import Api
 from tests.integration.cli.cli_helpers import Cli
 
@@ -21,7 +30,9 @@ from tests.integration.cli.cli_helpers import Cli
 async def begin_outage(database: Database, ago: str = "6 days") -> None:
     """Workers run and find no provider for any mail, since then."""
     await report(database, False)
-    await database.execute("UPDATE pillarbox.installation SET no_provider_since = now() - $1::text::interval", ago)
+    await database.execute(
+        "UPDATE pillarbox.installation SET no_provider_since = now() - $1::text::interval", ago
+    )
 
 
 async def age(database: Database, message_id: UUID, ago: str = "6 days") -> None:
@@ -62,12 +73,16 @@ async def test_a_mail_that_no_worker_finds_a_provider_for_fails_in_the_end(
     assert await outcome(database, ends) == ("failed", "no_provider")
     assert await outcome(database, never) == await outcome(database, later) == ("queued", None)
     assert await attempts(database, ends) == []
-    [event] = await database.fetch("SELECT kind, data FROM pillarbox.events WHERE message_id = $1", ends)
+    [event] = await database.fetch(
+        "SELECT kind, data FROM pillarbox.events WHERE message_id = $1", ends
+    )
     assert event["kind"] == "gave_up"
 
 
 @pytest.mark.parametrize(("due", "ends"), [("6 days", True), ("4 days", False)])
-async def test_time_before_a_mail_was_due_does_not_count(database: Database, due: str, ends: bool) -> None:
+async def test_time_before_a_mail_was_due_does_not_count(
+    database: Database, due: str, ends: bool
+) -> None:
     message_id = await enqueue(database)
     await age(database, message_id, due)
     await begin_outage(database)
@@ -92,7 +107,9 @@ async def test_scheduled_mails_do_not_wait_for_a_provider(database: Database) ->
 async def test_an_attempt_begins_the_time_anew(database: Database) -> None:
     """A deferred mail counts from when it was due again."""
     message_id = await enqueue(database)
-    await database.execute("UPDATE pillarbox.deliveries SET attempts = 1, next_attempt_at = now() - interval '4 days'")
+    await database.execute(
+        "UPDATE pillarbox.deliveries SET attempts = 1, next_attempt_at = now() - interval '4 days'"
+    )
     await begin_outage(database)
     assert await give_up(database) == 0
     await age(database, message_id)
@@ -123,7 +140,11 @@ async def test_a_mail_shows_that_no_provider_can_be_used(api: Api, database_url:
     message_id = await api.shop.sent_id()
     await report(api.database, False)
     [delivery] = (await api.shop.get(f"/messages/{message_id}")).json["deliveries"]
-    assert (delivery["state"], delivery["waits_for"], delivery["expected_at"]) == ("queued", "provider", None)
+    assert (delivery["state"], delivery["waits_for"], delivery["expected_at"]) == (
+        "queued",
+        "provider",
+        None,
+    )
     shown = (await asyncio.to_thread(Cli(database_url), "queue", "show", message_id)).out
     assert "no provider of its route can be used since" in shown
     await report(api.database, True)
@@ -151,7 +172,9 @@ async def test_workers_that_are_gone_now_do_not_wait_either(database: Database) 
     message_id = await enqueue(database)
     await begin_outage(database)
     await age(database, message_id)
-    await database.execute("UPDATE pillarbox.installation SET worked_until = now() - interval '2 days'")
+    await database.execute(
+        "UPDATE pillarbox.installation SET worked_until = now() - interval '2 days'"
+    )
     assert await give_up(database) == 0
     await report(database, False)
     assert await give_up(database) == 0
@@ -163,9 +186,13 @@ async def test_a_silence_of_all_workers_is_written_down(database: Database) -> N
     await report(database, False)
     await report(database, False)
     assert await database.fetchval("SELECT count(*) FROM pillarbox.worker_gaps") == 0
-    await database.execute("UPDATE pillarbox.installation SET worked_until = now() - interval '2 hours'")
+    await database.execute(
+        "UPDATE pillarbox.installation SET worked_until = now() - interval '2 hours'"
+    )
     await report(database, None)
-    assert await database.fetchval("SELECT sum(ended - began) > interval '119 minutes' FROM pillarbox.worker_gaps")
+    assert await database.fetchval(
+        "SELECT sum(ended - began) > interval '119 minutes' FROM pillarbox.worker_gaps"
+    )
 
 
 async def test_one_usable_provider_ends_the_outage(database: Database) -> None:
@@ -197,9 +224,7 @@ async def test_a_mail_whose_route_has_no_provider_is_marked_and_fails_in_the_end
         first, second = await enqueue(database), await enqueue(database, priority="urgent")
 
         async def marked() -> bool:
-            query = (
-                "SELECT count(*) FROM pillarbox.deliveries WHERE waiting_since IS NOT NULL AND reason = 'no_provider'"
-            )
+            query = "SELECT count(*) FROM pillarbox.deliveries WHERE waiting_since IS NOT NULL AND reason = 'no_provider'"
             return await database.fetchval(query) == 2
 
         async with working(database_url):
@@ -220,11 +245,14 @@ async def test_a_mail_whose_route_has_no_provider_is_marked_and_fails_in_the_end
 
 async def test_a_walk_sees_everything_in_bounded_steps(database: Database) -> None:
     ids = [await enqueue(database) for _ in range(5)]
-    await database.execute("UPDATE pillarbox.deliveries SET attempts = 1 WHERE message_id = ANY ($1)", ids[3:])
+    await database.execute(
+        "UPDATE pillarbox.deliveries SET attempts = 1 WHERE message_id = ANY ($1)", ids[3:]
+    )
     for message_id in ids:
         await age(database, message_id)
     await database.execute(
-        "UPDATE pillarbox.deliveries SET waiting_since = next_attempt_at WHERE message_id = $1", ids[0]
+        "UPDATE pillarbox.deliveries SET waiting_since = next_attempt_at WHERE message_id = $1",
+        ids[0],
     )
     await begin_outage(database)
     patience = Patience(database)

@@ -15,21 +15,36 @@ from pillarbox.telemetry.metrics import WAKEUPS
 from pillarbox.testing import SmtpServer
 from pillarbox.testing.smtp import Drop, Extensions, Faults, Hang
 from tests import PATIENCE
-from tests.harness import add_smtp, attempts, deliveries, enqueue, eventually, opened, settled, working
+from tests.harness import (
+    add_smtp,
+    attempts,
+    deliveries,
+    enqueue,
+    eventually,
+    opened,
+    settled,
+    working,
+)
 
 
 @pytest.mark.req("REQ-QUEUE-E005")
 async def test_each_recipient_has_its_own_outcome(database: Database, database_url: str) -> None:
     """Of three recipients one is accepted, one deferred, one refused; the first is never sent again."""
-    faults = Faults(recipients={"later@x.example": ["451 4.2.2 full"], "never@x.example": "550 5.1.1 unknown"})
+    faults = Faults(
+        recipients={"later@x.example": ["451 4.2.2 full"], "never@x.example": "550 5.1.1 unknown"}
+    )
     async with SmtpServer(faults) as server:
         await add_smtp(database, server)
         async with working(database_url, worker_poll_interval="100ms"):
-            message_id = await enqueue(database, "now@x.example", "later@x.example", "never@x.example")
+            message_id = await enqueue(
+                database, "now@x.example", "later@x.example", "never@x.example"
+            )
             rows = await settled(database, message_id, "sent", "queued", "failed")
             assert [row["reason"] for row in rows] == [None, "mailbox_full", "invalid_recipient"]
             assert len(server.mails) == 1  # all due recipients went in one transaction
-            await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = now() WHERE state = 'queued'")
+            await database.execute(
+                "UPDATE pillarbox.deliveries SET next_attempt_at = now() WHERE state = 'queued'"
+            )
             await settled(database, message_id, "sent", "sent", "failed")
     assert [mail.recipients for mail in server.mails] == [("now@x.example",), ("later@x.example",)]
     assert server.mails[0].message["Message-ID"] == server.mails[1].message["Message-ID"]
@@ -41,7 +56,9 @@ async def test_each_recipient_has_its_own_outcome(database: Database, database_u
 
 
 @pytest.mark.req("REQ-QUEUE-N005")
-async def test_a_lost_answer_is_unknown_and_sent_again(database: Database, database_url: str) -> None:
+async def test_a_lost_answer_is_unknown_and_sent_again(
+    database: Database, database_url: str
+) -> None:
     async with SmtpServer(Faults(body=[Drop(stored=True)])) as server:
         await add_smtp(database, server)
         async with working(database_url, worker_poll_interval="100ms"):
@@ -51,12 +68,24 @@ async def test_a_lost_answer_is_unknown_and_sent_again(database: Database, datab
             await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = now()")
             await settled(database, message_id, "sent")
     assert len(server.mails) == 2
-    assert [row["verdict"] for row in await attempts(database, message_id)] == ["unknown", "accepted"]
-    assert await database.fetchval("SELECT kind FROM pillarbox.events WHERE message_id = $1", message_id) == "unknown"
+    assert [row["verdict"] for row in await attempts(database, message_id)] == [
+        "unknown",
+        "accepted",
+    ]
+    assert (
+        await database.fetchval(
+            "SELECT kind FROM pillarbox.events WHERE message_id = $1", message_id
+        )
+        == "unknown"
+    )
 
 
-async def test_a_lost_answer_is_held_if_the_class_says_so(database: Database, database_url: str) -> None:
-    await database.execute("INSERT INTO pillarbox.classes (name, unknown) VALUES ('payment', 'hold')")
+async def test_a_lost_answer_is_held_if_the_class_says_so(
+    database: Database, database_url: str
+) -> None:
+    await database.execute(
+        "INSERT INTO pillarbox.classes (name, unknown) VALUES ('payment', 'hold')"
+    )
     async with SmtpServer(Faults(body=[Drop(stored=False)])) as server:
         await add_smtp(database, server)
         async with working(database_url):
@@ -64,18 +93,24 @@ async def test_a_lost_answer_is_held_if_the_class_says_so(database: Database, da
             await settled(database, message_id, "held")
 
 
-async def test_an_expired_mail_is_dropped_with_that_reason(database: Database, database_url: str) -> None:
+async def test_an_expired_mail_is_dropped_with_that_reason(
+    database: Database, database_url: str
+) -> None:
     async with SmtpServer() as server:
         await add_smtp(database, server)
         message_id = await enqueue(database)
-        await database.execute("UPDATE pillarbox.messages SET expires_at = now() - interval '1 second'")
+        await database.execute(
+            "UPDATE pillarbox.messages SET expires_at = now() - interval '1 second'"
+        )
         async with working(database_url):
             [row] = await settled(database, message_id, "failed")
     assert row["reason"] == "expired"
     assert server.mails == []
 
 
-async def test_a_deferral_never_waits_past_the_expiry(database: Database, database_url: str) -> None:
+async def test_a_deferral_never_waits_past_the_expiry(
+    database: Database, database_url: str
+) -> None:
     async with SmtpServer(Faults(mail="451 later")) as server:
         await add_smtp(database, server)
         soon = await database.fetchval("SELECT now() + interval '20 seconds'")
@@ -100,7 +135,9 @@ async def test_purged_content_fails_clearly(database: Database, database_url: st
     assert row["reason"] == "content_purged"
 
 
-async def test_a_mail_that_brings_workers_down_is_not_tried_for_ever(database: Database, database_url: str) -> None:
+async def test_a_mail_that_brings_workers_down_is_not_tried_for_ever(
+    database: Database, database_url: str
+) -> None:
     async with SmtpServer() as server:
         await add_smtp(database, server)
         message_id = await enqueue(database, max_attempts=3)
@@ -112,7 +149,9 @@ async def test_a_mail_that_brings_workers_down_is_not_tried_for_ever(database: D
 
 
 @pytest.mark.req("REQ-QUEUE-O005")
-async def test_scheduled_mails_leave_when_their_time_comes(database: Database, database_url: str) -> None:
+async def test_scheduled_mails_leave_when_their_time_comes(
+    database: Database, database_url: str
+) -> None:
     async with SmtpServer() as server:
         await add_smtp(database, server)
         now = await database.fetchval("SELECT now()")
@@ -132,7 +171,9 @@ async def test_polling_alone_is_enough(database: Database, database_url: str) ->
     assert len(server.mails) == 1
 
 
-async def test_a_hint_wakes_a_worker_that_polls_rarely(database: Database, database_url: str) -> None:
+async def test_a_hint_wakes_a_worker_that_polls_rarely(
+    database: Database, database_url: str
+) -> None:
     async with SmtpServer() as server:
         await add_smtp(database, server)
         async with working(database_url, worker_poll_interval="1h"):
@@ -149,7 +190,9 @@ async def test_an_idle_worker_rests(database: Database, database_url: str) -> No
             await settled(database, await enqueue(database), "sent")
 
             async def looked() -> dict[str, float]:
-                return {source: app.metrics.wakeups.labels(source)._value.get() for source in WAKEUPS}
+                return {
+                    source: app.metrics.wakeups.labels(source)._value.get() for source in WAKEUPS
+                }
 
             async def at_rest() -> bool:
                 return (await looked())["trailing"] >= len(TRAILING)
@@ -182,7 +225,9 @@ async def _try_enqueue(database: Database) -> object:
         return None
 
 
-async def test_secret_bodies_are_dropped_once_settled(database: Database, database_url: str) -> None:
+async def test_secret_bodies_are_dropped_once_settled(
+    database: Database, database_url: str
+) -> None:
     async with SmtpServer() as server:
         await add_smtp(database, server)
         async with working(database_url):
@@ -192,7 +237,9 @@ async def test_secret_bodies_are_dropped_once_settled(database: Database, databa
             await settled(database, plain, "sent")
 
             async def only_plain() -> bool:
-                return [r[0] for r in await database.fetch("SELECT message_id FROM pillarbox.contents")] == [plain]
+                return [
+                    r[0] for r in await database.fetch("SELECT message_id FROM pillarbox.contents")
+                ] == [plain]
 
             await eventually(only_plain)
 
@@ -215,10 +262,15 @@ async def test_stopping_finishes_what_is_in_flight(database: Database, database_
         rows = [row for one in ids for row in await deliveries(database, one)]
     assert {row["state"] for row in rows} <= {"sent", "queued"}
     assert sum(row["state"] == "sent" for row in rows) == len(server.mails) >= 1
-    assert await database.fetchval("SELECT count(*) FROM pillarbox.workers WHERE reaped_at IS NULL") == 0
+    assert (
+        await database.fetchval("SELECT count(*) FROM pillarbox.workers WHERE reaped_at IS NULL")
+        == 0
+    )
 
 
-async def test_stopping_past_the_deadline_leaves_unknowns_not_stuck_rows(database: Database, database_url: str) -> None:
+async def test_stopping_past_the_deadline_leaves_unknowns_not_stuck_rows(
+    database: Database, database_url: str
+) -> None:
     async with SmtpServer(Faults(body=Hang())) as server:
         await add_smtp(database, server, connections=1)
         ids = [await enqueue(database) for _ in range(3)]
@@ -227,12 +279,16 @@ async def test_stopping_past_the_deadline_leaves_unknowns_not_stuck_rows(databas
             await eventually(lambda: _all_claimed(database))
         rows = [row for one in ids for row in await deliveries(database, one)]
     assert {row["state"] for row in rows} == {"queued"}
-    verdicts = [row["verdict"] for row in await database.fetch("SELECT verdict FROM pillarbox.attempts")]
+    verdicts = [
+        row["verdict"] for row in await database.fetch("SELECT verdict FROM pillarbox.attempts")
+    ]
     assert "unknown" in verdicts
 
 
 async def _all_claimed(database: Database) -> bool:
-    return bool(await database.fetchval("SELECT bool_and(state = 'processing') FROM pillarbox.deliveries"))
+    return bool(
+        await database.fetchval("SELECT bool_and(state = 'processing') FROM pillarbox.deliveries")
+    )
 
 
 async def test_a_worker_outlives_its_lost_lease(database: Database, database_url: str) -> None:
@@ -246,7 +302,9 @@ async def test_a_worker_outlives_its_lost_lease(database: Database, database_url
             await settled(database, message_id, "sent")
 
 
-async def test_a_new_lease_does_not_revive_a_lost_claim(database: Database, database_url: str) -> None:
+async def test_a_new_lease_does_not_revive_a_lost_claim(
+    database: Database, database_url: str
+) -> None:
     """A mail in the midst of its envelope when the lease was lost is not sent under the next lease."""
     asked, go_on = asyncio.Event(), asyncio.Event()
 
@@ -261,8 +319,14 @@ async def test_a_new_lease_does_not_revive_a_lost_claim(database: Database, data
             await asyncio.wait_for(asked.wait(), PATIENCE)
             await database.execute("UPDATE pillarbox.workers SET reaped_at = now()")
             await PostgresQueue(database).reap(10, 0.0)
-            await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = now() + interval '1 hour'")
-            await eventually(lambda: database.fetchval("SELECT true FROM pillarbox.workers WHERE reaped_at IS NULL"))
+            await database.execute(
+                "UPDATE pillarbox.deliveries SET next_attempt_at = now() + interval '1 hour'"
+            )
+            await eventually(
+                lambda: database.fetchval(
+                    "SELECT true FROM pillarbox.workers WHERE reaped_at IS NULL"
+                )
+            )
             go_on.set()
             await server.wait_for(lambda: server.open_connections == 0)
             assert server.mails == []
@@ -281,7 +345,9 @@ async def test_many_mails_through_a_difficult_server(database: Database, databas
         async with working(database_url, worker_poll_interval="100ms"):
 
             async def nearly_done() -> bool:
-                await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = now() WHERE state = 'queued'")
+                await database.execute(
+                    "UPDATE pillarbox.deliveries SET next_attempt_at = now() WHERE state = 'queued'"
+                )
                 return not await database.fetchval(
                     "SELECT count(*) FROM pillarbox.deliveries WHERE state IN ('queued', 'processing')"
                 )
@@ -292,7 +358,9 @@ async def test_many_mails_through_a_difficult_server(database: Database, databas
     assert server.violations == []
 
 
-async def test_two_workers_in_one_process_share_the_queue(database: Database, database_url: str) -> None:
+async def test_two_workers_in_one_process_share_the_queue(
+    database: Database, database_url: str
+) -> None:
     async with SmtpServer() as server:
         await add_smtp(database, server)
         ids = [await enqueue(database, f"r{k}@x.example") for k in range(100)]
@@ -303,4 +371,6 @@ async def test_two_workers_in_one_process_share_the_queue(database: Database, da
                 await settled(database, message_id, "sent")
             stop.set()
             await asyncio.gather(*tasks)
-    assert sorted(mail.recipients[0] for mail in server.mails) == sorted(f"r{k}@x.example" for k in range(100))
+    assert sorted(mail.recipients[0] for mail in server.mails) == sorted(
+        f"r{k}@x.example" for k in range(100)
+    )

@@ -29,7 +29,9 @@ async def waits_visibly(database: Database, message_id: UUID) -> None:
     await eventually(lambda: database.fetchval(query, message_id), 60)
 
 
-async def test_disabling_the_last_real_provider_captures_nothing(database: Database, database_url: str) -> None:
+async def test_disabling_the_last_real_provider_captures_nothing(
+    database: Database, database_url: str
+) -> None:
     """Also in development: the mail waits, visibly, and leaves once the provider is back."""
     await add_capture(database)
     async with SmtpServer() as server:
@@ -47,7 +49,9 @@ async def test_disabling_the_last_real_provider_captures_nothing(database: Datab
         assert len(server.mails) == 2
 
 
-async def test_removing_the_last_real_provider_captures_nothing(database: Database, database_url: str) -> None:
+async def test_removing_the_last_real_provider_captures_nothing(
+    database: Database, database_url: str
+) -> None:
     """What was ever configured is remembered, whether it is still there or not."""
     async with SmtpServer() as server:
         await add_smtp(database, server)
@@ -58,7 +62,9 @@ async def test_removing_the_last_real_provider_captures_nothing(database: Databa
     assert await captured(database) == 0
 
 
-async def test_outside_development_a_route_must_name_what_captures(database: Database, database_url: str) -> None:
+async def test_outside_development_a_route_must_name_what_captures(
+    database: Database, database_url: str
+) -> None:
     await add_capture(database)
     async with working(database_url):
         await waits_visibly(database, await enqueue(database))
@@ -68,7 +74,9 @@ async def test_outside_development_a_route_must_name_what_captures(database: Dat
 
 async def _tried_again(database: Database) -> bool:
     """Whether the waiting mail was captured, now that it is due again."""
-    await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = now() WHERE state = 'pending'")
+    await database.execute(
+        "UPDATE pillarbox.deliveries SET next_attempt_at = now() WHERE state = 'pending'"
+    )
     return await captured(database) == 1
 
 
@@ -82,7 +90,9 @@ async def test_in_development_mails_are_captured_until_another_is_configured(
             assert await captured(database) == 1
             await add_smtp(database, server)
             await eventually(lambda: _leaves(database, server), 60)
-        assert await captured(database) < await database.fetchval("SELECT count(*) FROM pillarbox.messages")
+        assert await captured(database) < await database.fetchval(
+            "SELECT count(*) FROM pillarbox.messages"
+        )
 
 
 async def _leaves(database: Database, server: SmtpServer) -> bool:
@@ -104,7 +114,11 @@ async def test_capture_all_keeps_everything_here(database: Database, database_ur
         app.capture_all = True
         await ensure_provider(app, development=False)
         book = await app.load_providers()
-        assert ([one.kind for one in book.providers], list(book.rules), book.captures) == (["capture"], [], True)
+        assert ([one.kind for one in book.providers], list(book.rules), book.captures) == (
+            ["capture"],
+            [],
+            True,
+        )
         message_id = await enqueue(database)
         await database.execute("UPDATE pillarbox.deliveries SET via = $1", number)
         stop = asyncio.Event()
@@ -115,17 +129,22 @@ async def test_capture_all_keeps_everything_here(database: Database, database_ur
         assert (await captured(database), server.mails) == (1, [])
 
 
-async def test_a_release_only_provider_is_used_where_it_is_named(database: Database, database_url: str) -> None:
+async def test_a_release_only_provider_is_used_where_it_is_named(
+    database: Database, database_url: str
+) -> None:
     """In development it does not end the capturing of all other mails."""
     await add_capture(database)
     async with SmtpServer() as server:
         given = {"host": server.host, "port": server.port, "tls": "none"}
-        number = await providers.add_provider(database, no_keys, "relay", "smtp", given, release_only=True)
+        number = await providers.add_provider(
+            database, no_keys, "relay", "smtp", given, release_only=True
+        )
         async with working(database_url, development="on"):
             await settled(database, await enqueue(database), "sent", seconds=60)
             assert (await captured(database), server.mails) == (1, [])
             await database.execute(
-                "UPDATE pillarbox.deliveries SET state = 'queued', via = $1, settled_at = NULL, attempts = 0", number
+                "UPDATE pillarbox.deliveries SET state = 'queued', via = $1, settled_at = NULL, attempts = 0",
+                number,
             )
             await eventually(lambda: _arrived(server), 60)
         await providers.set_release_only(database, "relay", False)
@@ -137,7 +156,9 @@ async def _arrived(server: SmtpServer) -> bool:
 
 
 async def test_a_demo_does_not_end_capturing(database: Database) -> None:
-    await providers.add_provider(database, no_keys, "demo-ses", "ses", {"url": "http://127.0.0.1:1"}, demo=True)
+    await providers.add_provider(
+        database, no_keys, "demo-ses", "ses", {"url": "http://127.0.0.1:1"}, demo=True
+    )
     await providers.remove_provider(database, "demo-ses")
     assert await providers.captures_by_default(database, development=True)
     assert not await providers.captures_by_default(database, development=False)
@@ -157,7 +178,9 @@ async def test_a_removed_provider_keeps_its_name(database: Database, database_ur
     assert "via relay (removed)" in shown
     assert "-removed-" not in shown
     told = await asyncio.to_thread(cli.json, "queue", "show", str(message_id))
-    assert [(one["provider"], one["provider_removed"]) for one in told["attempts"]] == [("relay", True)]
+    assert [(one["provider"], one["provider_removed"]) for one in told["attempts"]] == [
+        ("relay", True)
+    ]
     assert [one.id for one in await providers.list_providers(database)] == [number]
     assert isinstance((await providers.get_provider(database, "relay")), Provider)
 

@@ -17,7 +17,16 @@ from pillarbox.store.database import Database
 from pillarbox.testing import Faults, SmtpServer
 from pillarbox.testing.smtp import Hang
 from tests import PATIENCE
-from tests.harness import add_smtp, attempts, deliveries, enqueue, eventually, opened, settled, working
+from tests.harness import (
+    add_smtp,
+    attempts,
+    deliveries,
+    enqueue,
+    eventually,
+    opened,
+    settled,
+    working,
+)
 
 
 @pytest.fixture
@@ -26,22 +35,30 @@ def quick_breakers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "FIRST_WAIT", 0.3)
 
 
-async def add_route(database: Database, *names: str, tenant: str | None = None, **match: Any) -> None:
+async def add_route(
+    database: Database, *names: str, tenant: str | None = None, **match: Any
+) -> None:
     numbers = {one.name: one.id for one in await providers.list_providers(database)}
     tenant_id = await database.fetchval("SELECT id FROM pillarbox.tenants WHERE name = $1", tenant)
     columns = {"name": f"r{time.monotonic_ns()}", "place": 1, "tenant_id": tenant_id} | match
     columns["providers"] = [numbers[name] for name in names]
     places = ", ".join(f"${place}" for place in range(1, len(columns) + 1))
-    await database.execute(f"INSERT INTO pillarbox.routes ({', '.join(columns)}) VALUES ({places})", *columns.values())
+    await database.execute(
+        f"INSERT INTO pillarbox.routes ({', '.join(columns)}) VALUES ({places})", *columns.values()
+    )
     assert await routes.list_rules(database)
 
 
 async def circuit(database: Database, number: int) -> str | None:
-    return next((one.state for one in await vitals.read(database) if one.provider_id == number), None)
+    return next(
+        (one.state for one in await vitals.read(database) if one.provider_id == number), None
+    )
 
 
 async def events(database: Database, message_id: UUID, kind: str) -> list[Any]:
-    return await database.fetch("SELECT * FROM pillarbox.events WHERE message_id = $1 AND kind = $2", message_id, kind)
+    return await database.fetch(
+        "SELECT * FROM pillarbox.events WHERE message_id = $1 AND kind = $2", message_id, kind
+    )
 
 
 async def dead_port(database: Database, name: str, **settings: Any) -> int:
@@ -52,7 +69,9 @@ async def dead_port(database: Database, name: str, **settings: Any) -> int:
 
 @pytest.mark.req("REQ-QUEUE-E009")
 @pytest.mark.req("REQ-QUEUE-S002")
-async def test_a_provider_that_refuses_is_left_at_once(database: Database, database_url: str) -> None:
+async def test_a_provider_that_refuses_is_left_at_once(
+    database: Database, database_url: str
+) -> None:
     first = await dead_port(database, "first")
     async with SmtpServer() as second:
         await add_smtp(database, second, "second")
@@ -76,7 +95,9 @@ async def test_a_provider_that_refuses_is_left_at_once(database: Database, datab
     ]
     assert tries[0]["claim"] == tries[1]["claim"]
     assert tries[0]["started_at"] <= tries[0]["ended_at"] <= tries[1]["ended_at"]
-    assert await events(database, later, "failed_over") == [], "it was not even tried with the first"
+    assert await events(database, later, "failed_over") == [], (
+        "it was not even tried with the first"
+    )
     assert 'pillarbox_failovers_total{from="first",reason="unavailable",to="second"}' in text
     assert 'pillarbox_provider_circuit{provider="first",state="open"} 1.0' in text
 
@@ -85,10 +106,14 @@ async def _is(database: Database, number: int, state: str) -> bool:
     return await circuit(database, number) == state
 
 
-async def test_a_provider_that_hangs_loses_what_it_was_not_given_yet(database: Database, database_url: str) -> None:
+async def test_a_provider_that_hangs_loses_what_it_was_not_given_yet(
+    database: Database, database_url: str
+) -> None:
     """It accepts connections and says nothing: nothing was handed over, and all leave through the other."""
     async with SmtpServer(Faults(connect=Hang())) as first, SmtpServer() as second:
-        await add_smtp(database, first, "first", connect_timeout=10 * PATIENCE)  # what helps is not that it times out
+        await add_smtp(
+            database, first, "first", connect_timeout=10 * PATIENCE
+        )  # what helps is not that it times out
         await add_smtp(database, second, "second")
         ids = [await enqueue(database) for _ in range(20)]
         async with working(database_url):
@@ -98,12 +123,16 @@ async def test_a_provider_that_hangs_loses_what_it_was_not_given_yet(database: D
     assert first.mails == []
 
 
-async def test_what_was_handed_over_to_a_provider_that_hangs_is_unknown(database: Database, database_url: str) -> None:
+async def test_what_was_handed_over_to_a_provider_that_hangs_is_unknown(
+    database: Database, database_url: str
+) -> None:
     """After the final dot there is no way back; what waited behind goes elsewhere, and nothing is sent twice."""
     async with SmtpServer(Faults(body=Hang(stored=True))) as first, SmtpServer() as second:
         await add_smtp(database, first, "first", connections=3, data_timeout=10 * PATIENCE)
         await add_smtp(database, second, "second")
-        await database.execute("UPDATE pillarbox.classes SET unknown = 'hold' WHERE name = 'transactional'")
+        await database.execute(
+            "UPDATE pillarbox.classes SET unknown = 'hold' WHERE name = 'transactional'"
+        )
         ids = [await enqueue(database) for _ in range(20)]
         async with working(database_url):
             await second.wait_for(lambda: len(second.mails) == 17)
@@ -122,15 +151,22 @@ async def _finished(database: Database, message_id: UUID) -> Any:
     return await eventually(one)
 
 
-async def test_a_wrong_password_marks_the_provider_not_the_mail(database: Database, database_url: str) -> None:
-    async with SmtpServer(Faults(mail="530 5.7.0 Authentication required")) as first, SmtpServer() as second:
+async def test_a_wrong_password_marks_the_provider_not_the_mail(
+    database: Database, database_url: str
+) -> None:
+    async with (
+        SmtpServer(Faults(mail="530 5.7.0 Authentication required")) as first,
+        SmtpServer() as second,
+    ):
         number = await add_smtp(database, first, "first")
         await add_smtp(database, second, "second")
         async with working(database_url):
             message_id = await enqueue(database)
             await settled(database, message_id, "sent")
             await eventually(lambda: _is(database, number, "open"))
-            kinds = await database.fetch("SELECT kind, data->>'reason' AS reason FROM pillarbox.provider_events")
+            kinds = await database.fetch(
+                "SELECT kind, data->>'reason' AS reason FROM pillarbox.provider_events"
+            )
     assert [tuple(row) for row in kinds] == [("opened", "credential")]
     assert len(second.mails) == 1
 
@@ -184,19 +220,26 @@ async def test_processes_share_what_they_know(database: Database, database_url: 
             await eventually(lambda: _is(database, number, "open"))
 
             async def heard() -> bool:
-                return 'provider_circuit{provider="first",state="open"} 1.0' in other.metrics.render().decode()
+                return (
+                    'provider_circuit{provider="first",state="open"} 1.0'
+                    in other.metrics.render().decode()
+                )
 
             await eventually(heard, 2)
 
 
 @pytest.mark.req("REQ-QUEUE-E002")
-async def test_recipients_of_one_mail_may_go_different_ways(database: Database, database_url: str) -> None:
+async def test_recipients_of_one_mail_may_go_different_ways(
+    database: Database, database_url: str
+) -> None:
     async with SmtpServer() as first, SmtpServer() as second:
         await add_smtp(database, first, "first")
         await add_smtp(database, second, "second")
         await add_route(database, "second", recipient_domains=["special.example"])
         async with working(database_url):
-            message_id = await enqueue(database, "a@mail.example", "b@special.example", "c@mail.example")
+            message_id = await enqueue(
+                database, "a@mail.example", "b@special.example", "c@mail.example"
+            )
             await settled(database, message_id, "sent", "sent", "sent")
     assert [mail.recipients for mail in first.mails] == [("a@mail.example", "c@mail.example")]
     assert [mail.recipients for mail in second.mails] == [("b@special.example",)]
@@ -205,7 +248,9 @@ async def test_recipients_of_one_mail_may_go_different_ways(database: Database, 
     assert [names[row["provider_id"]] for row in rows] == ["first", "second", "first"]
 
 
-async def test_a_person_may_choose_the_provider_of_a_delivery(database: Database, database_url: str) -> None:
+async def test_a_person_may_choose_the_provider_of_a_delivery(
+    database: Database, database_url: str
+) -> None:
     async with SmtpServer() as first, SmtpServer() as second:
         await add_smtp(database, first, "first")
         number = await add_smtp(database, second, "second")
@@ -216,7 +261,9 @@ async def test_a_person_may_choose_the_provider_of_a_delivery(database: Database
     assert (len(first.mails), len(second.mails)) == (0, 1)
 
 
-async def test_a_chosen_provider_that_was_removed_does_not_hold_the_mail(database: Database, database_url: str) -> None:
+async def test_a_chosen_provider_that_was_removed_does_not_hold_the_mail(
+    database: Database, database_url: str
+) -> None:
     async with SmtpServer() as first, SmtpServer() as second:
         await add_smtp(database, first, "first")
         number = await add_smtp(database, second, "second")
@@ -235,7 +282,9 @@ async def test_a_provider_that_cannot_be_used_here_leaves_the_others_alone(
     async with SmtpServer() as first, SmtpServer() as second:
         number = await add_smtp(database, first, "first")
         await add_smtp(database, second, "second")
-        await database.execute("UPDATE pillarbox.providers SET kind = 'pigeon' WHERE id = $1", number)
+        await database.execute(
+            "UPDATE pillarbox.providers SET kind = 'pigeon' WHERE id = $1", number
+        )
         async with working(database_url):
             await settled(database, await enqueue(database), "sent")
     assert len(second.mails) == 1
@@ -270,13 +319,17 @@ async def test_a_suppressed_recipient_fails_at_once_and_the_others_get_the_mail(
     async with SmtpServer() as server:
         await add_smtp(database, server)
         async with working(database_url):
-            message_id = await enqueue(database, "a@mail.example", "Gone@Mail.example", "past@mail.example")
+            message_id = await enqueue(
+                database, "a@mail.example", "Gone@Mail.example", "past@mail.example"
+            )
             rows = await settled(database, message_id, "sent", "failed", "sent")
     assert rows[1]["reason"] == "suppressed"
     assert [mail.recipients for mail in server.mails] == [("a@mail.example", "past@mail.example")]
 
 
-async def test_a_route_without_a_usable_provider_lets_the_others_pass(database: Database, database_url: str) -> None:
+async def test_a_route_without_a_usable_provider_lets_the_others_pass(
+    database: Database, database_url: str
+) -> None:
     """The tenant's other mails do not wait for a provider that is down, and the mail says what it waits for."""
     async with SmtpServer() as server:
         await add_smtp(database, server, "first")
@@ -290,13 +343,19 @@ async def test_a_route_without_a_usable_provider_lets_the_others_pass(database: 
 
             async def aside() -> bool:
                 [row] = await deliveries(database, stuck)
-                return (row["state"], row["reason"], row["attempts"]) == ("pending", "no_provider", 0)
+                return (row["state"], row["reason"], row["attempts"]) == (
+                    "pending",
+                    "no_provider",
+                    0,
+                )
 
             await eventually(aside)
             await settled(database, await enqueue(database), "sent")
 
 
-async def test_a_provider_that_asks_for_less_gets_less(database: Database, database_url: str) -> None:
+async def test_a_provider_that_asks_for_less_gets_less(
+    database: Database, database_url: str
+) -> None:
     """421 and 451 for the rate slow one provider down; it is not unhealthy, and its mails are not lost."""
     full = [None, "451 4.7.28 rate limit exceeded, try again in 1 seconds", *[None] * 100]
     async with SmtpServer(Faults(mail=list(full))) as server:
@@ -306,7 +365,9 @@ async def test_a_provider_that_asks_for_less_gets_less(database: Database, datab
             await eventually(lambda: _any_deferred(database))
 
             async def slower() -> bool:
-                return 'pillarbox_provider_pace{provider="relay"} 5.0' in app.metrics.render().decode()
+                return (
+                    'pillarbox_provider_pace{provider="relay"} 5.0' in app.metrics.render().decode()
+                )
 
             await eventually(slower)
             assert await circuit(database, number) in (None, "closed")
@@ -314,7 +375,11 @@ async def test_a_provider_that_asks_for_less_gets_less(database: Database, datab
 
 
 async def _any_deferred(database: Database) -> bool:
-    return bool(await database.fetchval("SELECT count(*) FROM pillarbox.deliveries WHERE reason = 'rate_limited'"))
+    return bool(
+        await database.fetchval(
+            "SELECT count(*) FROM pillarbox.deliveries WHERE reason = 'rate_limited'"
+        )
+    )
 
 
 async def test_an_idle_provider_is_checked(
@@ -324,7 +389,9 @@ async def test_an_idle_provider_is_checked(
     number = await dead_port(database, "first")
     async with working(database_url):
         await eventually(lambda: _is(database, number, "open"), PATIENCE)
-    row = await database.fetchrow("SELECT * FROM pillarbox.provider_health WHERE provider_id = $1", number)
+    row = await database.fetchrow(
+        "SELECT * FROM pillarbox.provider_health WHERE provider_id = $1", number
+    )
     assert row["check_ok"] is False
     assert "unavailable" in row["check_said"]
 
@@ -335,7 +402,9 @@ async def test_an_app_without_a_worker_checks_nobody(database: Database, databas
         assert await vitals.read(database) == []
 
 
-async def test_bounces_of_smtp_come_back_to_a_signed_return_path(database: Database, database_url: str) -> None:
+async def test_bounces_of_smtp_come_back_to_a_signed_return_path(
+    database: Database, database_url: str
+) -> None:
     async with SmtpServer() as server:
         await add_smtp(database, server)
         async with working(database_url, return_path_domain="bounces.shop.example") as app:
@@ -348,7 +417,9 @@ async def test_bounces_of_smtp_come_back_to_a_signed_return_path(database: Datab
     assert mail.message["From"] == "Sender <sender@shop.example>"
 
 
-async def test_with_several_providers_nothing_is_claimed_in_vain(database: Database, database_url: str) -> None:
+async def test_with_several_providers_nothing_is_claimed_in_vain(
+    database: Database, database_url: str
+) -> None:
     async with SmtpServer() as first, SmtpServer() as second:
         await add_smtp(database, first, "first")
         await add_smtp(database, second, "second")
@@ -361,7 +432,9 @@ async def test_with_several_providers_nothing_is_claimed_in_vain(database: Datab
     assert len(first.mails) == 300
 
 
-async def test_a_slow_provider_does_not_take_the_places_of_another(database: Database, database_url: str) -> None:
+async def test_a_slow_provider_does_not_take_the_places_of_another(
+    database: Database, database_url: str
+) -> None:
     """One tenant's mails pile up before a slow provider; another tenant's leave through theirs at once."""
     release = asyncio.Event()
 
@@ -375,7 +448,9 @@ async def test_a_slow_provider_does_not_take_the_places_of_another(database: Dat
         await add_route(database, "second", tenant="other")
         many = [await enqueue(database) for _ in range(200)]
         async with working(database_url, worker_concurrency=2):
-            await first.wait_for(lambda: sum(line.startswith("DATA") for line in first.commands) == 2)
+            await first.wait_for(
+                lambda: sum(line.startswith("DATA") for line in first.commands) == 2
+            )
             for _ in range(3):
                 await settled(database, await enqueue(database, tenant="other"), "sent")
             release.set()
@@ -385,7 +460,9 @@ async def test_a_slow_provider_does_not_take_the_places_of_another(database: Dat
     assert len(first.mails) + len(second.mails) == 203
 
 
-async def test_many_lanes_of_a_slow_provider_leave_places_for_another(database: Database, database_url: str) -> None:
+async def test_many_lanes_of_a_slow_provider_leave_places_for_another(
+    database: Database, database_url: str
+) -> None:
     """Each mail for the slow one is the first of its lane, so that nobody can know where it will go."""
     release = asyncio.Event()
 
@@ -400,7 +477,9 @@ async def test_many_lanes_of_a_slow_provider_leave_places_for_another(database: 
         await add_route(database, "second", tenant="other")
         many = [await enqueue(database, tenant=f"t{number}") for number in range(60)]
         async with working(database_url, worker_concurrency=2, worker_pipeline=5):
-            await first.wait_for(lambda: sum(line.startswith("DATA") for line in first.commands) == 2)
+            await first.wait_for(
+                lambda: sum(line.startswith("DATA") for line in first.commands) == 2
+            )
             for _ in range(20):
                 await settled(database, await enqueue(database, tenant="other"), "sent")
             release.set()

@@ -26,13 +26,18 @@ async def world(database: Database, database_url: str) -> AsyncIterator[World]:
     """With the providers a, b and c, each a server of its own, and a tenant `shop`."""
     await tenants.add_tenant(database, "shop")
     async with SmtpServer() as a, SmtpServer() as b, SmtpServer() as c:
-        names = {await add_smtp(database, server, name): name for server, name in ((a, "a"), (b, "b"), (c, "c"))}
+        names = {
+            await add_smtp(database, server, name): name
+            for server, name in ((a, "a"), (b, "b"), (c, "c"))
+        }
         yield World(database, database_url, names)
 
 
 async def through(world: World, *mails: dict[str, Any]) -> list[list[str]]:
     """By mail and recipient: the provider it left through. It is the one that was explained before."""
-    ids = [await enqueue(world.database, *mail.pop("to", ["x@mail.example"]), **mail) for mail in mails]
+    ids = [
+        await enqueue(world.database, *mail.pop("to", ["x@mail.example"]), **mail) for mail in mails
+    ]
     explained = []
     for id in ids:
         ways = await asked.explain_message(world.database, id)
@@ -41,7 +46,9 @@ async def through(world: World, *mails: dict[str, Any]) -> list[list[str]]:
     async with working(world.url):
         for id, wanted in zip(ids, explained, strict=True):
             await settled(world.database, id, *["sent"] * len(wanted))
-            left.append([world.names[row["provider_id"]] for row in await attempts(world.database, id)])
+            left.append(
+                [world.names[row["provider_id"]] for row in await attempts(world.database, id)]
+            )
             assert left[-1] == [wanted[n] for n in sorted(wanted)]
     return left
 
@@ -76,7 +83,9 @@ async def test_recipients_of_one_mail_go_their_own_ways(world: World) -> None:
 
 async def test_weighted_mails_are_drawn(world: World) -> None:
     """Each as it was explained; in the long run, as the weights say."""
-    await routes.add_route(world.database, "split", None, ["a", "b", "c"], weights={"a": 50, "b": 50})
+    await routes.add_route(
+        world.database, "split", None, ["a", "b", "c"], weights={"a": 50, "b": 50}
+    )
     found = await through(world, *({} for _ in range(40)))
     count = Counter(one for [one] in found)
     assert count.keys() == {"a", "b"}
@@ -86,5 +95,7 @@ async def test_weighted_mails_are_drawn(world: World) -> None:
 async def test_a_removed_or_disabled_provider_is_passed_over(world: World) -> None:
     await routes.add_route(world.database, "r", None, ["b", "c", "a"])
     await world.database.execute("UPDATE pillarbox.providers SET enabled = false WHERE name = 'b'")
-    await world.database.execute("UPDATE pillarbox.providers SET removed_at = now(), enabled = false WHERE name = 'c'")
+    await world.database.execute(
+        "UPDATE pillarbox.providers SET removed_at = now(), enabled = false WHERE name = 'c'"
+    )
     assert await through(world, {}) == [["a"]]

@@ -33,7 +33,9 @@ async def store(database: Database) -> Database:
 
 
 async def order(database: Database) -> list[tuple[str | None, str, int]]:
-    return [(one.tenant, one.rule.name, one.rule.place) for one in await routes.list_routes(database)]
+    return [
+        (one.tenant, one.rule.name, one.rule.place) for one in await routes.list_routes(database)
+    ]
 
 
 async def names(database: Database) -> list[str]:
@@ -55,11 +57,22 @@ async def test_a_route_is_read_back_as_it_was_given(store: Database) -> None:
     }  # fmt: skip
     made = await routes.add_route(store, "all", "shop", ["c", "a"], weights={"a": 3}, **given)
     assert made.rule.match == Match(
-        ("shop.example",), ("*.xn--bcher-kva.example",), ("x", "y"), ("urgent", "bulk"), ("bulk",), ("k",), 1, 10**6
+        ("shop.example",),
+        ("*.xn--bcher-kva.example",),
+        ("x", "y"),
+        ("urgent", "bulk"),
+        ("bulk",),
+        ("k",),
+        1,
+        10**6,
     )
     assert ([one.name for one in made.providers], made.weights) == (["c", "a"], {"c": 0, "a": 3})
     assert (made.tenant, made.rule.place, made.rule.enabled) == ("shop", 1, True)
-    assert await routes.get_route(store, made.rule.id) == made == await routes.find_route(store, "all", "shop")
+    assert (
+        await routes.get_route(store, made.rule.id)
+        == made
+        == await routes.find_route(store, "all", "shop")
+    )
     assert await routes.list_rules(store) == [made.rule]
 
 
@@ -94,7 +107,9 @@ async def test_routes_are_put_where_they_are_wanted(store: Database) -> None:
     await add(store, "0", before="1")
     await add(store, "1.5", place=3)
     await add(store, "3", place=5)
-    assert await order(store) == [(None, name, place) for place, name in enumerate(("0", "1", "1.5", "2", "3"), 1)]
+    assert await order(store) == [
+        (None, name, place) for place, name in enumerate(("0", "1", "1.5", "2", "3"), 1)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +123,9 @@ async def test_routes_are_put_where_they_are_wanted(store: Database) -> None:
         ("a", {}, "bca"),
     ],
 )
-async def test_routes_are_moved(store: Database, moved: str, more: dict[str, Any], wanted: str) -> None:
+async def test_routes_are_moved(
+    store: Database, moved: str, more: dict[str, Any], wanted: str
+) -> None:
     await add(store, *"abc")
     await add(store, *"xyz", tenant="shop")
     found = await routes.find_route(store, moved, None)
@@ -128,7 +145,9 @@ async def test_routes_are_moved(store: Database, moved: str, more: dict[str, Any
         ({"before": "b", "place": 1}, "place"),
     ],
 )
-async def test_a_place_that_is_none_changes_nothing(store: Database, more: dict[str, Any], field: str) -> None:
+async def test_a_place_that_is_none_changes_nothing(
+    store: Database, more: dict[str, Any], field: str
+) -> None:
     await add(store, *"abc")
     await add(store, "x", tenant="shop")
     found = await routes.find_route(store, "a", None)
@@ -148,7 +167,9 @@ async def test_removing_closes_the_gap(store: Database) -> None:
 
 
 async def test_a_change_changes_only_what_is_given(store: Database) -> None:
-    made = await routes.add_route(store, "r", None, ["a", "b"], weights={"a": 1}, tags=["t"], min_size=5)
+    made = await routes.add_route(
+        store, "r", None, ["a", "b"], weights={"a": 1}, tags=["t"], min_size=5
+    )
     id = made.rule.id
     changed = await routes.change_route(store, id, lanes=["bulk"], tags=None)
     assert changed.rule.match == Match(lanes=("bulk",), min_size=5)
@@ -156,7 +177,11 @@ async def test_a_change_changes_only_what_is_given(store: Database) -> None:
     assert (await routes.change_route(store, id, weights={"b": 2})).weights == {"a": 0, "b": 2}
     assert (await routes.change_route(store, id, weights=None)).weights is None
     changed = await routes.change_route(store, id, providers=["c"], name="s", enabled=False)
-    assert ([one.name for one in changed.providers], changed.rule.name, changed.rule.enabled) == (["c"], "s", False)
+    assert ([one.name for one in changed.providers], changed.rule.name, changed.rule.enabled) == (
+        ["c"],
+        "s",
+        False,
+    )
     assert (await routes.enable_route(store, id, True)).rule.enabled
 
 
@@ -167,7 +192,9 @@ async def test_new_providers_take_the_old_weights_away(store: Database) -> None:
 
 async def test_a_change_can_move(store: Database) -> None:
     await add(store, *"abc")
-    await routes.change_route(store, (await routes.find_route(store, "c", None)).rule.id, place=1, tags=["t"])
+    await routes.change_route(
+        store, (await routes.find_route(store, "c", None)).rule.id, place=1, tags=["t"]
+    )
     assert await names(store) == [*"cab"]
 
 
@@ -206,7 +233,9 @@ async def test_a_name_that_is_taken_by_a_change(store: Database) -> None:
     found = await routes.find_route(store, "a", None)
     with pytest.raises(NotPossible, match="already"):
         await routes.change_route(store, found.rule.id, name="b")
-    assert (await routes.change_route(store, found.rule.id, name="c")).rule.name == "c"  # another tenant's is free
+    assert (
+        await routes.change_route(store, found.rule.id, name="c")
+    ).rule.name == "c"  # another tenant's is free
 
 
 async def test_what_is_not_there(store: Database) -> None:
@@ -229,7 +258,9 @@ async def test_a_provider_that_is_removed_stays_in_its_routes(store: Database) -
     [found] = await routes.list_routes(store)
     assert [(one.removed, one.enabled) for one in found.providers] == [(True, False), (False, True)]
     assert found.rule == made.rule
-    changed = await routes.change_route(store, made.rule.id, tags=["t"])  # it need not be named to stay
+    changed = await routes.change_route(
+        store, made.rule.id, tags=["t"]
+    )  # it need not be named to stay
     assert changed.rule.providers == made.rule.providers
     with pytest.raises(InvalidMail, match="no provider"):
         await routes.change_route(store, made.rule.id, providers=["a", "b"])
@@ -243,7 +274,8 @@ async def ill(database: Database, provider: int, **columns: Any) -> None:
     given = {"provider_id": provider} | columns
     places = ", ".join(f"${place}" for place in range(1, len(given) + 1))
     await database.execute(
-        f"INSERT INTO pillarbox.provider_health ({', '.join(given)}) VALUES ({places})", *given.values()
+        f"INSERT INTO pillarbox.provider_health ({', '.join(given)}) VALUES ({places})",
+        *given.values(),
     )
 
 
@@ -251,7 +283,9 @@ async def test_health_is_read_by_provider(store: Database) -> None:
     at = datetime(2030, 1, 1, tzinfo=UTC)
     assert await health.list_health(store) == {}
     await ill(store, 1, state="open", reason="timeout", since=at, retry_at=at, opened=3)
-    await ill(store, 2, held_until=at, since=at, checked_at=at, check_ok=False, check_said="no answer")
+    await ill(
+        store, 2, held_until=at, since=at, checked_at=at, check_ok=False, check_said="no answer"
+    )
     assert await health.list_health(store) == {
         1: health.HealthRow("open", "timeout", at, at, None, 3),
         2: health.HealthRow("closed", None, at, None, at, 0, at, False, "no answer"),
@@ -272,8 +306,12 @@ async def test_events_come_newest_first_and_in_pages(store: Database) -> None:
     assert await health.list_events(store, None, 1, found[0].id) == [found[1]]
 
 
-async def spend(database: Database, name: str, spent: int, *, price: str = "1", budget: str | None = "1") -> None:
-    await providers.price_provider(database, name, Decimal(price), Decimal(budget) if budget else None, 10, 20)
+async def spend(
+    database: Database, name: str, spent: int, *, price: str = "1", budget: str | None = "1"
+) -> None:
+    await providers.price_provider(
+        database, name, Decimal(price), Decimal(budget) if budget else None, 10, 20
+    )
     await database.execute(
         "INSERT INTO pillarbox.provider_spending SELECT id, date_trunc('month', now() AT TIME ZONE 'UTC'), $2"
         " FROM pillarbox.providers WHERE name = $1",
@@ -299,7 +337,9 @@ async def test_a_budget_of_nothing_is_used_up(store: Database) -> None:
 MAIL = Facts(1, "shop.example", "mail.example")
 
 
-async def why(database: Database, facts: Facts = MAIL, **more: Any) -> list[tuple[str, Use, list[Why]]]:
+async def why(
+    database: Database, facts: Facts = MAIL, **more: Any
+) -> list[tuple[str, Use, list[Why]]]:
     found = (await asked.load_world(database)).explain(facts, **more)
     return [(one.name, one.use, [note.why for note in one.notes]) for one in found.providers]
 
@@ -382,7 +422,9 @@ async def test_budgets_are_explained_as_the_queue_keeps_them(store: Database, sp
     await spend(store, "a", spent)
     explained = [(await why(store, Facts(1, "", "", lane)))[0][2] for lane in LANES]
     rows = [await _asks(store, lane) for lane in range(3)]
-    assert [lane for lane, notes in zip(LANES, explained, strict=True) if notes] == lanes_stopped(rows)
+    assert [lane for lane, notes in zip(LANES, explained, strict=True) if notes] == lanes_stopped(
+        rows
+    )
 
 
 @pytest.mark.parametrize("sent", [0, 50, 69, 70, 71, 89, 90, 91, 99, 100, 101])
@@ -396,7 +438,9 @@ async def test_rates_are_explained_as_the_queue_keeps_them(store: Database, sent
     )
     explained = [(await why(store, Facts(1, "", "", lane)))[0][2] for lane in LANES]
     rows = [await _asks(store, lane) for lane in range(3)]
-    assert [lane for lane, notes in zip(LANES, explained, strict=True) if notes] == lanes_stopped(rows)
+    assert [lane for lane, notes in zip(LANES, explained, strict=True) if notes] == lanes_stopped(
+        rows
+    )
 
 
 async def _asks(database: Database, lane: int) -> float:
@@ -404,6 +448,8 @@ async def _asks(database: Database, lane: int) -> float:
     async with database.connection() as connection:
         transaction = connection.transaction()
         await transaction.start()
-        wait = await connection.fetchval("SELECT wait FROM pillarbox._spend(1, $1::int2[], '{1}')", [lane])
+        wait = await connection.fetchval(
+            "SELECT wait FROM pillarbox._spend(1, $1::int2[], '{1}')", [lane]
+        )
         await transaction.rollback()
     return float(wait)

@@ -27,7 +27,9 @@ async def asked(database: Database, number: int, *mails: tuple[int, int]) -> lis
     return [why for _, why in await vitals.spend(database, number, mails)]
 
 
-async def granted(database: Database, number: int, lane: int, count: int, recipients: int = 1) -> int:
+async def granted(
+    database: Database, number: int, lane: int, count: int, recipients: int = 1
+) -> int:
     return (await asked(database, number, *[(lane, recipients)] * count)).count(None)
 
 
@@ -86,7 +88,9 @@ async def test_of_a_months_budget_something_is_left_for_higher_lanes(database: D
 
 
 async def test_the_reserves_are_the_providers_own(database: Database) -> None:
-    number = await provider(database, price_per_thousand=1, budget_per_month=1, reserve_urgent=50, reserve_normal=0)
+    number = await provider(
+        database, price_per_thousand=1, budget_per_month=1, reserve_urgent=50, reserve_normal=0
+    )
     assert await granted(database, number, BULK, 1000) == 500
     assert await granted(database, number, NORMAL, 1000) == 0
     assert await granted(database, number, URGENT, 1000) == 500
@@ -95,7 +99,9 @@ async def test_the_reserves_are_the_providers_own(database: Database) -> None:
 async def test_a_new_month_has_its_own_budget(database: Database) -> None:
     number = await provider(database, price_per_thousand=1000, budget_per_month=10)
     assert await granted(database, number, URGENT, 50) == 10
-    await database.execute("UPDATE pillarbox.provider_spending SET month = month - interval '1 month'")
+    await database.execute(
+        "UPDATE pillarbox.provider_spending SET month = month - interval '1 month'"
+    )
     assert await granted(database, number, URGENT, 50) == 10
 
 

@@ -23,7 +23,9 @@ from pillarbox.store.embedded import EmbeddedPostgres, bundled_binaries
 from tests.conftest import server_binaries
 from tests.places import temporary_directory
 
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="PostgreSQL runs as another user only when started by root")
+AS_ROOT = pytest.mark.skipif(
+    os.geteuid() != 0, reason="PostgreSQL runs as another user only when started by root"
+)
 NOBODY = 65534
 
 
@@ -61,7 +63,10 @@ Make = Callable[[Path], EmbeddedPostgres]
 
 def numbers(server: EmbeddedPostgres) -> list[int]:
     with psycopg.connect(server.url()) as connection:
-        return [number for (number,) in connection.execute("SELECT * FROM numbers ORDER BY 1").fetchall()]
+        return [
+            number
+            for (number,) in connection.execute("SELECT * FROM numbers ORDER BY 1").fetchall()
+        ]
 
 
 def fill(server: EmbeddedPostgres) -> None:
@@ -86,7 +91,9 @@ def mode(path: Path) -> int:
 
 
 def can(uid: int, *command: str | Path) -> bool:
-    return subprocess.run(command, user=uid, group=uid, extra_groups=[], check=False).returncode == 0
+    return (
+        subprocess.run(command, user=uid, group=uid, extra_groups=[], check=False).returncode == 0
+    )
 
 
 def test_clients_need_the_password(place: Path, make: Make) -> None:
@@ -101,7 +108,9 @@ def test_clients_need_the_password(place: Path, make: Make) -> None:
     assert password not in server.url()
     for wrong in ("", "postgres", password[:-1]):
         with pytest.raises(psycopg.OperationalError, match=r"password"):
-            psycopg.connect(server.url().partition("&passfile")[0], password=wrong, passfile="/nowhere")
+            psycopg.connect(
+                server.url().partition("&passfile")[0], password=wrong, passfile="/nowhere"
+            )
 
 
 def test_a_lost_password_is_replaced(place: Path, make: Make) -> None:
@@ -186,7 +195,9 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
-def test_the_process_of_another_program_is_not_taken_for_the_server(place: Path, make: Make) -> None:
+def test_the_process_of_another_program_is_not_taken_for_the_server(
+    place: Path, make: Make
+) -> None:
     server = make(place)
     server.start()
     server.stop()
@@ -198,7 +209,9 @@ def test_the_process_of_another_program_is_not_taken_for_the_server(place: Path,
 
 
 @AS_ROOT
-def test_root_leaves_permissions_alone_and_puts_data_within_reach(place: Path, shared: Path, make: Make) -> None:
+def test_root_leaves_permissions_alone_and_puts_data_within_reach(
+    place: Path, shared: Path, make: Make
+) -> None:
     hidden = place / "hidden"
     hidden.mkdir(mode=0o700)
     (hidden / "app").mkdir(mode=0o750)
@@ -217,7 +230,9 @@ def test_root_leaves_permissions_alone_and_puts_data_within_reach(place: Path, s
 
 
 @AS_ROOT
-def test_root_keeps_data_in_its_place_where_others_may_pass(place: Path, shared: Path, make: Make) -> None:
+def test_root_keeps_data_in_its_place_where_others_may_pass(
+    place: Path, shared: Path, make: Make
+) -> None:
     server = make(place)
     server.start()
     assert server.data == place / "postgres"
@@ -280,7 +295,9 @@ def test_data_of_the_first_release_is_moved_from_where_only_root_may_enter(
 
 @AS_ROOT
 @pytest.mark.parametrize("how_far", ["nothing", "copied", "renamed"])
-def test_an_interrupted_move_loses_nothing(place: Path, shared: Path, make: Make, how_far: str) -> None:
+def test_an_interrupted_move_loses_nothing(
+    place: Path, shared: Path, make: Make, how_far: str
+) -> None:
     hidden = place / "hidden"
     hidden.mkdir(mode=0o711)
     before = make(hidden)
@@ -317,7 +334,9 @@ def test_programs_are_shared_where_the_uid_cannot_reach_them(place: Path, shared
         [programs] = shared.glob("postgresql-*")
         program = Path(f"/proc/{server.postmaster()}/exe").resolve()
         assert program.is_relative_to(programs)
-        assert program.stat().st_ino == (binaries / "postgres").stat().st_ino  # a link costs no space
+        assert (
+            program.stat().st_ino == (binaries / "postgres").stat().st_ino
+        )  # a link costs no space
         assert program.stat().st_uid == 0
         assert service_account.reachable_programs(binaries) == program.parent
     finally:

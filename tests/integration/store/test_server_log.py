@@ -9,7 +9,8 @@ from pillarbox.store.embedded import EmbeddedPostgres
 ADDRESS, SUBJECT = "ada.secret@mail.example", "Your biopsy results"
 PRIVATE = ("ada.secret", "biopsy")
 ENQUEUE = 'SELECT pillarbox.enqueue(sender => $1, "to" => $2, subject => $3, text => $4)'
-# Each fails, in ways that quote values: in the message, the detail, the statement, its parameters, the context.
+# Each fails, in ways that quote values: in the message, the detail, the statement, its parameters,
+# the context.
 FAILING: list[tuple[str, list[object]]] = [
     (ENQUEUE, [f"{ADDRESS}\nBcc: x", [ADDRESS], SUBJECT, SUBJECT]),
     (ENQUEUE, ["shop@shop.example", [f"{ADDRESS}@@"], SUBJECT, SUBJECT]),
@@ -29,7 +30,9 @@ FAILING: list[tuple[str, list[object]]] = [
 async def test_failing_statements_leave_no_trace(stoppable: EmbeddedPostgres) -> None:
     connection = await asyncpg.connect(stoppable.url())
     try:
-        await connection.execute("CREATE TABLE people (email text PRIMARY KEY, subject text NOT NULL)")
+        await connection.execute(
+            "CREATE TABLE people (email text PRIMARY KEY, subject text NOT NULL)"
+        )
         await connection.execute("INSERT INTO people VALUES ($1, $2)", ADDRESS, SUBJECT)
         for statement, values in FAILING:
             try:

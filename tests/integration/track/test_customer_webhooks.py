@@ -49,9 +49,13 @@ async def notifying(app: App) -> AsyncIterator[asyncio.Task[None]]:
         await asyncio.wait_for(task, PATIENCE)
 
 
-async def add(app: App, receiver: WebhookReceiver, *kinds: str, tenant: str = "default") -> webhooks.Endpoint:
+async def add(
+    app: App, receiver: WebhookReceiver, *kinds: str, tenant: str = "default"
+) -> webhooks.Endpoint:
     owner = await tenants.get_tenant(app.database, tenant)
-    endpoint, secret = await webhooks.add_endpoint(app.database, app.keys, owner.id, receiver.url, kinds)
+    endpoint, secret = await webhooks.add_endpoint(
+        app.database, app.keys, owner.id, receiver.url, kinds
+    )
     receiver.secrets.append(secret.reveal())
     return endpoint
 
@@ -60,7 +64,9 @@ async def tell(database: Database, message_id: UUID, *kinds: str, **data: Any) -
     """What somebody does who changes a delivery."""
     at = await database.fetchval("SELECT now()")
     many = len(kinds)
-    await database.execute(TELL, [message_id] * many, [0] * many, kinds, [at] * many, [json.dumps(data)] * many)
+    await database.execute(
+        TELL, [message_id] * many, [0] * many, kinds, [at] * many, [json.dumps(data)] * many
+    )
 
 
 async def calls(database: Database) -> list[Any]:
@@ -84,7 +90,9 @@ async def make_due(database: Database) -> None:
 
 
 @pytest.mark.req("REQ-QUEUE-E007")
-async def test_a_customer_is_told_what_becomes_of_a_mail(database_url: str, receiver: WebhookReceiver) -> None:
+async def test_a_customer_is_told_what_becomes_of_a_mail(
+    database_url: str, receiver: WebhookReceiver
+) -> None:
     async with SmtpServer() as server, working(database_url, **KEYS) as app:
         endpoint = await add(app, receiver)
         await add_smtp(app.database, server)
@@ -103,11 +111,18 @@ async def test_a_customer_is_told_what_becomes_of_a_mail(database_url: str, rece
         assert call.headers["Content-Type"] == "application/json"
         assert call.headers["User-Agent"].startswith("pillarbox-webhooks/")
         (row,) = await call_states(app.database, "delivered")
-        assert (str(row["id"]), row["endpoint_id"], row["attempts"], row["status"]) == (call.id, endpoint.id, 1, 200)
+        assert (str(row["id"]), row["endpoint_id"], row["attempts"], row["status"]) == (
+            call.id,
+            endpoint.id,
+            1,
+            200,
+        )
 
 
 @pytest.mark.req("REQ-QUEUE-E007")
-async def test_every_way_a_delivery_can_go_is_told(database_url: str, receiver: WebhookReceiver) -> None:
+async def test_every_way_a_delivery_can_go_is_told(
+    database_url: str, receiver: WebhookReceiver
+) -> None:
     async with SmtpServer() as server, working(database_url, **KEYS) as app:
         await add(app, receiver)
         await add_smtp(app.database, server)
@@ -117,7 +132,9 @@ async def test_every_way_a_delivery_can_go_is_told(database_url: str, receiver: 
         server.faults = Faults(rcpt="450 4.2.0 come back later")
         deferred = await enqueue(app.database)
         await receiver.wait_for(lambda: len(receiver.calls) == 2)
-        later = await enqueue(app.database, send_at=await app.database.fetchval("SELECT now() + interval '1 day'"))
+        later = await enqueue(
+            app.database, send_at=await app.database.fetchval("SELECT now() + interval '1 day'")
+        )
         await operations.change_message(app.database, operations.CANCEL, later)
         await receiver.wait_for(lambda: len(receiver.calls) == 3)
         told = {(call.type, call.data["message_id"], call.data["state"]) for call in receiver.calls}
@@ -136,7 +153,9 @@ async def test_what_is_held_or_lost_with_a_worker_is_told(app: App) -> None:
     database = app.database
     async with WebhookReceiver() as receiver:
         await add(app, receiver)
-        await database.execute("INSERT INTO pillarbox.classes (name, unknown) VALUES ('codes', 'hold')")
+        await database.execute(
+            "INSERT INTO pillarbox.classes (name, unknown) VALUES ('codes', 'hold')"
+        )
         for name in ("codes", "transactional"):
             await enqueue(database, **{"class": name})
         await database.execute(
@@ -164,7 +183,9 @@ async def test_without_endpoints_nothing_is_written(app: App) -> None:
     assert await calls(app.database) == []
 
 
-async def test_a_change_that_is_rolled_back_is_not_told(app: App, receiver: WebhookReceiver) -> None:
+async def test_a_change_that_is_rolled_back_is_not_told(
+    app: App, receiver: WebhookReceiver
+) -> None:
     await add(app, receiver)
     message_id = await enqueue(app.database)
     async with app.database.connection() as connection:
@@ -203,7 +224,13 @@ async def _tried_once(database: Database) -> bool:
 
 
 async def test_two_callers_keep_the_order_too(database_url: str, receiver: WebhookReceiver) -> None:
-    kinds = ("message.deferred", "message.sent", "message.delivered", "message.opened", "message.clicked")
+    kinds = (
+        "message.deferred",
+        "message.sent",
+        "message.delivered",
+        "message.opened",
+        "message.clicked",
+    )
     async with opened(database_url, **KEYS) as one, opened(database_url, **KEYS) as two:
         await add(one, receiver)
         messages = [await enqueue(one.database) for _ in range(20)]
@@ -213,10 +240,17 @@ async def test_two_callers_keep_the_order_too(database_url: str, receiver: Webho
         async with notifying(one), notifying(two):
             await receiver.wait_for(lambda: len(receiver.calls) == 100, PATIENCE)
     for message_id in messages:
-        assert tuple(call.type for call in receiver.calls if call.data["message_id"] == str(message_id)) == kinds
+        assert (
+            tuple(
+                call.type for call in receiver.calls if call.data["message_id"] == str(message_id)
+            )
+            == kinds
+        )
 
 
-async def test_a_call_that_fails_is_made_again_ever_later(app: App, receiver: WebhookReceiver) -> None:
+async def test_a_call_that_fails_is_made_again_ever_later(
+    app: App, receiver: WebhookReceiver
+) -> None:
     await add(app, receiver)
     receiver.dials = ReceiverDials(status=503, body="down, says ada@mail.example")
     await tell(app.database, await enqueue(app.database), "message.sent")
@@ -239,11 +273,15 @@ async def test_a_call_that_fails_is_made_again_ever_later(app: App, receiver: We
     assert len({call.id for call in receiver.calls}) == 1, "the same id for every try"
 
 
-async def test_a_call_is_given_up_at_last_and_the_next_goes_on(app: App, receiver: WebhookReceiver) -> None:
+async def test_a_call_is_given_up_at_last_and_the_next_goes_on(
+    app: App, receiver: WebhookReceiver
+) -> None:
     await add(app, receiver)
     message_id = await enqueue(app.database)
     await tell(app.database, message_id, "message.sent", "message.delivered")
-    await app.database.execute("UPDATE pillarbox.webhook_calls SET attempts = 17 WHERE kind = 'message.sent'")
+    await app.database.execute(
+        "UPDATE pillarbox.webhook_calls SET attempts = 17 WHERE kind = 'message.sent'"
+    )
     receiver.dials = ReceiverDials(status=500, times=1)
     async with notifying(app):
         await call_states(app.database, "failed", "delivered")
@@ -261,7 +299,9 @@ async def test_a_call_is_given_up_at_last_and_the_next_goes_on(app: App, receive
         (ReceiverDials(status=199 + 500, body="\x1b[31mred\nline"), "[31mred line"),
     ],
 )
-async def test_receivers_that_misbehave(database_url: str, receiver: WebhookReceiver, dials: Any, said: str) -> None:
+async def test_receivers_that_misbehave(
+    database_url: str, receiver: WebhookReceiver, dials: Any, said: str
+) -> None:
     async with opened(database_url, **KEYS, webhook_timeout="1s") as app:
         await add(app, receiver)
         await tell(app.database, await enqueue(app.database), "message.sent")
@@ -277,10 +317,16 @@ async def test_receivers_that_misbehave(database_url: str, receiver: WebhookRece
         assert (row["state"], len(receiver.calls), len(row["error"]) <= 500) == ("waiting", 1, True)
 
 
-async def test_addresses_that_are_not_public_are_never_called(database_url: str, receiver: WebhookReceiver) -> None:
+async def test_addresses_that_are_not_public_are_never_called(
+    database_url: str, receiver: WebhookReceiver
+) -> None:
     """One added while it was allowed, or changed behind our back, meets the rule at each call."""
     async with opened(database_url, **KEYS | {"webhook_allow_private": "false"}) as app:
-        for url in (receiver.url, f"https://127.0.0.1:{receiver.port}/", f"https://localhost:{receiver.port}/"):
+        for url in (
+            receiver.url,
+            f"https://127.0.0.1:{receiver.port}/",
+            f"https://localhost:{receiver.port}/",
+        ):
             owner = await tenants.get_tenant(app.database, "default")
             await webhooks.add_endpoint(app.database, app.keys, owner.id, url)
         await tell(app.database, await enqueue(app.database), "message.sent")
@@ -304,8 +350,14 @@ async def test_a_caller_that_is_killed_in_the_middle_of_a_call(
     receiver.dials = ReceiverDials(hang=True, times=1)
     await add(app, receiver)
     await tell(app.database, await enqueue(app.database), "message.sent")
-    given = {"database_url": database_url, "secret_keys": KEYS["secret_keys"], "webhook_allow_private": "true"}
-    with process("worker", env={f"PILLARBOX_{name.upper()}": value for name, value in given.items()}) as worker:
+    given = {
+        "database_url": database_url,
+        "secret_keys": KEYS["secret_keys"],
+        "webhook_allow_private": "true",
+    }
+    with process(
+        "worker", env={f"PILLARBOX_{name.upper()}": value for name, value in given.items()}
+    ) as worker:
         await receiver.wait_for(lambda: len(receiver.calls) == 1, PATIENCE)
         worker.popen.kill()
         await asyncio.to_thread(worker.popen.wait)
@@ -334,7 +386,9 @@ async def test_whoever_lost_the_claim_settles_nothing(app: App, receiver: Webhoo
     await call_states(app.database, "delivered")
 
 
-async def test_stopping_waits_for_calls_and_gives_back_the_rest(database_url: str, receiver: WebhookReceiver) -> None:
+async def test_stopping_waits_for_calls_and_gives_back_the_rest(
+    database_url: str, receiver: WebhookReceiver
+) -> None:
     receiver.dials = ReceiverDials(hang=True)
     async with opened(database_url, **KEYS, worker_drain_timeout="200ms") as app:
         await add(app, receiver)
@@ -345,7 +399,9 @@ async def test_stopping_waits_for_calls_and_gives_back_the_rest(database_url: st
         assert (row["state"], row["claim"], row["attempts"]) == ("waiting", None, 0)
 
 
-async def test_one_slow_receiver_does_not_delay_another(database_url: str, receiver: WebhookReceiver) -> None:
+async def test_one_slow_receiver_does_not_delay_another(
+    database_url: str, receiver: WebhookReceiver
+) -> None:
     async with (
         WebhookReceiver(dials=ReceiverDials(hang=True)) as slow,
         opened(database_url, **KEYS, webhook_concurrency=5) as app,
@@ -365,7 +421,9 @@ async def test_one_slow_receiver_does_not_delay_another(database_url: str, recei
             slow.dials = ReceiverDials()
 
 
-async def test_one_that_only_fails_is_disabled_with_notice(database_url: str, receiver: WebhookReceiver) -> None:
+async def test_one_that_only_fails_is_disabled_with_notice(
+    database_url: str, receiver: WebhookReceiver
+) -> None:
     async with opened(database_url, **KEYS, webhook_disable_after="1h") as app:
         endpoint = await add(app, receiver)
         receiver.dials = ReceiverDials(status=500)
@@ -392,8 +450,17 @@ async def test_one_that_only_fails_is_disabled_with_notice(database_url: str, re
 
             await eventually(disabled)
             found = await now()
-            assert (found.disabled_reason, found.disabled_at is not None, found.waiting) == ("failing", True, 1)
-            assert app.metrics.registry.get_sample_value("pillarbox_webhook_disabled_total", {"reason": "failing"}) == 1
+            assert (found.disabled_reason, found.disabled_at is not None, found.waiting) == (
+                "failing",
+                True,
+                1,
+            )
+            assert (
+                app.metrics.registry.get_sample_value(
+                    "pillarbox_webhook_disabled_total", {"reason": "failing"}
+                )
+                == 1
+            )
             await tell(app.database, message_id, "message.delivered")  # nothing new is kept for it
             receiver.dials = ReceiverDials()
             await webhooks.enable_endpoint(app.database, endpoint.id, endpoint.tenant_id)
@@ -406,7 +473,9 @@ async def test_one_success_ends_the_failing(app: App, receiver: WebhookReceiver)
     receiver.dials = ReceiverDials(status=500, times=1)
     async with notifying(app):
         await tell(app.database, await enqueue(app.database), "message.sent")
-        await eventually(lambda: app.database.fetchval("SELECT attempts = 1 FROM pillarbox.webhook_calls"))
+        await eventually(
+            lambda: app.database.fetchval("SELECT attempts = 1 FROM pillarbox.webhook_calls")
+        )
         await tell(app.database, await enqueue(app.database), "message.sent")
         await call_states(app.database, "waiting", "delivered")
     assert (await webhooks.get_endpoint(app.database, endpoint.id)).failing_since is None
@@ -419,15 +488,21 @@ async def test_410_disables_at_once(app: App, receiver: WebhookReceiver) -> None
     async with notifying(app):
 
         async def gone() -> bool:
-            return (await webhooks.get_endpoint(app.database, endpoint.id)).disabled_reason == "gone"
+            return (
+                await webhooks.get_endpoint(app.database, endpoint.id)
+            ).disabled_reason == "gone"
 
         await eventually(gone)
 
 
-async def test_after_a_rotation_both_secrets_fit_for_a_while(app: App, receiver: WebhookReceiver) -> None:
+async def test_after_a_rotation_both_secrets_fit_for_a_while(
+    app: App, receiver: WebhookReceiver
+) -> None:
     endpoint = await add(app, receiver)
     (old,) = receiver.secrets
-    new = (await webhooks.rotate_endpoint(app.database, app.keys, endpoint.id, endpoint.tenant_id)).reveal()
+    new = (
+        await webhooks.rotate_endpoint(app.database, app.keys, endpoint.id, endpoint.tenant_id)
+    ).reveal()
     async with notifying(app):
         for secrets in ([old], [new]):
             receiver.secrets = secrets
@@ -435,19 +510,25 @@ async def test_after_a_rotation_both_secrets_fit_for_a_while(app: App, receiver:
             await tell(app.database, await enqueue(app.database), "message.sent")
             await receiver.wait_for(lambda many=many: len(receiver.calls) > many)
             assert receiver.calls[-1].told
-        await app.database.execute("UPDATE pillarbox.webhook_endpoints SET old_secret_until = now()")
+        await app.database.execute(
+            "UPDATE pillarbox.webhook_endpoints SET old_secret_until = now()"
+        )
         receiver.secrets = [old]
         await tell(app.database, await enqueue(app.database), "message.sent")
         await receiver.wait_for(lambda: len(receiver.calls) == 3)
         assert receiver.calls[-1].told is None
 
 
-async def test_secrets_are_sealed_bound_to_their_row_and_resealed(app: App, receiver: WebhookReceiver) -> None:
+async def test_secrets_are_sealed_bound_to_their_row_and_resealed(
+    app: App, receiver: WebhookReceiver
+) -> None:
     first, second = await add(app, receiver), await add(app, receiver)
     await webhooks.rotate_endpoint(app.database, app.keys, first.id, first.tenant_id)
     kept = await app.database.fetch("SELECT secret FROM pillarbox.webhook_endpoints")
     assert not any(
-        secret.removeprefix("whsec_").encode() in row["secret"] for row in kept for secret in receiver.secrets
+        secret.removeprefix("whsec_").encode() in row["secret"]
+        for row in kept
+        for secret in receiver.secrets
     )
     app.settings = replace(app.settings, secret_keys=(Secret("22" * 32), *app.settings.secret_keys))
     assert await webhooks.rotate_secrets(app.database, app.keys()) == (3, 3)
@@ -475,13 +556,16 @@ async def test_replaying(app: App, receiver: WebhookReceiver) -> None:
     for message_id in messages:
         await tell(app.database, message_id, "message.sent")
     await app.database.execute(
-        "UPDATE pillarbox.webhook_calls SET state = 'failed' WHERE message_id = ANY ($1::uuid[])", messages[:3]
+        "UPDATE pillarbox.webhook_calls SET state = 'failed' WHERE message_id = ANY ($1::uuid[])",
+        messages[:3],
     )
     of = endpoint.id, endpoint.tenant_id
     async with notifying(app):
         await call_states(app.database, "failed", "failed", "failed", "delivered", "delivered")
         rows = await calls(app.database)
-        assert (await webhook_log.replay(app.database, *of, calls=[rows[0]["id"], rows[4]["id"]])).count == 2
+        assert (
+            await webhook_log.replay(app.database, *of, calls=[rows[0]["id"], rows[4]["id"]])
+        ).count == 2
         await call_states(app.database, "delivered", "failed", "failed", "delivered", "delivered")
         some = await webhook_log.replay(app.database, *of, most=1)
         assert (some.count, some.last) == (1, rows[1]["id"])
@@ -521,7 +605,9 @@ async def test_the_database_goes_away_in_the_middle_of_a_call(
     assert len(receiver.calls) == 2
 
 
-async def test_calls_are_told_to_the_message_s_tenant_alone(app: App, receiver: WebhookReceiver) -> None:
+async def test_calls_are_told_to_the_message_s_tenant_alone(
+    app: App, receiver: WebhookReceiver
+) -> None:
     await tenants.add_tenant(app.database, "shop")
     async with WebhookReceiver() as shops, notifying(app):
         mine, theirs = await add(app, receiver), await add(app, shops, tenant="shop")

@@ -26,13 +26,20 @@ from tests.integration.cli.cli_helpers import Cli
 
 async def fail(database: Database, message_id: Any, n: int = 0, **columns: Any) -> None:
     """Let a delivery have failed, as a worker would have."""
-    given = {"state": "failed", "reason": "policy", "settled_at": datetime.now(UTC), "attempts": 1} | columns
+    given = {
+        "state": "failed",
+        "reason": "policy",
+        "settled_at": datetime.now(UTC),
+        "attempts": 1,
+    } | columns
     names = ", ".join(f"{name} = ${place}" for place, name in enumerate(given, 3))
     query = f"UPDATE pillarbox.deliveries SET {names} WHERE message_id = $1 AND n = $2"
     await database.execute(query, message_id, n, *given.values())
 
 
-async def attempt(database: Database, message_id: Any, claim: int, verdict: str, reply: str, n: int = 0) -> None:
+async def attempt(
+    database: Database, message_id: Any, claim: int, verdict: str, reply: str, n: int = 0
+) -> None:
     await database.execute(
         """INSERT INTO pillarbox.attempts (message_id, n, claim, started_at, ended_at, verdict, reason, code, reply)
            VALUES ($1, $2, $3, now(), now(), $4, 'policy', 550, $5)""",
@@ -49,9 +56,13 @@ async def dead(api: Api, client: Client | None = None, **fields: Any) -> str:
 
 
 async def provider(database: Database, name: str, **columns: Any) -> int:
-    number = await providers.add_provider(database, lambda: pytest.fail("no secret"), name, "capture", {})
+    number = await providers.add_provider(
+        database, lambda: pytest.fail("no secret"), name, "capture", {}
+    )
     if columns:
-        await database.execute("UPDATE pillarbox.providers SET enabled = $2 WHERE id = $1", number, columns["enabled"])
+        await database.execute(
+            "UPDATE pillarbox.providers SET enabled = $2 WHERE id = $1", number, columns["enabled"]
+        )
     return number
 
 
@@ -81,7 +92,9 @@ async def facts(database: Database, message_id: Any) -> list[tuple[Any, ...]]:
 
 
 async def events(database: Database, message_id: Any) -> list[tuple[Any, ...]]:
-    rows = await database.fetch("SELECT kind, n, data FROM pillarbox.events WHERE message_id = $1::uuid", message_id)
+    rows = await database.fetch(
+        "SELECT kind, n, data FROM pillarbox.events WHERE message_id = $1::uuid", message_id
+    )
     return [(row["kind"], row["n"], json.loads(row["data"])) for row in rows]
 
 
@@ -93,12 +106,18 @@ async def events(database: Database, message_id: Any) -> list[tuple[Any, ...]]:
 async def test_a_mail_that_was_tried_too_often_is_a_dead_letter_with_its_history(
     api: Api, database: Database, database_url: str
 ) -> None:
-    async with SmtpServer(Faults(recipients={"busy@mail.example": "451 4.7.1 come back, busy@mail.example"})) as server:
+    async with SmtpServer(
+        Faults(recipients={"busy@mail.example": "451 4.7.1 come back, busy@mail.example"})
+    ) as server:
         await add_smtp(database, server)
         async with working(database_url):
-            message_id = await api.shop.sent_id(to=["busy@mail.example", "fine@mail.example"], max_attempts=2)
+            message_id = await api.shop.sent_id(
+                to=["busy@mail.example", "fine@mail.example"], max_attempts=2
+            )
             await settled(database, message_id, "queued", "sent")  # type: ignore[arg-type]
-            await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = now() WHERE state = 'queued'")
+            await database.execute(
+                "UPDATE pillarbox.deliveries SET next_attempt_at = now() WHERE state = 'queued'"
+            )
             await settled(database, message_id, "failed", "sent")  # type: ignore[arg-type]
     [one] = (await api.shop.get("/dlq")).json["messages"]
     assert (one["id"], one["subject"], one["from"], one["blocked"]) == (
@@ -133,7 +152,15 @@ async def test_every_filter(api: Api) -> None:
     soon = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
     assert await listed(api.shop, f"until={soon}&limit=1") == [special, plain]
     assert await listed(api.shop, f"since={soon}") == []
-    for query in ("reason=nonesuch", "limit=101", "limit=0", "cursor=x", "tenant=other", "state=failed", "subject="):
+    for query in (
+        "reason=nonesuch",
+        "limit=101",
+        "limit=0",
+        "cursor=x",
+        "tenant=other",
+        "state=failed",
+        "subject=",
+    ):
         assert (await api.shop.get(f"/dlq?{query}")).status == 422, query
 
 
@@ -156,7 +183,8 @@ async def test_secret_subjects_are_masked_and_not_searched(api: Api) -> None:
 
 async def test_pages_look_at_a_bounded_number(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [
-        await dead(api, kind="rare" if n in (0, 7) else "usual", to=["a@x.example", "b@x.example"]) for n in range(9)
+        await dead(api, kind="rare" if n in (0, 7) else "usual", to=["a@x.example", "b@x.example"])
+        for n in range(9)
     ]
     for one in ids:
         await fail(api.database, one, 1)
@@ -188,7 +216,9 @@ async def test_looking_does_not_walk_the_history(database: Database, name: str) 
 async def test_counts(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     number = await provider(api.database, "relay")
     for reason in ("policy", "policy", "timeout"):
-        await dead(api, columns_={"reason": reason, "provider_id": number if reason == "policy" else None})
+        await dead(
+            api, columns_={"reason": reason, "provider_id": number if reason == "policy" else None}
+        )
     await dead(api, api.other)
     assert (await api.shop.get("/dlq/summary")).json == {
         "total": 3, "by_reason": {"policy": 2, "timeout": 1}, "by_provider": {"relay": 2}, "complete": True,
@@ -221,24 +251,44 @@ async def test_reprocessing_starts_a_fresh_count_and_keeps_the_history(
             rows = await settled(database, message_id, "sent", "sent")  # type: ignore[arg-type]
     assert [row["attempts"] for row in rows] == [1, 1]
     kept = await attempts(database, message_id)  # type: ignore[arg-type]
-    assert [(row["n"], row["verdict"]) for row in kept] == [(0, "rejected"), (0, "accepted"), (1, "accepted")]
-    assert await events(database, message_id) == [("reprocessed", 0, {"who": "key", "name": "key0"})]
+    assert [(row["n"], row["verdict"]) for row in kept] == [
+        (0, "rejected"),
+        (0, "accepted"),
+        (1, "accepted"),
+    ]
+    assert await events(database, message_id) == [
+        ("reprocessed", 0, {"who": "key", "name": "key0"})
+    ]
     story = (await api.shop.get(f"/messages/{message_id}")).json
-    assert [one["verdict"] for one in story["deliveries"][0]["attempts"]] == ["rejected", "accepted"]
+    assert [one["verdict"] for one in story["deliveries"][0]["attempts"]] == [
+        "rejected",
+        "accepted",
+    ]
     assert await listed(api.shop) == []
 
 
 @pytest.mark.req("REQ-QUEUE-E008")
-async def test_reprocessing_by_a_filter_in_bounded_calls(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reprocessing_by_a_filter_in_bounded_calls(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dlq, "LOOKED_AT", 4)
-    ids = [await dead(api, columns_={"reason": "policy" if n % 2 else "timeout"}) for n in range(12)]
+    ids = [
+        await dead(api, columns_={"reason": "policy" if n % 2 else "timeout"}) for n in range(12)
+    ]
     purged, expired = ids[1], ids[3]
     await api.database.execute("DELETE FROM pillarbox.contents WHERE message_id = $1", purged)
-    await api.database.execute("UPDATE pillarbox.messages SET expires_at = now() WHERE id = $1", expired)
+    await api.database.execute(
+        "UPDATE pillarbox.messages SET expires_at = now() WHERE id = $1", expired
+    )
     foreign = await dead(api, api.other)
     body = {"filter": {"reason": "policy"}, "limit": 1}
     would = await reprocess(api.shop, **body, dry_run=True)
-    assert (would["dry_run"], would["requeued"], would["left"], would["complete"]) == (True, 1, 1, False)
+    assert (would["dry_run"], would["requeued"], would["left"], would["complete"]) == (
+        True,
+        1,
+        1,
+        False,
+    )
     assert len(await listed(api.shop)) == 12
     total = 0
     for _ in range(10):
@@ -256,16 +306,22 @@ async def test_reprocessing_by_a_filter_in_bounded_calls(api: Api, monkeypatch: 
 async def test_blocked_letters_say_so(api: Api) -> None:
     purged, expired = await dead(api), await dead(api)
     await api.database.execute("DELETE FROM pillarbox.contents WHERE message_id = $1", purged)
-    await api.database.execute("UPDATE pillarbox.messages SET expires_at = now() WHERE id = $1", expired)
+    await api.database.execute(
+        "UPDATE pillarbox.messages SET expires_at = now() WHERE id = $1", expired
+    )
     found = (await api.shop.get("/dlq")).json["messages"]
     assert [one["blocked"] for one in found] == ["expired", "content_purged"]
-    answer = await reprocess(api.shop, message_ids=[purged, expired, str(uuid4()), await api.shop.sent_id(), purged])
+    answer = await reprocess(
+        api.shop, message_ids=[purged, expired, str(uuid4()), await api.shop.sent_id(), purged]
+    )
     assert (answer["requeued"], answer["skipped"]) == (0, {"content_purged": 1, "expired": 1})
     assert answer["nothing_failed"] == 2
 
 
 async def test_what_is_still_suppressed_is_said_to_fail_again(api: Api) -> None:
-    message_id = await dead(api, to=["Ada@mail.example", "bo@mail.example"], columns_={"reason": "suppressed"})
+    message_id = await dead(
+        api, to=["Ada@mail.example", "bo@mail.example"], columns_={"reason": "suppressed"}
+    )
     await fail(api.database, message_id, 1)
     await suppressions.add(api.database, 2, [Entry("ada@mail.example")])
     answer = await reprocess(api.shop, message_ids=[message_id])
@@ -278,7 +334,12 @@ async def test_what_is_still_suppressed_is_said_to_fail_again(api: Api) -> None:
         (10, "quadratic", None, 9),  # all were made: one more
         (3, "quadratic", None, 3),
         (1, None, None, 1),
-        (10, None, None, min(one.max_attempts for one in POLICIES.values()) - 1),  # lost: nobody knows the policy
+        (
+            10,
+            None,
+            None,
+            min(one.max_attempts for one in POLICIES.values()) - 1,
+        ),  # lost: nobody knows the policy
         (2, "quadratic", 2, 1),
         (1, None, 1, 0),
     ],
@@ -298,20 +359,33 @@ async def test_another_provider_may_be_chosen(api: Api) -> None:
     relay, theirs, off = [await provider(api.database, name) for name in ("relay", "theirs", "off")]
     await api.database.execute("UPDATE pillarbox.providers SET enabled = false WHERE id = $1", off)
     await api.database.execute(
-        "INSERT INTO pillarbox.routes (tenant_id, name, place, providers) VALUES (3, 'own', 1, ARRAY[$1::int])", theirs
+        "INSERT INTO pillarbox.routes (tenant_id, name, place, providers) VALUES (3, 'own', 1, ARRAY[$1::int])",
+        theirs,
     )
     message_id = await dead(api, columns_={"attempts": 9, "retry": "quadratic"})
     refused = []
     for name in ("theirs", "off", "nonesuch"):
-        answer = await api.shop.post("/dlq/reprocess", {"message_ids": [message_id], "provider": name})
-        assert (answer.status, answer.json["code"], answer.json["field"]) == (422, "unknown_provider", "provider")
+        answer = await api.shop.post(
+            "/dlq/reprocess", {"message_ids": [message_id], "provider": name}
+        )
+        assert (answer.status, answer.json["code"], answer.json["field"]) == (
+            422,
+            "unknown_provider",
+            "provider",
+        )
         refused.append(answer.content)
     assert len(set(refused)) == 1
     await reprocess(api.shop, message_ids=[message_id], provider="relay", reset_retry_count=False)
     strictest = min(one.max_attempts for one in POLICIES.values())
     assert await facts(api.database, message_id) == [("queued", strictest - 1, None, relay)]
-    assert (await events(api.database, message_id))[0][2] == {"who": "key", "name": "key0", "via": "relay"}
-    assert (await api.shop.get(f"/messages/{message_id}")).json["events"][0]["data"]["via"] == "relay"
+    assert (await events(api.database, message_id))[0][2] == {
+        "who": "key",
+        "name": "key0",
+        "via": "relay",
+    }
+    assert (await api.shop.get(f"/messages/{message_id}")).json["events"][0]["data"][
+        "via"
+    ] == "relay"
     await fail(api.database, message_id)
     await reprocess(api.shop, message_ids=[message_id])
     assert await facts(api.database, message_id) == [("queued", 0, None, None)]
@@ -339,11 +413,23 @@ async def test_what_makes_no_sense_changes_nothing(api: Api, body: dict[str, Any
 
 
 async def test_discarding(api: Api) -> None:
-    first, second, foreign = await dead(api), await dead(api, kind="news"), await dead(api, api.other)
+    first, second, foreign = (
+        await dead(api),
+        await dead(api, kind="news"),
+        await dead(api, api.other),
+    )
     secret = await dead(api, **{"class": "lifecycle"})
     answer = await api.shop.post("/dlq/discard", {"filter": {"kind": "news"}, "dry_run": True})
-    assert answer.json == {"dry_run": True, "discarded": 1, "left": 0, "complete": True, "nothing_failed": 0}
-    assert (await api.shop.post("/dlq/discard", {"filter": {"kind": "news"}})).json["discarded"] == 1
+    assert answer.json == {
+        "dry_run": True,
+        "discarded": 1,
+        "left": 0,
+        "complete": True,
+        "nothing_failed": 0,
+    }
+    assert (await api.shop.post("/dlq/discard", {"filter": {"kind": "news"}})).json[
+        "discarded"
+    ] == 1
     assert await facts(api.database, second) == [("cancelled", 1, "cancelled", None)]
     assert await events(api.database, second) == [("discarded", 0, {"who": "key", "name": "key0"})]
     answer = await api.shop.post("/dlq/discard", {"message_ids": [first, second, foreign, secret]})
@@ -369,7 +455,12 @@ async def test_two_at_once_change_each_letter_once(api: Api) -> None:
         await dead(api)
     answers = await asyncio.gather(*(reprocess(api.shop, filter={}) for _ in range(4)))
     assert sum(one["requeued"] for one in answers) == 30
-    assert await api.database.fetchval("SELECT count(*) FROM pillarbox.events WHERE kind = 'reprocessed'") == 30
+    assert (
+        await api.database.fetchval(
+            "SELECT count(*) FROM pillarbox.events WHERE kind = 'reprocessed'"
+        )
+        == 30
+    )
 
 
 # --- the command line
@@ -378,25 +469,41 @@ async def test_two_at_once_change_each_letter_once(api: Api) -> None:
 async def test_listing_at_the_command_line(database: Database, database_url: str) -> None:
     cli = Cli(database_url)
     await database.execute("INSERT INTO pillarbox.tenants (name) VALUES ('shop')")
-    ids = [await enqueue(database, subject="Hello", tenant="shop" if n else "default") for n in range(3)]
+    ids = [
+        await enqueue(database, subject="Hello", tenant="shop" if n else "default")
+        for n in range(3)
+    ]
     for one in ids:
         await fail(database, one)
     await attempt(database, ids[2], 1, "deferred", "later")
     await attempt(database, ids[2], 2, "rejected", "5.7.1 never")
     found = await asyncio.to_thread(cli.json, "dlq", "list")
     assert [one["id"] for one in found] == [str(one) for one in reversed(ids)]
-    assert [one["reply"] for one in found[0]["deliveries"][0]["attempts"]] == ["later", "5.7.1 never"]
+    assert [one["reply"] for one in found[0]["deliveries"][0]["attempts"]] == [
+        "later",
+        "5.7.1 never",
+    ]
     shown = await asyncio.to_thread(cli, "dlq", "list", "--limit", "1")
     assert "550 5.7.1 never" in shown.out
     assert f"--before {ids[2]}" in shown.err
-    more = await asyncio.to_thread(cli.json, "dlq", "list", "--tenant", "shop", "--before", str(ids[2]))
+    more = await asyncio.to_thread(
+        cli.json, "dlq", "list", "--tenant", "shop", "--before", str(ids[2])
+    )
     assert [one["id"] for one in more] == [str(ids[1])]
     assert await asyncio.to_thread(cli.json, "dlq", "list", "--reason", "timeout") == []
-    assert "no reason" in (await asyncio.to_thread(cli, "dlq", "list", "--reason", "timeuot", code=2)).err
+    assert (
+        "no reason"
+        in (await asyncio.to_thread(cli, "dlq", "list", "--reason", "timeuot", code=2)).err
+    )
     assert (await asyncio.to_thread(cli.json, "dlq", "summary"))["reasons"] == {"policy": 3}
     assert "3 deliveries failed" in (await asyncio.to_thread(cli, "dlq", "summary")).out
-    assert (await asyncio.to_thread(cli.json, "dlq", "show", str(ids[2])))["message"]["id"] == str(ids[2])
-    assert "there is no tenant" in (await asyncio.to_thread(cli, "dlq", "list", "--tenant", "none", code=1)).err
+    assert (await asyncio.to_thread(cli.json, "dlq", "show", str(ids[2])))["message"]["id"] == str(
+        ids[2]
+    )
+    assert (
+        "there is no tenant"
+        in (await asyncio.to_thread(cli, "dlq", "list", "--tenant", "none", code=1)).err
+    )
 
 
 async def test_changing_at_the_command_line(database: Database, database_url: str) -> None:
@@ -415,10 +522,22 @@ async def test_changing_at_the_command_line(database: Database, database_url: st
     assert "5 deliveries would be reprocessed" in dry.out
     assert "1 left out: content_purged" in dry.err
     assert "1 of them will fail again" in dry.err
-    assert "5 deliveries will be reprocessed" in (await run("reprocess", "--all", code=1, stdin="n\n")).err
+    assert (
+        "5 deliveries will be reprocessed"
+        in (await run("reprocess", "--all", code=1, stdin="n\n")).err
+    )
     assert (await states(database, ids[5])) == ["failed"]
     told = await asyncio.to_thread(
-        cli.json, "dlq", "reprocess", "--all", "--yes", "--limit", "2", "--via", "relay", "--keep-attempts"
+        cli.json,
+        "dlq",
+        "reprocess",
+        "--all",
+        "--yes",
+        "--limit",
+        "2",
+        "--via",
+        "relay",
+        "--keep-attempts",
     )
     assert (told["reprocessed"], told["left"], told["skipped"]) == (2, 3, {"content_purged": 1})
     assert await facts(database, ids[5]) == [("queued", 4, None, relay)]
@@ -433,13 +552,17 @@ async def test_changing_at_the_command_line(database: Database, database_url: st
     await run("discard", str(ids[0]), "--all", code=2)
 
 
-async def test_many_are_changed_batch_by_batch(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_are_changed_batch_by_batch(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dlq, "LOOKED_AT", 7)
     monkeypatch.setattr(dlq_change, "BATCH", 3)
     for _ in range(20):
         await fail(database, await enqueue(database, "a@x.example", "b@x.example"))
     heard: list[int] = []
-    done = await dlq_change.change(database, operations.REPROCESS, dlq_change.Wanted(None), told=heard.append)
+    done = await dlq_change.change(
+        database, operations.REPROCESS, dlq_change.Wanted(None), told=heard.append
+    )
     assert (done.changed, done.left, done.complete) == (20, 0, True)
     assert sum(heard) == 20
     assert max(heard) == 3

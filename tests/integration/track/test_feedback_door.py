@@ -38,14 +38,21 @@ class Door(NamedTuple):
     def url(self) -> str:
         return f"{self.api.nobody.url}/webhooks/{self.twin.kind}/{self.provider_id}"
 
-    async def post(self, body: bytes, headers: dict[str, str] | None = None, url: str | None = None) -> Any:
-        async with self.api.nobody.session.post(url or self.url, data=body, headers=headers) as answer:
+    async def post(
+        self, body: bytes, headers: dict[str, str] | None = None, url: str | None = None
+    ) -> Any:
+        async with self.api.nobody.session.post(
+            url or self.url, data=body, headers=headers
+        ) as answer:
             return answer.status, answer.headers, await answer.read()
 
 
 @asynccontextmanager
 async def door_of(kind: str, database_url: str, **settings: Any) -> AsyncIterator[Door]:
-    async with TWINS[kind]() as twin, api_of(database_url, secret_keys=generate_key(), **settings) as api:
+    async with (
+        TWINS[kind]() as twin,
+        api_of(database_url, secret_keys=generate_key(), **settings) as api,
+    ):
         door = Door(api, twin, await add_twin(api.app, twin, kind))
         twin.webhook_url = door.url
         yield door
@@ -60,7 +67,10 @@ async def door(request: pytest.FixtureRequest, database_url: str) -> AsyncIterat
 @pytest.mark.req("REQ-QUEUE-E007")
 @pytest.mark.parametrize("kind", TWINS)
 async def test_a_mail_leaves_and_its_story_comes_back(database_url: str, kind: str) -> None:
-    async with TWINS[kind]() as twin, working(database_url, secret_keys=generate_key(), http="127.0.0.1:0") as app:
+    async with (
+        TWINS[kind]() as twin,
+        working(database_url, secret_keys=generate_key(), http="127.0.0.1:0") as app,
+    ):
         provider_id = await add_twin(app, twin, kind)
         async with serving(app) as url:
             twin.webhook_url = f"{url}/webhooks/{kind}/{provider_id}"
@@ -76,7 +86,10 @@ async def test_a_mail_leaves_and_its_story_comes_back(database_url: str, kind: s
 @pytest.mark.parametrize("kind", TWINS)
 async def test_feedback_cancels_the_resend_of_an_unknown(database_url: str, kind: str) -> None:
     """The provider took the mail, but its answer was lost: what it tells later is the answer."""
-    async with TWINS[kind]() as twin, working(database_url, secret_keys=generate_key(), http="127.0.0.1:0") as app:
+    async with (
+        TWINS[kind]() as twin,
+        working(database_url, secret_keys=generate_key(), http="127.0.0.1:0") as app,
+    ):
         twin.dials = Dials(drop="after", times=1)
         provider_id = await add_twin(app, twin, kind)
         async with serving(app) as url:
@@ -124,7 +137,9 @@ async def test_providers_call_by_any_name(door: Door) -> None:
     headers, body = door.twin.event(await left(door, ADA), "delivered")
     named = {"Host": "mail.public.example", "Origin": "https://elsewhere.example"}
     assert (await door.post(body, headers | named))[0] == 200
-    async with door.api.nobody.session.get(f"{door.api.nobody.url}/healthz", headers=named) as answer:
+    async with door.api.nobody.session.get(
+        f"{door.api.nobody.url}/healthz", headers=named
+    ) as answer:
         assert answer.status == 421
 
 
@@ -162,7 +177,9 @@ async def test_while_the_database_is_away_providers_are_told_to_come_back(
 async def test_many_requests_at_once_are_taken_together(door: Door) -> None:
     mails = [await left(door, f"reader{n}@mail.example") for n in range(30)]
     signed = [
-        door.twin.event(mail, kind) for mail in mails for kind in ("delivered", "opened", "bounced", "complained")
+        door.twin.event(mail, kind)
+        for mail in mails
+        for kind in ("delivered", "opened", "bounced", "complained")
     ]
     answers = await asyncio.gather(*(door.post(body, headers) for headers, body in signed))
     assert {status for status, *_ in answers} == {200}
@@ -176,7 +193,11 @@ async def test_a_tenant_sees_the_events_of_its_mails(door: Door) -> None:
     assert await door.twin.feed(twin_mail(message_id, ADA), "bounced") == 200
     story = (await door.api.shop.get(f"/messages/{message_id}")).json
     [event] = story["events"]
-    assert (event["kind"], event["data"]["reason"], event["data"]["hard"]) == ("bounced", "invalid_recipient", True)
+    assert (event["kind"], event["data"]["reason"], event["data"]["hard"]) == (
+        "bounced",
+        "invalid_recipient",
+        True,
+    )
     assert story["deliveries"][0]["state"] == "bounced"
 
 
@@ -190,7 +211,11 @@ async def test_customers_are_told(door: Door) -> None:
     for kind in ("opened", "bounced", "delivered", "complained"):
         assert await door.twin.feed(mail, kind) == 200
     calls = await door.api.database.fetch("SELECT kind FROM pillarbox.webhook_calls ORDER BY seq")
-    assert [call["kind"] for call in calls] == ["message.opened", "message.bounced", "message.complained"]
+    assert [call["kind"] for call in calls] == [
+        "message.opened",
+        "message.bounced",
+        "message.complained",
+    ]
 
 
 # --- reports
@@ -206,7 +231,12 @@ RFC822 = {"Content-Type": "message/rfc822"}
 async def test_a_report_counts_like_feedback(api: Api) -> None:
     message_id = await api.shop.sent_id(to=[ADA])
     await leave(api.app, UUID(message_id), 1)
-    told = {"kind": "bounced", "delivery": f"{message_id}.0", "reason": "invalid_recipient", "hard": True}
+    told = {
+        "kind": "bounced",
+        "delivery": f"{message_id}.0",
+        "reason": "invalid_recipient",
+        "hard": True,
+    }
     for new in (True, False):
         answer = await api.shop("POST", "/reports", data=report_about(message_id), headers=RFC822)
         assert (answer.status, answer.json) == (200, {"events": [told | {"new": new}]})
@@ -234,8 +264,12 @@ async def test_a_tenant_reports_on_its_own_messages_alone(api: Api) -> None:
         (b"x" * (4 * 2**20 + 1), "message/rfc822", 413, "too-large"),
     ],
 )
-async def test_what_is_no_report_is_refused(api: Api, body: bytes, kind: str, status: int, problem: str) -> None:
-    answer = await api.shop("POST", "/reports", data=io.BytesIO(body), headers={"Content-Type": kind})
+async def test_what_is_no_report_is_refused(
+    api: Api, body: bytes, kind: str, status: int, problem: str
+) -> None:
+    answer = await api.shop(
+        "POST", "/reports", data=io.BytesIO(body), headers={"Content-Type": kind}
+    )
     assert (answer.status, answer.json["type"]) == (status, f"/problems/{problem}")
 
 
@@ -249,14 +283,19 @@ async def test_a_complaint_to_the_return_path_finds_its_message(api: Api) -> Non
 
 
 async def test_a_bounce_to_the_return_path_of_a_mail_that_left_by_smtp(database_url: str) -> None:
-    async with SmtpServer() as server, working(database_url, return_path_domain="bounces.example.com") as app:
+    async with (
+        SmtpServer() as server,
+        working(database_url, return_path_domain="bounces.example.com") as app,
+    ):
         await add_smtp(app.database, server)
         message_id = await enqueue(app.database, ADA)
         mail = await server.next_mail()
         assert mail.sender.endswith("@bounces.example.com")
         assert b"From: Sender <sender@shop.example>" in mail.content
         await settled(app.database, message_id, "sent")
-        bounce = reports.POSTFIX.replace(b"To: sender@shop.example", f"To: <{mail.sender.upper()}>".encode())
+        bounce = reports.POSTFIX.replace(
+            b"To: sender@shop.example", f"To: <{mail.sender.upper()}>".encode()
+        )
         [(heard, found)] = await app.hear_report(bounce)
         assert found is not None
         assert (heard.kind, found.message_id, found.n) == ("bounced", message_id, 0)
@@ -288,9 +327,15 @@ async def test_what_was_heard_goes_with_its_message(door: Door) -> None:
     mail = await left(door, ADA)
     assert await door.twin.feed(mail, "delivered") == 200
     database = door.api.database
-    await database.execute("UPDATE pillarbox.feedback_tokens SET expires_at = now() - interval '1 s'")
+    await database.execute(
+        "UPDATE pillarbox.feedback_tokens SET expires_at = now() - interval '1 s'"
+    )
     old = UUID(int=UUID(mail.message_uuid).int & (2**80 - 1) | 1_000_000_000_000 << 80)
-    for table, column in (("messages", "id"), ("deliveries", "message_id"), ("feedback", "message_id")):
+    for table, column in (
+        ("messages", "id"),
+        ("deliveries", "message_id"),
+        ("feedback", "message_id"),
+    ):
         await database.execute(f"UPDATE pillarbox.{table} SET {column} = $1", old)
     dropped = await purge(database, None, 86400.0, 100)
     assert dropped["messages"] == 1
@@ -298,8 +343,13 @@ async def test_what_was_heard_goes_with_its_message(door: Door) -> None:
     assert await database.fetchval("SELECT count(*) FROM pillarbox.feedback_tokens") == 0
 
 
-async def test_a_notification_while_a_worker_has_the_mail_counts_after_it(database_url: str) -> None:
-    async with SendGridTwin() as twin, working(database_url, secret_keys=generate_key(), http="127.0.0.1:0") as app:
+async def test_a_notification_while_a_worker_has_the_mail_counts_after_it(
+    database_url: str,
+) -> None:
+    async with (
+        SendGridTwin() as twin,
+        working(database_url, secret_keys=generate_key(), http="127.0.0.1:0") as app,
+    ):
         provider_id = await add_twin(app, twin, "sendgrid")
         async with serving(app) as url:
             twin.webhook_url = f"{url}/webhooks/sendgrid/{provider_id}"
@@ -341,7 +391,8 @@ async def test_eventually_the_metrics_tell(door: Door) -> None:
         text = door.api.app.metrics.render().decode()
         return (
             f'pillarbox_feedback_total{{kind="delivered",provider="{door.twin.kind}"}} 1.0' in text
-            and f'pillarbox_feedback_refused_total{{provider="{door.twin.kind}",reason="signature"}} 1.0' in text
+            and f'pillarbox_feedback_refused_total{{provider="{door.twin.kind}",reason="signature"}} 1.0'
+            in text
         )
 
     await eventually(told)

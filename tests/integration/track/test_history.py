@@ -27,16 +27,36 @@ async def sent_earlier(database: Database, message_id: UUID) -> None:
                            ("deliveries", ("claimed_at", "settled_at", "next_attempt_at"))):  # fmt: skip
         sets = ", ".join(f"{one} = {one} - $2::interval" for one in columns)
         key = "id" if table == "messages" else "message_id"
-        await database.execute(f"UPDATE pillarbox.{table} SET {sets} WHERE {key} = $1", message_id, EARLIER)
+        await database.execute(
+            f"UPDATE pillarbox.{table} SET {sets} WHERE {key} = $1", message_id, EARLIER
+        )
 
 
-async def tell(database: Database, provider: int, message_id: UUID, kind: str, at: datetime) -> None:
+async def tell(
+    database: Database, provider: int, message_id: UUID, kind: str, at: datetime
+) -> None:
     data = json.dumps({"reason": REASON})
-    row = Row(provider, f"{kind}-{at}", None, message_id, 0, None, None, kind, at, False, REASON, data, None)
+    row = Row(
+        provider,
+        f"{kind}-{at}",
+        None,
+        message_id,
+        0,
+        None,
+        None,
+        kind,
+        at,
+        False,
+        REASON,
+        data,
+        None,
+    )
     assert (await feedback.hear(database, [row], None))[0] is not None
 
 
-async def test_a_bounce_is_told_at_its_time_and_the_sending_at_its_own(api: Api, database_url: str) -> None:
+async def test_a_bounce_is_told_at_its_time_and_the_sending_at_its_own(
+    api: Api, database_url: str
+) -> None:
     database = api.database
     async with SmtpServer() as server:
         number = await add_smtp(database, server)
@@ -49,7 +69,12 @@ async def test_a_bounce_is_told_at_its_time_and_the_sending_at_its_own(api: Api,
     await tell(database, number, message_id, "bounced", heard)
 
     [delivery] = (await api.shop.get(f"/messages/{message_id}")).json["deliveries"]
-    assert [one["state"] for one in delivery["history"]] == ["queued", "processing", "sent", "bounced"]
+    assert [one["state"] for one in delivery["history"]] == [
+        "queued",
+        "processing",
+        "sent",
+        "bounced",
+    ]
     times = [datetime.fromisoformat(one["at"]) for one in delivery["history"]]
     assert times == sorted(times)
     assert times[2] < heard - EARLIER / 2
@@ -80,7 +105,9 @@ async def test_attempts_are_numbered_from_one(database: Database, database_url: 
         async with working(database_url):
             message_id = await enqueue(database)
             await eventually(lambda: _tries(database, message_id, 2), 60)
-            await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = now() WHERE state = 'queued'")
+            await database.execute(
+                "UPDATE pillarbox.deliveries SET next_attempt_at = now() WHERE state = 'queued'"
+            )
             await settled(database, message_id, "sent", seconds=60)
     assert {row["claim"] > 887 for row in await attempts(database, message_id)} == {True}
     shown = (await asyncio.to_thread(Cli(database_url), "queue", "show", str(message_id))).out
@@ -113,7 +140,8 @@ async def test_updated_at_moves_with_what_people_do(database: Database, database
     message_id = await enqueue(database, send_at=datetime.now(UTC) + timedelta(hours=1))
     seen = [await _updated(database)]
     await database.execute(
-        "INSERT INTO pillarbox.events (message_id, n, kind, data) VALUES ($1, 0, 'rescheduled', '{}')", message_id
+        "INSERT INTO pillarbox.events (message_id, n, kind, data) VALUES ($1, 0, 'rescheduled', '{}')",
+        message_id,
     )
     seen.append(await _updated(database))
     await asyncio.to_thread(Cli(database_url), "queue", "cancel", str(message_id))
@@ -126,7 +154,9 @@ async def _updated(database: Database) -> datetime:
     return found
 
 
-async def test_a_provider_that_is_enabled_again_is_shown_as_it_is(database: Database, database_url: str) -> None:
+async def test_a_provider_that_is_enabled_again_is_shown_as_it_is(
+    database: Database, database_url: str
+) -> None:
     """Its breaker was open when it was disabled: it is tried at once, and closes while mail flows."""
     async with SmtpServer() as server:
         number = await add_smtp(database, server)

@@ -34,12 +34,18 @@ async def aged(database: Database, days: int, state: str = "sent", **arguments: 
     )  # fmt: skip
     for table in ("contents", "deliveries"):
         await database.execute(
-            f"UPDATE pillarbox.{table} SET message_id = $2 WHERE message_id = $1", message_id, row["id"]
+            f"UPDATE pillarbox.{table} SET message_id = $2 WHERE message_id = $1",
+            message_id,
+            row["id"],
         )
     await database.execute(
-        "UPDATE pillarbox.deliveries SET state = $2::pillarbox.state WHERE message_id = $1", row["id"], state
+        "UPDATE pillarbox.deliveries SET state = $2::pillarbox.state WHERE message_id = $1",
+        row["id"],
+        state,
     )
-    await database.execute("INSERT INTO pillarbox.events (message_id, kind) VALUES ($1, 'test')", row["id"])
+    await database.execute(
+        "INSERT INTO pillarbox.events (message_id, kind) VALUES ($1, 'test')", row["id"]
+    )
     return row["id"]
 
 
@@ -95,15 +101,28 @@ async def test_a_class_has_its_own_age(database: Database) -> None:
     await aged(database, 2, **{"class": "brief"})
     kept = await aged(database, 200, **{"class": "long"})
     await purge(database, 30 * DAY, None, 100)
-    assert [row[0] for row in await database.fetch("SELECT message_id FROM pillarbox.contents")] == [kept]
+    assert [
+        row[0] for row in await database.fetch("SELECT message_id FROM pillarbox.contents")
+    ] == [kept]
 
 
 async def test_a_tenant_has_its_own_ages(database: Database) -> None:
     """Shorter or longer than the installation's, for bodies and for the whole story."""
-    await add_tenant(database, "brief", content_retention=timedelta(days=1), finished_retention=timedelta(days=3))
-    await add_tenant(database, "long", content_retention=timedelta(days=60), finished_retention=timedelta(days=400))
+    await add_tenant(
+        database, "brief", content_retention=timedelta(days=1), finished_retention=timedelta(days=3)
+    )
+    await add_tenant(
+        database,
+        "long",
+        content_retention=timedelta(days=60),
+        finished_retention=timedelta(days=400),
+    )
     kept = {}
-    for tenant, ages in {"brief": (0, 2, 4, 100), "long": (2, 50, 70, 300, 500), "default": (2, 50, 100)}.items():
+    for tenant, ages in {
+        "brief": (0, 2, 4, 100),
+        "long": (2, 50, 70, 300, 500),
+        "default": (2, 50, 100),
+    }.items():
         for days in ages:
             kept[await aged(database, days, tenant=tenant)] = (tenant, days)
     dropped = await purge(database, 30 * DAY, 90 * DAY, 4)
@@ -119,7 +138,9 @@ async def test_a_tenant_has_its_own_ages(database: Database) -> None:
 
 async def test_a_class_comes_before_its_tenant(database: Database) -> None:
     await add_tenant(database, "shop", content_retention=timedelta(days=60))
-    await database.execute("INSERT INTO pillarbox.classes (name, content_retention) VALUES ('brief', '1 day')")
+    await database.execute(
+        "INSERT INTO pillarbox.classes (name, content_retention) VALUES ('brief', '1 day')"
+    )
     await aged(database, 2, tenant="shop", **{"class": "brief"})
     kept = await aged(database, 50, tenant="shop")
     await purge(database, 30 * DAY, None, 100)
@@ -127,7 +148,9 @@ async def test_a_class_comes_before_its_tenant(database: Database) -> None:
 
 
 async def test_a_tenant_ends_what_the_installation_keeps_for_ever(database: Database) -> None:
-    await add_tenant(database, "shop", content_retention=timedelta(days=1), finished_retention=timedelta(days=3))
+    await add_tenant(
+        database, "shop", content_retention=timedelta(days=1), finished_retention=timedelta(days=3)
+    )
     await aged(database, 4, tenant="shop")
     bare = await aged(database, 2, tenant="shop")
     kept = await aged(database, 4000)
@@ -151,7 +174,12 @@ async def test_what_was_captured_of_a_tenant_goes_with_its_bodies(database: Data
 
 async def test_a_round_looks_only_at_what_came_of_age_since_the_last(database: Database) -> None:
     """However much is kept for longer: cost does not grow with history."""
-    await add_tenant(database, "long", finished_retention=timedelta(days=400), content_retention=timedelta(days=400))
+    await add_tenant(
+        database,
+        "long",
+        finished_retention=timedelta(days=400),
+        content_retention=timedelta(days=400),
+    )
     for days in range(100, 130):
         await aged(database, days, tenant="long")
     counting = Counting(database.pool, "", True)
@@ -160,7 +188,9 @@ async def test_a_round_looks_only_at_what_came_of_age_since_the_last(database: D
     await aged(database, 95)
     assert (await purge(counting, 30 * DAY, 90 * DAY, 10))["messages"] == 1
     assert counting.asked < first
-    assert counting.asked <= 3 * 5  # of each walk: its beginning, a batch, and the batch that finds nothing more
+    assert (
+        counting.asked <= 3 * 5
+    )  # of each walk: its beginning, a batch, and the batch that finds nothing more
 
 
 async def test_what_finished_late_goes_within_a_day(database: Database) -> None:
@@ -170,7 +200,9 @@ async def test_what_finished_late_goes_within_a_day(database: Database) -> None:
     await database.execute("UPDATE pillarbox.deliveries SET state = 'sent'")
     await purge(database, 30 * DAY, 90 * DAY, 100)
     assert await ids(database, "messages", "id") == {late}
-    await database.execute("UPDATE pillarbox.retention_walks SET began_at = began_at - interval '1 day'")
+    await database.execute(
+        "UPDATE pillarbox.retention_walks SET began_at = began_at - interval '1 day'"
+    )
     await purge(database, 30 * DAY, 90 * DAY, 100)
     assert await count(database, "messages") == 0
 
@@ -179,7 +211,9 @@ async def test_walks_of_ages_that_are_no_more_are_forgotten(database: Database) 
     await aged(database, 100)
     await purge(database, None, 90 * DAY, 100)
     assert await count(database, "retention_walks") == 1
-    await database.execute("UPDATE pillarbox.retention_walks SET began_at = began_at - interval '3 days'")
+    await database.execute(
+        "UPDATE pillarbox.retention_walks SET began_at = began_at - interval '3 days'"
+    )
     await purge(database, None, None, 100)
     assert await count(database, "retention_walks") == 0
 
@@ -187,25 +221,33 @@ async def test_walks_of_ages_that_are_no_more_are_forgotten(database: Database) 
 async def test_an_idempotency_key_stays_as_long_as_its_tenants_mail(database: Database) -> None:
     await add_tenant(database, "long", finished_retention=timedelta(days=400))
     message_id = await aged(database, 100, tenant="long")
-    await database.execute("INSERT INTO pillarbox.idempotency_keys VALUES (1, 'k', $1, '')", message_id)
+    await database.execute(
+        "INSERT INTO pillarbox.idempotency_keys VALUES (1, 'k', $1, '')", message_id
+    )
     await purge(database, 30 * DAY, 90 * DAY, 100)
     assert await count(database, "idempotency_keys") == 1
 
 
 async def test_a_key_that_outlived_its_mail_goes_after_a_day(database: Database) -> None:
     message_id = await aged(database, 2)
-    await database.execute("INSERT INTO pillarbox.idempotency_keys VALUES (1, 'k', $1, '')", message_id)
+    await database.execute(
+        "INSERT INTO pillarbox.idempotency_keys VALUES (1, 'k', $1, '')", message_id
+    )
     await database.execute("DELETE FROM pillarbox.messages")
     assert (await purge(database, None, None, 100))["keys"] == 1
 
 
 async def test_several_at_once_drop_everything_once(database: Database) -> None:
-    await add_tenant(database, "brief", content_retention=timedelta(days=1), finished_retention=timedelta(days=3))
+    await add_tenant(
+        database, "brief", content_retention=timedelta(days=1), finished_retention=timedelta(days=3)
+    )
     for days in range(1, 21):
         await aged(database, days, tenant="brief" if days % 2 else "default")
     rounds = await asyncio.gather(*(purge(database, 5 * DAY, 10 * DAY, 3) for _ in range(4)))
     assert sum(one["messages"] for one in rounds) == 15
-    assert await count(database, "messages") == 5  # of brief the one of a day, of default those of 2, 4, 6 and 8 days
+    assert (
+        await count(database, "messages") == 5
+    )  # of brief the one of a day, of default those of 2, 4, 6 and 8 days
 
 
 async def test_a_changed_age_reaches_older_mails_in_the_next_round(database: Database) -> None:
@@ -239,7 +281,10 @@ async def test_no_large_table_is_read_whole(database: Database, query: str) -> N
         await database.execute(f"INSERT INTO pillarbox.{filled} FROM pillarbox.messages")
     await database.execute("ANALYZE")
     found = await plan_of(database, QUERIES[query])
-    assert {one for one in found if one.startswith("all of")} <= {"all of tenants", "all of classes"}
+    assert {one for one in found if one.startswith("all of")} <= {
+        "all of tenants",
+        "all of classes",
+    }
     assert not {"deliveries_fresh", "deliveries_state"} & set(found)
 
 
@@ -256,7 +301,9 @@ async def test_an_idempotency_key_goes_with_the_story(database: Database, batch:
     for days in (100, 50, 2):
         message_id = await aged(database, days)
         await database.execute(
-            "INSERT INTO pillarbox.idempotency_keys VALUES (1, $1, $2, '')", f"key of {days} days ago", message_id
+            "INSERT INTO pillarbox.idempotency_keys VALUES (1, $1, $2, '')",
+            f"key of {days} days ago",
+            message_id,
         )
     assert (await purge(database, None, 30 * DAY, batch))["keys"] == 2
     assert await count(database, "idempotency_keys") == 1

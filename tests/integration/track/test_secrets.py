@@ -50,7 +50,9 @@ def found(secrets: dict[str, str], places: dict[str, str]) -> list[tuple[str, st
 @pytest.mark.parametrize("text", ["hunter", "\0me\0", "\0you\0", "\0them\0"])
 def test_what_is_searched_for_is_found(text: str) -> None:
     sent = base64.b64encode((text + PASSWORD).encode()).decode()
-    assert found({"it": PASSWORD}, {"here": f"535 {sent} is wrong", "there": "535"}) == [("it", "here")]
+    assert found({"it": PASSWORD}, {"here": f"535 {sent} is wrong", "there": "535"}) == [
+        ("it", "here")
+    ]
 
 
 async def everything_kept(database: Database) -> dict[str, str]:
@@ -82,12 +84,26 @@ async def told_by_the_api(api: Api, message_id: str) -> dict[str, str]:
         async with api.nobody.session.get(api.nobody.url + path, headers=operator) as answer:
             assert answer.status == 200
             answers[path] = await answer.read()  # type: ignore[assignment]
-    return {name: f"{getattr(one, 'headers', '')} {getattr(one, 'content', one)!r}" for name, one in answers.items()}
+    return {
+        name: f"{getattr(one, 'headers', '')} {getattr(one, 'content', one)!r}"
+        for name, one in answers.items()
+    }
 
 
 def told_by_commands(cli: Cli, message_id: str) -> dict[str, str]:
-    lines = ["provider list --json", "provider show relay", "config --json", "config", "key list --json"]
-    lines += ["smtp-login list --json", f"queue show {message_id}", "queue list --json", "provider test relay"]
+    lines = [
+        "provider list --json",
+        "provider show relay",
+        "config --json",
+        "config",
+        "key list --json",
+    ]
+    lines += [
+        "smtp-login list --json",
+        f"queue show {message_id}",
+        "queue list --json",
+        "provider test relay",
+    ]
     answers = {line: cli(*line.split(), code=int("test" in line)) for line in lines}
     return {line: answer.out + answer.err for line, answer in answers.items()}
 
@@ -109,7 +125,11 @@ async def test_no_secret_shows_anywhere(
 
     sealing, certificate = generate_key(), make_ca(tmp_path)
     issued = certificate.issue()
-    tls = {"smtp_tls": "127.0.0.1:0", "smtp_certificate": issued.certificate, "smtp_private_key": issued.key}
+    tls = {
+        "smtp_tls": "127.0.0.1:0",
+        "smtp_certificate": issued.certificate,
+        "smtp_private_key": issued.key,
+    }
     settings = {"secret_keys": sealing, "log_level": "debug", "worker_poll_interval": "100ms"}
     facts, login = await access.add_login(database, "default", "printer")
     faults = Faults(auth=[repeats], recipients={"ada@mail.example": ["451 4.7.1 later"]})
@@ -121,25 +141,38 @@ async def test_no_secret_shows_anywhere(
     ):
         given = {"host": server.host, "port": server.port, "tls": "none", "username": "me"}
         keys = KeyRing([Secret(sealing)])
-        await providers.add_provider(database, lambda: keys, "relay", "smtp", given, Secret(PASSWORD))
+        await providers.add_provider(
+            database, lambda: keys, "relay", "smtp", given, Secret(PASSWORD)
+        )
         message_id = await api.shop.sent_id()
         for made in (1, 2):  # the login is refused, then the recipient
             await eventually(lambda made=made: _made(database, message_id, made))
             await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = now()")
         await settled(database, UUID(message_id), "sent")
         context = certificate.client_context()
-        assert (await log_in(smtp.ports["smtp_tls"], context, facts.username, login.reveal())).startswith("235")
-        assert (await log_in(smtp.ports["smtp_tls"], context, facts.username, GUESS)).startswith("535")
+        assert (
+            await log_in(smtp.ports["smtp_tls"], context, facts.username, login.reveal())
+        ).startswith("235")
+        assert (await log_in(smtp.ports["smtp_tls"], context, facts.username, GUESS)).startswith(
+            "535"
+        )
         server.faults = Faults(auth=repeats)
         cli = Cli(database_url)
         cli.env["PILLARBOX_SECRET_KEYS"] = sealing
         places = await told_by_the_api(api, message_id)
         places |= await asyncio.to_thread(told_by_commands, cli, message_id)
-        places |= {"metrics": worker.metrics.render().decode(), "smtp": smtp.app.metrics.render().decode()}
-    places |= await everything_kept(database) | dict(zip(("out", "err"), capfd.readouterr(), strict=True))
+        places |= {
+            "metrics": worker.metrics.render().decode(),
+            "smtp": smtp.app.metrics.render().decode(),
+        }
+    places |= await everything_kept(database) | dict(
+        zip(("out", "err"), capfd.readouterr(), strict=True)
+    )
     secrets = {"password": PASSWORD, "guess": GUESS, "login": login.reveal(), "sealing": sealing}
     secrets |= {"key": api.shop.key or "", "admin": api.admin.key or ""}
-    assert any("attempt settled" in line and message_id in line for line in places["err"].splitlines())
+    assert any(
+        "attempt settled" in line and message_id in line for line in places["err"].splitlines()
+    )
     assert [json.loads(line) for line in places["err"].splitlines()], "the log is not empty"
     assert found(secrets, places) == []
 

@@ -27,12 +27,16 @@ async def delivery(api: Api, message_id: str) -> Any:
 
 
 async def due(database: Database) -> None:
-    await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = now() WHERE state = 'queued'")
+    await database.execute(
+        "UPDATE pillarbox.deliveries SET next_attempt_at = now() WHERE state = 'queued'"
+    )
 
 
 @pytest.mark.req("REQ-QUEUE-U002")
 @pytest.mark.parametrize(("last", "end"), [("250 2.0.0 ok", "sent"), ("554 5.7.1 no", "failed")])
-async def test_each_state_is_told_and_stays_readable(api: Api, database_url: str, last: str, end: str) -> None:
+async def test_each_state_is_told_and_stays_readable(
+    api: Api, database_url: str, last: str, end: str
+) -> None:
     seen: list[str] = []
 
     async def look(session: object, argument: object) -> None:
@@ -58,7 +62,10 @@ async def test_each_state_is_told_and_stays_readable(api: Api, database_url: str
     told = await delivery(api, message_id)
     first, second = told["attempts"]
     assert [one["kind"] for one in story["events"]] == ["rescheduled"]
-    assert [one["verdict"] for one in (first, second)] == ["deferred", "accepted" if end == "sent" else "rejected"]
+    assert [one["verdict"] for one in (first, second)] == [
+        "deferred",
+        "accepted" if end == "sent" else "rejected",
+    ]
     times = [story["created_at"], story["events"][0]["at"]]
     times += [one[when] for one in (first, second) for when in ("started_at", "ended_at")]
     assert times == sorted(times, key=datetime.fromisoformat)
@@ -82,9 +89,15 @@ async def test_a_sent_mail_has_the_providers_name_for_it(api: Api, database_url:
             await settled(api.database, UUID(message_id), "sent")
     told = await delivery(api, message_id)
     (attempt,) = told["attempts"]
-    assert (attempt["provider"], attempt["provider_message_id"], attempt["code"]) == ("relay", "4B1C2D", 250)
+    assert (attempt["provider"], attempt["provider_message_id"], attempt["code"]) == (
+        "relay",
+        "4B1C2D",
+        250,
+    )
     assert datetime.fromisoformat(attempt["ended_at"]) <= datetime.fromisoformat(told["settled_at"])
-    row = await api.database.fetchrow("SELECT status, provider, provider_message_id FROM pillarbox.delivery_logs")
+    row = await api.database.fetchrow(
+        "SELECT status, provider, provider_message_id FROM pillarbox.delivery_logs"
+    )
     assert tuple(row or ()) == ("sent", "relay", "4B1C2D")
 
 
@@ -109,7 +122,9 @@ async def test_an_answer_is_kept_and_logged_under_the_mails_id(
         ("relay", "rejected", "invalid_recipient"),
     ]
     assert [row["code"] for row in kept] == [250, 550]
-    said = await database.fetchrow("SELECT claim, lines FROM pillarbox.conversations WHERE message_id = $1", message_id)
+    said = await database.fetchrow(
+        "SELECT claim, lines FROM pillarbox.conversations WHERE message_id = $1", message_id
+    )
     assert said
     assert said["claim"] == kept[1]["claim"]
     assert "550 5.1.1" in said["lines"]
@@ -117,7 +132,9 @@ async def test_an_answer_is_kept_and_logged_under_the_mails_id(
 
 
 @pytest.mark.req("REQ-QUEUE-S006")
-async def test_a_mail_too_big_for_the_server_fails_at_once(database: Database, database_url: str) -> None:
+async def test_a_mail_too_big_for_the_server_fails_at_once(
+    database: Database, database_url: str
+) -> None:
     async with SmtpServer(extensions=Extensions(size=2000)) as server:
         await add_smtp(database, server)
         async with working(database_url):
@@ -133,11 +150,15 @@ async def test_a_mail_too_big_for_the_server_fails_at_once(database: Database, d
 @pytest.mark.req("REQ-QUEUE-E004")
 @pytest.mark.req("REQ-QUEUE-E006")
 @pytest.mark.req("REQ-QUEUE-S001")
-async def test_after_five_retries_a_mail_is_a_dead_letter_with_its_history(api: Api, database_url: str) -> None:
+async def test_after_five_retries_a_mail_is_a_dead_letter_with_its_history(
+    api: Api, database_url: str
+) -> None:
     retries = len(ESP.schedule())
     async with SmtpServer(Faults(rcpt="451 4.3.0 <ada@mail.example> later")) as server:
         settings = {"host": server.host, "port": server.port, "tls": "none"}
-        await providers.add_provider(api.database, lambda: None, "relay", "smtp", settings, retry="esp")
+        await providers.add_provider(
+            api.database, lambda: None, "relay", "smtp", settings, retry="esp"
+        )
         async with working(database_url, worker_poll_interval="100ms"):
             message_id = await api.shop.sent_id()
             for made, wait in enumerate(ESP.schedule(), 1):
@@ -153,7 +174,9 @@ async def test_after_five_retries_a_mail_is_a_dead_letter_with_its_history(api: 
     assert [one["number"] for one in told["attempts"]] == list(range(1, retries + 2))
     assert {(one["verdict"], one["code"]) for one in told["attempts"]} == {("deferred", 451)}
     assert all("4.3.0" in one["reply"] and "ada@" not in one["reply"] for one in told["attempts"])
-    assert (await api.shop.get(f"/messages/{message_id}/raw")).status == 200  # the mail itself is still there
+    assert (
+        await api.shop.get(f"/messages/{message_id}/raw")
+    ).status == 200  # the mail itself is still there
 
 
 async def _waits(database: Database, message_id: str, made: int) -> float | None:
@@ -173,10 +196,15 @@ def value(metrics: Any, name: str, **labels: str) -> float | None:
 
 
 @pytest.mark.req("REQ-QUEUE-S003")
-async def test_the_alert_rises_and_falls_with_the_queue(database: Database, database_url: str) -> None:
+async def test_the_alert_rises_and_falls_with_the_queue(
+    database: Database, database_url: str
+) -> None:
     for _ in range(4):
         await enqueue(database)
-    async with working(database_url, depth_alert=3, worker_poll_interval="100ms") as app, SmtpServer() as server:
+    async with (
+        working(database_url, depth_alert=3, worker_poll_interval="100ms") as app,
+        SmtpServer() as server,
+    ):
 
         async def alert_is(wanted: float) -> bool:
             return value(app.metrics, "depth_alert") == wanted
@@ -195,11 +223,14 @@ async def test_depth_and_rate_are_measured_by_tenant(database: Database, databas
     async with working(database_url, worker_poll_interval="100ms") as app, SmtpServer() as server:
 
         async def waiting(shop: float, default: float) -> bool:
-            return [value(app.metrics, "tenant_waiting", tenant=one) for one in ("shop", "default")] == [shop, default]
+            return [
+                value(app.metrics, "tenant_waiting", tenant=one) for one in ("shop", "default")
+            ] == [shop, default]
 
         async def sent(shop: float, default: float) -> bool:
             counts = [
-                value(app.metrics, "tenant_settled_total", tenant=one, state="sent") for one in ("shop", "default")
+                value(app.metrics, "tenant_settled_total", tenant=one, state="sent")
+                for one in ("shop", "default")
             ]
             return counts == [shop, default]
 

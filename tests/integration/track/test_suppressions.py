@@ -40,7 +40,9 @@ async def addresses(database: Database, tenant_id: int = 1) -> list[str]:
 
 
 async def test_an_address_is_added_once_whatever_its_case(database: Database) -> None:
-    added = await put(database, Entry("Ada@Mail.example"), Entry("ada@mail.EXAMPLE"), Entry("bo@mail.example"))
+    added = await put(
+        database, Entry("Ada@Mail.example"), Entry("ada@mail.EXAMPLE"), Entry("bo@mail.example")
+    )
     assert added == (2, 0, 0)
     assert await put(database, Entry("ADA@mail.example")) == (0, 0, 1)
     assert await addresses(database) == ["ada@mail.example", "bo@mail.example"]
@@ -49,7 +51,9 @@ async def test_an_address_is_added_once_whatever_its_case(database: Database) ->
 
 @pytest.mark.parametrize("stronger", Cause)
 @pytest.mark.parametrize("weaker", Cause)
-async def test_the_stronger_reason_stays(database: Database, weaker: Cause, stronger: Cause) -> None:
+async def test_the_stronger_reason_stays(
+    database: Database, weaker: Cause, stronger: Cause
+) -> None:
     expected = max(weaker, stronger, key=list(Cause).index)
     await put(database, Entry("a@x.example", weaker))
     await put(database, Entry("a@x.example", stronger))
@@ -59,9 +63,12 @@ async def test_the_stronger_reason_stays(database: Database, weaker: Cause, stro
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "kept"), [(None, SOON, None), (SOON, None, None), (SOON, LATER, LATER), (LATER, SOON, LATER)]
+    ("first", "second", "kept"),
+    [(None, SOON, None), (SOON, None, None), (SOON, LATER, LATER), (LATER, SOON, LATER)],
 )
-async def test_the_later_expiry_stays(database: Database, first: Any, second: Any, kept: Any) -> None:
+async def test_the_later_expiry_stays(
+    database: Database, first: Any, second: Any, kept: Any
+) -> None:
     await put(database, Entry("a@x.example", expires_at=first, note="first"))
     await put(database, Entry("a@x.example", expires_at=second))
     one = await store.find(database, 1, "A@x.example")
@@ -70,11 +77,18 @@ async def test_the_later_expiry_stays(database: Database, first: Any, second: An
 
 
 async def expire(database: Database) -> None:
-    await database.execute("UPDATE pillarbox.suppressions SET expires_at = now() - interval '1 second'")
+    await database.execute(
+        "UPDATE pillarbox.suppressions SET expires_at = now() - interval '1 second'"
+    )
 
 
 async def test_what_has_expired_counts_for_nothing_and_goes(database: Database) -> None:
-    await put(database, Entry("a@x.example", Cause.COMPLAINT, "old"), Entry("b@x.example"), Entry("c@x.example"))
+    await put(
+        database,
+        Entry("a@x.example", Cause.COMPLAINT, "old"),
+        Entry("b@x.example"),
+        Entry("c@x.example"),
+    )
     await expire(database)
     assert await addresses(database) == []
     assert await store.find(database, 1, "a@x.example") is None
@@ -83,10 +97,14 @@ async def test_what_has_expired_counts_for_nothing_and_goes(database: Database) 
     assert one is not None
     assert (one.reason, one.note, one.expires_at) == ("manual", None, SOON)
     assert (await purge(database, None, None, 1))["suppressions"] == 2
-    assert await database.fetchval("SELECT array_agg(address) FROM pillarbox.suppressions") == ["a@x.example"]
+    assert await database.fetchval("SELECT array_agg(address) FROM pillarbox.suppressions") == [
+        "a@x.example"
+    ]
 
 
-async def test_nothing_is_sent_to_a_suppressed_address(database: Database, database_url: str) -> None:
+async def test_nothing_is_sent_to_a_suppressed_address(
+    database: Database, database_url: str
+) -> None:
     await put(database, Entry("gone@mail.example"))
     async with SmtpServer() as server:
         await add_smtp(database, server)
@@ -159,7 +177,10 @@ def test_an_address_is_no_formula_for_those_who_open_the_file() -> None:
 
 
 def test_a_file_comes_back_as_it_was_written() -> None:
-    rows = [("a@x.example", "manual", 'a "note", with commas', None), ('"b c"@x.example', "complaint", None, SOON)]
+    rows = [
+        ("a@x.example", "manual", 'a "note", with commas', None),
+        ('"b c"@x.example', "complaint", None, SOON),
+    ]
     expected = [Entry(one[0], Cause(one[1]), one[2], one[3]) for one in rows]
     assert entries(written([COLUMNS, *rows])) == expected
 
@@ -169,7 +190,8 @@ def test_a_file_comes_back_as_it_was_written() -> None:
 
 async def add(client: Client, *given: Any) -> Answer:
     return await client.post(
-        "/suppressions", {"suppressions": [{"address": one} if isinstance(one, str) else one for one in given]}
+        "/suppressions",
+        {"suppressions": [{"address": one} if isinstance(one, str) else one for one in given]},
     )
 
 
@@ -185,8 +207,17 @@ async def listed(client: Client, query: str = "") -> list[str]:
 
 
 async def test_add_list_and_remove(api: Api) -> None:
-    rich = {"address": "Bo@x.example", "reason": "unsubscribed", "note": "n", "expires_at": "2090-01-01T00:00:00Z"}
-    assert (await add(api.shop, "ada@x.example", rich)).json == {"added": 2, "changed": 0, "unchanged": 0}
+    rich = {
+        "address": "Bo@x.example",
+        "reason": "unsubscribed",
+        "note": "n",
+        "expires_at": "2090-01-01T00:00:00Z",
+    }
+    assert (await add(api.shop, "ada@x.example", rich)).json == {
+        "added": 2,
+        "changed": 0,
+        "unchanged": 0,
+    }
     assert (await add(api.shop, "BO@x.example")).json == {"added": 0, "changed": 1, "unchanged": 0}
     [one] = (await api.shop.get("/suppressions?address=BO@x.example")).json["suppressions"]
     assert one.pop("created_at")
@@ -204,7 +235,11 @@ async def test_add_list_and_remove(api: Api) -> None:
 
 
 async def test_filters_and_pages(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    await add(api.shop, *(f"{n:02}@x.example" for n in range(20)), {"address": "z@x.example", "reason": "complaint"})
+    await add(
+        api.shop,
+        *(f"{n:02}@x.example" for n in range(20)),
+        {"address": "z@x.example", "reason": "complaint"},
+    )
     monkeypatch.setattr(store, "LOOKED_AT", 3)
     assert await listed(api.shop, "prefix=1&limit=4") == [f"{n}@x.example" for n in range(10, 20)]
     assert await listed(api.shop, "prefix=Z") == ["z@x.example"]
@@ -219,42 +254,63 @@ async def test_filters_and_pages(api: Api, monkeypatch: pytest.MonkeyPatch) -> N
 
 async def test_one_bad_address_and_none_is_added(api: Api) -> None:
     answer = await add(
-        api.shop, "ok@x.example", "nobody", {"address": "a@x.example", "expires_at": "2020-01-01T00:00Z"}
+        api.shop,
+        "ok@x.example",
+        "nobody",
+        {"address": "a@x.example", "expires_at": "2020-01-01T00:00Z"},
     )
     assert (answer.status, answer.json["type"], answer.json["code"]) == (
         422,
         "/problems/invalid-request",
         "bad_address",
     )
-    assert [one["field"] for one in answer.json["errors"]] == ["suppressions[1].address", "suppressions[2].expires_at"]
+    assert [one["field"] for one in answer.json["errors"]] == [
+        "suppressions[1].address",
+        "suppressions[2].expires_at",
+    ]
     assert b"nobody" not in answer.content
     assert await listed(api.shop) == []
     assert (await add(api.shop)).status == 422
     assert (await add(api.shop, *["a@x.example"] * 1001)).status == 422
     long = [f"{n:04}{'x' * 50}@{'y' * 60}.{'z' * 60}.example" for n in range(1000)]
-    assert (await add(api.shop, *({"address": one, "note": "n" * 500} for one in long))).json["added"] == 1000
+    assert (await add(api.shop, *({"address": one, "note": "n" * 500} for one in long))).json[
+        "added"
+    ] == 1000
 
 
-async def load(client: Client, text: str | bytes, query: str = "", kind: str = "text/csv; charset=utf-8") -> Answer:
+async def load(
+    client: Client, text: str | bytes, query: str = "", kind: str = "text/csv; charset=utf-8"
+) -> Answer:
     data = text.encode() if isinstance(text, str) else text
-    return await client("POST", f"/suppressions/import{query}", headers={"Content-Type": kind}, data=data)
+    return await client(
+        "POST", f"/suppressions/import{query}", headers={"Content-Type": kind}, data=data
+    )
 
 
 async def test_a_file_is_imported_whole_or_not_at_all(api: Api) -> None:
     text = "address,reason\na@x.example,complaint\nnobody,manual\nb@x.example,why\nc@x.example,\n"
     answer = await load(api.shop, text)
-    assert (answer.status, answer.json["field"], answer.json["code"]) == (422, "line 3", "bad_address")
+    assert (answer.status, answer.json["field"], answer.json["code"]) == (
+        422,
+        "line 3",
+        "bad_address",
+    )
     assert [one["field"] for one in answer.json["errors"]] == ["line 3", "line 4"]
     assert await listed(api.shop) == []
     answer = await load(api.shop, text, "?partial=true")
     assert (answer.json["added"], answer.json["refused"]) == (2, 2)
-    assert [(one["line"], one["code"]) for one in answer.json["faults"]] == [(3, "bad_address"), (4, "bad_value")]
+    assert [(one["line"], one["code"]) for one in answer.json["faults"]] == [
+        (3, "bad_address"),
+        (4, "bad_value"),
+    ]
     assert await listed(api.shop) == ["a@x.example", "c@x.example"]
 
 
 async def test_files_that_are_none(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (await load(api.shop, b"\xff\xfe")).json["type"] == "/problems/malformed"
-    assert (await load(api.shop, "{}", kind="application/json")).json["type"] == "/problems/unsupported-media-type"
+    assert (await load(api.shop, "{}", kind="application/json")).json[
+        "type"
+    ] == "/problems/unsupported-media-type"
     monkeypatch.setattr(suppression_files, "MOST_LINES", 2)
     assert (await load(api.shop, "a@x.example\nb@x.example\nc@x.example\n")).status == 413
     monkeypatch.setattr(suppression_files, "MOST_OCTETS", 10)
@@ -263,7 +319,9 @@ async def test_files_that_are_none(api: Api, monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_what_is_exported_can_be_imported(api: Api) -> None:
-    many = [Entry(f"{n}@x.example", Cause.COMPLAINT, f'say "{n}", please', SOON) for n in range(2500)]
+    many = [
+        Entry(f"{n}@x.example", Cause.COMPLAINT, f'say "{n}", please', SOON) for n in range(2500)
+    ]
     await store.add(api.database, 2, many)
     answer = await api.shop.get("/suppressions/export")
     assert answer.headers["content-type"].startswith("text/csv")
@@ -271,7 +329,9 @@ async def test_what_is_exported_can_be_imported(api: Api) -> None:
     assert len(list(csv.reader(io.StringIO(answer.content.decode())))) == 2501
     assert (await load(api.other, answer.content)).json["added"] == 2500
     assert (await api.other.get("/suppressions/export")).content == answer.content
-    assert (await api.shop.get("/suppressions/export?reason=manual")).content == b"address,reason,note,expires_at\n"
+    assert (
+        await api.shop.get("/suppressions/export?reason=manual")
+    ).content == b"address,reason,note,expires_at\n"
 
 
 async def test_who_may_see_and_change_the_list(api: Api) -> None:
@@ -293,7 +353,16 @@ def on_list(cli: Cli, *arguments: str) -> list[str]:
 
 def test_the_command(cli: Cli) -> None:
     cli("tenant", "add", "shop")
-    words = ("--tenant", "shop", "--reason", "unsubscribed", "--note", "by phone", "--expires", "30d")
+    words = (
+        "--tenant",
+        "shop",
+        "--reason",
+        "unsubscribed",
+        "--note",
+        "by phone",
+        "--expires",
+        "30d",
+    )
     assert cli.json("suppression", "add", "Ada@x.example", "bo@x.example", *words) == {
         "added": 2, "changed": 0, "unchanged": 0,
     }  # fmt: skip
@@ -308,7 +377,10 @@ def test_the_command(cli: Cli) -> None:
     assert "--after ada@x.example" in shown.err
     assert on_list(cli, "--tenant", "shop", "--after", "ada@x.example") == ["bo@x.example"]
     assert "1 removed" in cli("suppression", "remove", "ADA@x.example", "--tenant", "shop").out
-    assert "not on the list" in cli("suppression", "remove", "ada@x.example", "--tenant", "shop", code=1).err
+    assert (
+        "not on the list"
+        in cli("suppression", "remove", "ada@x.example", "--tenant", "shop", code=1).err
+    )
     assert "there is no tenant" in cli("suppression", "list", "--tenant", "nonesuch", code=1).err
     assert "'wrong' is not a legal" in cli("suppression", "add", "a@x.example", "wrong", code=1).err
     assert "not a legal e-mail address" in cli("suppression", "add", "nobody", code=1).err
@@ -326,19 +398,27 @@ def test_files_at_the_command_line(cli: Cli, tmp_path: Path) -> None:
     assert "nothing was added" in answer.err
     assert on_list(cli, "--prefix", "a") == []
     assert (
-        "1 added, 0 changed, 0 unchanged, 1 refused" in cli("suppression", "import", str(bad), "--partial", code=1).out
+        "1 added, 0 changed, 0 unchanged, 1 refused"
+        in cli("suppression", "import", str(bad), "--partial", code=1).out
     )
     exported = cli("suppression", "export").out
     assert len(exported.splitlines()) == 2502
     cli("tenant", "add", "shop")
-    assert "2,501 added" in cli("suppression", "import", "-", "--tenant", "shop", stdin=exported).out
+    assert (
+        "2,501 added" in cli("suppression", "import", "-", "--tenant", "shop", stdin=exported).out
+    )
     copy = tmp_path / "copy.csv"
-    assert "2,501 addresses written" in cli("suppression", "export", str(copy), "--tenant", "shop").err
+    assert (
+        "2,501 addresses written" in cli("suppression", "export", str(copy), "--tenant", "shop").err
+    )
     assert copy.read_text() == exported
     lines = cli("suppression", "export", "--reason", "manual", "--json").out.splitlines()
     assert [json.loads(line)["address"] for line in lines] == ["a@x.example"]
     assert "cannot be read" in cli("suppression", "import", str(tmp_path / "none.csv"), code=1).err
-    assert "cannot be written" in cli("suppression", "export", str(tmp_path / "no" / "such.csv"), code=1).err
+    assert (
+        "cannot be written"
+        in cli("suppression", "export", str(tmp_path / "no" / "such.csv"), code=1).err
+    )
 
 
 async def test_an_import_that_breaks_off_leaves_nothing(database: Database) -> None:

@@ -17,7 +17,14 @@ from pillarbox.testing.webhook_receiver import ReceiverDials, WebhookReceiver
 from tests.harness import enqueue
 from tests.integration.api.api_helpers import Api, api_of
 from tests.integration.cli.cli_helpers import Cli
-from tests.integration.track.test_customer_webhooks import KEYS, call_states, calls, make_due, notifying, tell
+from tests.integration.track.test_customer_webhooks import (
+    KEYS,
+    call_states,
+    calls,
+    make_due,
+    notifying,
+    tell,
+)
 
 HOOK = {"url": "https://hooks.shop.example/mail"}
 
@@ -40,13 +47,23 @@ async def test_a_webhook_from_beginning_to_end(strict: Api) -> None:
     assert made.status == 201
     secret = made.json.pop("secret")
     assert secret.startswith("whsec_")
-    shown = {"url": HOOK["url"], "kinds": ["message.bounced"], "enabled": True, "disabled_reason": None, "waiting": 0}
+    shown = {
+        "url": HOOK["url"],
+        "kinds": ["message.bounced"],
+        "enabled": True,
+        "disabled_reason": None,
+        "waiting": 0,
+    }
     assert shown.items() <= made.json.items()
     path = f"/webhooks/{made.json['id']}"
     assert (await strict.shop.get(path)).json == made.json
     assert (await strict.shop.get("/webhooks")).json == {"webhooks": [made.json]}
     changed = await strict.shop("PATCH", path, {"enabled": False, "kinds": []})
-    assert (changed.json["enabled"], changed.json["disabled_reason"], changed.json["kinds"]) == (False, "person", [])
+    assert (changed.json["enabled"], changed.json["disabled_reason"], changed.json["kinds"]) == (
+        False,
+        "person",
+        [],
+    )
     assert (await strict.shop.post(f"{path}/enable")).json["enabled"] is True
     rotated = (await strict.shop.post(f"{path}/rotate")).json
     assert rotated["secret"] not in ("", secret)
@@ -62,14 +79,25 @@ async def test_a_webhook_from_beginning_to_end(strict: Api) -> None:
 )  # fmt: skip
 async def test_urls_that_are_refused(strict: Api, url: str) -> None:
     answer = await strict.shop.post("/webhooks", {"url": url})
-    assert (answer.status, answer.json["type"], answer.json["field"]) == (422, "/problems/invalid-setting", "url")
+    assert (answer.status, answer.json["type"], answer.json["field"]) == (
+        422,
+        "/problems/invalid-setting",
+        "url",
+    )
     made = (await strict.shop.post("/webhooks", HOOK)).json
     assert (await strict.shop("PATCH", f"/webhooks/{made['id']}", {"url": url})).status == 422
     assert (await strict.shop.get(f"/webhooks/{made['id']}")).json["url"] == HOOK["url"]
 
 
 @pytest.mark.parametrize(
-    "body", [{}, {"url": 7}, HOOK | {"kinds": ["message.eaten"]}, HOOK | {"secret": "mine"}, HOOK | {"tenant": "other"}]
+    "body",
+    [
+        {},
+        {"url": 7},
+        HOOK | {"kinds": ["message.eaten"]},
+        HOOK | {"secret": "mine"},
+        HOOK | {"tenant": "other"},
+    ],
 )
 async def test_bad_requests(strict: Api, body: Any) -> None:
     assert (await strict.shop.post("/webhooks", body)).status == 422
@@ -116,7 +144,10 @@ async def test_trying_one_out(api: Api, receiver: WebhookReceiver) -> None:
     assert [(one["type"], one["state"], one["status"]) for one in log] == [
         ("webhook.test", "failed", 500), ("webhook.test", "delivered", 200),
     ]  # fmt: skip
-    assert (await api.shop.post(f"{path}/replay", {"state": ["failed"]})).json == {"replayed": 0, "next_cursor": None}
+    assert (await api.shop.post(f"{path}/replay", {"state": ["failed"]})).json == {
+        "replayed": 0,
+        "next_cursor": None,
+    }
 
 
 async def test_a_test_reaches_no_private_address(strict: Api, receiver: WebhookReceiver) -> None:
@@ -154,14 +185,21 @@ async def test_the_log_and_replaying(api: Api, receiver: WebhookReceiver) -> Non
         assert (await api.shop.post(f"{path}/replay", body)).status == 422
     this = {"calls": [listed[0]["id"]], "state": None, "since": None, "until": None, "cursor": None}
     assert (await api.shop.post(f"{path}/replay", this)).json["replayed"] == 1
-    assert (await api.shop.post(f"{path}/replay", {"since": "2030-01-01T00:00:00Z"})).json["replayed"] == 0
-    assert (await api.shop.post(f"{path}/replay", {"state": ["failed"]})).json == {"replayed": 4, "next_cursor": None}
+    assert (await api.shop.post(f"{path}/replay", {"since": "2030-01-01T00:00:00Z"})).json[
+        "replayed"
+    ] == 0
+    assert (await api.shop.post(f"{path}/replay", {"state": ["failed"]})).json == {
+        "replayed": 4,
+        "next_cursor": None,
+    }
     async with notifying(api.app):
         await receiver.wait_for(lambda: len(receiver.calls) == 5)
         await call_states(api.database, *["delivered"] * 5)
 
 
-async def test_a_call_of_another_webhook_is_not_replayed_by_its_id(api: Api, receiver: WebhookReceiver) -> None:
+async def test_a_call_of_another_webhook_is_not_replayed_by_its_id(
+    api: Api, receiver: WebhookReceiver
+) -> None:
     theirs = (await api.shop.post("/webhooks", {"url": receiver.url})).json
     mine = (await api.other.post("/webhooks", {"url": receiver.url})).json
     await tell(api.database, await enqueue(api.database, tenant="shop"), "message.sent")
@@ -199,14 +237,24 @@ async def test_the_clients(api: Api, receiver: WebhookReceiver) -> None:
     with pillarbox.Client(url, key) as client:
         made = await asyncio.to_thread(talk, client)
         await tell(api.database, await enqueue(api.database, tenant="shop"), "message.sent")
-        await api.database.execute("UPDATE pillarbox.webhook_calls SET state = 'failed' WHERE message_id IS NOT NULL")
+        await api.database.execute(
+            "UPDATE pillarbox.webhook_calls SET state = 'failed' WHERE message_id IS NOT NULL"
+        )
         found = await asyncio.to_thread(lambda: list(client.webhook_calls(made.id, state="failed")))
         assert [one.type for one in found] == ["message.sent"]
-        assert await asyncio.to_thread(lambda: client.replay_webhook(made.id, calls=[found[0].id])) == 1
-        await api.database.execute("UPDATE pillarbox.webhook_calls SET state = 'failed' WHERE message_id IS NOT NULL")
+        assert (
+            await asyncio.to_thread(lambda: client.replay_webhook(made.id, calls=[found[0].id]))
+            == 1
+        )
+        await api.database.execute(
+            "UPDATE pillarbox.webhook_calls SET state = 'failed' WHERE message_id IS NOT NULL"
+        )
         assert await asyncio.to_thread(client.replay_webhook, made.id) == 1
     async with pillarbox.AsyncClient(url, key) as other:
-        assert [one.type async for one in other.webhook_calls(made.id)] == ["message.sent", "webhook.test"]
+        assert [one.type async for one in other.webhook_calls(made.id)] == [
+            "message.sent",
+            "webhook.test",
+        ]
         assert (await other.test_webhook(made.id)).status == 200
         assert await other.replay_webhook(made.id) == 0
         await other.remove_webhook(made.id)
@@ -227,14 +275,21 @@ def test_the_command_line(cli: Cli) -> None:
     cli("tenant", "add", "shop")
     made = cli.json("webhook", "add", HOOK["url"], "--tenant", "shop", "--kind", "message.bounced")
     assert made["secret"].startswith("whsec_")
-    assert (made["tenant"], made["kinds"], "tenant_id" in made) == ("shop", ["message.bounced"], False)
+    assert (made["tenant"], made["kinds"], "tenant_id" in made) == (
+        "shop",
+        ["message.bounced"],
+        False,
+    )
     spoken = cli("webhook", "add", HOOK["url"])
     assert "whsec_" in spoken.out
     assert [one["id"] for one in cli.json("webhook", "list", "--tenant", "shop")] == [made["id"]]
     assert len(cli.json("webhook", "list")) == 2
     assert "secret" not in cli.json("webhook", "show", made["id"])
     assert HOOK["url"] in cli("webhook", "list").out
-    assert "disabled (person)" in (cli("webhook", "disable", made["id"]), cli("webhook", "show", made["id"]))[1].out
+    assert (
+        "disabled (person)"
+        in (cli("webhook", "disable", made["id"]), cli("webhook", "show", made["id"]))[1].out
+    )
     assert cli.json("webhook", "enable", made["id"], "--tenant", "shop")["enabled"] is True
     assert cli.json("webhook", "rotate", made["id"])["secret"] != made["secret"]
     assert cli.json("keys", "rotate")["secrets"] == 3
@@ -266,7 +321,10 @@ def test_trying_out_and_replaying_by_command(cli: Cli, free_port: int) -> None:
     cli.sql("UPDATE pillarbox.webhook_calls SET id = pillarbox._new_id()")
     failed = cli.json("webhook", "calls", made["id"], "--state", "failed")
     assert len(failed) == 5
-    assert cli.json("webhook", "replay", made["id"], "--call", failed[0]["id"])["replayed"] in (0, 1)
+    assert cli.json("webhook", "replay", made["id"], "--call", failed[0]["id"])["replayed"] in (
+        0,
+        1,
+    )
     assert "calls will be made again" in cli("webhook", "replay", made["id"], "--yes").out
     assert len(cli.json("webhook", "calls", made["id"], "--state", "waiting")) == 3
 
@@ -274,7 +332,9 @@ def test_trying_out_and_replaying_by_command(cli: Cli, free_port: int) -> None:
 async def test_enabling_makes_what_waited_due(api: Api, receiver: WebhookReceiver) -> None:
     made = (await api.shop.post("/webhooks", {"url": receiver.url})).json
     await tell(api.database, await enqueue(api.database, tenant="shop"), "message.sent")
-    await api.database.execute("UPDATE pillarbox.webhook_calls SET next_at = now() + interval '5 hours'")
+    await api.database.execute(
+        "UPDATE pillarbox.webhook_calls SET next_at = now() + interval '5 hours'"
+    )
     await api.shop("PATCH", f"/webhooks/{made['id']}", {"enabled": False})
     async with notifying(api.app):
         await make_due(api.database)

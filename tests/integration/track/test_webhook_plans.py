@@ -38,7 +38,9 @@ async def looked_at(database: Database, query: str, *arguments: Any) -> int:
     """How many pages a statement touches."""
     async with database.transaction() as connection:
         await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
-        text = await connection.fetchval("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + query, *arguments)
+        text = await connection.fetchval(
+            "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + query, *arguments
+        )
     plan = json.loads(text)[0]["Plan"]
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
@@ -52,7 +54,9 @@ async def test_claiming_and_settling_look_at_little(database: Database, analyze:
     assert "webhook_calls_order" in found
     assert await looked_at(database, QUERIES["claim"], *claim) < 1000
     assert await looked_at(database, QUERIES["due_in"]) < 100
-    row = await database.fetchrow("SELECT id FROM pillarbox.webhook_calls WHERE state = 'waiting' LIMIT 1")
+    row = await database.fetchrow(
+        "SELECT id FROM pillarbox.webhook_calls WHERE state = 'waiting' LIMIT 1"
+    )
     assert row
     await database.execute("UPDATE pillarbox.webhook_calls SET claim = 7 WHERE id = $1", row["id"])
     settle = (row["id"], 7, "waiting", 5.0, 500, "x", 1.0, False, 60.0)

@@ -28,7 +28,10 @@ async def outcome(
 ) -> str | None:
     """What a test call to such a receiver came to: None, or why it failed."""
     settings = KEYS | ({"webhook_ca_file": str(ca_file)} if ca_file else {})
-    async with WebhookReceiver(certificate=certificate) as receiver, opened(database_url, **settings) as app:
+    async with (
+        WebhookReceiver(certificate=certificate) as receiver,
+        opened(database_url, **settings) as app,
+    ):
         if host:
             receiver.url = receiver.url.replace("127.0.0.1", host)
         endpoint = await add(app, receiver)
@@ -41,7 +44,9 @@ async def outcome(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-async def test_an_authority_of_ones_own(database_url: str, ca: CertificateAuthority, host: str) -> None:
+async def test_an_authority_of_ones_own(
+    database_url: str, ca: CertificateAuthority, host: str
+) -> None:
     assert await outcome(database_url, ca.issue(), ca.path, host) is None
 
 
@@ -57,7 +62,10 @@ async def test_another_name(database_url: str, ca: CertificateAuthority) -> None
 
 
 async def test_an_expired_certificate(database_url: str, ca: CertificateAuthority) -> None:
-    assert await outcome(database_url, ca.expired(), ca.path) == "TLS failed: the certificate has expired"
+    assert (
+        await outcome(database_url, ca.expired(), ca.path)
+        == "TLS failed: the certificate has expired"
+    )
 
 
 async def test_a_certificate_signed_by_itself(database_url: str, ca: CertificateAuthority) -> None:
@@ -74,9 +82,14 @@ async def test_a_receiver_without_tls(database_url: str, ca: CertificateAuthorit
         assert result.error.startswith("TLS failed")
 
 
-async def test_private_addresses_are_refused_before_any_handshake(database_url: str, ca: CertificateAuthority) -> None:
+async def test_private_addresses_are_refused_before_any_handshake(
+    database_url: str, ca: CertificateAuthority
+) -> None:
     settings = KEYS | {"webhook_allow_private": "false", "webhook_ca_file": str(ca.path)}
-    async with WebhookReceiver(certificate=ca.issue()) as receiver, opened(database_url, **settings) as app:
+    async with (
+        WebhookReceiver(certificate=ca.issue()) as receiver,
+        opened(database_url, **settings) as app,
+    ):
         endpoint = await add(app, receiver)
         result = await app.test_webhook(endpoint.id, 1)
         assert result.error is not None
@@ -84,7 +97,9 @@ async def test_private_addresses_are_refused_before_any_handshake(database_url: 
         assert receiver.calls == []
 
 
-async def test_a_call_is_repeated_until_the_certificate_is_right(database_url: str, ca: CertificateAuthority) -> None:
+async def test_a_call_is_repeated_until_the_certificate_is_right(
+    database_url: str, ca: CertificateAuthority
+) -> None:
     """Through the queue of calls: nothing is lost while a certificate is wrong."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -95,14 +110,19 @@ async def test_a_call_is_repeated_until_the_certificate_is_right(database_url: s
             await tell(app.database, message_id, "message.delivered")
 
             async def tried() -> bool:
-                row = await app.database.fetchrow("SELECT attempts, error FROM pillarbox.webhook_calls")
+                row = await app.database.fetchrow(
+                    "SELECT attempts, error FROM pillarbox.webhook_calls"
+                )
                 return row is not None and row["attempts"] == 1 and "has expired" in row["error"]
 
             await eventually(tried)
             assert receiver.calls == []
         secrets = receiver.secrets
         await app.database.execute("UPDATE pillarbox.webhook_calls SET next_at = now()")
-        async with WebhookReceiver(certificate=ca.issue(), port=port, secrets=secrets) as receiver, notifying(app):
+        async with (
+            WebhookReceiver(certificate=ca.issue(), port=port, secrets=secrets) as receiver,
+            notifying(app),
+        ):
             await receiver.wait_for(lambda: bool(receiver.calls))
             assert receiver.calls[0].type == "message.delivered"
 

@@ -30,11 +30,15 @@ class Body:
         kept = self._kept
         if kept is None:
             end = data.find(_END, start)
-            if end >= 0 and not data.startswith(b".\r\n", start):  # all of it at once, as most mails come
+            if end >= 0 and not data.startswith(
+                b".\r\n", start
+            ):  # all of it at once, as most mails come
                 self.content = data[start : end + 2]
                 self.octets = len(self.content)
                 return end + len(_END)
-            kept = self._kept = bytearray(b"\r\n")  # that of the line DATA: the dot may follow at once
+            kept = self._kept = bytearray(
+                b"\r\n"
+            )  # that of the line DATA: the dot may follow at once
         before = len(kept)
         kept += data[start:] if start else data
         end = kept.find(_END, max(before - _TAIL, 0))

@@ -16,8 +16,20 @@ if TYPE_CHECKING:
 
 # What may stand in a Received line as a client's name: host names, addresses in brackets.
 _plain_name = re.compile(rb"[A-Za-z0-9._:\[\]-]{1,255}").fullmatch
-# The words with which HTTP begins. A web page must not make a browser speak SMTP to a port of this machine.
-_HTTP = (b"GET", b"POST", b"PUT", b"HEAD", b"OPTIONS", b"DELETE", b"PATCH", b"CONNECT", b"TRACE", b"PRI")
+# The words with which HTTP begins. A web page must not make a browser speak SMTP to a port of this
+# machine.
+_HTTP = (
+    b"GET",
+    b"POST",
+    b"PUT",
+    b"HEAD",
+    b"OPTIONS",
+    b"DELETE",
+    b"PATCH",
+    b"CONNECT",
+    b"TRACE",
+    b"PRI",
+)
 
 
 def ehlo(machine: Machine, argument: bytes) -> None:
@@ -53,7 +65,9 @@ def mail(machine: Machine, argument: bytes) -> None:
     if machine.greeted_as is None:
         machine.refuse(replies.NO_GREETING)
     elif permit is None:
-        machine.refuse(replies.TLS_FIRST if machine.starttls and not machine.secure else replies.AUTH_FIRST)
+        machine.refuse(
+            replies.TLS_FIRST if machine.starttls and not machine.secure else replies.AUTH_FIRST
+        )
     elif machine.sender is not None:
         machine.refuse(replies.BAD_SEQUENCE)
     elif machine.messages >= machine.limits.messages:
@@ -100,7 +114,9 @@ def data(machine: Machine, argument: bytes) -> None:
     if argument.strip():
         machine.refuse(replies.BAD_SYNTAX)
     elif not machine.recipients:
-        machine.refuse(replies.NO_RECIPIENTS if machine.sender is not None else replies.BAD_SEQUENCE)
+        machine.refuse(
+            replies.NO_RECIPIENTS if machine.sender is not None else replies.BAD_SEQUENCE
+        )
     else:
         machine.say(replies.GO_AHEAD)
         machine.begin_body()

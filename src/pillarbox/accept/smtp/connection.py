@@ -90,7 +90,9 @@ class Connection(asyncio.Protocol):
         if self._lost:
             return
         self._lost = True
-        if not self._machine.waiting:  # else when the result is there: till then its octets are held
+        if (
+            not self._machine.waiting
+        ):  # else when the result is there: till then its octets are held
             self._machine.forget()
         if self._admitted:
             self._server.connections.discard(self)
@@ -104,9 +106,13 @@ class Connection(asyncio.Protocol):
         if self._closing:
             if now - self.since > patience.goodbye:
                 self._transport.abort()
-        elif not machine.waiting and not self._upgrading:  # the store and the handshake have timeouts of their own
+        elif (
+            not machine.waiting and not self._upgrading
+        ):  # the store and the handshake have timeouts of their own
             longest = patience.mail if machine.reading_mail else patience.idle
-            if now - self.since > longest or (machine.permit is None and now - self.born > patience.login):
+            if now - self.since > longest or (
+                machine.permit is None and now - self.born > patience.login
+            ):
                 self._perform(machine.leave(replies.TOO_SLOW))
 
     def leave(self) -> None:
@@ -191,7 +197,11 @@ class Connection(asyncio.Protocol):
         self._handshaking = True  # from here on, what comes comes over TLS
         try:
             transport = await self._loop.start_tls(
-                self._transport, self, context, server_side=True, ssl_handshake_timeout=self._server.patience.handshake
+                self._transport,
+                self,
+                context,
+                server_side=True,
+                ssl_handshake_timeout=self._server.patience.handshake,
             )
         except (OSError, TimeoutError):  # ssl.SSLError is an OSError
             transport = None

@@ -25,8 +25,16 @@ def refuse_content(content: bytes, limits: Limits) -> bytes | None:
         return _BARE
     return (
         _refuse_header(content, limits)
-        or (_LONG_LINE if len(content) > limits.text_line and _has_long_line(content, limits.text_line) else None)
-        or (_TOO_DEEP if content.count(b"/") > limits.nesting and _nested(content) > limits.nesting else None)
+        or (
+            _LONG_LINE
+            if len(content) > limits.text_line and _has_long_line(content, limits.text_line)
+            else None
+        )
+        or (
+            _TOO_DEEP
+            if content.count(b"/") > limits.nesting and _nested(content) > limits.nesting
+            else None
+        )
     )
 
 

@@ -66,9 +66,19 @@ def _is_good(paths: DevelopmentCertificate, names: tuple[str, ...]) -> bool:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(paths.server)
         shown.verify_directly_issued_by(ca)
         kept = shown.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (FileNotFoundError, ValueError, TypeError, ssl.SSLError, x509.ExtensionNotFound, InvalidSignature):
+    except (
+        FileNotFoundError,
+        ValueError,
+        TypeError,
+        ssl.SSLError,
+        x509.ExtensionNotFound,
+        InvalidSignature,
+    ):
         return False
-    return set(_subjects(names)) <= set(kept) and shown.not_valid_after_utc - datetime.now(UTC) > LEAST_LEFT
+    return (
+        set(_subjects(names)) <= set(kept)
+        and shown.not_valid_after_utc - datetime.now(UTC) > LEAST_LEFT
+    )
 
 
 def _create(names: tuple[str, ...]) -> tuple[str, str]:
@@ -78,7 +88,9 @@ def _create(names: tuple[str, ...]) -> tuple[str, str]:
     ca = (
         _dated(ca_name, ca_name, ca_key)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False)
+        .add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key()), critical=False
+        )
         .add_extension(_usage(key_cert_sign=True), critical=True)
         .sign(ca_key, hashes.SHA256())
     )
@@ -86,7 +98,9 @@ def _create(names: tuple[str, ...]) -> tuple[str, str]:
         _dated(_name("localhost"), ca_name, key)
         .add_extension(x509.SubjectAlternativeName(_subjects(names)), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False
+        )
         .add_extension(_usage(digital_signature=True), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(ca_key, hashes.SHA256())
@@ -97,7 +111,9 @@ def _create(names: tuple[str, ...]) -> tuple[str, str]:
     return _pem(certificate) + private.decode(), _pem(ca)
 
 
-def _dated(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _dated(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from pillarbox.model.secret import Secret
     from pillarbox.telemetry.metrics import Metrics
 
-LogIn = Callable[[str, "Secret", str], Awaitable["Permit"]]  # by user name, password and the peer's address
+LogIn = Callable[
+    [str, "Secret", str], Awaitable["Permit"]
+]  # by user name, password and the peer's address
 
 
 @dataclass(slots=True)

@@ -16,13 +16,22 @@ from pillarbox.accept.smtp.actions import Action, Close, Envelope, StartTls, Sub
 from pillarbox.accept.smtp.auth import Exchange
 from pillarbox.accept.smtp.body import Body
 from pillarbox.accept.smtp.commands import COMMANDS, unknown
-from pillarbox.accept.smtp.rules import DISCARD_FACTOR, MAX_AUTH_LINE, MAX_HELD, MAX_SKIPPED, Limits, Permit, Room
+from pillarbox.accept.smtp.rules import (
+    DISCARD_FACTOR,
+    MAX_AUTH_LINE,
+    MAX_HELD,
+    MAX_SKIPPED,
+    Limits,
+    Permit,
+    Room,
+)
 
 
 class Machine:
     """A session. `starttls`: TLS can be begun; `secure`: it has been. Without a permit one must log in, over TLS.
 
-    With one, a client may log in all the same. `plain_login`: also without TLS, for loopback listeners of development.
+    With one, a client may log in all the same. `plain_login`: also without TLS, for loopback
+    listeners of development.
     """
 
     def __init__(
@@ -51,7 +60,9 @@ class Machine:
         self.utf8 = False
         self.messages = 0
         self._room = room or Room(2**63)
-        self._on_refusal = on_refusal  # told the reply, and whether a whole mail was refused with it
+        self._on_refusal = (
+            on_refusal  # told the reply, and whether a whole mail was refused with it
+        )
         self._exchange: Exchange | None = None
         self._rest = b""
         self._body: Body | None = None
@@ -158,7 +169,11 @@ class Machine:
     @property
     def most_octets(self) -> int:
         """How big a mail may be."""
-        return min(self.limits.message, self.permit.max_message) if self.permit else self.limits.message
+        return (
+            min(self.limits.message, self.permit.max_message)
+            if self.permit
+            else self.limits.message
+        )
 
     def say(self, reply: bytes) -> None:
         self._said.append(reply)
@@ -258,11 +273,15 @@ class Machine:
         end = data.find(b"\n", start)
         if end < 0 or end - start > self.limits.line:
             length = (len(data) if end < 0 else end) - start
-            if length > (MAX_AUTH_LINE if data[start : start + 5].upper() == b"AUTH " else self.limits.line):
+            if length > (
+                MAX_AUTH_LINE if data[start : start + 5].upper() == b"AUTH " else self.limits.line
+            ):
                 return self._too_long(start)
             if end < 0:
                 return -1
-        if end == start or data.find(b"\r", start, end) != end - 1:  # no CR before the LF, or one that stands alone
+        if (
+            end == start or data.find(b"\r", start, end) != end - 1
+        ):  # no CR before the LF, or one that stands alone
             self.refuse(replies.BARE_LF)
             return end + 1
         self._commands += 1
@@ -353,7 +372,9 @@ class Machine:
         protocol = "UTF8SMTP" if self.utf8 else "ESMTP" if self.extended else "SMTP"
         if self.extended:
             protocol += ("S" if self.secure else "") + ("A" if self.logged_in else "")
-        return Envelope(self.sender, self.recipients, content, protocol, self.greeted_as or "unknown")
+        return Envelope(
+            self.sender, self.recipients, content, protocol, self.greeted_as or "unknown"
+        )
 
 
 Step = Callable[[Machine, bytes, int], int]

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from pillarbox.accept.smtp import replies
 
-# A path in angle brackets, whatever its address; a source route before it is ignored (RFC 5321 3.6.1). Alternatives
-# begin with different characters, so that no input makes the search go back and forth.
+# A path in angle brackets, whatever its address; a source route before it is ignored (RFC 5321
+# 3.6.1). Alternatives begin with different characters, so that no input makes the search go back
+# and forth.
 _PATH = rb'<(?:@[^:<>"\x00-\x20\x7f]*:)?((?:"(?:[^"\\\x00-\x1f\x7f]|\\[ -~])*"|[^<>"\x00-\x20\x7f])*)>(?: +([!-~ ]+))?'
 _from = re.compile(rb"FROM: ?" + _PATH, re.IGNORECASE).fullmatch
 _to = re.compile(rb"TO: ?" + _PATH, re.IGNORECASE).fullmatch
@@ -48,7 +49,9 @@ def parse_sender(argument: bytes) -> Sender:
         elif name == b"SMTPUTF8" and not value:
             utf8 = True
         elif not (name == b"BODY" and value in _BODIES) and not (name == b"AUTH" and value):
-            raise Refusal(replies.BAD_SYNTAX if name in {b"SIZE", b"BODY"} else replies.BAD_PARAMETER)
+            raise Refusal(
+                replies.BAD_SYNTAX if name in {b"SIZE", b"BODY"} else replies.BAD_PARAMETER
+            )
     return Sender(_text(address, utf8), size, utf8)
 
 

@@ -23,7 +23,9 @@ def refuse_login(error: Exception) -> bytes:
     if isinstance(error, Unauthorized):
         return replies.BAD_CREDENTIALS
     if isinstance(error, Throttled):
-        return reply(454, "4.7.0", f"too many failed logins; try again in {error.retry_after:.0f} s")
+        return reply(
+            454, "4.7.0", f"too many failed logins; try again in {error.retry_after:.0f} s"
+        )
     if isinstance(error, StoreError):
         return reply(454, "4.3.0", "logins cannot be checked now; try again later")
     if isinstance(error, NotAllowed):
@@ -40,7 +42,9 @@ def refuse_mail(error: Exception) -> bytes:
         return reply(550, "5.7.1", error.message)
     if isinstance(error, StoreError):
         return reply(451, "4.3.0", "the mail cannot be stored now; try again later")
-    if isinstance(error, Unauthorized | Throttled):  # while the session lasted, somebody took the login back
+    if isinstance(
+        error, Unauthorized | Throttled
+    ):  # while the session lasted, somebody took the login back
         return reply(421, "4.7.0", "the login is no longer valid")
     log.error("a mail was not stored for a fault of ours", exc=error)
     return replies.FAULT

@@ -7,12 +7,14 @@ from typing import Protocol
 
 # RFC 4954 4.3 and 12: what a server should take as a line of an AUTH exchange.
 MAX_AUTH_LINE = 12_288
-# Of an overlong line so much is skipped in the hope that it ends; nobody who speaks SMTP writes more.
+# Of an overlong line so much is skipped in the hope that it ends; nobody who speaks SMTP writes
+# more.
 MAX_SKIPPED = 65_536
-# A mail that is too big is read to its end, so that the client hears why; one this many times too big is not.
+# A mail that is too big is read to its end, so that the client hears why; one this many times too
+# big is not.
 DISCARD_FACTOR = 4
-# Input kept while a result is awaited: the shell stops reading, but a chunk may be on its way already (256 KiB is the
-# most that asyncio and uvloop read at once).
+# Input kept while a result is awaited: the shell stops reading, but a chunk may be on its way
+# already (256 KiB is the most that asyncio and uvloop read at once).
 MAX_HELD = 2**20
 
 

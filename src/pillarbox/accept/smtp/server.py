@@ -34,7 +34,8 @@ log = logs.get("pillarbox.smtp")
 LOOK_INTERVAL = 1.0
 # Open files that a process needs beside its SMTP connections: database, HTTP, logs, deliveries.
 OTHER_FILES = 256
-# Seconds that a stopping server waits for mails that are being stored: as long as a statement may take.
+# Seconds that a stopping server waits for mails that are being stored: as long as a statement may
+# take.
 STORING_TIMEOUT = 60.0
 # Seconds for goodbyes to be written.
 GOODBYE_TIMEOUT = 2.0
@@ -87,7 +88,9 @@ class Server:
         self._crowd = replace(crowd, connections=_possible(crowd.connections))
         self._certificate = certificate
         self._room = Room(crowd.octets)
-        self.connections: set[Connection] = set()  # those that speak SMTP, after the handshake of TLS
+        self.connections: set[Connection] = (
+            set()
+        )  # those that speak SMTP, after the handshake of TLS
         self._places: Counter[str] = Counter()  # taken, by network
         self._taken = 0  # places taken, all together
         self._tasks: set[asyncio.Task[None]] = set()
@@ -105,7 +108,9 @@ class Server:
         ]
         servers = [await self._start(one) for one in listeners if not one.implicit_tls]
         with self._reloading():
-            await self._supervisor.run_every("watch SMTP sessions", LOOK_INTERVAL, self._look_around, stop)
+            await self._supervisor.run_every(
+                "watch SMTP sessions", LOOK_INTERVAL, self._look_around, stop
+            )
         for server in servers:
             server.close()
         for task in (*accepting, *self._handshakes):
@@ -127,7 +132,9 @@ class Server:
         while True:
             try:
                 taken, address = await self.loop.sock_accept(listener.socket)
-            except OSError as error:  # the peer is gone already; or files ran out, and the next try fails, too
+            except (
+                OSError
+            ) as error:  # the peer is gone already; or files ran out, and the next try fails, too
                 log.warning("a connection could not be taken", error=str(error.strerror))
                 await asyncio.sleep(ACCEPT_PAUSE)
                 continue
@@ -150,7 +157,9 @@ class Server:
         except BaseException as error:
             taken.close()
             self.left(peer, listener)
-            if not isinstance(error, OSError | asyncio.CancelledError):  # ssl.SSLError and TimeoutError are OSErrors
+            if not isinstance(
+                error, OSError | asyncio.CancelledError
+            ):  # ssl.SSLError and TimeoutError are OSErrors
                 raise
 
     @contextlib.contextmanager
@@ -193,7 +202,9 @@ class Server:
     def admit(self, peer: str, listener: Listener) -> bool:
         """Whether there is a place for another connection; if so it is taken."""
         network = network_of(peer)
-        is_crowded = self._places[network] >= self._crowd.per_peer and not self._crowd.proxies.trusts(peer)
+        is_crowded = self._places[
+            network
+        ] >= self._crowd.per_peer and not self._crowd.proxies.trusts(peer)
         if self._taken >= self._crowd.connections or is_crowded:
             listener.turned_away()
             return False
@@ -235,5 +246,8 @@ def _possible(connections: int) -> int:
     most = NO_LIMIT if hard == resource.RLIM_INFINITY else hard
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, most), hard))
     if most < wanted:
-        log.warning("fewer SMTP connections than smtp_connections allows: open files are limited", files=most)
+        log.warning(
+            "fewer SMTP connections than smtp_connections allows: open files are limited",
+            files=most,
+        )
     return max(1, min(connections, most - OTHER_FILES))

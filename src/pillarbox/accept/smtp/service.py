@@ -79,7 +79,9 @@ class SmtpService:
     def _certificate(self) -> Certificate | None:
         chain, key = self._settings.smtp_certificate, self._settings.smtp_private_key
         if chain is None and "smtp_starttls" in self._settings.smtp_addresses:
-            from pillarbox.accept.smtp import development_certificate  # only here: it takes long to import
+            from pillarbox.accept.smtp import (
+                development_certificate,
+            )  # only here: it takes long to import
 
             host, _ = self._settings.smtp_addresses["smtp_starttls"]
             chain = development_certificate.load_or_create(self._settings.data_dir, host).server
@@ -130,7 +132,9 @@ def limits_of(settings: Settings) -> Limits:
 
 
 def patience_of(settings: Settings) -> Patience:
-    return Patience(settings.smtp_idle_timeout, settings.smtp_mail_timeout, settings.smtp_login_timeout)
+    return Patience(
+        settings.smtp_idle_timeout, settings.smtp_mail_timeout, settings.smtp_login_timeout
+    )
 
 
 def crowd_of(settings: Settings) -> Crowd:

@@ -28,16 +28,21 @@ if TYPE_CHECKING:
     from pillarbox.model.secret import Secret
 
 log = logs.get("pillarbox.smtp")
-# Seconds after which a permit is asked for anew before the next mail: so soon a revoked login ends, in a session, too.
+# Seconds after which a permit is asked for anew before the next mail: so soon a revoked login ends,
+# in a session, too.
 FRESH = 1.0
 _NO_RECIPIENT = reply(550, "5.7.1", "the login may not send to this domain")
-_NO_SENDER = reply(550, "5.7.1", "the null sender is for bounces, which are not submitted: name a sender")
+_NO_SENDER = reply(
+    550, "5.7.1", "the null sender is for bounces, which are not submitted: name a sender"
+)
 
 
 class Permit:
     """What a principal may send: of a tenant's login, or of everybody on this machine in development."""
 
-    def __init__(self, principal: Principal, limits: Limits, renew: Callable[[], Awaitable[Principal]]) -> None:
+    def __init__(
+        self, principal: Principal, limits: Limits, renew: Callable[[], Awaitable[Principal]]
+    ) -> None:
         self._limits = limits
         self._renew = renew
         self._take(principal)
@@ -75,7 +80,11 @@ class Permit:
         except InvalidMail as error:
             return refuse_mail(error)
         domains = self.principal.recipient_domains
-        return _NO_RECIPIENT if domains and not access.matches(access.domain_of(address), domains) else None
+        return (
+            _NO_RECIPIENT
+            if domains and not access.matches(access.domain_of(address), domains)
+            else None
+        )
 
 
 class FrontDoor:
@@ -86,7 +95,9 @@ class FrontDoor:
         self._intake = intake
         self._limits = limits
         self._name = name
-        self._accepted_unknown = False  # and logged: once, since an application logs in for each mail
+        self._accepted_unknown = (
+            False  # and logged: once, since an application logs in for each mail
+        )
 
     async def development(self) -> Permit:
         """The permit of everybody on this machine; Unauthorized where this is no installation for development."""
@@ -102,14 +113,18 @@ class FrontDoor:
     async def log_in_to_development(self, username: str, password: Secret, peer: str) -> Permit:
         """A login of ours selects its tenant, and needs its password; any other is accepted as everybody here is.
 
-        A known user name with a wrong password is refused: its mail would silently belong to another tenant.
+        A known user name with a wrong password is refused: its mail would silently belong to
+        another tenant.
         """
         if await self._doorkeeper.knows_login(username):
             return await self.log_in(username, password, peer)
         permit = await self.development()
         if not self._accepted_unknown:
             self._accepted_unknown = True
-            log.info("a login that is not known here was accepted, as all are in development", tenant="default")
+            log.info(
+                "a login that is not known here was accepted, as all are in development",
+                tenant="default",
+            )
         return permit
 
     async def submit(self, permit: AnyPermit, envelope: Envelope, peer: str) -> UUID:

@@ -35,8 +35,13 @@ class Certificate:
         """Read the files again; if they do not fit, the former pair stays in use."""
         try:
             self.context = self._load()
-        except (OSError, ssl.SSLError) as error:  # while the two are being replaced, they do not fit for a moment
-            log.error("the new certificate cannot be used; the old one stays in use", error=_reason(error))
+        except (
+            OSError,
+            ssl.SSLError,
+        ) as error:  # while the two are being replaced, they do not fit for a moment
+            log.error(
+                "the new certificate cannot be used; the old one stays in use", error=_reason(error)
+            )
         else:
             log.info("the certificate was read again")
 
@@ -63,4 +68,8 @@ def _no_password() -> str:
 
 
 def _reason(error: OSError | ssl.SSLError) -> str:
-    return str(error.strerror or error) if not isinstance(error, ssl.SSLError) else str(error.reason or error)
+    return (
+        str(error.strerror or error)
+        if not isinstance(error, ssl.SSLError)
+        else str(error.reason or error)
+    )

@@ -60,9 +60,13 @@ class Report:
 class Limits:
     """What a transport can carry. What it cannot goes to the next provider of its route."""
 
-    max_bytes: int | None = None  # of the composed mail; None: whatever the provider says when it is asked
+    max_bytes: int | None = (
+        None  # of the composed mail; None: whatever the provider says when it is asked
+    )
     max_recipients: int | None = None  # in one send; more are sent in several
-    takes_parts: bool = False  # subject, bodies and files, not a finished mail: raw mails cannot go through it
+    takes_parts: bool = (
+        False  # subject, bodies and files, not a finished mail: raw mails cannot go through it
+    )
 
 
 class Transport(Protocol):

@@ -20,8 +20,9 @@ NOT_NOW = "the provider is not used now"
 class HttpTransport:
     """Sends parcels through one HTTP provider; see the Transport port for what it promises.
 
-    Not guaranteed: a call that was wholly handed to the socket and got no answer is unknown, and the mail may arrive
-    twice if it is sent again. Waiting parcels start in the order of `send`, but end in any order.
+    Not guaranteed: a call that was wholly handed to the socket and got no answer is unknown, and
+    the mail may arrive twice if it is sent again. Waiting parcels start in the order of `send`, but
+    end in any order.
     """
 
     def __init__(self, client: HttpClient, api: Api, connections: int, timeout: float) -> None:

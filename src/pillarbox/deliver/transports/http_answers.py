@@ -35,7 +35,10 @@ class Answer:
         """The body's object; an empty one where it is none."""
         try:
             found = json.loads(self.body)
-        except (ValueError, RecursionError):  # not JSON, or nested deeper than Python reads: its status says enough
+        except (
+            ValueError,
+            RecursionError,
+        ):  # not JSON, or nested deeper than Python reads: its status says enough
             return {}
         return found if isinstance(found, dict) else {}
 
@@ -53,7 +56,9 @@ class Rule:
     words: re.Pattern[str] | None = None
 
     def fits(self, status: int, words: str) -> bool:
-        return status in self.statuses and (self.words is None or self.words.search(words) is not None)
+        return status in self.statuses and (
+            self.words is None or self.words.search(words) is not None
+        )
 
 
 def rule(status: int | range, reason: Reason, words: str | None = None) -> Rule:
@@ -70,7 +75,9 @@ COMMON = [
     rule(401, Reason.CREDENTIAL),
     rule(403, Reason.CREDENTIAL),
     rule(407, Reason.CREDENTIAL),
-    rule(404, Reason.PROTOCOL),  # not the address of this API: a matter of settings, not of the mail
+    rule(
+        404, Reason.PROTOCOL
+    ),  # not the address of this API: a matter of settings, not of the mail
     rule(405, Reason.PROTOCOL),
     rule(408, Reason.TIMEOUT),
     rule(413, Reason.TOO_BIG),
@@ -83,7 +90,9 @@ COMMON = [
 def judge(answer: Answer, words: str, table: Sequence[Rule], now: float) -> Outcome:
     """The outcome of an answer that is no success: the first rule that fits decides."""
     found = next((one for one in (*table, *COMMON) if one.fits(answer.status, words)), None)
-    reason = found.reason if found else Reason.PROTOCOL  # a redirect, which we do not follow, or no HTTP at all
+    reason = (
+        found.reason if found else Reason.PROTOCOL
+    )  # a redirect, which we do not follow, or no HTTP at all
     text = printable(words)[:MAX_TEXT]
     if answer.status == GATEWAY_TIMEOUT:
         return Outcome(Verdict.UNKNOWN, Reason.TIMEOUT, answer.status, text)
@@ -106,7 +115,9 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
     """How long to wait, if it says so; `now` is the time in seconds since 1970."""
     if (said := headers.get("retry-after")) is not None:
         return _bounded(_seconds(said, now))
-    if (reset := headers.get("x-ratelimit-reset")) is not None and headers.get("x-ratelimit-remaining", "0") == "0":
+    if (reset := headers.get("x-ratelimit-reset")) is not None and headers.get(
+        "x-ratelimit-remaining", "0"
+    ) == "0":
         at = _number(reset)
         if at is None:
             return None

@@ -9,14 +9,21 @@ from importlib.metadata import version
 from typing import Any
 
 import aiohttp
-from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+from aiohttp import (
+    ClientError,
+    ClientResponse,
+    ClientSession,
+    ClientTimeout,
+    DummyCookieJar,
+    TCPConnector,
+)
 
 from pillarbox.deliver.transports.http_answers import Answer
 from pillarbox.deliver.transports.http_exchange import Body, Call
 from pillarbox.model.outcome import Outcome, Reason, deferred, unknown
 
-# Shorter than any provider's own, which are a minute and more: a connection that the server closes just when we write
-# to it leaves a mail whose end nobody knows.
+# Shorter than any provider's own, which are a minute and more: a connection that the server closes
+# just when we write to it leaves a mail whose end nobody knows.
 KEEPALIVE = 15.0
 # Of an answer, at most: real ones are a few hundred bytes, and nobody may fill our memory.
 MAX_ANSWER = 65_536
@@ -32,7 +39,9 @@ class _Connector(TCPConnector):
 
     async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:
         connection = await super()._create_connection(req, traces, timeout)
-        if (closed := getattr(connection, "closed", None)) is not None:  # before 3.12 nobody is told
+        if (
+            closed := getattr(connection, "closed", None)
+        ) is not None:  # before 3.12 nobody is told
             key = (req.url.host, req.url.port)
             self.open[key] += 1
             closed.add_done_callback(partial(self._gone, key))
@@ -58,7 +67,10 @@ class HttpClient:
             self._session = ClientSession(
                 connector=self._connector,
                 cookie_jar=DummyCookieJar(),
-                headers={"User-Agent": f"pillarbox/{version('pillarbox')}", "Accept": "application/json"},
+                headers={
+                    "User-Agent": f"pillarbox/{version('pillarbox')}",
+                    "Accept": "application/json",
+                },
                 skip_auto_headers=("Accept-Encoding",),
                 auto_decompress=False,
             )
@@ -71,7 +83,12 @@ class HttpClient:
     async def ask(self, call: Call, body: Body | None, timeout: ClientTimeout) -> Answer:
         """Make a call; never follows a redirect, which would carry the credentials elsewhere. Raises FAILURES."""
         async with self.open().request(
-            call.method, call.url, headers=call.headers, data=body, timeout=timeout, allow_redirects=False
+            call.method,
+            call.url,
+            headers=call.headers,
+            data=body,
+            timeout=timeout,
+            allow_redirects=False,
         ) as response:
             return Answer(response.status, response.headers, await _read(response))
 
@@ -123,4 +140,8 @@ def _cause(error: BaseException) -> tuple[Reason, str]:
 
 def _words(error: BaseException) -> str:
     inner = getattr(error, "os_error", None) or getattr(error, "certificate_error", None) or error
-    return getattr(inner, "verify_message", None) or getattr(inner, "strerror", None) or type(inner).__name__
+    return (
+        getattr(inner, "verify_message", None)
+        or getattr(inner, "strerror", None)
+        or type(inner).__name__
+    )

@@ -13,7 +13,8 @@ from yarl import URL
 
 from pillarbox.deliver.transports.http_answers import Answer, printable
 
-# A body leaves in pieces of this size, so that one cut off in the midst is known not to have left wholly.
+# A body leaves in pieces of this size, so that one cut off in the midst is known not to have left
+# wholly.
 PIECE = 65_536
 # What is kept of an answer's body: an error of any provider with all its fields.
 MAX_SHOWN = 4_000
@@ -39,8 +40,8 @@ class Call:
 class Body(Payload):
     """A request's body that asks for leave before its first byte, and knows how far it got.
 
-    aiohttp holds the head back until the body's first piece, so `refused` means that nothing left at all; older
-    versions may have written the head, which no provider takes for a mail.
+    aiohttp holds the head back until the body's first piece, so `refused` means that nothing left
+    at all; older versions may have written the head, which no provider takes for a mail.
     """
 
     def __init__(self, value: bytes, content_type: str, may_begin: Callable[[], bool]) -> None:
@@ -57,7 +58,9 @@ class Body(Payload):
     async def write(self, writer: AbstractStreamWriter) -> None:
         await self.write_with_length(writer, None)
 
-    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+    async def write_with_length(
+        self, writer: AbstractStreamWriter, content_length: int | None
+    ) -> None:
         self._ask()
         self.begun = True
         size = len(self._value)
@@ -122,7 +125,10 @@ def _lines(said: Any) -> list[str]:
     if isinstance(said, str):
         return [said]
     call, correlation = said
-    lines = [f"{call.method} {call.url.raw_path_qs} HTTP/1.1", f"Host: {call.url.host_port_subcomponent}"]
+    lines = [
+        f"{call.method} {call.url.raw_path_qs} HTTP/1.1",
+        f"Host: {call.url.host_port_subcomponent}",
+    ]
     return [*lines, f"{CORRELATION}: {correlation}", f"({len(call.body):,} bytes)"]
 
 
@@ -135,5 +141,7 @@ def _answer_lines(answer: Answer) -> list[str]:
     lines += [f"{name}: {answer.headers[name][:500]}" for name in TELLING if name in answer.headers]
     body = answer.text
     if body:
-        lines.append(body if len(body) <= MAX_SHOWN else f"{body[:MAX_SHOWN]} … ({len(answer.body):,} bytes)")
+        lines.append(
+            body if len(body) <= MAX_SHOWN else f"{body[:MAX_SHOWN]} … ({len(answer.body):,} bytes)"
+        )
     return lines

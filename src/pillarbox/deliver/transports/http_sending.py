@@ -35,7 +35,9 @@ class Api(Protocol):
         """What an answer means. `now` is in seconds since 1970."""
         ...
 
-    def blamed(self, answer: Answer, parcel: Parcel, recipients: Sequence[Recipient]) -> Sequence[int]:
+    def blamed(
+        self, answer: Answer, parcel: Parcel, recipients: Sequence[Recipient]
+    ) -> Sequence[int]:
         """Whom of the recipients, by place, an answer calls invalid; empty when it does not say whom."""
         ...
 
@@ -51,7 +53,9 @@ class Api(Protocol):
 class Sending:
     """As few calls as the provider allows. A recipient that it calls invalid does not take the others along."""
 
-    def __init__(self, api: Api, client: HttpClient, timeout: ClientTimeout, parcel: Parcel) -> None:
+    def __init__(
+        self, api: Api, client: HttpClient, timeout: ClientTimeout, parcel: Parcel
+    ) -> None:
         self._api = api
         self._client = client
         self._timeout = timeout
@@ -65,7 +69,12 @@ class Sending:
 
     def withdraw(self, why: str) -> None:
         """Give the parcel back if nothing of it was sent yet, as when the connection is still being made."""
-        if self._body is not None and not self._withdrawn and not self._outcomes and self._body.withdraw(why):
+        if (
+            self._body is not None
+            and not self._withdrawn
+            and not self._outcomes
+            and self._body.withdraw(why)
+        ):
             assert self._task is not None
             self._withdrawn = self._task.cancel()
 
@@ -87,7 +96,9 @@ class Sending:
         groups = deque(list(places[at : at + most]) for at in range(0, len(places), most))
         while groups:
             await self._send(groups.popleft(), groups)
-        report = Report([self._outcomes[place] for place in places], self._record.started, self._loop.time())
+        report = Report(
+            [self._outcomes[place] for place in places], self._record.started, self._loop.time()
+        )
         if not report.plainly_accepted:
             report.conversation = self._record.text()
         return report
@@ -105,7 +116,10 @@ class Sending:
             self._single_out(outcome, answer, group, recipients, rest)
             return
         self._settle(group, outcome)
-        if outcome.verdict in (Verdict.DEFERRED, Verdict.UNKNOWN):  # the provider's state: the others need not try it
+        if outcome.verdict in (
+            Verdict.DEFERRED,
+            Verdict.UNKNOWN,
+        ):  # the provider's state: the others need not try it
             assert outcome.reason is not None
             later = deferred(outcome.reason, outcome.code, outcome.text, outcome.retry_after)
             while rest:

@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from yarl import URL
 
 from pillarbox.deliver.transports.base import Limits, Parcel, Recipient
-from pillarbox.deliver.transports.http_answers import REFUSALS, Answer, is_success, judge, printable, rule, success
+from pillarbox.deliver.transports.http_answers import (
+    REFUSALS,
+    Answer,
+    is_success,
+    judge,
+    printable,
+    rule,
+    success,
+)
 from pillarbox.deliver.transports.http_exchange import Call
 from pillarbox.errors import NotPossible
 from pillarbox.model.address import ascii_address
@@ -19,7 +27,11 @@ from pillarbox.model.provider import MailgunSettings
 
 # What Mailgun's statuses and words mean.
 TABLE = [
-    rule(REFUSALS, Reason.PAUSED, r"temporarily (disabled|paused)|sending (is )?(paused|disabled)|probation"),
+    rule(
+        REFUSALS,
+        Reason.PAUSED,
+        r"temporarily (disabled|paused)|sending (is )?(paused|disabled)|probation",
+    ),
     rule(
         REFUSALS,
         Reason.SUSPENDED,
@@ -34,12 +46,26 @@ TABLE = [
     rule(402, Reason.QUOTA),
     rule(420, Reason.RATE_LIMITED),
     rule(429, Reason.RATE_LIMITED),
-    rule(REFUSALS, Reason.RATE_LIMITED, r"rate.?limit|too many requests|limit exceeded|try again (after|later)"),
+    rule(
+        REFUSALS,
+        Reason.RATE_LIMITED,
+        r"rate.?limit|too many requests|limit exceeded|try again (after|later)",
+    ),
     rule(401, Reason.CREDENTIAL),
     rule(404, Reason.CREDENTIAL, r"domain not found"),  # it is not one of this account's
-    rule(403, Reason.BLOCKED_SENDER, r"not allowed to send|unverified|not verified|authorized recipients"),
-    rule(REFUSALS, Reason.TOO_BIG, r"(message|request|size).{0,40}(too (big|large)|exceed)|too large"),
-    rule(REFUSALS, Reason.BLOCKED_SENDER, r"\bfrom\b'? parameter|sender.{0,30}(invalid|not (allowed|valid|verified))"),
+    rule(
+        403,
+        Reason.BLOCKED_SENDER,
+        r"not allowed to send|unverified|not verified|authorized recipients",
+    ),
+    rule(
+        REFUSALS, Reason.TOO_BIG, r"(message|request|size).{0,40}(too (big|large)|exceed)|too large"
+    ),
+    rule(
+        REFUSALS,
+        Reason.BLOCKED_SENDER,
+        r"\bfrom\b'? parameter|sender.{0,30}(invalid|not (allowed|valid|verified))",
+    ),
     rule(
         REFUSALS,
         Reason.INVALID_RECIPIENT,
@@ -50,14 +76,18 @@ TABLE = [
 ]
 
 
-# Mailgun adds what this header says to our variables, by which feedback finds its message: nobody may name another's.
-_VARIABLES = re.compile(rb"^x-mailgun-variables[ \t]*:.*\r\n(?:[ \t].*\r\n)*", re.IGNORECASE | re.MULTILINE)
+# Mailgun adds what this header says to our variables, by which feedback finds its message: nobody
+# may name another's.
+_VARIABLES = re.compile(
+    rb"^x-mailgun-variables[ \t]*:.*\r\n(?:[ \t].*\r\n)*", re.IGNORECASE | re.MULTILINE
+)
 
 
 class Mailgun:
     """The calls of one domain. The recipients are the envelope's, so that Bcc stays hidden."""
 
-    # Mailgun takes 25 MB, and 1,000 recipients in a call: a hundred, so that one refusal holds back no thousand.
+    # Mailgun takes 25 MB, and 1,000 recipients in a call: a hundred, so that one refusal holds back
+    # no thousand.
     limits = Limits(max_bytes=25_000_000, max_recipients=100)
 
     def __init__(self, settings: MailgunSettings) -> None:
@@ -77,19 +107,32 @@ class Mailgun:
         part = f"--{boundary}\r\nContent-Disposition: form-data; name="
         fields = [f'{part}"to"\r\n\r\n{address}\r\n' for address in addresses]
         fields.append(f'{part}"v:pillarbox_message"\r\n\r\n{parcel.message_id}\r\n')
-        fields.append(f'{part}"message"; filename="mail.eml"\r\nContent-Type: message/rfc822\r\n\r\n')
-        body = b"".join(("".join(fields).encode(), _own(parcel.content), f"\r\n--{boundary}--\r\n".encode()))
-        headers = {"Authorization": self._authorization, "Content-Type": f"multipart/form-data; boundary={boundary}"}
+        fields.append(
+            f'{part}"message"; filename="mail.eml"\r\nContent-Type: message/rfc822\r\n\r\n'
+        )
+        body = b"".join(
+            ("".join(fields).encode(), _own(parcel.content), f"\r\n--{boundary}--\r\n".encode())
+        )
+        headers = {
+            "Authorization": self._authorization,
+            "Content-Type": f"multipart/form-data; boundary={boundary}",
+        }
         return Call("POST", self._send, headers, body)
 
     def judge(self, answer: Answer, now: float) -> Outcome:
         told = answer.json()
         if is_success(answer):
             name = told.get("id")
-            return success(answer, name.strip("<>") if isinstance(name, str) else None, str(told.get("message", "")))
+            return success(
+                answer,
+                name.strip("<>") if isinstance(name, str) else None,
+                str(told.get("message", "")),
+            )
         return judge(answer, str(told.get("message") or answer.text), TABLE, now)
 
-    def blamed(self, answer: Answer, parcel: Parcel, recipients: Sequence[Recipient]) -> Sequence[int]:
+    def blamed(
+        self, answer: Answer, parcel: Parcel, recipients: Sequence[Recipient]
+    ) -> Sequence[int]:
         return ()
 
     def check(self) -> Call:
@@ -100,7 +143,9 @@ class Mailgun:
             outcome = self.judge(answer, now)
             raise NotPossible(f"{outcome.reason}: {answer.status} {outcome.text}")
         domain = answer.json().get("domain")
-        state = printable(domain.get("state", "unknown") if isinstance(domain, dict) else "unknown")[:100]
+        state = printable(
+            domain.get("state", "unknown") if isinstance(domain, dict) else "unknown"
+        )[:100]
         if state == "disabled":
             raise NotPossible(f"suspended: Mailgun has disabled the domain {self._domain}")
         return f"Mailgun: the domain {self._domain} is {state}"

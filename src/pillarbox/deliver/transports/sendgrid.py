@@ -10,7 +10,14 @@ from typing import Any
 from yarl import URL
 
 from pillarbox.deliver.transports.base import Limits, Parcel, Recipient
-from pillarbox.deliver.transports.http_answers import REFUSALS, Answer, is_success, judge, rule, success
+from pillarbox.deliver.transports.http_answers import (
+    REFUSALS,
+    Answer,
+    is_success,
+    judge,
+    rule,
+    success,
+)
 from pillarbox.deliver.transports.http_exchange import Call
 from pillarbox.deliver.transports.sendgrid_mail import layout, mail
 from pillarbox.errors import NotPossible
@@ -20,10 +27,19 @@ from pillarbox.model.provider import SendgridSettings
 JSON = "application/json"
 # SendGrid counts the whole request, files in base64 and all.
 MAX_REQUEST = 30_000_000
-# What SendGrid's statuses, fields and words mean. The words judged are "field: message", one after the other.
+# What SendGrid's statuses, fields and words mean. The words judged are "field: message", one after
+# the other.
 TABLE = [
-    rule(REFUSALS, Reason.QUOTA, r"maximum credits|credits? exceeded|sending limit|upgrade your (plan|account)"),
-    rule(REFUSALS, Reason.PAUSED, r"under review|sending is paused|temporarily (suspended|disabled|paused)"),
+    rule(
+        REFUSALS,
+        Reason.QUOTA,
+        r"maximum credits|credits? exceeded|sending limit|upgrade your (plan|account)",
+    ),
+    rule(
+        REFUSALS,
+        Reason.PAUSED,
+        r"under review|sending is paused|temporarily (suspended|disabled|paused)",
+    ),
     rule(
         REFUSALS,
         Reason.SUSPENDED,
@@ -32,7 +48,11 @@ TABLE = [
     rule(REFUSALS, Reason.BLOCKED_SENDER, r"verified sender identity|^from(\.email)?: "),
     rule(401, Reason.CREDENTIAL),
     rule(403, Reason.CREDENTIAL),
-    rule(400, Reason.TOO_BIG, r"too (large|big)|(size|attachments?).{0,60}exceed|exceeds.{0,40}(size|limit|bytes)"),
+    rule(
+        400,
+        Reason.TOO_BIG,
+        r"too (large|big)|(size|attachments?).{0,60}exceed|exceeds.{0,40}(size|limit|bytes)",
+    ),
     rule(400, Reason.INVALID_RECIPIENT, r"personalizations\.\d+\.(to|cc|bcc)\b"),
     rule(400, Reason.POLICY, r"\bspam|policy|blocked"),
     rule(400, Reason.MALFORMED),
@@ -43,7 +63,8 @@ _FIELD = re.compile(r"personalizations\.(\d+)\.(to|cc|bcc)\.(\d+)(?:\.|$)")
 class SendGrid:
     """The calls of one account. Raw and signed mails cannot go through it: it writes the MIME."""
 
-    # SendGrid takes 1,000 recipients in a call: a hundred, so that one refusal holds back no thousand.
+    # SendGrid takes 1,000 recipients in a call: a hundred, so that one refusal holds back no
+    # thousand.
     limits = Limits(max_bytes=MAX_REQUEST, max_recipients=100, takes_parts=True)
 
     def __init__(self, settings: SendgridSettings, provider_id: int) -> None:
@@ -58,17 +79,25 @@ class SendGrid:
         message, parts = parcel.message, parcel.parts
         if message is None or parts is None or parts.raw is not None:
             return rejected(Reason.UNSUPPORTED, None, "SendGrid's API takes no finished mails")
-        body = json.dumps(mail(message, parts, recipients, self._provider), separators=(",", ":")).encode()
+        body = json.dumps(
+            mail(message, parts, recipients, self._provider), separators=(",", ":")
+        ).encode()
         if len(body) > MAX_REQUEST:
-            return rejected(Reason.TOO_BIG, None, f"{len(body):,} bytes; SendGrid takes {MAX_REQUEST:,}")
-        return Call("POST", self._send, {"Authorization": self._authorization, "Content-Type": JSON}, body)
+            return rejected(
+                Reason.TOO_BIG, None, f"{len(body):,} bytes; SendGrid takes {MAX_REQUEST:,}"
+            )
+        return Call(
+            "POST", self._send, {"Authorization": self._authorization, "Content-Type": JSON}, body
+        )
 
     def judge(self, answer: Answer, now: float) -> Outcome:
         if is_success(answer):
             return success(answer, answer.headers.get("x-message-id"))
         return judge(answer, _words(answer), TABLE, now)
 
-    def blamed(self, answer: Answer, parcel: Parcel, recipients: Sequence[Recipient]) -> Sequence[int]:
+    def blamed(
+        self, answer: Answer, parcel: Parcel, recipients: Sequence[Recipient]
+    ) -> Sequence[int]:
         assert parcel.message is not None
         rows = layout(parcel.message, recipients)
         found: set[int] = set()
@@ -89,7 +118,9 @@ class SendGrid:
             raise NotPossible(f"{outcome.reason}: {answer.status} {outcome.text}")
         scopes = answer.json().get("scopes")
         if not isinstance(scopes, list) or "mail.send" not in scopes:
-            raise NotPossible("credential: the API key may not send mails: give it the permission Mail Send")
+            raise NotPossible(
+                "credential: the API key may not send mails: give it the permission Mail Send"
+            )
         return f"SendGrid: the API key may send mails, and has {len(scopes)} permissions"
 
 
@@ -102,4 +133,8 @@ def _errors(answer: Answer) -> list[tuple[str, str]]:
 
 def _words(answer: Answer) -> str:
     errors = _errors(answer)
-    return "; ".join(f"{field}: {said}" if field else said for field, said in errors) if errors else answer.text
+    return (
+        "; ".join(f"{field}: {said}" if field else said for field, said in errors)
+        if errors
+        else answer.text
+    )

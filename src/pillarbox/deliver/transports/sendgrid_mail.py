@@ -15,7 +15,8 @@ from pillarbox.model.address import ascii_address, split_mailbox
 from pillarbox.model.delivery import delivery_id
 from pillarbox.model.message import Attachment, Content, Message
 
-# Headers that SendGrid writes itself, and refuses from others, or takes orders from; Reply-To has a field of its own.
+# Headers that SendGrid writes itself, and refuses from others, or takes orders from; Reply-To has a
+# field of its own.
 RESERVED = frozenset({
     "x-sg-id", "x-sg-eid", "received", "dkim-signature", "content-type", "content-transfer-encoding", "to", "from",
     "subject", "reply-to", "cc", "bcc", "date", "mime-version", "return-path", "x-smtpapi",
@@ -34,7 +35,11 @@ class Person:
     places: list[int]
 
     def shown(self) -> dict[str, str]:
-        return {"email": self.address} if self.name is None else {"email": self.address, "name": self.name}
+        return (
+            {"email": self.address}
+            if self.name is None
+            else {"email": self.address, "name": self.name}
+        )
 
 
 @dataclass(slots=True)
@@ -49,8 +54,8 @@ class Row:
 def layout(message: Message, recipients: Sequence[Recipient]) -> list[Row]:
     """Who gets the mail as what. To and Cc look as they were written, as far as they are among the recipients.
 
-    Where nobody is left for To, Cc takes its place. Blind copies alone get a mail each: together they would see
-    each other.
+    Where nobody is left for To, Cc takes its place. Blind copies alone get a mail each: together
+    they would see each other.
     """
     if len(recipients) == 1:  # by far the most common, and alike for all roles
         [(_, address)] = recipients
@@ -88,10 +93,14 @@ def _split(mailbox: str) -> tuple[str | None, str]:
     return split_mailbox(mailbox)
 
 
-def mail(message: Message, parts: Content, recipients: Sequence[Recipient], provider_id: str) -> dict[str, Any]:
+def mail(
+    message: Message, parts: Content, recipients: Sequence[Recipient], provider_id: str
+) -> dict[str, Any]:
     """The whole request. ValueError when a header or an address is not legal."""
     made: dict[str, Any] = {
-        "personalizations": [_personalization(message, row, recipients) for row in layout(message, recipients)],
+        "personalizations": [
+            _personalization(message, row, recipients) for row in layout(message, recipients)
+        ],
         "from": _mailbox(message.sender),
         "subject": message.subject or EMPTY,
         "content": _content(parts),
@@ -100,9 +109,13 @@ def mail(message: Message, parts: Content, recipients: Sequence[Recipient], prov
     }
     reply_to = [_mailbox(one) for one in _reply_to(message)]
     if reply_to:
-        made.update({"reply_to": reply_to[0]} if len(reply_to) == 1 else {"reply_to_list": reply_to})
+        made.update(
+            {"reply_to": reply_to[0]} if len(reply_to) == 1 else {"reply_to_list": reply_to}
+        )
     if parts.attachments:
-        made["attachments"] = [_attachment(one, parts.html is not None) for one in parts.attachments]
+        made["attachments"] = [
+            _attachment(one, parts.html is not None) for one in parts.attachments
+        ]
     return made
 
 
@@ -113,7 +126,9 @@ def _personalization(message: Message, row: Row, recipients: Sequence[Recipient]
     if row.bcc:
         made["bcc"] = [one.shown() for one in row.bcc]
     if len(row.to) == 1 and not row.cc and not row.bcc and len(row.to[0].places) == 1:
-        made["custom_args"] = {"pillarbox_delivery": delivery_id(message.id, recipients[row.to[0].places[0]].n)}
+        made["custom_args"] = {
+            "pillarbox_delivery": delivery_id(message.id, recipients[row.to[0].places[0]].n)
+        }
     return made
 
 
@@ -139,7 +154,10 @@ def _attachment(attachment: Attachment, html: bool) -> dict[str, str]:
         "disposition": "attachment",
     }
     if attachment.content_id is not None and html:
-        made |= {"disposition": "inline", "content_id": attachment.content_id.removeprefix("<").removesuffix(">")}
+        made |= {
+            "disposition": "inline",
+            "content_id": attachment.content_id.removeprefix("<").removesuffix(">"),
+        }
     return made
 
 
@@ -153,9 +171,13 @@ def _headers(message: Message) -> dict[str, str]:
         key = name.lower()
         if key in RESERVED:
             continue
-        plain = value.strip(" \t") if value.isascii() else " ".join(encoded_words(value.strip(" \t")))
+        plain = (
+            value.strip(" \t") if value.isascii() else " ".join(encoded_words(value.strip(" \t")))
+        )
         first = names.setdefault(key, name)
-        made[first] = f"{made[first]}, {plain}" if first in made else plain  # an object has each name once
+        made[first] = (
+            f"{made[first]}, {plain}" if first in made else plain
+        )  # an object has each name once
     if "message-id" not in names:
         made["Message-ID"] = message_id_header(message.id, message.sender)
     return made
@@ -163,7 +185,9 @@ def _headers(message: Message) -> dict[str, str]:
 
 def _pairs(message: Message) -> list[tuple[str, str]]:
     headers = message.headers
-    return [(one[0], one[1]) for one in (headers.items() if isinstance(headers, Mapping) else headers)]
+    return [
+        (one[0], one[1]) for one in (headers.items() if isinstance(headers, Mapping) else headers)
+    ]
 
 
 def _reply_to(message: Message) -> Sequence[str]:

@@ -10,7 +10,15 @@ from datetime import UTC, datetime
 from yarl import URL
 
 from pillarbox.deliver.transports.base import Limits, Parcel, Recipient
-from pillarbox.deliver.transports.http_answers import REFUSALS, Answer, is_success, judge, printable, rule, success
+from pillarbox.deliver.transports.http_answers import (
+    REFUSALS,
+    Answer,
+    is_success,
+    judge,
+    printable,
+    rule,
+    success,
+)
 from pillarbox.deliver.transports.http_exchange import Call
 from pillarbox.deliver.transports.sigv4 import Credentials, Signer
 from pillarbox.errors import NotPossible
@@ -20,15 +28,26 @@ from pillarbox.model.provider import SesSettings
 
 JSON = "application/json"
 ANY = range(400, 600)
-# What SES' names for errors mean, and where a name says too little, its words. The words judged are "Name: message".
+# What SES' names for errors mean, and where a name says too little, its words. The words judged are
+# "Name: message".
 TABLE = [
     rule(ANY, Reason.SUSPENDED, r"^AccountSuspended"),
     rule(
-        ANY, Reason.PAUSED, r"^SendingPaused|^(Account|ConfigurationSet)SendingPaused|sending (is )?(paused|disabled)"
+        ANY,
+        Reason.PAUSED,
+        r"^SendingPaused|^(Account|ConfigurationSet)SendingPaused|sending (is )?(paused|disabled)",
     ),
     rule(ANY, Reason.QUOTA, r"daily (message )?(sending )?quota"),
-    rule(ANY, Reason.RATE_LIMITED, r"^(TooManyRequests|Throttling|LimitExceeded|RequestThrottled|SlowDown)"),
-    rule(ANY, Reason.BLOCKED_SENDER, r"^MailFromDomainNotVerified|not verified|authority to send from"),
+    rule(
+        ANY,
+        Reason.RATE_LIMITED,
+        r"^(TooManyRequests|Throttling|LimitExceeded|RequestThrottled|SlowDown)",
+    ),
+    rule(
+        ANY,
+        Reason.BLOCKED_SENDER,
+        r"^MailFromDomainNotVerified|not verified|authority to send from",
+    ),
     rule(ANY, Reason.POLICY, r"^MessageRejected"),
     rule(
         ANY,
@@ -37,7 +56,9 @@ TABLE = [
         r"|InvalidSignature|SignatureDoesNotMatch|IncompleteSignature|MissingAuthenticationToken|RequestExpired"
         r"|RequestTimeTooSkewed|InvalidAccessKeyId)",
     ),
-    rule(ANY, Reason.REFUSED, r"^NotFoundException"),  # such as a configuration set that is not there
+    rule(
+        ANY, Reason.REFUSED, r"^NotFoundException"
+    ),  # such as a configuration set that is not there
     rule(REFUSALS, Reason.TOO_BIG, r"^RequestTooLarge|message (length|size)|too (long|large|big)"),
     rule(
         REFUSALS,
@@ -77,10 +98,9 @@ class Ses:
             return rejected(Reason.UNSUPPORTED, None, "SES takes ASCII addresses only")
         given = f'"FromEmailAddress":{json.dumps(sender)},' if sender else ""
         tags = f'"EmailTags":[{{"Name":"pillarbox_message","Value":"{parcel.message_id}"}}]'
-        head = (
-            f'{{{given}"Destination":{{"ToAddresses":{json.dumps(to)}}},{self._tail}{tags},"Content":{{"Raw":{{"Data":"'
-        )
-        # Put together by hand: base64 needs no escaping, and a large mail is not walked through once more.
+        head = f'{{{given}"Destination":{{"ToAddresses":{json.dumps(to)}}},{self._tail}{tags},"Content":{{"Raw":{{"Data":"'
+        # Put together by hand: base64 needs no escaping, and a large mail is not walked through
+        # once more.
         body = b"".join((head.encode(), b64encode(parcel.content), b'"}}}'))
         return self._signed("POST", self._send, body)
 
@@ -89,7 +109,9 @@ class Ses:
             return success(answer, answer.json().get("MessageId"))
         return judge(answer, _words(answer), TABLE, now)
 
-    def blamed(self, answer: Answer, parcel: Parcel, recipients: Sequence[Recipient]) -> Sequence[int]:
+    def blamed(
+        self, answer: Answer, parcel: Parcel, recipients: Sequence[Recipient]
+    ) -> Sequence[int]:
         return ()
 
     def check(self) -> Call:
@@ -119,10 +141,18 @@ def _described(account: object) -> str:
     assert isinstance(account, dict)
     quota = account.get("SendQuota")
     quota = quota if isinstance(quota, dict) else {}
-    sent, most, rate = (quota.get(name) for name in ("SentLast24Hours", "Max24HourSend", "MaxSendRate"))
+    sent, most, rate = (
+        quota.get(name) for name in ("SentLast24Hours", "Max24HourSend", "MaxSendRate")
+    )
     status = printable(account.get("EnforcementStatus", "unknown"))
-    sandbox = "" if account.get("ProductionAccessEnabled", True) else "; in the sandbox: verified recipients only"
-    return f"Amazon SES: account {status}; {sent} of {most} mails in 24 hours, {rate} a second{sandbox}"[:500]
+    sandbox = (
+        ""
+        if account.get("ProductionAccessEnabled", True)
+        else "; in the sandbox: verified recipients only"
+    )
+    return f"Amazon SES: account {status}; {sent} of {most} mails in 24 hours, {rate} a second{sandbox}"[
+        :500
+    ]
 
 
 def _words(answer: Answer) -> str:

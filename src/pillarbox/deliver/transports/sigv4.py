@@ -31,7 +31,13 @@ class Signer:
         self._key = b""
 
     def sign(
-        self, method: str, path: str, headers: Mapping[str, str], body: bytes, now: datetime, query: str = ""
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        now: datetime,
+        query: str = "",
     ) -> dict[str, str]:
         """The headers to add: the time and the signature over method, path, query, headers (with the host) and body.
 
@@ -39,7 +45,9 @@ class Signer:
         """
         day = f"{now.year:04}{now.month:02}{now.day:02}"  # a tenth of what strftime costs
         at = f"{day}T{now.hour:02}{now.minute:02}{now.second:02}Z"
-        signed = {name.lower(): " ".join(value.split()) for name, value in headers.items()} | {"x-amz-date": at}
+        signed = {name.lower(): " ".join(value.split()) for name, value in headers.items()} | {
+            "x-amz-date": at
+        }
         names = sorted(signed)
         listed = ";".join(names)
         fields = "".join([f"{name}:{signed[name]}\n" for name in names])

@@ -19,8 +19,8 @@ from pillarbox.model.outcome import Reason
 if TYPE_CHECKING:
     from pillarbox.model.provider import SmtpSettings
 
-# After a failed connect the next waits this long, doubled each time: long enough not to hammer a server that
-# is down, short enough to find one that restarts before anybody notices.
+# After a failed connect the next waits this long, doubled each time: long enough not to hammer a
+# server that is down, short enough to find one that restarts before anybody notices.
 FIRST_BACKOFF = 0.1
 MAX_BACKOFF = 2.0
 
@@ -28,8 +28,9 @@ MAX_BACKOFF = 2.0
 class SmtpTransport:
     """Sends parcels through one SMTP server; see the Transport port for what it promises.
 
-    Not guaranteed: a parcel whose final dot was written when the connection broke is unknown, and may arrive
-    twice if it is sent again. Waiting parcels start in the order of `send`, but end in any order.
+    Not guaranteed: a parcel whose final dot was written when the connection broke is unknown, and
+    may arrive twice if it is sent again. Waiting parcels start in the order of `send`, but end in
+    any order.
     """
 
     limits = Limits()  # servers say in EHLO what they take
@@ -39,7 +40,9 @@ class SmtpTransport:
         self._greeter = Greeter(settings)
         self._waiting: deque[Job] = deque()
         self._connections: set[Connection] = set()
-        self._idle: list[Connection] = []  # the last to rest is the first to work, so the others can expire
+        self._idle: list[
+            Connection
+        ] = []  # the last to rest is the first to work, so the others can expire
         self._connecting: set[asyncio.Task[None]] = set()
         self._failures = 0
         self._not_before = 0.0  # when the next connect may begin
@@ -73,7 +76,9 @@ class SmtpTransport:
         try:
             result = await job.future
         except asyncio.CancelledError:
-            with suppress(ValueError):  # on its way already: the connection carries on, the result is dropped
+            with suppress(
+                ValueError
+            ):  # on its way already: the connection carries on, the result is dropped
                 self._waiting.remove(job)
             raise
         if type(result) is Report:
@@ -125,7 +130,8 @@ class SmtpTransport:
         while self._connecting:
             for task in self._connecting:
                 task.cancel()
-            # Python 3.11's wait_for, which aiosmtplib uses, can swallow a cancellation: then ask again.
+            # Python 3.11's wait_for, which aiosmtplib uses, can swallow a cancellation: then ask
+            # again.
             _, self._connecting = await asyncio.wait(self._connecting, timeout=0.1)
 
     async def _all_gone(self) -> None:
@@ -175,7 +181,11 @@ class SmtpTransport:
         """Whatever waits gets an idle connection, or a new one, or is waited for by a busy one."""
         while self._waiting and self._idle:
             self._idle.pop().feed()
-        if len(self._connections) < self._settings.connections and self._waiting and not self._closing:
+        if (
+            len(self._connections) < self._settings.connections
+            and self._waiting
+            and not self._closing
+        ):
             self._grow()
 
     def _grow(self) -> None:
@@ -205,7 +215,8 @@ class SmtpTransport:
         self._pump()
 
     async def _connect(self) -> None:
-        # The pause before this attempt counts: nobody waits longer than connect_timeout for a connection.
+        # The pause before this attempt counts: nobody waits longer than connect_timeout for a
+        # connection.
         timeout = self._settings.connect_timeout - self._backoff()
         try:
             link = await self._greeter.open(timeout)
@@ -220,7 +231,9 @@ class SmtpTransport:
         if task.cancelled() or (error := task.exception()) is None:
             return
         loop = asyncio.get_running_loop()
-        loop.call_exception_handler({"message": "connecting broke", "exception": error, "task": task})
+        loop.call_exception_handler(
+            {"message": "connecting broke", "exception": error, "task": task}
+        )
         self._failures += 1
         self._not_before = loop.time() + self._backoff()
         self._pump()
@@ -265,5 +278,7 @@ class SmtpTransport:
         if self._connecting or any(not connection.over for connection in self._connections):
             return len(self._waiting)
         if self._failures == 1 and failed.outcome.reason is Reason.UNAVAILABLE:
-            return len(self._waiting) - 1  # perhaps a hiccup: it costs one parcel, and the others try again
+            return (
+                len(self._waiting) - 1
+            )  # perhaps a hiccup: it costs one parcel, and the others try again
         return 0

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 # Replies are small; a buffer of our own spares plain asyncio a 256 KiB allocation for each read.
 READ_BUFFER = 16_384
-# Bodies up to this go out in one write with their dot and the next envelope; larger ones in slices of this
-# size, so that a stalled server is noticed and little more than a slice waits in our memory.
+# Bodies up to this go out in one write with their dot and the next envelope; larger ones in slices
+# of this size, so that a stalled server is noticed and little more than a slice waits in our
+# memory.
 SLICE = 131_072
 # RFC 5321 asks us to wait for the answer to QUIT; nothing depends on it, so not for long.
 GOODBYE_PATIENCE = 5.0
@@ -92,7 +93,8 @@ class Connection(asyncio.BufferedProtocol):
         self._take_over()
 
     def _take_over(self) -> None:
-        # Reading must rest while the protocol changes: uvloop chooses its callbacks when reading starts.
+        # Reading must rest while the protocol changes: uvloop chooses its callbacks when reading
+        # starts.
         self._transport.pause_reading()
         self._transport.set_protocol(self)
         self._transport.resume_reading()
@@ -199,7 +201,9 @@ class Connection(asyncio.BufferedProtocol):
         """The answer to the final dot."""
         if reply[0] == _GO_ON:
             self._finishing = job
-            return self._lose(Reason.PROTOCOL, f"the server answered the final dot with {text_of(reply)}")
+            return self._lose(
+                Reason.PROTOCOL, f"the server answered the final dot with {text_of(reply)}"
+            )
         if reply[0] == _GOOD:
             job.accept(reply, self._now, self._story)
         else:
@@ -220,7 +224,9 @@ class Connection(asyncio.BufferedProtocol):
         if answered == len(job.commands):
             return self._hear_data(job, reply)
         if reply[0] == _GO_ON:
-            return self._lose(Reason.PROTOCOL, f"the server asked for the content too early: {text_of(reply)}")
+            return self._lose(
+                Reason.PROTOCOL, f"the server asked for the content too early: {text_of(reply)}"
+            )
         if not self._capabilities.pipelining:
             self._say_next(job, answered)
         return None
@@ -265,7 +271,9 @@ class Connection(asyncio.BufferedProtocol):
         elif self._worn_out():
             self.quit()
         else:
-            self._deadline.at = min(self._now + self._settings.max_idle, self._born + self._settings.max_age)
+            self._deadline.at = min(
+                self._now + self._settings.max_idle, self._born + self._settings.max_age
+            )
             self._pool.rest(self)
         return None
 
@@ -335,7 +343,9 @@ class Connection(asyncio.BufferedProtocol):
                 return None
         last, self._body = bytes(self._body), memoryview(b"")
         self._sending = None
-        if not job.may_begin("before its final dot was written"):  # a long body, and we may have slept on the way
+        if not job.may_begin(
+            "before its final dot was written"
+        ):  # a long body, and we may have slept on the way
             return self._lose(Reason.UNAVAILABLE, "given up before the final dot")
         return self._finish_body(job, last)
 
@@ -398,7 +408,11 @@ class Connection(asyncio.BufferedProtocol):
         return busy is None and self._owed is _Owed.NOTHING
 
     def _allowed(self) -> float:
-        return self._settings.command_timeout if self._finishing is None else self._settings.data_timeout
+        return (
+            self._settings.command_timeout
+            if self._finishing is None
+            else self._settings.data_timeout
+        )
 
     def _expire(self) -> None:
         if self.over:

@@ -9,12 +9,15 @@ from collections.abc import Callable
 class Deadline:
     """Calls back when `at` has passed. Moving it is an assignment: timers for each mail would cost more.
 
-    An `at` nearer than `shortest` seconds may be noticed late, by up to that much; `sharpen` is exact.
+    An `at` nearer than `shortest` seconds may be noticed late, by up to that much; `sharpen` is
+    exact.
     """
 
     __slots__ = ("_expired", "_loop", "_shortest", "_timer", "at")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, shortest: float, expired: Callable[[], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, shortest: float, expired: Callable[[], None]
+    ) -> None:
         self._loop = loop
         self._shortest = shortest
         self._expired = expired

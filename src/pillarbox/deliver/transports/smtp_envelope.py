@@ -16,7 +16,8 @@ MAX_ADDRESS = 320
 
 # Printable ASCII without space, < and >: nothing that could end the path or the line.
 _is_plain = re.compile(r"[!-;=?-~]+@[!-;=?-~]+").fullmatch
-# Every mail is read through by these; beginning with a literal, they are faster than `in` and `count`.
+# Every mail is read through by these; beginning with a literal, they are faster than `in` and
+# `count`.
 _find_bare_cr = re.compile(rb"\r(?!\n)").search
 _find_dot = re.compile(rb"\r\n\.").search
 _find_unsafe = re.compile(r"[\x00-\x20\x7f-\xa0<>\s\ud800-\udfff]").search
@@ -34,7 +35,9 @@ class Capabilities(NamedTuple):
 class Envelope(NamedTuple):
     """The commands to say, and the recipients who are settled without saying anything."""
 
-    commands: list[bytes]  # MAIL, a RCPT for each recipient not settled, DATA; empty when all are settled
+    commands: list[
+        bytes
+    ]  # MAIL, a RCPT for each recipient not settled, DATA; empty when all are settled
     settled: dict[int, Outcome]  # by position among the parcel's recipients
 
 
@@ -92,12 +95,16 @@ def _size_parameter(size: int, limit: int) -> bytes:
 def _needs_utf8(content: bytes, capabilities: Capabilities) -> bool:
     """Whether the header section needs SMTPUTF8; refuses what the server cannot carry."""
     if not capabilities.eight_bit:
-        raise _Unfit(Reason.UNSUPPORTED, "the mail has 8-bit content and the server does not offer 8BITMIME")
+        raise _Unfit(
+            Reason.UNSUPPORTED, "the mail has 8-bit content and the server does not offer 8BITMIME"
+        )
     header, _, _ = content.partition(b"\r\n\r\n")
     if header.isascii():
         return False
     if not capabilities.utf8:
-        raise _Unfit(Reason.UNSUPPORTED, "the headers are not ASCII and the server does not offer SMTPUTF8")
+        raise _Unfit(
+            Reason.UNSUPPORTED, "the headers are not ASCII and the server does not offer SMTPUTF8"
+        )
     return True
 
 
@@ -111,7 +118,9 @@ def _path(address: str, capabilities: Capabilities) -> tuple[bytes, bool]:
     if local.isascii():
         return local.encode() + b"@" + _a_label(domain), False
     if not capabilities.utf8:
-        raise _Unfit(Reason.UNSUPPORTED, "the address is not ASCII and the server does not offer SMTPUTF8")
+        raise _Unfit(
+            Reason.UNSUPPORTED, "the address is not ASCII and the server does not offer SMTPUTF8"
+        )
     return address.encode(), True
 
 

@@ -97,7 +97,9 @@ class Handshake:
         banner = await self.client.connect()
         self._story.append(f"← 220 {printable(banner.message)}")
         await self._hello()
-        if settings.tls is Tls.STARTTLS or (settings.tls is Tls.OPPORTUNISTIC and self._offers("starttls")):
+        if settings.tls is Tls.STARTTLS or (
+            settings.tls is Tls.OPPORTUNISTIC and self._offers("starttls")
+        ):
             await self._start_tls()
         if settings.username is not None:
             await self._login(settings.username)
@@ -109,7 +111,9 @@ class Handshake:
             if error.code < 500:
                 raise
             await self.client.helo()  # a server from before 1995; it can still take mail
-        extensions = " ".join(f"{name} {rest}".strip() for name, rest in self.client.esmtp_extensions.items())
+        extensions = " ".join(
+            f"{name} {rest}".strip() for name, rest in self.client.esmtp_extensions.items()
+        )
         self._story.append(f"← 250 {printable(extensions.upper())}")
 
     async def _start_tls(self) -> None:
@@ -206,7 +210,9 @@ def _drop(client: _Client | None) -> None:
 def _failure(error: Exception, settings: SmtpSettings, story: list[str]) -> HandshakeFailed:
     outcome = _outcome(error, settings)
     if settings.password:
-        outcome = replace(outcome, text=masked(outcome.text or "", settings.password, settings.username))
+        outcome = replace(
+            outcome, text=masked(outcome.text or "", settings.password, settings.username)
+        )
     return HandshakeFailed(outcome, "\n".join([*story, f"! {outcome.text}"]))
 
 

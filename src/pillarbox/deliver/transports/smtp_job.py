@@ -91,12 +91,16 @@ class Job:
             self.replies.append((now, reply))
             self.end(outcome, now, link)
         elif not self.future.done():
-            self.future.set_result(Report([outcome] * len(self.parcel.recipients), self.started, now))
+            self.future.set_result(
+                Report([outcome] * len(self.parcel.recipients), self.started, now)
+            )
 
     def end(self, rest: Outcome, now: float, link: str, remark: str = "") -> None:
         """Settle: refused recipients keep their refusal, all others get `rest`."""
         if not self.future.done():
-            report = Report(self._outcomes(rest), self.started, now, self._conversation(link, remark, now))
+            report = Report(
+                self._outcomes(rest), self.started, now, self._conversation(link, remark, now)
+            )
             self.future.set_result(report)
 
     def _outcomes(self, rest: Outcome) -> list[Outcome]:
@@ -105,7 +109,10 @@ class Job:
             rest = refusal(self.replies[0][1], Stage.MAIL)
             return [self.settled.get(position, rest) for position in positions]
         answers = iter(self.replies[1 : len(self.commands) - 1])
-        return [self.settled.get(position) or _answered(next(answers, None), rest) for position in positions]
+        return [
+            self.settled.get(position) or _answered(next(answers, None), rest)
+            for position in positions
+        ]
 
     def _conversation(self, link: str, remark: str, now: float) -> str:
         lines = [link] if link else []

@@ -7,15 +7,16 @@ from enum import StrEnum
 
 from pillarbox.model.outcome import Outcome, Reason, accepted, deferred, rejected
 
-# A whole reply, all lines together. Real ones stay under 1 KB; the bound keeps a babbling server from filling
-# memory, and keeps re-reading a reply that arrives byte by byte cheap.
+# A whole reply, all lines together. Real ones stay under 1 KB; the bound keeps a babbling server
+# from filling memory, and keeps re-reading a reply that arrives byte by byte cheap.
 MAX_REPLY = 16_384
 # What is kept of a server's words: enough for the longest policy text with its link, and no more.
 MAX_TEXT = 1_000
 # A server may ask for patience, but no longer than our longest wait between two attempts.
 MAX_RETRY_AFTER = 3_600.0
 
-# RFC 5321 4.2.1: every line of a reply carries the same code, a hyphen follows it on all lines but the last.
+# RFC 5321 4.2.1: every line of a reply carries the same code, a hyphen follows it on all lines but
+# the last.
 _match_reply = re.compile(rb"([2-5][0-9][0-9])(?:-[^\n]*\n\1)*(?: [^\n]*)?\r?\n").match
 _is_beginning = re.compile(rb"[2-5](?:[0-9](?:[0-9](?:[ \r-].*)?)?)?", re.DOTALL).fullmatch
 
@@ -99,7 +100,8 @@ def acceptance(reply: bytes) -> Outcome:
 
 
 # RFC 3463 and the IANA registry: subject.detail says what it is about, the class says for how long.
-# Only details that name one cause stand here; vague ones (0.0, 7.0, 7.1 …) leave the word to the words.
+# Only details that name one cause stand here; vague ones (0.0, 7.0, 7.1 …) leave the word to the
+# words.
 _DETAILS = {
     "1.1": Reason.INVALID_RECIPIENT,
     "1.2": Reason.INVALID_RECIPIENT,
@@ -137,7 +139,8 @@ _DETAILS = {
     "7.60": Reason.BLOCKED_SENDER,  # Exchange: may not send as this sender
 }
 
-# Words that servers share, most telling first. Before them stand the classes of code they may speak for.
+# Words that servers share, most telling first. Before them stand the classes of code they may speak
+# for.
 _PHRASES = [
     ("45", Reason.TLS, r"starttls|encrypted connection"),
     ("45", Reason.CREDENTIAL, r"authentication (is )?required|not authenticated|log ?in first"),
@@ -180,9 +183,12 @@ _PHRASES = [
         r"\bspam|virus|malware|phish|polic(y|ies)|dmarc|dkim|\bspf\b|reputation|content reject",
     ),
 ]
-_WORDS = [(classes, re.compile(words, re.IGNORECASE), reason) for classes, reason, words in _PHRASES]
+_WORDS = [
+    (classes, re.compile(words, re.IGNORECASE), reason) for classes, reason, words in _PHRASES
+]
 
-# What a bare code says at its stage (RFC 5321 4.3.2), when neither enhanced code nor words say more.
+# What a bare code says at its stage (RFC 5321 4.3.2), when neither enhanced code nor words say
+# more.
 _BARE = {
     (Stage.RCPT, 550): Reason.INVALID_RECIPIENT,
     (Stage.RCPT, 551): Reason.INVALID_RECIPIENT,
@@ -237,7 +243,10 @@ def _reason(code: int, text: str, stage: Stage) -> Reason:
 
 def _by_words(code: int, text: str) -> Reason | None:
     said = str(code)[0]
-    return next((reason for classes, words, reason in _WORDS if said in classes and words.search(text)), None)
+    return next(
+        (reason for classes, words, reason in _WORDS if said in classes and words.search(text)),
+        None,
+    )
 
 
 def _by_detail(code: int, detail: str) -> Reason | None:

@@ -60,12 +60,16 @@ class Series:
     command: str
     available: Callable[[], list[Migration]]
 
-    async def migrate(self, connection: asyncpg.Connection, to: int | None = None) -> list[Migration]:
+    async def migrate(
+        self, connection: asyncpg.Connection, to: int | None = None
+    ) -> list[Migration]:
         """Bring the schema up to date (or up to version `to`); returns what was applied. Safe to run concurrently."""
         check_server(connection)
         applied = []
         while (step := await self._apply_next(connection, to)) is not None:
-            if not step.outside_transaction or await self._apply_outside_transaction(connection, step):
+            if not step.outside_transaction or await self._apply_outside_transaction(
+                connection, step
+            ):
                 applied.append(step)
         return applied
 
@@ -92,7 +96,9 @@ class Series:
             " checksum text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"
         )
 
-    async def _apply_outside_transaction(self, connection: asyncpg.Connection, step: Migration) -> bool:
+    async def _apply_outside_transaction(
+        self, connection: asyncpg.Connection, step: Migration
+    ) -> bool:
         """Apply a migration outside a transaction; returns false if another process did it meanwhile."""
         async with concurrent.exclusive(connection):
             if step.version in await self._applied(connection):
@@ -103,7 +109,9 @@ class Series:
 
     async def record(self, connection: asyncpg.Connection, step: Migration) -> None:
         """Note that a migration was applied."""
-        record = f"INSERT INTO {self.schema}.migrations (version, name, checksum) VALUES ($1, $2, $3)"  # noqa: S608
+        record = (
+            f"INSERT INTO {self.schema}.migrations (version, name, checksum) VALUES ($1, $2, $3)"  # noqa: S608
+        )
         await connection.execute(record, step.version, step.name, step.checksum)
 
     async def is_installed(self, db: Db) -> bool:
@@ -119,7 +127,9 @@ class Series:
         self._compare(done)
         missing = [one for one in self.available() if one.version not in done]
         if missing:
-            raise SchemaMismatch(f"the schema lacks {len(missing)} migration(s): run `{self.command}`")
+            raise SchemaMismatch(
+                f"the schema lacks {len(missing)} migration(s): run `{self.command}`"
+            )
 
     async def _applied(self, connection: asyncpg.Connection) -> dict[int, str]:
         try:
@@ -138,7 +148,9 @@ class Series:
                     f"the schema has migration {version}, which this program does not know: upgrade Pillarbox"
                 )
             if known[version].checksum != checksum:
-                raise SchemaMismatch(f"migration {version} of the schema {self.schema} differs from this program's")
+                raise SchemaMismatch(
+                    f"migration {version} of the schema {self.schema} differs from this program's"
+                )
 
 
 def read_all(package: str) -> list[Migration]:

@@ -16,11 +16,12 @@ from pillarbox.telemetry import logs
 log = logs.get("pillarbox.store")
 # The first line of a migration that runs outside a transaction.
 MARK = "-- outside a transaction"
-# Held by the session that builds. Not the lock of ordinary migrations: a process that waits for that
-# one holds a snapshot, and CREATE INDEX CONCURRENTLY waits until all older snapshots are gone, so the
-# two would wait for each other.
+# Held by the session that builds. Not the lock of ordinary migrations: a process that waits for
+# that one holds a snapshot, and CREATE INDEX CONCURRENTLY waits until all older snapshots are gone,
+# so the two would wait for each other.
 LOCK = 0x70696C6C61726279
-# A waiting process asks again after so many seconds: a waiting pg_advisory_lock() would hold a snapshot.
+# A waiting process asks again after so many seconds: a waiting pg_advisory_lock() would hold a
+# snapshot.
 ASK_EVERY = 0.25
 # Building an index on a large table may take hours; the pool's own limit is for short statements.
 LONGEST_BUILD = 7 * 86400.0
@@ -61,7 +62,8 @@ def _parse_one(sql: str) -> Statement:
 async def exclusive(connection: asyncpg.Connection) -> AsyncIterator[None]:
     """Hold the lock of migrations outside a transaction, without limits on how long a statement may take.
 
-    The lock belongs to the session: a build that PostgreSQL continues after its client died still holds it.
+    The lock belongs to the session: a build that PostgreSQL continues after its client died still
+    holds it.
     """
     waiting = False
     while not await connection.fetchval("SELECT pg_try_advisory_lock($1)", LOCK):
@@ -92,7 +94,8 @@ async def _unlock(connection: asyncpg.Connection) -> None:
 async def run(connection: asyncpg.Connection, sql: str) -> None:
     """Run the statements of a migration, each by itself.
 
-    What an interrupted run completed stays; an index that it left invalid is dropped and built again.
+    What an interrupted run completed stays; an index that it left invalid is dropped and built
+    again.
     """
     for statement in parse(sql):
         if statement.creates is not None:
@@ -101,7 +104,11 @@ async def run(connection: asyncpg.Connection, sql: str) -> None:
 
 
 async def _drop_if_invalid(connection: asyncpg.Connection, index: str) -> None:
-    valid = await connection.fetchval("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1)", index)
+    valid = await connection.fetchval(
+        "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1)", index
+    )
     if valid is False:
         log.warning("dropping an index that an interrupted migration left incomplete", index=index)
-        await connection.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {index}", timeout=LONGEST_BUILD)
+        await connection.execute(
+            f"DROP INDEX CONCURRENTLY IF EXISTS {index}", timeout=LONGEST_BUILD
+        )

@@ -17,4 +17,13 @@ from pillarbox.testing.twins.ses import SesTwin
 # By the kinds of providers that they stand for.
 TWINS: dict[str, type[Twin]] = {twin.kind: twin for twin in (SendGridTwin, SesTwin, MailgunTwin)}
 
-__all__ = ["TWINS", "Dials", "FeedbackDials", "MailgunTwin", "SendGridTwin", "SesTwin", "Twin", "TwinMail"]
+__all__ = [
+    "TWINS",
+    "Dials",
+    "FeedbackDials",
+    "MailgunTwin",
+    "SendGridTwin",
+    "SesTwin",
+    "Twin",
+    "TwinMail",
+]

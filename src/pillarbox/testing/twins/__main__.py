@@ -2,9 +2,10 @@
 
     python -m pillarbox.testing.twins sendgrid --port 0 --latency 0.02
 
-prints its URL, its settings and its secrets as JSON on the first line; SIGTERM or Ctrl-C makes it print how it went and
-exit 0. While it runs, other processes may turn its dials: PUT {url}/_twin/dials with a JSON object, GET {url}/_twin.
-With --out, the line of a mail is written before the mail is answered.
+prints its URL, its settings and its secrets as JSON on the first line; SIGTERM or Ctrl-C makes it
+print how it went and exit 0. While it runs, other processes may turn its dials: PUT
+{url}/_twin/dials with a JSON object, GET {url}/_twin. With --out, the line of a mail is written
+before the mail is answered.
 """
 
 from __future__ import annotations
@@ -85,7 +86,10 @@ def _feedback(options: argparse.Namespace) -> FeedbackDials | None:
     if options.webhook_url is None:
         return None
     return FeedbackDials(
-        bounced=options.bounced, complained=options.complained, duplicate=options.duplicate, delay=options.delay
+        bounced=options.bounced,
+        complained=options.complained,
+        duplicate=options.duplicate,
+        delay=options.delay,
     )
 
 
@@ -95,23 +99,41 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("kind", choices=TWINS)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
-    parser.add_argument("--keep", type=int, default=1000, metavar="N", help="mails kept in memory, the newest (1000)")
-    parser.add_argument("--out", metavar="FILE", help="append a line for each accepted mail to this file")
+    parser.add_argument(
+        "--keep",
+        type=int,
+        default=1000,
+        metavar="N",
+        help="mails kept in memory, the newest (1000)",
+    )
+    parser.add_argument(
+        "--out", metavar="FILE", help="append a line for each accepted mail to this file"
+    )
     dials = parser.add_argument_group("dials")
-    dials.add_argument("--latency", type=float, default=0.0, metavar="S", help="seconds before each answer")
+    dials.add_argument(
+        "--latency", type=float, default=0.0, metavar="S", help="seconds before each answer"
+    )
     dials.add_argument("--fail", type=int, metavar="STATUS", help="answer this status")
     dials.add_argument("--retry-after", type=float, metavar="S", help="with this header")
-    dials.add_argument("--trouble", choices=get_args(Trouble), help="the service's own answer for that")
+    dials.add_argument(
+        "--trouble", choices=get_args(Trouble), help="the service's own answer for that"
+    )
     dials.add_argument("--hang", action="store_true", help="never answer")
-    dials.add_argument("--drop", choices=get_args(Drop), help="close the connection before or after accepting")
+    dials.add_argument(
+        "--drop", choices=get_args(Drop), help="close the connection before or after accepting"
+    )
     dials.add_argument("--share", type=float, default=1.0, help="of the sends that fail so (1)")
     dials.add_argument("--times", type=int, metavar="N", help="for how many sends the dials hold")
     feedback = parser.add_argument_group("feedback")
-    feedback.add_argument("--webhook-url", metavar="URL", help="tell what becomes of each mail there")
+    feedback.add_argument(
+        "--webhook-url", metavar="URL", help="tell what becomes of each mail there"
+    )
     feedback.add_argument("--bounced", type=float, default=0.0, metavar="SHARE")
     feedback.add_argument("--complained", type=float, default=0.0, metavar="SHARE")
     feedback.add_argument("--duplicate", type=float, default=0.0, metavar="SHARE")
-    feedback.add_argument("--delay", type=float, default=0.0, metavar="S", help="seconds before the first event")
+    feedback.add_argument(
+        "--delay", type=float, default=0.0, metavar="S", help="seconds before the first event"
+    )
     return parser
 
 

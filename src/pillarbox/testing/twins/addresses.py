@@ -22,7 +22,9 @@ def bare_all(mailboxes: Iterable[str]) -> list[str]:
     """The addresses in lists of mailboxes, separated by commas."""
     found: list[str] = []
     for one in mailboxes:
-        found += [one] if _ADDRESS.fullmatch(one) else [address for _, address in getaddresses([one])]
+        found += (
+            [one] if _ADDRESS.fullmatch(one) else [address for _, address in getaddresses([one])]
+        )
     return found
 
 

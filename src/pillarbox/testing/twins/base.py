@@ -30,7 +30,8 @@ Kind = Literal[
     "unsubscribed",
 ]
 Signed = tuple[dict[str, str], bytes]  # headers and body of a request with feedback
-# Connections a burst of clients may have waiting; asyncio's 100 makes benchmarks with more of them stutter.
+# Connections a burst of clients may have waiting; asyncio's 100 makes benchmarks with more of them
+# stutter.
 BACKLOG = 1024
 # Seconds to wait for whoever takes feedback.
 POST_TIMEOUT = 30.0
@@ -113,7 +114,10 @@ class Twin(ABC):
         """Listen. After `stop`, it listens on the same port again."""
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
-            lambda: Connection(self._arrived, self._connections), self.host, self.port, backlog=BACKLOG
+            lambda: Connection(self._arrived, self._connections),
+            self.host,
+            self.port,
+            backlog=BACKLOG,
         )
         self.port = self._listener.sockets[0].getsockname()[1]
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(POST_TIMEOUT))
@@ -170,24 +174,40 @@ class Twin(ABC):
         """A request with these events; a forged one is signed with a key that is not the service's."""
 
     def event(
-        self, mail: TwinMail, kind: Kind, recipient: str | None = None, *, forged: bool = False, **more: Any
+        self,
+        mail: TwinMail,
+        kind: Kind,
+        recipient: str | None = None,
+        *,
+        forged: bool = False,
+        **more: Any,
     ) -> Signed:
         """The signed request, not sent: for duplicates, for another order, for forging. `more` replaces fields."""
         return self.sign(self.describe(mail, kind, recipient, more)[: self.batch], forged=forged)
 
     async def feed(
-        self, mail: TwinMail, kind: Kind, recipient: str | None = None, *, forged: bool = False, **more: Any
+        self,
+        mail: TwinMail,
+        kind: Kind,
+        recipient: str | None = None,
+        *,
+        forged: bool = False,
+        **more: Any,
     ) -> int:
         """Post what became of a mail, for one recipient or for all; returns the (worst) status of the answers."""
         events = self.describe(mail, kind, recipient, more)
-        batches = [events[start : start + self.batch] for start in range(0, len(events), self.batch)]
+        batches = [
+            events[start : start + self.batch] for start in range(0, len(events), self.batch)
+        ]
         return max([await self.post(*self.sign(batch, forged=forged)) for batch in batches])
 
     async def post(self, headers: Mapping[str, str], body: bytes) -> int:
         """Post one request with feedback, as `event` made it; returns the status of the answer."""
         if self.webhook_url is None:
             raise ValueError("this twin does not know where to post: set its webhook_url")
-        async with self._session.post(self.webhook_url, data=body, headers=headers, allow_redirects=False) as answer:
+        async with self._session.post(
+            self.webhook_url, data=body, headers=headers, allow_redirects=False
+        ) as answer:
             await answer.read()
         self.posted[answer.status] += 1
         self.changed()
@@ -267,7 +287,11 @@ class Twin(ABC):
 
     def _decide(self, request: Request, dials: Dials) -> Answer:
         if dials.status is not None:
-            answer = self.failure(dials.status) if dials.body is None else json_answer(dials.status, dials.body)
+            answer = (
+                self.failure(dials.status)
+                if dials.body is None
+                else json_answer(dials.status, dials.body)
+            )
         elif dials.trouble is not None:
             answer = self.troubled(dials.trouble, request)
         else:

@@ -14,7 +14,8 @@ Drop = Literal["before", "after"]
 class Dials:
     """How a twin answers. All of it may be changed or replaced any time.
 
-    Checks of the account feel the dials, too, but only sends use up `times`: a check in between changes no test.
+    Checks of the account feel the dials, too, but only sends use up `times`: a check in between
+    changes no test.
     """
 
     status: int | None = None  # answer this instead
@@ -38,7 +39,8 @@ class Dials:
 class FeedbackDials:
     """What becomes of each accepted recipient by itself, where `webhook_url` is set. Shares are 0 to 1.
 
-    A recipient bounces or is delivered; one who got the mail may open, click, complain or unsubscribe.
+    A recipient bounces or is delivered; one who got the mail may open, click, complain or
+    unsubscribe.
     """
 
     delivered: bool = True

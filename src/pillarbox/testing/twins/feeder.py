@@ -29,7 +29,9 @@ class Feeder:
 
     def __init__(self, twin: Twin) -> None:
         self._twin = twin
-        self._due: deque[tuple[dict[str, Any], bool]] = deque()  # events, and whether they are forged
+        self._due: deque[tuple[dict[str, Any], bool]] = (
+            deque()
+        )  # events, and whether they are forged
         self._news = asyncio.Event()
         self._timers: set[asyncio.TimerHandle] = set()
         self._posters: list[asyncio.Task[None]] = []
@@ -80,7 +82,9 @@ class Feeder:
     def _drawn(self, share: float) -> bool:
         return share > 0 and self._lots.random() < share
 
-    def _later(self, delay: float, mail: TwinMail, kind: Kind, recipient: str, dials: FeedbackDials) -> None:
+    def _later(
+        self, delay: float, mail: TwinMail, kind: Kind, recipient: str, dials: FeedbackDials
+    ) -> None:
         twice, forged = self._drawn(dials.duplicate), self._drawn(dials.forged)
 
         def tell() -> None:

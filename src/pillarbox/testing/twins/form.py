@@ -13,7 +13,10 @@ def read_form(content_type: str, body: bytes) -> list[tuple[str, bytes]]:
     kind, _, parameters = content_type.partition(";")
     kind = kind.strip().lower()
     if kind == "application/x-www-form-urlencoded":
-        return [(name, value.encode()) for name, value in parse_qsl(body.decode(), keep_blank_values=True)]
+        return [
+            (name, value.encode())
+            for name, value in parse_qsl(body.decode(), keep_blank_values=True)
+        ]
     boundary = re.search(r'boundary="?([^";]+)"?', parameters)
     if kind != "multipart/form-data" or boundary is None:
         raise ValueError("not a form")

@@ -33,12 +33,18 @@ class RsaKey:
         self._key = rsa.generate_private_key(65537, 2048)
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         now = datetime.now(UTC)
-        builder = x509.CertificateBuilder(subject_name=subject, issuer_name=subject, public_key=self._key.public_key())
+        builder = x509.CertificateBuilder(
+            subject_name=subject, issuer_name=subject, public_key=self._key.public_key()
+        )
         builder = builder.serial_number(x509.random_serial_number())
-        builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=30))
+        builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(
+            now + timedelta(days=30)
+        )
         certificate = builder.sign(self._key, hashes.SHA256())
         self.certificate = certificate.public_bytes(serialization.Encoding.PEM)
-        self.fingerprint = certificate.fingerprint(hashes.MD5()).hex()  # only names the certificate's file
+        self.fingerprint = certificate.fingerprint(
+            hashes.MD5()
+        ).hex()  # only names the certificate's file
 
     def sign(self, data: bytes, version: str) -> str:
         digest = hashes.SHA1() if version == "1" else hashes.SHA256()

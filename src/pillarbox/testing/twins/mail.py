@@ -31,8 +31,12 @@ class TwinMail:
     body: dict[str, Any] | None = field(repr=False)  # what was sent as JSON; a form's fields
     message_uuid: str | None  # Pillarbox's id of the message
     headers: Mapping[str, str] = field(repr=False)  # of the HTTP request, names in lower case
-    variables: Mapping[str, str] = field(default_factory=dict)  # custom arguments, tags, user variables
-    personal: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # those of one recipient, by address
+    variables: Mapping[str, str] = field(
+        default_factory=dict
+    )  # custom arguments, tags, user variables
+    personal: Mapping[str, Mapping[str, str]] = field(
+        default_factory=dict
+    )  # those of one recipient, by address
     at: float = field(default_factory=time.time)
 
     @property
@@ -59,7 +63,9 @@ def mime_header(mime: bytes, name: str) -> str | None:
 
 @cache
 def _pattern(name: str) -> re.Pattern[bytes]:
-    return re.compile(rb"^%b:((?:[^\n]|\n[ \t])*)" % re.escape(name.encode()), re.IGNORECASE | re.MULTILINE)
+    return re.compile(
+        rb"^%b:((?:[^\n]|\n[ \t])*)" % re.escape(name.encode()), re.IGNORECASE | re.MULTILINE
+    )
 
 
 class Record(NamedTuple):
@@ -89,4 +95,6 @@ def read_records(path: str | Path) -> list[Record]:
     """What a recorder wrote; a last line that a kill cut off is left out."""
     lines = Path(path).read_text("utf-8").split("\n")[:-1]
     rows = (line.split("\t") for line in lines)
-    return [Record(float(at), number, uuid, recipients.split()) for at, number, uuid, recipients in rows]
+    return [
+        Record(float(at), number, uuid, recipients.split()) for at, number, uuid, recipients in rows
+    ]

@@ -46,7 +46,11 @@ class MailgunTwin(Twin):
     kind = "mailgun"
 
     def __init__(
-        self, *args: Any, domain: str = "mg.example.com", others: Collection[str] = (), **options: Any
+        self,
+        *args: Any,
+        domain: str = "mg.example.com",
+        others: Collection[str] = (),
+        **options: Any,
     ) -> None:
         super().__init__(*args, **options)
         self.domain, self.others = domain, others
@@ -80,7 +84,11 @@ class MailgunTwin(Twin):
 
     def failure(self, status: int) -> Answer:
         if status == 401:
-            return Answer(401, b"Forbidden", {"Content-Type": "text/plain", "WWW-Authenticate": 'Basic realm="MG API"'})
+            return Answer(
+                401,
+                b"Forbidden",
+                {"Content-Type": "text/plain", "WWW-Authenticate": 'Basic realm="MG API"'},
+            )
         return _says(status, SAID.get(status, SAID[500]))
 
     def troubled(self, trouble: Trouble, request: Request) -> Answer:
@@ -90,8 +98,12 @@ class MailgunTwin(Twin):
             return self._show(self.domain, trouble)
         if trouble == "quota":
             again = formatdate(time.time() + 3600, usegmt=True).replace("GMT", "UTC")
-            return self._may_not(self.domain, f"recipient limit exceeded, try again after {again}", 420)
-        return self._may_not(self.domain, ACCOUNT_DISABLED if trouble == "suspended" else DOMAIN_DISABLED)
+            return self._may_not(
+                self.domain, f"recipient limit exceeded, try again after {again}", 420
+            )
+        return self._may_not(
+            self.domain, ACCOUNT_DISABLED if trouble == "suspended" else DOMAIN_DISABLED
+        )
 
     def _authenticated(self, request: Request) -> bool:
         scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
@@ -99,7 +111,9 @@ class MailgunTwin(Twin):
             given = base64.b64decode(encoded, validate=True)
         except binascii.Error:
             return False
-        return scheme.lower() == "basic" and hmac.compare_digest(given, f"api:{self.api_key}".encode())
+        return scheme.lower() == "basic" and hmac.compare_digest(
+            given, f"api:{self.api_key}".encode()
+        )
 
     def _may_not(self, domain: str, why: str, status: int = 403) -> Answer:
         return _says(status, f"Domain {domain} is not allowed to send: {why}")
@@ -121,7 +135,9 @@ class MailgunTwin(Twin):
             "wildcard": False,
             "web_scheme": "https",
         }
-        return json_answer(200, {"domain": about, "receiving_dns_records": [], "sending_dns_records": []})
+        return json_answer(
+            200, {"domain": about, "receiving_dns_records": [], "sending_dns_records": []}
+        )
 
     def _send(self, domain: str, is_mime: bool, request: Request) -> Answer:
         if domain in self.others:
@@ -158,7 +174,10 @@ class MailgunTwin(Twin):
         token: str | None = None,
     ) -> Signed:
         [event] = events
-        timestamp, token = str(int(time.time() if at is None else at)), token or secrets.token_hex(25)
+        timestamp, token = (
+            str(int(time.time() if at is None else at)),
+            token or secrets.token_hex(25),
+        )
         key = "not the key" if forged else self.webhook_signing_key
         signature = hmac.new(key.encode(), (timestamp + token).encode(), hashlib.sha256).hexdigest()
         signed = {"timestamp": timestamp, "token": token, "signature": signature}
@@ -196,15 +215,20 @@ def _fault(form: Mapping[str, list[bytes]], is_mime: bool) -> Answer | None:
     return None
 
 
-def _mail(form: Mapping[str, list[bytes]], is_mime: bool, domain: str, request: Request) -> TwinMail:
+def _mail(
+    form: Mapping[str, list[bytes]], is_mime: bool, domain: str, request: Request
+) -> TwinMail:
     mime = form["message"][0] if is_mime else None
     own_id = mime_header(mime, "Message-ID") if mime is not None else None
     sender = (mime_header(mime, "From") if mime is not None else _texts(form, "from")[0]) or ""
-    subject = mime_header(mime, "Subject") if mime is not None else "".join(_texts(form, "subject")[:1])
+    subject = (
+        mime_header(mime, "Subject") if mime is not None else "".join(_texts(form, "subject")[:1])
+    )
     variables = {name[2:]: _texts(form, name)[0] for name in form if name.startswith("v:")}
     shown = {name: _texts(form, name) for name in form if name != "message"}
     return TwinMail(
-        id=own_id or f"<{time.strftime('%Y%m%d%H%M%S', time.gmtime())}.{secrets.token_hex(8)}@{domain}>",
+        id=own_id
+        or f"<{time.strftime('%Y%m%d%H%M%S', time.gmtime())}.{secrets.token_hex(8)}@{domain}>",
         sender=bare(sender),
         recipients=tuple(dict.fromkeys(_recipients(form))),
         subject=subject or "",

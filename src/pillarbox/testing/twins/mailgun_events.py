@@ -13,7 +13,12 @@ from pillarbox.testing.twins.mail import TwinMail, mime_header
 _BROWSER = {
     "ip": "192.0.2.1",
     "geolocation": {"country": "US", "region": "CA", "city": "San Francisco"},
-    "client-info": {"client-name": "Chrome", "client-os": "Linux", "client-type": "browser", "device-type": "desktop"},
+    "client-info": {
+        "client-name": "Chrome",
+        "client-os": "Linux",
+        "client-type": "browser",
+        "device-type": "desktop",
+    },
 }
 _EVENTS: Mapping[Kind, dict[str, Any]] = {
     "delivered": {
@@ -93,7 +98,9 @@ _EVENTS: Mapping[Kind, dict[str, Any]] = {
 }
 
 
-def describe(mail: TwinMail, kind: Kind, recipient: str, domain: str, more: Mapping[str, Any]) -> dict[str, Any]:
+def describe(
+    mail: TwinMail, kind: Kind, recipient: str, domain: str, more: Mapping[str, Any]
+) -> dict[str, Any]:
     """One event, as it stands in `event-data`."""
     event: dict[str, Any] = {
         "id": secrets.token_urlsafe(16),
@@ -105,7 +112,12 @@ def describe(mail: TwinMail, kind: Kind, recipient: str, domain: str, more: Mapp
         "campaigns": [],
         "tags": [],
         "user-variables": dict(mail.variables),
-        "flags": {"is-routed": False, "is-authenticated": True, "is-system-test": False, "is-test-mode": False},
+        "flags": {
+            "is-routed": False,
+            "is-authenticated": True,
+            "is-system-test": False,
+            "is-test-mode": False,
+        },
         "envelope": {
             "transport": "smtp",
             "sender": mail.sender,

@@ -17,9 +17,16 @@ from pillarbox.testing.twins.sendgrid_events import describe
 from pillarbox.testing.twins.sendgrid_rules import Fault, faults, people
 from pillarbox.testing.twins.wire import Answer, Request, json_answer
 
-# https://www.twilio.com/docs/sendgrid/api-reference/mail-send/limitations: 30 MB for the whole request.
+# https://www.twilio.com/docs/sendgrid/api-reference/mail-send/limitations: 30 MB for the whole
+# request.
 MAX_REQUEST = 30 * 2**20
-SCOPES = ["2fa_required", "alerts.read", "mail.batch.create", "mail.send", "sender_verification_eligible"]
+SCOPES = [
+    "2fa_required",
+    "alerts.read",
+    "mail.batch.create",
+    "mail.send",
+    "sender_verification_eligible",
+]
 SAID = {
     400: "Bad Request",
     401: "The provided authorization grant is invalid, expired, or revoked",
@@ -83,7 +90,9 @@ class SendGridTwin(Twin):
 
     def failure(self, status: int) -> Answer:
         headers = (
-            {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": f"{time.time() + 60:.0f}"} if status == 429 else {}
+            {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": f"{time.time() + 60:.0f}"}
+            if status == 429
+            else {}
         )
         return _errors(status, [Fault(SAID.get(status, "Internal server error"))], headers)
 
@@ -120,7 +129,9 @@ class SendGridTwin(Twin):
         recipients = mail.recipients if recipient is None else [recipient]
         return [describe(mail, kind, one, more) for one in recipients]
 
-    def sign(self, events: Sequence[dict[str, Any]], *, forged: bool = False, at: float | None = None) -> Signed:
+    def sign(
+        self, events: Sequence[dict[str, Any]], *, forged: bool = False, at: float | None = None
+    ) -> Signed:
         body = json.dumps(events).encode()
         timestamp = str(int(time.time() if at is None else at))
         key = ecdsa_key("forger" if forged else "sendgrid")
@@ -133,7 +144,9 @@ class SendGridTwin(Twin):
         return headers, body
 
 
-def _errors(status: int, found: Sequence[Fault], headers: Mapping[str, str] | None = None) -> Answer:
+def _errors(
+    status: int, found: Sequence[Fault], headers: Mapping[str, str] | None = None
+) -> Answer:
     return json_answer(status, {"errors": [fault.shown() for fault in found]}, headers)
 
 
@@ -155,7 +168,8 @@ def _mail(body: dict[str, Any], request: Request) -> TwinMail:
         subject=first.get("subject") or body.get("subject", ""),
         mime=None,
         body=body,
-        message_uuid=variables.get("pillarbox_message") or (first.get("custom_args") or {}).get("pillarbox_message"),
+        message_uuid=variables.get("pillarbox_message")
+        or (first.get("custom_args") or {}).get("pillarbox_message"),
         headers=request.headers,
         variables=variables,
         personal=personal,

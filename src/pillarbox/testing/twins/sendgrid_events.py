@@ -35,7 +35,12 @@ _EVENTS: Mapping[Kind, dict[str, Any]] = {
     "dropped": {"event": "dropped", "reason": "Bounced Address", "status": "5.0.0"},
     "complained": {"event": "spamreport"},
     "opened": {"event": "open", "sg_machine_open": False, "sg_content_type": "html", **_PLACE},
-    "clicked": {"event": "click", "url": "https://example.com/", "url_offset": {"index": 0, "type": "html"}, **_PLACE},
+    "clicked": {
+        "event": "click",
+        "url": "https://example.com/",
+        "url_offset": {"index": 0, "type": "html"},
+        **_PLACE,
+    },
     "unsubscribed": {"event": "unsubscribe"},
 }
 

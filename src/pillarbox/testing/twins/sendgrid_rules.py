@@ -46,7 +46,11 @@ class Fault:
     field: str | None = None
 
     def shown(self) -> dict[str, str | None]:
-        return {"message": self.message, "field": self.field, "help": f"{HELP}{self.field}" if self.field else None}
+        return {
+            "message": self.message,
+            "field": self.field,
+            "help": f"{HELP}{self.field}" if self.field else None,
+        }
 
 
 def people(personalization: dict[str, Any]) -> Iterator[str]:
@@ -58,14 +62,21 @@ def people(personalization: dict[str, Any]) -> Iterator[str]:
 
 def faults(body: dict[str, Any]) -> list[Fault]:
     """All that is wrong with a mail."""
-    return [*_personalizations(body), *_sender(body), *_subject(body), *_content(body), *_rest(body)]
+    return [
+        *_personalizations(body),
+        *_sender(body),
+        *_subject(body),
+        *_content(body),
+        *_rest(body),
+    ]
 
 
 def _personalizations(body: dict[str, Any]) -> Iterator[Fault]:
     found = body.get("personalizations")
     if not isinstance(found, list) or not found:
         yield Fault(
-            "The personalizations field is required and must have at least one personalization.", "personalizations"
+            "The personalizations field is required and must have at least one personalization.",
+            "personalizations",
         )
         return
     count = 0
@@ -81,7 +92,9 @@ def _personalizations(body: dict[str, Any]) -> Iterator[Fault]:
             yield from _repeated(one, place)
             count += sum(1 for _ in people(one))
     if count > MAX_RECIPIENTS:
-        yield Fault(f"The total number of recipients must not exceed {MAX_RECIPIENTS}.", "personalizations")
+        yield Fault(
+            f"The total number of recipients must not exceed {MAX_RECIPIENTS}.", "personalizations"
+        )
 
 
 def _addresses(personalization: dict[str, Any], where: str) -> Iterator[Fault]:
@@ -114,7 +127,11 @@ def _sender(body: dict[str, Any]) -> Iterator[Fault]:
 
 def _subject(body: dict[str, Any]) -> Iterator[Fault]:
     own = body.get("personalizations")
-    everywhere = isinstance(own, list) and own and all(isinstance(one, dict) and one.get("subject") for one in own)
+    everywhere = (
+        isinstance(own, list)
+        and own
+        and all(isinstance(one, dict) and one.get("subject") for one in own)
+    )
     if not body.get("subject") and not everywhere and not body.get("template_id"):
         yield Fault(NO_SUBJECT, "subject")
 
@@ -131,26 +148,34 @@ def _content(body: dict[str, Any]) -> Iterator[Fault]:
             yield Fault("The content type is required.", f"content.{place}.type")
         elif not isinstance(one.get("value"), str) or not one["value"]:
             yield Fault(
-                "The content value must be a string at least one character in length.", f"content.{place}.value"
+                "The content value must be a string at least one character in length.",
+                f"content.{place}.value",
             )
         else:
             types.append(one["type"].partition(";")[0])
     order = {"text/plain": 0, "text/html": 1}
     if types != sorted(types, key=lambda kind: order.get(kind, 2)):
-        yield Fault("If present, text/plain must be first, then text/html, then any other type.", "content")
+        yield Fault(
+            "If present, text/plain must be first, then text/html, then any other type.", "content"
+        )
 
 
 def _rest(body: dict[str, Any]) -> Iterator[Fault]:
     holders = [
         ("", body),
-        *((f"personalizations.{n}.", one) for n, one in enumerate(body.get("personalizations") or ())),
+        *(
+            (f"personalizations.{n}.", one)
+            for n, one in enumerate(body.get("personalizations") or ())
+        ),
     ]
     for where, holder in holders:
         if not isinstance(holder, dict):
             continue
         for name in holder.get("headers") or ():
             if name.lower() in RESERVED_HEADERS:
-                yield Fault(f"The header {name} is reserved and can not be set.", f"{where}headers.{name}")
+                yield Fault(
+                    f"The header {name} is reserved and can not be set.", f"{where}headers.{name}"
+                )
         arguments = holder.get("custom_args") or {}
         if not all(isinstance(value, str) for value in arguments.values()):
             yield Fault("The custom_args values must be strings.", f"{where}custom_args")

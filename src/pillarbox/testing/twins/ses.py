@@ -34,8 +34,16 @@ SAID = {
     503: ("ServiceUnavailable", "Service is unavailable, try again later."),
 }
 TROUBLES: Mapping[Trouble, tuple[int, str, str]] = {
-    "credential": (403, "UnrecognizedClientException", "The security token included in the request is invalid."),
-    "suspended": (400, "AccountSuspendedException", "Your account is suspended from sending email."),
+    "credential": (
+        403,
+        "UnrecognizedClientException",
+        "The security token included in the request is invalid.",
+    ),
+    "suspended": (
+        400,
+        "AccountSuspendedException",
+        "Your account is suspended from sending email.",
+    ),
     "paused": (
         400,
         "SendingPausedException",
@@ -116,7 +124,11 @@ class SesTwin(Twin):
     def troubled(self, trouble: Trouble, request: Request) -> Answer:
         if trouble != "credential" and not self.is_send(request):
             answer = self.serve(request)
-            return json_answer(200, self._account(trouble), _request_id()) if answer.status == 200 else answer
+            return (
+                json_answer(200, self._account(trouble), _request_id())
+                if answer.status == 200
+                else answer
+            )
         return _error(*TROUBLES[trouble])
 
     def _account(self, trouble: Trouble | None = None) -> dict[str, Any]:
@@ -125,7 +137,11 @@ class SesTwin(Twin):
             "DedicatedIpAutoWarmupEnabled": False,
             "EnforcementStatus": "SHUTDOWN" if trouble == "suspended" else "HEALTHY",
             "ProductionAccessEnabled": True,
-            "SendQuota": {"Max24HourSend": float(QUOTA), "MaxSendRate": 14.0, "SentLast24Hours": float(sent)},
+            "SendQuota": {
+                "Max24HourSend": float(QUOTA),
+                "MaxSendRate": 14.0,
+                "SentLast24Hours": float(sent),
+            },
             "SendingEnabled": trouble not in ("paused", "suspended"),
             "SuppressionAttributes": {"SuppressedReasons": ["BOUNCE", "COMPLAINT"]},
         }
@@ -148,7 +164,11 @@ class SesTwin(Twin):
         self._check_sender(sender)
         tags = _tags(body.get("EmailTags") or [])
         named = body.get("ConfigurationSetName")
-        if named is not None and self.configuration_sets is not None and named not in self.configuration_sets:
+        if (
+            named is not None
+            and self.configuration_sets is not None
+            and named not in self.configuration_sets
+        ):
             raise Unfit(f"Configuration set <{named}> does not exist.", "NotFoundException", 404)
         return TwinMail(
             id=f"0100{secrets.token_hex(6)}-{uuid.uuid4()}-000000",
@@ -187,7 +207,9 @@ class SesTwin(Twin):
             return None
         topic = self._tokens.get(query.get("Token", ""))
         if topic is None or topic != query.get("TopicArn"):
-            return Answer(400, b"<ErrorResponse><Error><Code>InvalidParameter</Code></Error></ErrorResponse>")
+            return Answer(
+                400, b"<ErrorResponse><Error><Code>InvalidParameter</Code></Error></ErrorResponse>"
+            )
         self.confirmed.append(topic)
         return Answer(200, sns.confirmed(topic), {"Content-Type": "text/xml"})
 
@@ -206,12 +228,20 @@ class SesTwin(Twin):
         recipients = list(mail.recipients) if recipient is None else [recipient]
         return [ses_events.describe(mail, kind, recipients, self.region, more)]
 
-    def sign(self, events: Sequence[dict[str, Any]], *, forged: bool = False, topic: str | None = None) -> Signed:
+    def sign(
+        self, events: Sequence[dict[str, Any]], *, forged: bool = False, topic: str | None = None
+    ) -> Signed:
         [event] = events
-        return self._signed(sns.notification(json.dumps(event), topic or self.topic, self.url), forged)
+        return self._signed(
+            sns.notification(json.dumps(event), topic or self.topic, self.url), forged
+        )
 
     def confirmation(
-        self, kind: str = "SubscriptionConfirmation", *, topic: str | None = None, forged: bool = False
+        self,
+        kind: str = "SubscriptionConfirmation",
+        *,
+        topic: str | None = None,
+        forged: bool = False,
     ) -> Signed:
         """The signed request with which SNS asks to confirm a subscription (or its end), not sent."""
         envelope = sns.confirmation(kind, topic or self.topic, self.url)
@@ -224,7 +254,9 @@ class SesTwin(Twin):
 
     def _signed(self, envelope: Mapping[str, str], forged: bool) -> Signed:
         where = self.certificate_url or self.url + self._certificate_path
-        return sns.signed(envelope, rsa_key("forger" if forged else "sns"), self.signature_version, where)
+        return sns.signed(
+            envelope, rsa_key("forger" if forged else "sns"), self.signature_version, where
+        )
 
 
 def _error(status: int, error: str, message: str) -> Answer:

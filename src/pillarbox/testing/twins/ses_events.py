@@ -27,7 +27,9 @@ _NAMES: Mapping[Kind, tuple[str, str]] = {
 _PLACE = {"ipAddress": "192.0.2.1", "userAgent": "Mozilla/5.0 (compatible; Twin)"}
 
 
-def describe(mail: TwinMail, kind: Kind, recipients: list[str], region: str, more: Mapping[str, Any]) -> dict[str, Any]:
+def describe(
+    mail: TwinMail, kind: Kind, recipients: list[str], region: str, more: Mapping[str, Any]
+) -> dict[str, Any]:
     """One event. With `identity=True`, as an identity's own notifications have it: another name, and no tags."""
     options = dict(more)
     identity = options.pop("identity", False)
@@ -83,9 +85,15 @@ def _details(kind: Kind, recipients: list[str]) -> dict[str, Any]:
             return {
                 "timestamp": now,
                 "delayType": "TransientCommunicationFailure",
-                "expirationTime": timestamp(datetime.fromtimestamp(datetime.now(UTC).timestamp() + 50_400, UTC)),
+                "expirationTime": timestamp(
+                    datetime.fromtimestamp(datetime.now(UTC).timestamp() + 50_400, UTC)
+                ),
                 "delayedRecipients": [
-                    {"emailAddress": one, "status": "4.4.1", "diagnosticCode": "smtp; 421 4.4.1 Unable to connect"}
+                    {
+                        "emailAddress": one,
+                        "status": "4.4.1",
+                        "diagnosticCode": "smtp; 421 4.4.1 Unable to connect",
+                    }
                     for one in recipients
                 ],
             }

@@ -48,12 +48,20 @@ def check(request: Request, account: Account, now: float | None = None) -> None:
         raise Refused("MissingAuthenticationTokenException", "Missing Authentication Token")
     found = _AUTHORIZATION.fullmatch(given)
     if found is None:
-        raise Refused("IncompleteSignatureException", "Authorization header requires existence of its parameters.")
+        raise Refused(
+            "IncompleteSignatureException",
+            "Authorization header requires existence of its parameters.",
+        )
     key_id, day, region, service, names, signature = found.groups()
     if key_id != account.key_id:
-        raise Refused("UnrecognizedClientException", "The security token included in the request is invalid.")
+        raise Refused(
+            "UnrecognizedClientException", "The security token included in the request is invalid."
+        )
     if (region, service) != (account.region, account.service):
-        raise Refused("InvalidSignatureException", "Credential should be scoped to a valid region and correct service.")
+        raise Refused(
+            "InvalidSignatureException",
+            "Credential should be scoped to a valid region and correct service.",
+        )
     at = request.headers.get("x-amz-date", "")
     _check_time(at, day, time.time() if now is None else now)
     signed = names.split(";")
@@ -61,7 +69,9 @@ def check(request: Request, account: Account, now: float | None = None) -> None:
     scope = f"{day}/{region}/{service}/aws4_request"
     canonical = hashlib.sha256(_canonical(request, signed).encode("latin-1")).hexdigest()
     text = f"AWS4-HMAC-SHA256\n{at}\n{scope}\n{canonical}"
-    expected = hmac.new(_key(account.secret, day, region, service), text.encode(), hashlib.sha256).hexdigest()
+    expected = hmac.new(
+        _key(account.secret, day, region, service), text.encode(), hashlib.sha256
+    ).hexdigest()
     if not hmac.compare_digest(expected, signature):
         raise Refused("InvalidSignatureException", MISMATCH)
 
@@ -71,7 +81,9 @@ def _check_time(at: str, day: str, now: float) -> None:
     if then is None:
         raise Refused("IncompleteSignatureException", "Authorization header requires 'X-Amz-Date'.")
     if not at.startswith(day) or abs(now - then) > TOLERANCE:
-        raise Refused("InvalidSignatureException", f"Signature expired: {at} is not within 15 minutes of now.")
+        raise Refused(
+            "InvalidSignatureException", f"Signature expired: {at} is not within 15 minutes of now."
+        )
 
 
 @lru_cache(maxsize=8)
@@ -85,11 +97,18 @@ def _moment(text: str) -> float | None:
 def _check_names(request: Request, signed: list[str]) -> None:
     """The host and every header of Amazon's own must be signed, in order; a stated hash must be the body's."""
     needed = {"host", *(name for name in request.headers if name.startswith("x-amz-"))}
-    if not needed <= set(signed) or signed != sorted(signed) or not set(signed) <= set(request.headers):
+    if (
+        not needed <= set(signed)
+        or signed != sorted(signed)
+        or not set(signed) <= set(request.headers)
+    ):
         raise Refused("InvalidSignatureException", MISMATCH)
     stated = request.headers.get("x-amz-content-sha256")
     if stated is not None and stated != hashlib.sha256(request.body).hexdigest():
-        raise Refused("InvalidSignatureException", "The provided 'x-amz-content-sha256' does not match the body.")
+        raise Refused(
+            "InvalidSignatureException",
+            "The provided 'x-amz-content-sha256' does not match the body.",
+        )
 
 
 def _canonical(request: Request, signed: list[str]) -> str:
@@ -103,7 +122,9 @@ def _place(target: str) -> str:
     """Path and query. All services but S3 encode the path as it was sent once more."""
     path, _, query = target.partition("?")
     pairs = (part.partition("=") for part in query.split("&") if part)
-    encoded = sorted((_encode(unquote_plus(name)), _encode(unquote_plus(value))) for name, _, value in pairs)
+    encoded = sorted(
+        (_encode(unquote_plus(name)), _encode(unquote_plus(value))) for name, _, value in pairs
+    )
     words = "&".join(f"{name}={value}" for name, value in encoded)
     return f"{quote(path, safe='/-_.~')}\n{words}"
 

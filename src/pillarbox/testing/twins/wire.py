@@ -50,7 +50,9 @@ class Answer:
 
     def rendered(self) -> bytes:
         lines = [f"{name}: {value}\r\n" for name, value in self.headers.items()]
-        head = f"{_status_line(self.status)}Content-Length: {len(self.body)}\r\n{''.join(lines)}\r\n"
+        head = (
+            f"{_status_line(self.status)}Content-Length: {len(self.body)}\r\n{''.join(lines)}\r\n"
+        )
         return head.encode("latin-1", "replace") + self.body
 
 
@@ -70,7 +72,9 @@ def json_answer(status: int, body: object, headers: Mapping[str, str] | None = N
 class Connection(asyncio.Protocol):
     """One client. `arrived` gets every whole request and answers, now or later, or closes."""
 
-    def __init__(self, arrived: Callable[[Connection, Request], None], open_ones: set[Connection]) -> None:
+    def __init__(
+        self, arrived: Callable[[Connection, Request], None], open_ones: set[Connection]
+    ) -> None:
         self._arrived = arrived
         self._open = open_ones  # of which this one is while it lasts
         self._parser = httptools.HttpRequestParser(self)
@@ -132,7 +136,9 @@ class Connection(asyncio.Protocol):
         if self._size > MAX_BODY:
             return
         method = self._parser.get_method().decode("latin-1")
-        request = Request(method, self._target.decode("latin-1"), self._headers, b"".join(self._body))
+        request = Request(
+            method, self._target.decode("latin-1"), self._headers, b"".join(self._body)
+        )
         self._last = not self._parser.should_keep_alive()
         if self._busy:
             self._waiting.append(request)

@@ -52,7 +52,9 @@ class Heard:
     n: int | None = None
     recipient: str | None = None
     provider_message_id: str | None = None
-    doubtful: bool = False  # only the mail itself says which message it is: the provider's id of it must agree
+    doubtful: bool = (
+        False  # only the mail itself says which message it is: the provider's id of it must agree
+    )
     hard: bool = False  # the address shall not be written to again
     reason: Reason | None = None
     text: str | None = None  # in the provider's words

@@ -66,13 +66,17 @@ class MailgunFeedback:
             raise Forged("no_key", "the provider has no webhook secret to verify feedback with")
         told = _told(posted)
         stamp, token, signature = _signature(told)
-        right = hmac.digest(self._secret.reveal().encode(), (stamp + token).encode(), "sha256").hex()
+        right = hmac.digest(
+            self._secret.reveal().encode(), (stamp + token).encode(), "sha256"
+        ).hex()
         if not hmac.compare_digest(right.encode(), signature.lower().encode()):
             raise Forged("signature", "the signature is wrong")
         check_time(float(stamp), now, self._window)
         # A form that is posted again has another boundary: what counts is what it says.
         body = _canonical(told) if is_form(posted.headers) else posted.body
-        return Once(token, hashlib.sha256(body).digest(), moment(float(stamp) + self._window + AHEAD))
+        return Once(
+            token, hashlib.sha256(body).digest(), moment(float(stamp) + self._window + AHEAD)
+        )
 
     def parse(self, posted: Posted) -> Sequence[Heard]:
         told = _told(posted)
@@ -84,7 +88,9 @@ class MailgunFeedback:
             return []
         signed_at = float(_signature(told)[0])
         recipients = _recipients(event)
-        event_id = id_of(event.get("id")) or f"sha256:{hashlib.sha256(_canonical(event)).hexdigest()}"
+        event_id = (
+            id_of(event.get("id")) or f"sha256:{hashlib.sha256(_canonical(event)).hexdigest()}"
+        )
         heard = _one(event, kind, event_id, signed_at)
         if len(recipients) == 1:
             return [replace(heard, recipient=recipients[0])]
@@ -103,7 +109,11 @@ class MailgunFeedback:
 def _told(posted: Posted) -> Mapping[str, Any]:
     """What a request says; Forged if it is nothing of Mailgun's."""
     try:
-        told = as_json(fields_of(posted.headers, posted.body)) if is_form(posted.headers) else json.loads(posted.body)
+        told = (
+            as_json(fields_of(posted.headers, posted.body))
+            if is_form(posted.headers)
+            else json.loads(posted.body)
+        )
     except (ValueError, RecursionError):
         told = None
     if not isinstance(told, dict):
@@ -123,7 +133,13 @@ def _signature(told: Mapping[str, Any]) -> tuple[str, str, str]:
         stamp, token, signature = (str(given[name]) for name in ("timestamp", "token", "signature"))
     except (ValueError, TypeError, LookupError):
         raise Forged("unsigned", "the signature is missing") from None
-    is_plain = stamp.isascii() and stamp.isdecimal() and len(stamp) < 16 and id_of(token) and token.isascii()
+    is_plain = (
+        stamp.isascii()
+        and stamp.isdecimal()
+        and len(stamp) < 16
+        and id_of(token)
+        and token.isascii()
+    )
     if not is_plain or not signature.isascii():
         raise Forged("unsigned", "the signature is malformed")
     return stamp, token, signature
@@ -146,8 +162,12 @@ def _recipients(event: Mapping[str, Any]) -> list[str | None]:
     listed = message.get("recipients")
     given = listed if isinstance(listed, list) else []
     texts = [part(event, "envelope").get("targets"), part(message, "headers").get("to"), *given]
-    addresses = (address for _, address in getaddresses([one for one in texts if isinstance(one, str)]))
-    found: list[str | None] = list(dict.fromkeys(address for address in addresses if "@" in address))
+    addresses = (
+        address for _, address in getaddresses([one for one in texts if isinstance(one, str)])
+    )
+    found: list[str | None] = list(
+        dict.fromkeys(address for address in addresses if "@" in address)
+    )
     return found[:MOST_RECIPIENTS] or [None]
 
 
@@ -172,7 +192,9 @@ def _one(event: Mapping[str, Any], kind: Kind, event_id: str, signed_at: float) 
         kind=kind,
         event_id=event_id,
         at=_time(event, signed_at),
-        message_id=message_of(part(event, "user-variables").get("pillarbox_message"), headers.get("message-id")),
+        message_id=message_of(
+            part(event, "user-variables").get("pillarbox_message"), headers.get("message-id")
+        ),
         provider_message_id=id_of(headers.get("message-id")),
         hard=kind in HARD or (kind is Kind.BOUNCED and _is_hard(event, status)),
         reason=_reason(event, status, *said) if unhappy else None,

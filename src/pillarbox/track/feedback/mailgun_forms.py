@@ -23,7 +23,8 @@ EVENTS: Mapping[str, Mapping[str, str]] = {
 }
 # The address is on Mailgun's own list, of bounces, unsubscribes or complaints: nothing was tried.
 SUPPRESSED_CODES = ("605", "606", "607")
-# May come more than once for a mail, and are told apart by their time. Of the others a repetition is the same event.
+# May come more than once for a mail, and are told apart by their time. Of the others a repetition
+# is the same event.
 REPEATED = ("opened", "clicked")
 
 
@@ -56,7 +57,9 @@ def as_json(fields: Mapping[str, str]) -> dict[str, Any]:
     """The form as the newer webhooks put it."""
     signature = {name: fields[name] for name in SIGNATURE if name in fields}
     headers = _headers(fields.get("message-headers", ""))
-    message_id = fields.get("Message-Id") or fields.get("message-id") or headers.get("message-id", "")
+    message_id = (
+        fields.get("Message-Id") or fields.get("message-id") or headers.get("message-id", "")
+    )
     event: dict[str, Any] = {
         "event": fields.get("event", "").lower(),
         "recipient": fields.get("recipient"),
@@ -65,7 +68,9 @@ def as_json(fields: Mapping[str, str]) -> dict[str, Any]:
         "user-variables": {"pillarbox_message": fields.get("pillarbox_message")},
         "delivery-status": {
             "code": fields.get("code"),
-            "message": fields.get("error") or fields.get("description") or fields.get("notification"),
+            "message": fields.get("error")
+            or fields.get("description")
+            or fields.get("notification"),
         },
         "reject": {"reason": fields.get("reason")},
     }

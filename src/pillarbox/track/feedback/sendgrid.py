@@ -88,7 +88,11 @@ class SendGridFeedback:
 
 def _public_key(text: object) -> ec.EllipticCurvePublicKey | None:
     try:
-        key = load_der_public_key(base64.b64decode(text, validate=True)) if isinstance(text, str) else None
+        key = (
+            load_der_public_key(base64.b64decode(text, validate=True))
+            if isinstance(text, str)
+            else None
+        )
     except (binascii.Error, ValueError):
         return None
     is_right = isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)

@@ -17,15 +17,35 @@ from pillarbox.errors import Forged
 from pillarbox.model.outcome import Reason
 from pillarbox.telemetry import logs
 from pillarbox.track.feedback.base import Heard, Kind, Posted
-from pillarbox.track.feedback.sns import SIGNED, SIGNED_CONFIRMATION, Certificates, check_signature, confirm
-from pillarbox.track.feedback.words import UNHAPPY, check_time, id_of, message_of, part, reason_of, text_of
+from pillarbox.track.feedback.sns import (
+    SIGNED,
+    SIGNED_CONFIRMATION,
+    Certificates,
+    check_signature,
+    confirm,
+)
+from pillarbox.track.feedback.words import (
+    UNHAPPY,
+    check_time,
+    id_of,
+    message_of,
+    part,
+    reason_of,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from pillarbox.model.provider import Provider
 
 log = logs.get("pillarbox.feedback")
-NOTIFICATION, SUBSCRIPTION, UNSUBSCRIPTION = "Notification", "SubscriptionConfirmation", "UnsubscribeConfirmation"
-SIGNED_FIELDS = frozenset((*SIGNED, *SIGNED_CONFIRMATION, "SignatureVersion", "Signature", "SigningCertURL"))
+NOTIFICATION, SUBSCRIPTION, UNSUBSCRIPTION = (
+    "Notification",
+    "SubscriptionConfirmation",
+    "UnsubscribeConfirmation",
+)
+SIGNED_FIELDS = frozenset(
+    (*SIGNED, *SIGNED_CONFIRMATION, "SignatureVersion", "Signature", "SigningCertURL")
+)
 TYPES = frozenset({NOTIFICATION, SUBSCRIPTION, UNSUBSCRIPTION})
 
 KINDS = {
@@ -73,7 +93,8 @@ MOST_RECIPIENTS = 100
 class SesFeedback:
     """Needs the setting `topics`: the ARNs of the topics that SES publishes to.
 
-    Where `url` says that this is no SES but a twin on this machine, certificates may come from there.
+    Where `url` says that this is no SES but a twin on this machine, certificates may come from
+    there.
     """
 
     def __init__(self, provider: Provider, window: float) -> None:
@@ -114,7 +135,9 @@ class SesFeedback:
             await confirm(envelope, self._certificates)
             log.info("a topic was confirmed", provider=self._provider)
         elif envelope["Type"] == UNSUBSCRIPTION:
-            log.warning("a topic sends no more feedback: it was unsubscribed", provider=self._provider)
+            log.warning(
+                "a topic sends no more feedback: it was unsubscribed", provider=self._provider
+            )
 
     async def close(self) -> None:
         await self._certificates.close()
@@ -127,7 +150,8 @@ def _envelope(body: bytes) -> Mapping[str, Any]:
         raise Forged("unsigned", "this is no message of SNS") from None
     if not isinstance(envelope, dict):
         raise Forged("unsigned", "this is no message of SNS")
-    # Null is as good as left out, and is not signed. What is not signed, such as attributes, may be anything.
+    # Null is as good as left out, and is not signed. What is not signed, such as attributes, may be
+    # anything.
     given = {name: value for name, value in envelope.items() if value is not None}
     if not all(isinstance(given[name], str) for name in SIGNED_FIELDS & given.keys()):
         raise Forged("unsigned", "this is no message of SNS")
@@ -167,7 +191,9 @@ def _event_time(published_at: datetime, *given: object) -> datetime:
     return published_at
 
 
-def _heard(name: str, told: Mapping[str, Any], envelope_id: str, published_at: datetime) -> Iterator[Heard]:
+def _heard(
+    name: str, told: Mapping[str, Any], envelope_id: str, published_at: datetime
+) -> Iterator[Heard]:
     """One for each recipient."""
     place, list_name = DETAILS[name]
     mail, detail = part(told, "mail"), part(told, place)
@@ -182,8 +208,14 @@ def _heard(name: str, told: Mapping[str, Any], envelope_id: str, published_at: d
     at = _event_time(published_at, detail.get("timestamp"), mail.get("timestamp"))
     for number, one in enumerate(recipients[:MOST_RECIPIENTS]):
         said = one if isinstance(one, dict) else {"emailAddress": one}
-        raw = {**told, "mail": {**mail, "destination": []}, place: {**detail, list_name or "recipient": one}}
-        heard = _one(KINDS[name], f"{envelope_id[:200]}:{number}", at, message_id, mail, detail, said, raw)
+        raw = {
+            **told,
+            "mail": {**mail, "destination": []},
+            place: {**detail, list_name or "recipient": one},
+        }
+        heard = _one(
+            KINDS[name], f"{envelope_id[:200]}:{number}", at, message_id, mail, detail, said, raw
+        )
         yield heard if tagged else replace(heard, doubtful=True)
 
 
@@ -207,7 +239,9 @@ def _one(
         provider_message_id=id_of(mail.get("messageId")),
         hard=_hard(kind, detail),
         reason=_reason(detail, said) if unhappy else None,
-        text=text_of(said.get("diagnosticCode"), detail.get("reason"), detail.get("errorMessage")) if unhappy else None,
+        text=text_of(said.get("diagnosticCode"), detail.get("reason"), detail.get("errorMessage"))
+        if unhappy
+        else None,
         raw=raw,
     )
 

@@ -25,7 +25,15 @@ from pillarbox.errors import Forged, NoAnswer
 
 # In this order, each where it is there; the latter for confirmations.
 SIGNED = ("Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type")
-SIGNED_CONFIRMATION = ("Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type")
+SIGNED_CONFIRMATION = (
+    "Message",
+    "MessageId",
+    "SubscribeURL",
+    "Timestamp",
+    "Token",
+    "TopicArn",
+    "Type",
+)
 # Which one is theirs to choose.
 HASHES: dict[str, type[hashes.HashAlgorithm]] = {"1": hashes.SHA1, "2": hashes.SHA256}
 
@@ -39,12 +47,15 @@ MOST_KEPT = 16
 KEPT_FOR = 86400.0
 # Seconds after which one that could not be fetched is asked for again.
 AGAIN_AFTER = 5.0
-# Fetches in a minute: strangers who know a topic's name do not make us ask Amazon for ever new addresses.
+# Fetches in a minute: strangers who know a topic's name do not make us ask Amazon for ever new
+# addresses.
 MOST_FETCHES = 10
 
 _HOST = re.compile(r"sns\.([a-z0-9-]{3,30})\.amazonaws\.com(?:\.cn)?").fullmatch
 _PATH = re.compile(r"/SimpleNotificationService-[0-9a-f]{32}\.pem").fullmatch
-_LOOPBACK = re.compile(r"(https?://(?:127\.0\.0\.1|\[::1\]|localhost)(?::[0-9]{1,5})?)(?:/.*)?").fullmatch
+_LOOPBACK = re.compile(
+    r"(https?://(?:127\.0\.0\.1|\[::1\]|localhost)(?::[0-9]{1,5})?)(?:/.*)?"
+).fullmatch
 
 
 class Certificates:
@@ -89,7 +100,9 @@ class Certificates:
 
     async def _fetch(self, url: str, now: float) -> tuple[rsa.RSAPublicKey | None, float]:
         """Fetch and keep a key; what could not be fetched is not tried again for a while, either."""
-        if not self._was_good(url):  # one that is only to be looked at again is not for strangers to hold up
+        if not self._was_good(
+            url
+        ):  # one that is only to be looked at again is not for strangers to hold up
             self._fetched = [at for at in self._fetched if now - 60 < at <= now]
             if len(self._fetched) >= MOST_FETCHES:
                 raise Forged("certificate", "too many certificates were asked for")
@@ -112,7 +125,9 @@ class Certificates:
         """What lies at an address that `is_theirs`; follows nothing, and reads no more than a certificate has."""
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=TIMEOUT)
-            self._session = aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar())
+            self._session = aiohttp.ClientSession(
+                timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()
+            )
         try:
             async with self._session.get(url, allow_redirects=False) as answer:
                 if answer.status != 200:

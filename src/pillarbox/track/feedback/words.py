@@ -21,7 +21,8 @@ LONGEST_TEXT = 1000
 LONGEST_ID = 255
 # Version 7, with or without hyphens, at the beginning or after the bracket of a Message-ID.
 _OUR_ID = re.compile(
-    r"(?:^|[<\s])([0-9a-f]{8}-?[0-9a-f]{4}-?7[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12})(?=[@.\s>]|$)", re.IGNORECASE
+    r"(?:^|[<\s])([0-9a-f]{8}-?[0-9a-f]{4}-?7[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12})(?=[@.\s>]|$)",
+    re.IGNORECASE,
 )
 _STATUS = re.compile(r"(?<![0-9.])([245])\.([0-9]{1,3})\.([0-9]{1,3})(?![0-9.])")
 # By subject and detail of an enhanced status code (RFC 3463), then by subject alone.
@@ -29,7 +30,12 @@ _REASONS = {
     "1.8": Reason.BLOCKED_SENDER, "1.7": Reason.BLOCKED_SENDER, "2.2": Reason.MAILBOX_FULL, "2.3": Reason.TOO_BIG,
     "3.4": Reason.TOO_BIG, "4.7": Reason.TIMEOUT, "2.1": Reason.INVALID_RECIPIENT,
 }  # fmt: skip
-_SUBJECTS = {"1": Reason.INVALID_RECIPIENT, "3": Reason.UNAVAILABLE, "4": Reason.UNAVAILABLE, "7": Reason.POLICY}
+_SUBJECTS = {
+    "1": Reason.INVALID_RECIPIENT,
+    "3": Reason.UNAVAILABLE,
+    "4": Reason.UNAVAILABLE,
+    "7": Reason.POLICY,
+}
 
 
 # What did not arrive has a reason, and words for it.
@@ -84,7 +90,11 @@ def text_of(*parts: object) -> str | None:
 
 def id_of(value: object) -> str | None:
     """An id of a provider's, if it is one."""
-    return value if isinstance(value, str) and 0 < len(value) <= LONGEST_ID and value.isprintable() else None
+    return (
+        value
+        if isinstance(value, str) and 0 < len(value) <= LONGEST_ID and value.isprintable()
+        else None
+    )
 
 
 def reason_of(*texts: object) -> Reason:
@@ -103,5 +113,7 @@ def is_hard(*texts: object) -> bool | None:
         found = _STATUS.search(text[:LONGEST_TEXT]) if isinstance(text, str) else None
         if found:
             kind, subject, detail = found.groups()
-            return kind == "5" and ((subject == "1" and detail not in ("7", "8")) or (subject, detail) == ("2", "1"))
+            return kind == "5" and (
+                (subject == "1" and detail not in ("7", "8")) or (subject, detail) == ("2", "1")
+            )
     return None
