@@ -15,7 +15,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from pillarbox.accept.door import Doorkeeper
+from pillarbox.accept.auth import Authenticator
 from pillarbox.accept.intake import Intake
 from pillarbox.accept.shared_failures import SharedFailures
 from pillarbox.accept.smtp.service import Ready, SmtpService
@@ -98,7 +98,7 @@ class App:
     )
     supervisor: Supervisor = field(init=False, repr=False)
     _intake: Intake | None = field(default=None, init=False, repr=False)
-    _doorkeeper: Doorkeeper | None = field(default=None, init=False, repr=False)
+    _authenticator: Authenticator | None = field(default=None, init=False, repr=False)
     _http: HttpClient | None = field(default=None, init=False, repr=False)
     _ingest: Ingest | None = field(default=None, init=False, repr=False)
     _lifecycle: Lifecycle | None = field(default=None, init=False, repr=False)
@@ -115,11 +115,11 @@ class App:
         return self._intake
 
     @property
-    def doorkeeper(self) -> Doorkeeper:
+    def authenticator(self) -> Authenticator:
         """The one who tells who asks, for all doors of this process."""
-        if self._doorkeeper is None:
+        if self._authenticator is None:
             settings = self.settings
-            self._doorkeeper = Doorkeeper(
+            self._authenticator = Authenticator(
                 self.database,
                 self.metrics,
                 failures=settings.auth_failures_per_minute,
@@ -127,7 +127,7 @@ class App:
                 development=self.keyless,
                 supervisor=self.supervisor,
             )
-        return self._doorkeeper
+        return self._authenticator
 
     @property
     def lifecycle(self) -> Lifecycle:
@@ -136,7 +136,7 @@ class App:
             from pillarbox.lifecycle.assembly import Lifecycle
 
             self._lifecycle = Lifecycle(
-                self.database, self.settings, self.metrics, self.doorkeeper, self.supervisor
+                self.database, self.settings, self.metrics, self.authenticator, self.supervisor
             )
         return self._lifecycle
 
@@ -188,8 +188,8 @@ class App:
         """Close what was opened on the way."""
         if self._reception is not None:
             await self._reception.close()
-        if self._doorkeeper is not None:
-            await self._doorkeeper.close()
+        if self._authenticator is not None:
+            await self._authenticator.close()
         if self._intake is not None:
             await self._intake.close()
         if self._http is not None:
@@ -432,7 +432,7 @@ async def _return_paths(app: App) -> Callable[[Message], str] | None:
 async def serve_smtp(app: App, stop: asyncio.Event, ready: Ready | None = None) -> None:
     """Take mail by SMTP until `stop`; `ready` gets where it listens, by setting, once somebody can connect."""
     _collect_rarely()
-    service = SmtpService(app.settings, app.doorkeeper, app.intake, app.metrics, app.supervisor)
+    service = SmtpService(app.settings, app.authenticator, app.intake, app.metrics, app.supervisor)
     await service.run(stop, ready)
 
 

@@ -1,7 +1,7 @@
-"""Failed logins of all processes: counted in PostgreSQL when one fails, and learned from the answer.
+"""Failed logins of all processes, counted in PostgreSQL when a login fails.
 
-Nothing is read or written for logins that succeed. While the database is unavailable each process
-counts for itself.
+Successful logins read and write nothing. While the database is unavailable each process counts its
+own failures.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from pillarbox.telemetry import logs
 
 log = logs.get("pillarbox.access")
 _PURPOSE = b"pillarbox auth failures 1"
-# 128 bits: no two places meet by chance.
-_PLACE_BYTES = 16
-# Rows per statement that forgets what is old: well under a second.
+# 128 bits: no two keys meet by chance.
+_KEY_BYTES = 16
+# Rows per statement that deletes old rows: well under a second.
 PURGE_BATCH = 10_000
 
-Place = tuple[str, ...]
+FailureKey = tuple[str, ...]
 
 
 class SharedFailures:
-    """Counts failures for all processes; concurrent ones share a statement."""
+    """Counts failures for all processes; concurrent callers share a statement."""
 
     def __init__(
         self, database: Database, key: bytes, clock: Callable[[], float] = time.monotonic
@@ -41,29 +41,29 @@ class SharedFailures:
         self._purged = clock()
         self._batcher: Batcher[tuple[bytes, ...], tuple[Counted, ...]] = Batcher(self._add)
 
-    async def add(self, *places: Place) -> Sequence[Counted]:
-        """Count a failure at each of these places; returns what all processes have counted. Empty: not known now."""
+    async def add(self, *keys: FailureKey) -> Sequence[Counted]:
+        """Count a failure of each key; returns the counts of all processes, or nothing if unavailable."""
         try:
-            return await self._batcher.ask(tuple(map(self._hashed, places)))
+            return await self._batcher.ask(tuple(map(self._hashed, keys)))
         except StoreError as error:
-            log.warning("failed logins are counted by this process alone for now", error=str(error))
+            log.warning("failed logins are counted by this process only, for now", error=str(error))
             return ()
 
-    async def _add(self, asked: list[tuple[bytes, ...]]) -> Sequence[tuple[Counted, ...]]:
+    async def _add(self, requests: list[tuple[bytes, ...]]) -> Sequence[tuple[Counted, ...]]:
         counted = await failures.add(
-            self._database, Counter(place for places in asked for place in places)
+            self._database, Counter(key for keys in requests for key in keys)
         )
         await self._purge()
-        return [tuple(counted[place] for place in places) for places in asked]
+        return [tuple(counted[key] for key in keys) for keys in requests]
 
     async def _purge(self) -> None:
-        """Once a minute forget what is old: guessing from many addresses does not fill the table until retention."""
+        """Once a minute delete old rows, so that guessing from many addresses cannot fill the table."""
         now = self._clock()
         if now - self._purged >= WINDOW:
             self._purged = now
             await failures.purge(self._database, PURGE_BATCH)
 
-    def _hashed(self, place: Place) -> bytes:
-        """A place as the database may know it: addresses and names never in clear."""
-        text = "\0".join(place).encode("utf-8", "surrogatepass")
-        return hmac.digest(self._key, text, "sha256")[:_PLACE_BYTES]
+    def _hashed(self, key: FailureKey) -> bytes:
+        """A key as it is stored: addresses and names never in clear."""
+        text = "\0".join(key).encode("utf-8", "surrogatepass")
+        return hmac.digest(self._key, text, "sha256")[:_KEY_BYTES]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pillarbox.accept.door import PEER_FACTOR, network_of
+from pillarbox.accept.auth import PEER_FACTOR, network_of
 from pillarbox.api.account_pages import Look
 from pillarbox.api.account_visit import Visit
 from pillarbox.api.bodies import Bodies
@@ -196,7 +196,7 @@ class AccountDoor:
             )
         else:
             used = await self._links.use(visit.action, visit.given, secret)
-        self._app.doorkeeper.admit("link")
+        self._app.authenticator.admit("link")
         visit.meet(used)
         return visit.done(used)
 

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from pillarbox.accept.door import network_of
+from pillarbox.accept.auth import network_of
 from pillarbox.api.guard import PROBES
 from pillarbox.api.problems import busy
 

@@ -64,9 +64,13 @@ async def let_in(request: HTTPConnection, app: App, scopes: Sequence[Scope]) -> 
 
 async def _recognise(request: HTTPConnection, app: App) -> Principal:
     if needs_no_key(request, app):
-        return await app.doorkeeper.development()
+        return await app.authenticator.development()
     token = bearer_of(request)
-    enter = app.doorkeeper.by_session if token.startswith(SESSION_PREFIX) else app.doorkeeper.by_key
+    enter = (
+        app.authenticator.by_session
+        if token.startswith(SESSION_PREFIX)
+        else app.authenticator.by_key
+    )
     return await enter(token, peer_of(request))
 
 

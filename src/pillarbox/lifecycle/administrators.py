@@ -22,7 +22,7 @@ from pillarbox.store import admins, challenges, tenants
 if TYPE_CHECKING:
     import asyncpg
 
-    from pillarbox.accept.door import Doorkeeper
+    from pillarbox.accept.auth import Authenticator
     from pillarbox.settings import Settings
     from pillarbox.store.admins import Admin, Kept
     from pillarbox.store.database import Database
@@ -50,13 +50,13 @@ class Administrators:
         self,
         database: Database,
         settings: Settings,
-        doorkeeper: Doorkeeper,
+        authenticator: Authenticator,
         codes: Callable[[], Awaitable[Codes]],
         mails: Mails,
     ) -> None:
         self._database = database
         self._settings = settings
-        self._doorkeeper = doorkeeper
+        self._authenticator = authenticator
         self._codes = codes
         self._mails = mails
         self._passwords = Passwords()
@@ -116,7 +116,7 @@ class Administrators:
 
     async def login(self, email: str, password: str, peer: str) -> Challenge:
         """Mail a code to whoever knows the password; Unauthorized or Throttled, the same for every reason."""
-        self._doorkeeper.throttle(_DOOR, peer, email.lower())
+        self._authenticator.throttle(_DOOR, peer, email.lower())
         async with evenly(EVEN):
             kept = await self._proven(email, password, peer)
             codes = await self._codes()
@@ -124,23 +124,23 @@ class Administrators:
             async with self._database.transaction() as connection:
                 held = await admins.hold(connection, kept.id, password=kept.password)
                 if held is not None:
-                    self._doorkeeper.admit(_DOOR)
+                    self._authenticator.admit(_DOOR)
                     write = partial(
                         self._mails.write_code, Reader(held.email, held.email, held.name), tenant
                     )
                     return await codes.begin(connection, ADMIN, held.id, held.email, write)
             # The password was changed, or the administrator disabled, since it was compared.
-            raise await self._doorkeeper.refuse(_DOOR, peer, email.lower())
+            raise await self._authenticator.refuse(_DOOR, peer, email.lower())
 
     async def _proven(self, email: str, password: str, peer: str) -> Kept:
         """Whose password this is."""
         kept = await admins.password_of(self._database, email)
-        in_turn = partial(self._doorkeeper.throttle, _DOOR, peer, email.lower())
+        in_turn = partial(self._authenticator.throttle, _DOOR, peer, email.lower())
         is_right = await self._passwords.is_right(
             kept.password if kept else None, password, in_turn
         )
         if kept is None or kept.disabled or not is_right:
-            raise await self._doorkeeper.refuse(_DOOR, peer, email.lower())
+            raise await self._authenticator.refuse(_DOOR, peer, email.lower())
         return kept
 
     async def verify(self, challenge: str, code: str | None, recovery_code: str | None) -> Session:

@@ -23,7 +23,7 @@ from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 
 if TYPE_CHECKING:
-    from pillarbox.accept.door import Doorkeeper
+    from pillarbox.accept.auth import Authenticator
     from pillarbox.lifecycle.gather import Rule
     from pillarbox.settings import Settings
     from pillarbox.store.database import Database
@@ -46,13 +46,13 @@ class Lifecycle:
         database: Database,
         settings: Settings,
         metrics: Metrics,
-        doorkeeper: Doorkeeper,
+        authenticator: Authenticator,
         supervisor: Supervisor | None = None,
     ) -> None:
         self._database = database
         self._settings = settings
         self._metrics = metrics
-        self._doorkeeper = doorkeeper
+        self._authenticator = authenticator
         self._supervisor = supervisor or Supervisor(metrics)
         self._mails = Mails(lambda: self.templates, settings)
         self._codes: Codes | None = None
@@ -88,7 +88,7 @@ class Lifecycle:
     def administrators(self) -> Administrators:
         """Lets administrators in, by a password and a code."""
         return Administrators(
-            self._database, self._settings, self._doorkeeper, self.codes, self._mails
+            self._database, self._settings, self._authenticator, self.codes, self._mails
         )
 
     @cached_property

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from pillarbox.accept.door import PEER_FACTOR, Doorkeeper
+from pillarbox.accept.auth import PEER_FACTOR, Authenticator
 from pillarbox.accept.shared_failures import SharedFailures
 from pillarbox.errors import StoreError, Throttled, Unauthorized
 from pillarbox.model.access import Scope
@@ -25,12 +25,12 @@ HERE, THERE = "192.0.2.1", "198.51.100.7"
 KEY = b"k" * 32
 
 
-def keeper_on(database: Database) -> Doorkeeper:
-    return Doorkeeper(database, Metrics(), failures=MOST, shared=SharedFailures(database, KEY))
+def keeper_on(database: Database) -> Authenticator:
+    return Authenticator(database, Metrics(), failures=MOST, shared=SharedFailures(database, KEY))
 
 
 @pytest_asyncio.fixture
-async def keepers(database: Database) -> AsyncIterator[list[Doorkeeper]]:
+async def keepers(database: Database) -> AsyncIterator[list[Authenticator]]:
     """Doorkeepers that share a database, as those of three processes do."""
     made = [keeper_on(database) for _ in range(3)]
     yield made
@@ -50,7 +50,7 @@ def wrong(token: str) -> str:
     return token[:-1] + ("a" if token[-1] != "a" else "b")
 
 
-async def test_processes_count_together(keepers: list[Doorkeeper], database: Database) -> None:
+async def test_processes_count_together(keepers: list[Authenticator], database: Database) -> None:
     token = (await access.add_key(database, "default", "website", [Scope.SEND]))[1].reveal()
     answers = [
         await answer(lambda n=n: keepers[n % 3].by_key(wrong(token), HERE)) for n in range(9)
@@ -62,7 +62,7 @@ async def test_processes_count_together(keepers: list[Doorkeeper], database: Dat
 
 
 async def test_an_address_has_one_bound_for_all_processes(
-    keepers: list[Doorkeeper], database: Database
+    keepers: list[Authenticator], database: Database
 ) -> None:
     guesses = [f"pbx_{number:010d}_{'a' * 43}" for number in range(MOST * PEER_FACTOR + 6)]
     answers = [
@@ -72,7 +72,7 @@ async def test_an_address_has_one_bound_for_all_processes(
     assert answers == ["Unauthorized"] * MOST * PEER_FACTOR + ["Throttled"] * 6
 
 
-async def test_administrators_passwords_too(keepers: list[Doorkeeper]) -> None:
+async def test_administrators_passwords_too(keepers: list[Authenticator]) -> None:
     refusals = [
         await keepers[n % 3].refuse("password", HERE, "root@corp.example") for n in range(MOST + 3)
     ]
@@ -82,14 +82,14 @@ async def test_administrators_passwords_too(keepers: list[Doorkeeper]) -> None:
             keeper.throttle("password", HERE, "root@corp.example")
 
 
-async def test_success_costs_nothing(keepers: list[Doorkeeper], database: Database) -> None:
+async def test_success_costs_nothing(keepers: list[Authenticator], database: Database) -> None:
     token = (await access.add_key(database, "default", "website", [Scope.SEND]))[1].reveal()
     await keepers[0].by_key(token, HERE)
     assert await database.fetchval("SELECT count(*) FROM pillarbox.auth_failures") == 0
 
 
 async def test_nobody_can_be_read_from_the_table(
-    keepers: list[Doorkeeper], database: Database
+    keepers: list[Authenticator], database: Database
 ) -> None:
     await keepers[0].refuse("password", HERE, "root@corp.example")
     rows = await database.fetch("SELECT place FROM pillarbox.auth_failures")
@@ -101,7 +101,7 @@ async def test_nobody_can_be_read_from_the_table(
 
 
 async def test_a_minute_later_all_is_forgotten(
-    keepers: list[Doorkeeper], database: Database
+    keepers: list[Authenticator], database: Database
 ) -> None:
     for _ in range(MOST + 1):
         await keepers[0].refuse("password", HERE, "root@corp.example")
@@ -129,7 +129,7 @@ async def test_guessing_does_not_fill_the_table(database: Database) -> None:
     assert await database.fetchval("SELECT count(*) FROM pillarbox.auth_failures") == 1
 
 
-async def test_many_at_once_count_each(keepers: list[Doorkeeper], database: Database) -> None:
+async def test_many_at_once_count_each(keepers: list[Authenticator], database: Database) -> None:
     await asyncio.gather(
         *(keeper.refuse("password", HERE, f"{n % 7}@x") for n in range(30) for keeper in keepers)
     )
@@ -141,7 +141,7 @@ async def test_many_at_once_count_each(keepers: list[Doorkeeper], database: Data
 
 
 async def test_without_the_database_a_process_counts_for_itself(
-    keepers: list[Doorkeeper], monkeypatch: pytest.MonkeyPatch
+    keepers: list[Authenticator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(*_: Any) -> None:
         raise StoreError("PostgreSQL: cannot execute INSERT in a read-only transaction")

@@ -39,7 +39,7 @@ async def test_it_is_made_once_and_opens(data: Path) -> None:
         assert path == data / "development.key"
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         token = path.read_text().strip()
-        who = await app.doorkeeper.by_key(token, "127.0.0.1")
+        who = await app.authenticator.by_key(token, "127.0.0.1")
         assert who.tenant
         assert (who.name, who.tenant.name) == ("development", "default")
         assert sorted(who.scopes) == ["manage", "read", "send"]
@@ -51,7 +51,7 @@ async def test_it_is_made_once_and_opens(data: Path) -> None:
         assert path.read_text().strip() != token
         path.unlink()
         await ensure_development_key(app)
-        assert await app.doorkeeper.by_key(path.read_text().strip(), "127.0.0.1")
+        assert await app.authenticator.by_key(path.read_text().strip(), "127.0.0.1")
         assert len(await access.list_keys(app.database)) == 1
         assert len(await access.list_keys(app.database, revoked=True)) == 3
         assert [one.name for one in data.iterdir() if "development" in one.name] == [

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.accept.door import PEER_FACTOR
+from pillarbox.accept.auth import PEER_FACTOR
 from pillarbox.errors import NotFound, NotPossible, Unauthorized
 from pillarbox.lifecycle import administrators
 from pillarbox.lifecycle.administrators import EVEN, RECOVERY_CODES, Administrators
@@ -254,7 +254,7 @@ async def test_many_at_once_are_not_all_compared(
 
 
 async def test_wrong_passwords_count_with_wrong_keys_of_the_same_peer(api: Api) -> None:
-    keeper = api.app.doorkeeper
+    keeper = api.app.authenticator
     most = api.app.settings.auth_failures_per_minute * PEER_FACTOR
     for n in range(most):
         await keeper.refuse("password", "127.0.0.1", f"{n}@example.com")

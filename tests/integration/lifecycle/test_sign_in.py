@@ -445,7 +445,7 @@ async def issued(world: World) -> int:
     with_keys = replace(
         app.settings, lifecycle_keys=load({}, overrides={"lifecycle_keys": KEY}).lifecycle_keys
     )
-    collector = await Lifecycle(app.database, with_keys, app.metrics, app.doorkeeper).collector()
+    collector = await Lifecycle(app.database, with_keys, app.metrics, app.authenticator).collector()
     await collector.run_once(asyncio.Event())
     return token
 

@@ -2,5 +2,5 @@
 
 machine.py, commands.py      the session: bytes in, actions out
 connection.py, server.py     the shell: sockets, TLS, timeouts, connection limits
-submission.py                logins and mails, to the doorkeeper and the intake
+submission.py                logins and mails, to the authenticator and the intake
 """

@@ -19,7 +19,7 @@ _CODES = {
 
 
 def refuse_login(error: Exception) -> bytes:
-    """The reply to AUTH when the doorkeeper raised this."""
+    """The reply to AUTH when the authenticator raised this."""
     if isinstance(error, Unauthorized):
         return replies.BAD_CREDENTIALS
     if isinstance(error, Throttled):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pillarbox.accept.door import network_of
+from pillarbox.accept.auth import network_of
 from pillarbox.accept.smtp.connection import Connection, Submission, Work
 from pillarbox.accept.smtp.listeners import Listener
 from pillarbox.accept.smtp.machine import Machine

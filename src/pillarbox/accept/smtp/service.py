@@ -24,7 +24,7 @@ from pillarbox.supervisor import Supervisor
 if TYPE_CHECKING:
     import asyncio
 
-    from pillarbox.accept.door import Doorkeeper
+    from pillarbox.accept.auth import Authenticator
     from pillarbox.accept.intake import Intake
     from pillarbox.settings import Settings
     from pillarbox.telemetry.metrics import Metrics
@@ -40,7 +40,7 @@ class SmtpService:
     def __init__(
         self,
         settings: Settings,
-        doorkeeper: Doorkeeper,
+        authenticator: Authenticator,
         intake: Intake,
         metrics: Metrics,
         supervisor: Supervisor | None = None,
@@ -50,7 +50,7 @@ class SmtpService:
         self._metrics = metrics
         self._name = ascii_domain(settings.smtp_hostname or socket.gethostname())
         self._limits = limits_of(settings)
-        self._door = FrontDoor(doorkeeper, intake, self._limits, self._name)
+        self._door = FrontDoor(authenticator, intake, self._limits, self._name)
 
     async def run(self, stop: asyncio.Event, ready: Ready | None = None) -> None:
         """Serve until `stop`; `ready` gets where each listener is, once all can be connected to."""

@@ -1,4 +1,4 @@
-"""From SMTP to the rooms behind: who may send is the doorkeeper's answer, mails go to the intake."""
+"""From SMTP to the rooms behind: who may send is the authenticator's answer, mails go to the intake."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pillarbox.telemetry import logs
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from pillarbox.accept.door import Doorkeeper
+    from pillarbox.accept.auth import Authenticator
     from pillarbox.accept.intake import Intake
     from pillarbox.accept.smtp.actions import Envelope
     from pillarbox.accept.smtp.rules import Limits
@@ -90,8 +90,10 @@ class Permit:
 class FrontDoor:
     """The Submission of this installation."""
 
-    def __init__(self, doorkeeper: Doorkeeper, intake: Intake, limits: Limits, name: str) -> None:
-        self._doorkeeper = doorkeeper
+    def __init__(
+        self, authenticator: Authenticator, intake: Intake, limits: Limits, name: str
+    ) -> None:
+        self._authenticator = authenticator
         self._intake = intake
         self._limits = limits
         self._name = name
@@ -101,12 +103,12 @@ class FrontDoor:
 
     async def development(self) -> Permit:
         """The permit of everybody on this machine; Unauthorized where this is no installation for development."""
-        find = self._doorkeeper.development
+        find = self._authenticator.development
         return Permit(await find(), self._limits, find)
 
     async def log_in(self, username: str, password: Secret, peer: str) -> Permit:
         async def find() -> Principal:
-            return await self._doorkeeper.by_login(username, password.reveal(), peer)
+            return await self._authenticator.by_login(username, password.reveal(), peer)
 
         return Permit(await find(), self._limits, find)
 
@@ -116,7 +118,7 @@ class FrontDoor:
         A known user name with a wrong password is refused: its mail would silently belong to
         another tenant.
         """
-        if await self._doorkeeper.knows_login(username):
+        if await self._authenticator.knows_login(username):
             return await self.log_in(username, password, peer)
         permit = await self.development()
         if not self._accepted_unknown:

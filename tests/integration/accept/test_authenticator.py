@@ -1,4 +1,4 @@
-"""The doorkeeper: who asks, asked anew each time, with failures made to wait."""
+"""The authenticator: who asks, asked anew each time, with failures made to wait."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from pillarbox.accept import door
-from pillarbox.accept.door import NOTE_INTERVAL, PEER_FACTOR, Doorkeeper, network_of
+from pillarbox.accept import auth
+from pillarbox.accept.auth import NOTE_INTERVAL, PEER_FACTOR, Authenticator, network_of
 from pillarbox.errors import StoreError, Throttled, Unauthorized
 from pillarbox.model.access import Scope
 from pillarbox.store import access, tenants
@@ -56,8 +56,8 @@ def counting(database: Database, database_url: str) -> Counting:
 
 
 @pytest_asyncio.fixture
-async def keeper(counting: Counting, clock: Clock) -> AsyncIterator[Doorkeeper]:
-    keeper = Doorkeeper(counting, Metrics(), failures=MOST, clock=clock)
+async def keeper(counting: Counting, clock: Clock) -> AsyncIterator[Authenticator]:
+    keeper = Authenticator(counting, Metrics(), failures=MOST, clock=clock)
     yield keeper
     await keeper.close()
 
@@ -76,14 +76,14 @@ async def failing(times: int, call: Callable[[], Awaitable[Any]]) -> None:
             await call()
 
 
-def count(keeper: Doorkeeper, kind: str, result: str) -> float:
+def count(keeper: Authenticator, kind: str, result: str) -> float:
     return keeper._metrics.authentications.labels(kind, result)._value.get()  # type: ignore[no-any-return]
 
 
 # --- who asks
 
 
-async def test_a_key_and_a_login_open(keeper: Doorkeeper, database: Database) -> None:
+async def test_a_key_and_a_login_open(keeper: Authenticator, database: Database) -> None:
     who = await keeper.by_key(await key(database), HERE)
     assert (who.kind, who.name) == ("key", "website")
     facts, password = await access.add_login(database, "default", "printer")
@@ -93,7 +93,7 @@ async def test_a_key_and_a_login_open(keeper: Doorkeeper, database: Database) ->
 
 
 async def test_every_refusal_sounds_the_same(
-    keeper: Doorkeeper, database: Database, counting: Counting
+    keeper: Authenticator, database: Database, counting: Counting
 ) -> None:
     """Whether a prefix or a user name exists shows neither in the words nor in the statements made."""
     token = await key(database)
@@ -119,7 +119,7 @@ async def test_every_refusal_sounds_the_same(
     "given", ["", "pbx_", "x" * 100_000, "pbx_zzzzzzzzzz_\0", "Bearer x", "é", "\udc80"]
 )
 async def test_what_cannot_be_a_key_is_not_asked_about(
-    keeper: Doorkeeper, counting: Counting, given: str
+    keeper: Authenticator, counting: Counting, given: str
 ) -> None:
     before = counting.asked
     with pytest.raises(Unauthorized):
@@ -129,7 +129,7 @@ async def test_what_cannot_be_a_key_is_not_asked_about(
     assert counting.asked == before
 
 
-async def test_revoking_works_at_once(keeper: Doorkeeper, database: Database) -> None:
+async def test_revoking_works_at_once(keeper: Authenticator, database: Database) -> None:
     token = await key(database)
     await keeper.by_key(token, HERE)
     [facts] = await access.list_keys(database)
@@ -138,7 +138,7 @@ async def test_revoking_works_at_once(keeper: Doorkeeper, database: Database) ->
         await keeper.by_key(token, HERE)
 
 
-async def test_expiry_works_at_once(keeper: Doorkeeper, database: Database) -> None:
+async def test_expiry_works_at_once(keeper: Authenticator, database: Database) -> None:
     token = await key(database)
     await keeper.by_key(token, HERE)
     await database.execute("UPDATE pillarbox.api_keys SET expires_at = now()")
@@ -146,7 +146,7 @@ async def test_expiry_works_at_once(keeper: Doorkeeper, database: Database) -> N
         await keeper.by_key(token, HERE)
 
 
-async def test_a_changed_tenant_shows_at_once(keeper: Doorkeeper, database: Database) -> None:
+async def test_a_changed_tenant_shows_at_once(keeper: Authenticator, database: Database) -> None:
     token = await key(database)
     assert (await keeper.by_key(token, HERE)).tenant.max_recipients is None  # type: ignore[union-attr]
     await tenants.change_tenant(database, "default", max_recipients=2)
@@ -154,7 +154,7 @@ async def test_a_changed_tenant_shows_at_once(keeper: Doorkeeper, database: Data
 
 
 async def test_many_callers_share_statements(
-    keeper: Doorkeeper, database: Database, counting: Counting
+    keeper: Authenticator, database: Database, counting: Counting
 ) -> None:
     tokens = [await key(database, f"k{number}") for number in range(20)]
     before = counting.asked
@@ -165,7 +165,7 @@ async def test_many_callers_share_statements(
 
 
 async def test_good_and_bad_together_get_their_own_answers(
-    keeper: Doorkeeper, database: Database
+    keeper: Authenticator, database: Database
 ) -> None:
     token = await key(database)
     asked = [keeper.by_key(token if n % 2 else wrong(token), f"203.0.113.{n}") for n in range(100)]
@@ -178,7 +178,7 @@ async def test_good_and_bad_together_get_their_own_answers(
 
 
 async def test_after_so_many_failures_it_waits(
-    keeper: Doorkeeper, counting: Counting, clock: Clock
+    keeper: Authenticator, counting: Counting, clock: Clock
 ) -> None:
     await failing(MOST, lambda: keeper.by_key(UNKNOWN, HERE))
     before = counting.asked
@@ -192,13 +192,13 @@ async def test_after_so_many_failures_it_waits(
     await failing(1, lambda: keeper.by_key(UNKNOWN, HERE))
 
 
-async def test_what_has_no_form_of_a_key_waits_too(keeper: Doorkeeper) -> None:
+async def test_what_has_no_form_of_a_key_waits_too(keeper: Authenticator) -> None:
     await failing(MOST, lambda: keeper.by_key("guess", HERE))
     with pytest.raises(Throttled):
         await keeper.by_key("another", HERE)
 
 
-async def test_logins_wait_by_their_names(keeper: Doorkeeper, database: Database) -> None:
+async def test_logins_wait_by_their_names(keeper: Authenticator, database: Database) -> None:
     facts, password = await access.add_login(database, "default", "printer")
     await failing(MOST, lambda: keeper.by_login("nobody@default", "a" * 43, HERE))
     with pytest.raises(Throttled):
@@ -207,7 +207,7 @@ async def test_logins_wait_by_their_names(keeper: Doorkeeper, database: Database
 
 
 async def test_a_stranger_at_the_same_address_locks_nobody_out(
-    keeper: Doorkeeper, database: Database
+    keeper: Authenticator, database: Database
 ) -> None:
     """By wrong tries at one name; only those who never showed a right key meet the address's own bound."""
     known, other = await key(database), await key(database, "other")
@@ -220,7 +220,7 @@ async def test_a_stranger_at_the_same_address_locks_nobody_out(
 
 
 async def test_an_address_has_a_bound_of_its_own(
-    keeper: Doorkeeper, database: Database, clock: Clock, counting: Counting
+    keeper: Authenticator, database: Database, clock: Clock, counting: Counting
 ) -> None:
     known, late = await key(database), await key(database, "late")
     await keeper.by_key(known, HERE)
@@ -236,7 +236,7 @@ async def test_an_address_has_a_bound_of_its_own(
     assert await keeper.by_key(late, HERE)
 
 
-async def test_a_revoked_key_is_no_longer_known(keeper: Doorkeeper, database: Database) -> None:
+async def test_a_revoked_key_is_no_longer_known(keeper: Authenticator, database: Database) -> None:
     token = await key(database)
     await keeper.by_key(token, HERE)
     await database.execute("UPDATE pillarbox.api_keys SET revoked_at = now()")
@@ -246,7 +246,7 @@ async def test_a_revoked_key_is_no_longer_known(keeper: Doorkeeper, database: Da
 
 
 async def test_a_flood_reaches_the_database_in_two_batches_at_most(
-    keeper: Doorkeeper, counting: Counting
+    keeper: Authenticator, counting: Counting
 ) -> None:
     before = counting.asked
     answers = await asyncio.gather(
@@ -257,7 +257,7 @@ async def test_a_flood_reaches_the_database_in_two_batches_at_most(
 
 
 async def test_a_success_in_between_forgives_nothing(
-    keeper: Doorkeeper, database: Database
+    keeper: Authenticator, database: Database
 ) -> None:
     """Or whoever has one key could try others without end."""
     token = await key(database)
@@ -283,7 +283,7 @@ def test_what_failures_are_counted_by(peer: str, counted: str) -> None:
     assert network_of(peer) == counted
 
 
-async def test_neighbours_in_ipv6_are_one(keeper: Doorkeeper) -> None:
+async def test_neighbours_in_ipv6_are_one(keeper: Authenticator) -> None:
     for number in range(MOST):
         await failing(1, lambda number=number: keeper.by_key(UNKNOWN, f"2001:db8::{number}"))  # type: ignore[misc]
     with pytest.raises(Throttled):
@@ -291,7 +291,7 @@ async def test_neighbours_in_ipv6_are_one(keeper: Doorkeeper) -> None:
 
 
 async def test_what_it_remembers_is_bounded(
-    keeper: Doorkeeper, database: Database, monkeypatch: pytest.MonkeyPatch
+    keeper: Authenticator, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(door, "REMEMBERED", 5)
     for number in range(12):
@@ -302,7 +302,7 @@ async def test_what_it_remembers_is_bounded(
 # --- last use
 
 
-async def test_use_is_noted_beside_the_request(keeper: Doorkeeper, database: Database) -> None:
+async def test_use_is_noted_beside_the_request(keeper: Authenticator, database: Database) -> None:
     token = await key(database)
     facts, password = await access.add_login(database, "default", "printer")
     await keeper.by_key(token, HERE)
@@ -316,7 +316,7 @@ async def test_use_is_noted_beside_the_request(keeper: Doorkeeper, database: Dat
 
 
 async def test_use_is_noted_once_a_minute(
-    keeper: Doorkeeper, database: Database, clock: Clock
+    keeper: Authenticator, database: Database, clock: Clock
 ) -> None:
     token = await key(database)
     await keeper.by_key(token, HERE)
@@ -332,7 +332,7 @@ async def test_use_is_noted_once_a_minute(
     assert [before] != await access.list_keys(database)
 
 
-async def test_failures_are_no_use(keeper: Doorkeeper, database: Database) -> None:
+async def test_failures_are_no_use(keeper: Authenticator, database: Database) -> None:
     token = await key(database)
     await failing(1, lambda: keeper.by_key(wrong(token), HERE))
     await keeper.close()
@@ -346,17 +346,17 @@ async def test_failures_are_no_use(keeper: Doorkeeper, database: Database) -> No
 async def test_the_keyless_door_is_shut_unless_this_is_development(database_url: str) -> None:
     async with opened(database_url) as app:
         with pytest.raises(Unauthorized, match="key add"):
-            await app.doorkeeper.development()
+            await app.authenticator.development()
     async with opened(database_url, development="on") as app:
-        who = await app.doorkeeper.development()
-        assert app.doorkeeper is app.doorkeeper
+        who = await app.authenticator.development()
+        assert app.authenticator is app.authenticator
     assert who.tenant
     assert (who.kind, who.tenant.name, who.scopes) == ("development", "default", set(Scope))
 
 
 async def test_the_keyless_door_shares_statements(database_url: str) -> None:
     async with opened(database_url, development="on") as app:
-        found = await asyncio.gather(*(app.doorkeeper.development() for _ in range(500)))
+        found = await asyncio.gather(*(app.authenticator.development() for _ in range(500)))
     assert {one.kind for one in found} == {"development"}
 
 
@@ -385,7 +385,7 @@ async def test_while_the_database_is_away_nobody_is_blamed(
 ) -> None:
     server, database = mortal
     token = await key(database)
-    keeper = Doorkeeper(database, Metrics(), failures=MOST, development=True)
+    keeper = Authenticator(database, Metrics(), failures=MOST, development=True)
     await keeper.by_key(token, HERE)
     await keeper.close()
     await asyncio.to_thread(server.stop, "immediate")
@@ -407,7 +407,7 @@ async def test_a_use_that_cannot_be_noted_harms_nobody(
 ) -> None:
     server, database = mortal
     who = await access.find_keys(database, [await key(database)])
-    keeper = Doorkeeper(database, Metrics(), failures=MOST)
+    keeper = Authenticator(database, Metrics(), failures=MOST)
     await asyncio.to_thread(server.stop, "immediate")
     assert who[0]
     keeper._use(who[0])
