@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pillarbox.accept.smtp import replies
-from pillarbox.accept.smtp.actions import Authenticate, Close, Envelope, StartTls, Submit
+from pillarbox.accept.smtp.actions import Authenticate, Close, StartTls, Submit, SubmittedMail
 from pillarbox.accept.smtp.machine import Machine
-from pillarbox.accept.smtp.rules import Limits
+from pillarbox.accept.smtp.rules import SessionLimits
 
 # RFC 5321 4.2: a code of three digits, a hyphen in all lines but the last, printable text, CRLF;
 # 512 octets a line.
@@ -17,7 +17,7 @@ LEGAL = re.compile(rb"(?:([2-5][0-5][0-9])-[ -~]*\r\n)*[2-5][0-5][0-9](?: [ -~]*
 
 
 class Open:
-    """A permit that allows everything but what it names."""
+    """A policy that allows everything but what it names."""
 
     def __init__(
         self, max_message: int = 10**9, max_recipients: int = 100, refused: Iterable[str] = ()
@@ -37,11 +37,11 @@ class Session:
     """Feeds a machine, carries out its actions at once, and keeps what it said and did."""
 
     def __init__(
-        self, limits: Limits | None = None, permit: Open | None = None, **machine: Any
+        self, limits: SessionLimits | None = None, policy: Open | None = None, **machine: Any
     ) -> None:
-        self.machine = Machine("mail.example", limits or Limits(), permit, **machine)
+        self.machine = Machine("mail.example", limits or SessionLimits(), policy, **machine)
         self.said = b""
-        self.mails: list[Envelope] = []
+        self.mails: list[SubmittedMail] = []
         self.logins: list[tuple[str, str]] = []
         self.upgrades = 0
         self.closed = False
@@ -61,7 +61,7 @@ class Session:
                 assert_legal(action)
                 self.said += action
             elif isinstance(action, Submit):
-                self.mails.append(action.envelope)
+                self.mails.append(action.mail)
                 answer = self.answers.pop(0) if self.answers else None
                 self.carry_out(
                     self.machine.submitted(len(self.mails))
@@ -107,9 +107,11 @@ def assert_legal(said: bytes) -> None:
         position = found.end()
 
 
-def opened(limits: Limits | None = None, permit: Open | None = None, **machine: Any) -> Session:
+def opened(
+    limits: SessionLimits | None = None, policy: Open | None = None, **machine: Any
+) -> Session:
     """A session that has said EHLO, on a listener without login."""
-    session = Session(limits, permit or Open(), **machine)
+    session = Session(limits, policy or Open(), **machine)
     session.feed(b"EHLO client.example\r\n")
     return session
 

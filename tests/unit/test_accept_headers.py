@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.sender_headers import DOMAINS, UNCLEAR
 
 from pillarbox.accept.headers import sender_domains, subject_of
-from pillarbox.accept.smtp.actions import Envelope
+from pillarbox.accept.smtp.actions import SubmittedMail
 from pillarbox.accept.smtp.submission import received_value
 from pillarbox.errors import InvalidMail
 
@@ -77,8 +77,8 @@ def test_no_header_takes_long(octets: bytes) -> None:
 
 
 def test_received() -> None:
-    envelope = Envelope("a@x.example", ["secret@y.example"], b"", "ESMTPSA", "client.example")
-    value = received_value(envelope, "2001:db8::1", "mail.example", 1_800_000_000)
+    mail = SubmittedMail("a@x.example", ["secret@y.example"], b"", "ESMTPSA", "client.example")
+    value = received_value(mail, "2001:db8::1", "mail.example", 1_800_000_000)
     begin, _, date = value.partition("; ")
     assert begin == "from client.example ([IPv6:2001:db8::1]) by mail.example with ESMTPSA"
     assert parsedate_to_datetime(date).timestamp() == 1_800_000_000

@@ -10,7 +10,13 @@ from tests.unit.smtp_sessions import ENVELOPE, Open, Session, mail, opened
 from pillarbox.accept.smtp import replies
 from pillarbox.accept.smtp.actions import Submit
 from pillarbox.accept.smtp.machine import Machine
-from pillarbox.accept.smtp.rules import MAX_AUTH_LINE, MAX_HELD, MAX_SKIPPED, Limits, Room
+from pillarbox.accept.smtp.rules import (
+    MAX_AUTH_LINE,
+    MAX_HELD,
+    MAX_SKIPPED,
+    MemoryBudget,
+    SessionLimits,
+)
 
 
 def lines(said: bytes) -> set[str]:
@@ -26,16 +32,16 @@ def test_a_mail() -> None:
     assert session.codes(b"RCPT TO:<b@y.example>\r\n") == ["250 2.1.5"]
     assert session.codes(b"DATA\r\n") == ["354"]
     assert session.feed(b"Subject: x\r\n\r\nhello\r\n.\r\n") == b"250 2.0.0 accepted as 1\r\n"
-    [envelope] = session.mails
-    assert (envelope.sender, envelope.recipients) == ("a@x.example", ["b@y.example"])
-    assert envelope.content == b"Subject: x\r\n\r\nhello\r\n"
-    assert (envelope.protocol, envelope.greeted_as) == ("ESMTP", "client.example")
+    [mail] = session.mails
+    assert (mail.sender, mail.recipients) == ("a@x.example", ["b@y.example"])
+    assert mail.content == b"Subject: x\r\n\r\nhello\r\n"
+    assert (mail.protocol, mail.greeted_as) == ("ESMTP", "client.example")
     assert session.codes(b"QUIT\r\n") == ["221 2.0.0"]
     assert session.closed
 
 
 def test_pipelined_commands_are_answered_in_order_in_one_write() -> None:
-    machine = Machine("mail.example", Limits(), Open(refused={"c@y.example"}))
+    machine = Machine("mail.example", SessionLimits(), Open(refused={"c@y.example"}))
     [said] = machine.receive(
         b"EHLO x\r\nMAIL FROM:<a@x.example>\r\nRCPT TO:<c@y.example>\r\nRCPT TO:<b@y.example>\r\nDATA\r\n"
     )
@@ -44,7 +50,7 @@ def test_pipelined_commands_are_answered_in_order_in_one_write() -> None:
 
 
 def test_what_is_pipelined_behind_a_mail_waits_for_its_answer() -> None:
-    machine = Machine("mail.example", Limits(), Open())
+    machine = Machine("mail.example", SessionLimits(), Open())
     actions = machine.receive(b"EHLO x\r\n" + mail() + b"NOOP\r\n" + mail())
     assert isinstance(actions[-1], Submit)
     assert machine.receive(b"RSET\r\n") == []
@@ -74,7 +80,7 @@ def test_lower_case_and_blanks() -> None:
 
 
 def test_an_odd_name_is_not_passed_on() -> None:
-    session = Session(permit=Open())
+    session = Session(policy=Open())
     assert session.codes(b"EHLO (x)\x07\r\n")[-1][:3] == "250"
     session.feed(mail())
     assert session.mails[0].greeted_as == "unknown"
@@ -97,7 +103,7 @@ def test_paths(argument: bytes, address: str) -> None:
 
 
 def test_the_protocol_word() -> None:
-    plain = Session(permit=Open())
+    plain = Session(policy=Open())
     plain.feed(b"HELO x\r\n", mail())
     utf8 = opened()
     utf8.feed(
@@ -162,7 +168,7 @@ def test_answers(said: bytes, code: str) -> None:
 
 
 def test_nothing_before_ehlo() -> None:
-    assert Session(permit=Open()).codes(b"MAIL FROM:<a@x.example>\r\n") == ["503 5.5.1"]
+    assert Session(policy=Open()).codes(b"MAIL FROM:<a@x.example>\r\n") == ["503 5.5.1"]
 
 
 def test_ehlo_and_rset_end_a_mail() -> None:
@@ -188,17 +194,17 @@ def test_after_a_refused_mail_the_session_goes_on() -> None:
 
 
 def test_what_ehlo_offers() -> None:
-    plain, starttls = Session(permit=Open()), Session(starttls=True)
+    plain, starttls = Session(policy=Open()), Session(starttls=True)
     assert lines(plain.feed(b"EHLO x\r\n")) == {
         "mail.example", "SIZE 10000000", "PIPELINING", "8BITMIME", "SMTPUTF8", "ENHANCEDSTATUSCODES"
     }  # fmt: skip
     assert "STARTTLS" in lines(starttls.feed(b"EHLO x\r\n"))
     assert "AUTH PLAIN LOGIN" not in lines(starttls.feed(b"EHLO x\r\n"))
-    assert Session(permit=Open()).feed(b"HELO x\r\n") == b"250 mail.example\r\n"
+    assert Session(policy=Open()).feed(b"HELO x\r\n") == b"250 mail.example\r\n"
 
 
 def test_http_is_turned_away() -> None:
-    session = Session(permit=Open())
+    session = Session(policy=Open())
     assert session.codes(
         b"POST / HTTP/1.1\r\nHost: 127.0.0.1:1025\r\n\r\n" + b"EHLO x\r\n" + mail()
     ) == ["554 5.7.0"]
@@ -231,7 +237,7 @@ def test_without_tls_there_is_no_mail_and_no_login() -> None:
 
 
 def test_after_starttls_everything_is_forgotten() -> None:
-    session = Session(starttls=True, permit=Open())
+    session = Session(starttls=True, policy=Open())
     session.feed(b"EHLO x\r\nMAIL FROM:<a@x.example>\r\nRCPT TO:<b@y.example>\r\n")
     assert session.codes(b"STARTTLS\r\n") == ["220 2.0.0"]
     assert session.upgrades == 1
@@ -289,7 +295,7 @@ def test_logging_in(dialogue: list[bytes]) -> None:
 
 
 def test_a_login_without_tls_in_development() -> None:
-    session = Session(permit=Open(), plain_login=True)
+    session = Session(policy=Open(), plain_login=True)
     offers = lines(session.feed(b"EHLO x\r\n"))
     assert "AUTH PLAIN LOGIN" in offers
     assert "STARTTLS" not in offers
@@ -307,7 +313,7 @@ def test_a_login_without_tls_in_development() -> None:
 
 
 def test_starttls_in_development_takes_logins_over_tls_only() -> None:
-    session = Session(permit=Open(), starttls=True)
+    session = Session(policy=Open(), starttls=True)
     offers = lines(session.feed(b"EHLO x\r\n"))
     assert "STARTTLS" in offers
     assert "AUTH PLAIN LOGIN" not in offers
@@ -369,7 +375,7 @@ def test_a_login_shows_no_password() -> None:
 
 
 def test_sizes() -> None:
-    session = opened(Limits(message=100))
+    session = opened(SessionLimits(message=100))
     assert session.codes(b"MAIL FROM:<a@x.example> SIZE=101\r\n") == ["552 5.3.4"]
     assert session.codes(mail(b"x" * 98 + b"\r\n"))[-1] == "250 2.0.0"
     assert session.codes(mail(b"x" * 99 + b"\r\n"))[-1] == "552 5.3.4"
@@ -382,7 +388,7 @@ def test_sizes() -> None:
 
 
 def test_a_permit_has_its_own_sizes() -> None:
-    session = opened(Limits(message=100), Open(max_message=50, max_recipients=1))
+    session = opened(SessionLimits(message=100), Open(max_message=50, max_recipients=1))
     assert "SIZE 50" in lines(session.feed(b"EHLO x\r\n"))
     assert session.codes(b"MAIL FROM:<a@x.example> SIZE=51\r\n") == ["552 5.3.4"]
     assert (
@@ -395,7 +401,7 @@ def test_a_permit_has_its_own_sizes() -> None:
 
 
 def test_too_many_recipients_are_no_errors() -> None:
-    session = opened(Limits(recipients=2, errors=3))
+    session = opened(SessionLimits(recipients=2, errors=3))
     session.feed(b"MAIL FROM:<a@x.example>\r\n")
     answers = session.codes(b"RCPT TO:<b@y.example>\r\n" * 10)
     assert answers == ["250 2.1.5"] * 2 + ["452 4.5.3"] * 8
@@ -403,7 +409,7 @@ def test_too_many_recipients_are_no_errors() -> None:
 
 
 def test_too_many_errors() -> None:
-    session = opened(Limits(errors=3))
+    session = opened(SessionLimits(errors=3))
     assert session.codes(b"FOO\r\n" * 2 + mail() + b"FOO\r\n" * 9)[-4:] == ["500 5.5.2"] * 3 + [
         "421 4.7.0"
     ]
@@ -411,13 +417,13 @@ def test_too_many_errors() -> None:
 
 
 def test_too_many_commands() -> None:
-    session = opened(Limits(commands=10))
+    session = opened(SessionLimits(commands=10))
     assert session.codes(b"NOOP\r\n" * 20)[-2:] == ["250 2.0.0", "421 4.7.0"]
     assert session.closed
 
 
 def test_too_many_messages() -> None:
-    session = opened(Limits(messages=2))
+    session = opened(SessionLimits(messages=2))
     assert session.codes(mail() * 3)[-1] == "421 4.7.0"
     assert session.closed
     assert len(session.mails) == 2
@@ -434,22 +440,22 @@ def test_long_lines() -> None:
 
 
 def test_room_is_shared_and_given_back() -> None:
-    room = Room(1000)
-    first, second = opened(room=room), opened(room=room)
+    budget = MemoryBudget(1000)
+    first, second = opened(budget=budget), opened(budget=budget)
     first.feed(ENVELOPE + b"x" * 700)
     assert second.codes(mail(b"x" * 400 + b"\r\n"))[-1] == "452 4.3.1"
     assert second.codes(ENVELOPE + b"x" * 400, b"x" * 400, b"\r\n.\r\n")[-1] == "452 4.3.1"
     assert second.codes(mail(b"x" * 200 + b"\r\n"))[-1] == "250 2.0.0"
     first.feed(b"\r\n.\r\n")
-    assert room.taken == 0
+    assert budget.taken == 0
     first.feed(ENVELOPE + b"x" * 700)
     first.machine.forget()
-    assert room.taken == 0
+    assert budget.taken == 0
     assert first.feed(b"\r\n.\r\nNOOP\r\n") == b""
 
 
 def test_input_beyond_all_reason_while_waiting() -> None:
-    machine = Machine("mail.example", Limits(), Open())
+    machine = Machine("mail.example", SessionLimits(), Open())
     machine.receive(b"EHLO x\r\n" + mail())
     assert machine.waiting
     actions = machine.receive(b"x" * (MAX_HELD + 1))
@@ -496,7 +502,7 @@ def test_good_content() -> None:
 
 
 def test_bounds_of_content() -> None:
-    limits = Limits(text_line=100, header=300, header_lines=10, nesting=3)
+    limits = SessionLimits(text_line=100, header=300, header_lines=10, nesting=3)
     nested = b"Content-Type: MULTIPART/mixed; boundary=x\r\n\r\n--x\r\n"
     for good, bad in (
         (b"a: b\r\n\r\n" + b"x" * 100 + b"\r\n", b"a: b\r\n\r\n" + b"x" * 101 + b"\r\n"),

@@ -9,10 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.unit.smtp_sessions import Open, Session, mail
 
-from pillarbox.accept.smtp.rules import MAX_AUTH_LINE, Limits, Room
+from pillarbox.accept.smtp.rules import MAX_AUTH_LINE, MemoryBudget, SessionLimits
 
 # Small limits, so that examples of a few hundred octets meet all of them.
-LIMITS = Limits(
+LIMITS = SessionLimits(
     message=200, recipients=3, line=512, text_line=80, header=120, header_lines=6, nesting=2, errors=6, commands=25,
     messages=4,
 )  # fmt: skip
@@ -30,14 +30,14 @@ noise = st.lists(st.one_of(st.sampled_from(WORDS), st.binary(max_size=12)), max_
 )
 
 
-def session(kind: str, room: Room | None = None) -> Session:
+def session(kind: str, budget: MemoryBudget | None = None) -> Session:
     """A machine of each kind of listener; what it refuses is always the same."""
-    permit = Open(max_message=180, refused={"no@y.example"})
+    policy = Open(max_message=180, refused={"no@y.example"})
     if kind == "open":
-        return Session(LIMITS, permit, room=room)
+        return Session(LIMITS, policy, budget=budget)
     if kind == "starttls":
-        return Session(LIMITS, permit, starttls=True, room=room)
-    return Session(LIMITS, secure=True, room=room)
+        return Session(LIMITS, policy, starttls=True, budget=budget)
+    return Session(LIMITS, secure=True, budget=budget)
 
 
 def story(one: Session) -> tuple[object, ...]:
@@ -85,26 +85,26 @@ def test_any_chunking_gives_the_same_around_every_bound_of_a_body(size: int) -> 
 @given(data=st.lists(noise, max_size=6))
 @settings(max_examples=200)
 def test_nothing_crashes_it_and_memory_is_bounded(data: list[bytes]) -> None:
-    room = Room(500)
-    one = session("open", room)
+    budget = MemoryBudget(500)
+    one = session("open", budget)
     for chunk in data:
         one.feed(chunk)  # asserts that every reply is legal, and that nothing follows a Close
         rest = one.machine._rest
         assert len(rest) <= (MAX_AUTH_LINE if rest[:5].upper() == b"AUTH " else LIMITS.line)
-        assert 0 <= room.taken <= 500
+        assert 0 <= budget.taken <= 500
     one.machine.forget()
-    assert room.taken == 0
+    assert budget.taken == 0
 
 
 @given(data=st.binary(max_size=3000))
 @settings(max_examples=200)
 def test_any_octets_as_a_mail(data: bytes) -> None:
     """What is accepted is what was sent, and only what keeps the rules is accepted."""
-    one = Session(permit=Open())
+    one = Session(policy=Open())
     stuffed = (b"\r\n" + data).replace(b"\r\n.", b"\r\n..")[2:]
     one.feed(b"EHLO x\r\nMAIL FROM:<a@x>\r\nRCPT TO:<b@y>\r\nDATA\r\n" + stuffed + b"\r\n.\r\n")
-    for envelope in one.mails[:1]:
-        assert envelope.content == data + b"\r\n"
+    for submitted in one.mails[:1]:
+        assert submitted.content == data + b"\r\n"
         assert b"\0" not in data
         assert (data + b"\r\n").replace(b"\r\n", b"").translate(None, b"\r\n") == (
             data + b"\r\n"
@@ -122,12 +122,12 @@ def test_any_argument_of_mail_and_rcpt(line: bytes, seed: int) -> None:
 
 
 def test_an_endless_mail_takes_no_memory() -> None:
-    room = Room(10**6)
-    one = Session(Limits(message=10_000), Open(), room=room)
+    budget = MemoryBudget(10**6)
+    one = Session(SessionLimits(message=10_000), Open(), budget=budget)
     one.feed(b"EHLO x\r\nMAIL FROM:<a@x>\r\nRCPT TO:<b@y>\r\nDATA\r\n")
     for _ in range(30):
         one.feed(b"x" * 1000)
-        assert room.taken <= 14_000
+        assert budget.taken <= 14_000
     assert not one.closed
     one.feed(b"x" * 11_000)
     assert one.said.endswith(b"552 5.3.4 the mail is too big\r\n")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pillarbox.accept.smtp import commands, content, refusals, replies, submission
-from pillarbox.accept.smtp.rules import Limits
-from pillarbox.accept.smtp.server import Crowd, Patience
-from pillarbox.accept.smtp.service import crowd_of, limits_of, patience_of
+from pillarbox.accept.smtp.rules import SessionLimits
+from pillarbox.accept.smtp.server import ConnectionLimits, Timeouts
+from pillarbox.accept.smtp.service import connection_limits_of, limits_of, timeouts_of
 from pillarbox.errors import SettingsError
 from pillarbox.settings import SPECS, load
 
@@ -22,10 +22,10 @@ OUTGOING = {"smtp_host", "smtp_port", "smtp_from_address", "smtp_from_name"}
 def test_defaults_are_those_of_the_rules() -> None:
     settings = load({})
     assert settings.smtp_addresses == {}
-    assert (limits_of(settings), patience_of(settings), crowd_of(settings)) == (
-        Limits(),
-        Patience(),
-        Crowd(),
+    assert (limits_of(settings), timeouts_of(settings), connection_limits_of(settings)) == (
+        SessionLimits(),
+        Timeouts(),
+        ConnectionLimits(),
     )
 
 

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pillarbox.accept.smtp.actions import Envelope
+from pillarbox.accept.smtp.actions import SubmittedMail
 from pillarbox.accept.smtp.listeners import Listener
-from pillarbox.accept.smtp.rules import Limits, Permit
-from pillarbox.accept.smtp.server import Crowd, Patience, Server
+from pillarbox.accept.smtp.rules import SessionLimits, SessionPolicy
+from pillarbox.accept.smtp.server import ConnectionLimits, Server, Timeouts
 from pillarbox.accept.smtp.tls import Certificate
 from pillarbox.app import App, serve_smtp
 from pillarbox.errors import Unauthorized
@@ -27,26 +27,26 @@ ENVELOPE = b"MAIL FROM:<a@x.example>\r\nRCPT TO:<b@y.example>\r\nDATA\r\n"
 
 
 class Shelf:
-    """A Submission that keeps mails in a list; `gate` closed, it keeps them waiting."""
+    """A MailHandler that keeps mails in a list; `gate` closed, it keeps them waiting."""
 
     def __init__(self) -> None:
-        self.mails: list[Envelope] = []
+        self.mails: list[SubmittedMail] = []
         self.asked = 0
         self.gate = asyncio.Event()
         self.gate.set()
         self.trouble: Exception | None = None  # instead of keeping the next mails
 
-    async def log_in(self, username: str, password: Secret, peer: str) -> Permit:
+    async def log_in(self, username: str, password: Secret, peer: str) -> SessionPolicy:
         if (username, password.reveal()) != ("me", "secret"):
             raise Unauthorized("no")
         return Open()
 
-    async def submit(self, permit: Permit, envelope: Envelope, peer: str) -> object:
+    async def submit(self, policy: SessionPolicy, mail: SubmittedMail, peer: str) -> object:
         self.asked += 1
         await self.gate.wait()
         if self.trouble:
             raise self.trouble
-        self.mails.append(envelope)
+        self.mails.append(mail)
         return len(self.mails)
 
 
@@ -66,9 +66,9 @@ class Running:
 
 @asynccontextmanager
 async def running(
-    limits: Limits | None = None,
-    patience: Patience | None = None,
-    crowd: Crowd | None = None,
+    limits: SessionLimits | None = None,
+    timeouts: Timeouts | None = None,
+    connection_limits: ConnectionLimits | None = None,
     certificate: Certificate | None = None,
 ) -> AsyncIterator[Running]:
     """A server without a database: `smtp` needs no login; with a certificate also `smtp_submission` and `smtp_tls`."""
@@ -82,9 +82,9 @@ async def running(
     server = Server(
         "mail.example",
         shelf,
-        limits or Limits(),
-        patience or Patience(),
-        crowd or Crowd(),
+        limits or SessionLimits(),
+        timeouts or Timeouts(),
+        connection_limits or ConnectionLimits(),
         certificate,
     )
     ports = {listener.name: int(listener.where.rpartition(":")[2]) for listener in listeners}

@@ -293,7 +293,7 @@ async def test_neighbours_in_ipv6_are_one(keeper: Authenticator) -> None:
 async def test_what_it_remembers_is_bounded(
     keeper: Authenticator, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door, "REMEMBERED", 5)
+    monkeypatch.setattr(auth, "REMEMBERED", 5)
     for number in range(12):
         await keeper.by_key(await key(database, f"k{number}"), HERE)
     assert len(keeper._right) == len(keeper._noted) == 5

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from pillarbox.accept.smtp.rules import Limits
-from pillarbox.accept.smtp.server import Crowd, Patience
+from pillarbox.accept.smtp.rules import SessionLimits
+from pillarbox.accept.smtp.server import ConnectionLimits, Timeouts
 from pillarbox.errors import (
     InvalidMail,
     NotAllowed,
@@ -55,7 +55,7 @@ async def test_smuggling(server: Running, end: bytes) -> None:
         hidden = b"MAIL FROM:<evil@x.example>\r\nRCPT TO:<victim@y.example>\r\nDATA\r\n"
         assert await told(client, MAIL + end + hidden + MAIL + b"\r\n.\r\n") == "554 5.6.0"
         assert (await client.mail()).startswith("250")
-    assert [envelope.content for envelope in server.shelf.mails] == [MAIL]
+    assert [mail.content for mail in server.shelf.mails] == [MAIL]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ async def test_a_line_without_end() -> None:
 
 
 async def test_endless_headers_and_deep_mime() -> None:
-    limits = Limits(header=10_000, header_lines=100, nesting=10)
+    limits = SessionLimits(header=10_000, header_lines=100, nesting=10)
     async with running(limits) as server, connected(server.ports["smtp"]) as client:
         assert (await client.mail(b"X: y\r\n" * 1000 + b"\r\nx\r\n"))[:9] == "554 5.6.0"
         assert (await client.mail(b"X: " + b"y" * 20_000 + b"\r\n\r\nx\r\n"))[:9] == "554 5.6.0"
@@ -102,7 +102,7 @@ async def test_endless_headers_and_deep_mime() -> None:
 
 async def test_a_mail_that_is_too_big() -> None:
     async with (
-        running(Limits(message=100_000)) as server,
+        running(SessionLimits(message=100_000)) as server,
         connected(server.ports["smtp"]) as client,
     ):
         assert await told(client, b"MAIL FROM:<a@x.example> SIZE=100001\r\n") == "552 5.3.4"
@@ -120,7 +120,7 @@ async def test_a_mail_that_is_too_big() -> None:
 
 
 async def test_too_many_errors_and_commands() -> None:
-    async with running(Limits(errors=5, commands=50)) as server:
+    async with running(SessionLimits(errors=5, commands=50)) as server:
         async with connected(server.ports["smtp"]) as client:
             client.writer.write(b"FOO\r\n" * 100)
             replies = [(await client.reply())[:9] for _ in range(6)]
@@ -149,7 +149,7 @@ async def test_a_browser_is_turned_away(server: Running) -> None:
 
 async def test_slow_loris() -> None:
     """A byte now and then keeps nobody a place: not in a command, not in a mail."""
-    async with running(patience=Patience(idle=1.0, mail=1.5)) as server:
+    async with running(timeouts=Timeouts(idle=1.0, mail=1.5)) as server:
         port = server.ports["smtp"]
         async with connected(port) as commands, connected(port) as mails:
             for command in ENVELOPE.splitlines(keepends=True):
@@ -170,7 +170,7 @@ async def dribble(client: Client) -> None:
 
 async def test_a_client_that_does_not_read() -> None:
     """Its replies are not heaped up: we stop reading it, and end it when its time is over."""
-    async with running(Limits(commands=10**9), Patience(idle=1.0, goodbye=0.5)) as server:
+    async with running(SessionLimits(commands=10**9), Timeouts(idle=1.0, goodbye=0.5)) as server:
         with socket.create_connection(("127.0.0.1", server.ports["smtp"])) as deaf:
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             deaf.setblocking(False)
@@ -191,7 +191,7 @@ async def _count(server: Running, connections: int) -> bool:
 
 
 async def test_too_many_connections() -> None:
-    async with running(crowd=Crowd(connections=20, per_peer=10)) as server:
+    async with running(connection_limits=ConnectionLimits(connections=20, per_peer=10)) as server:
         port = server.ports["smtp"]
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(15)]
         greetings = [(await reader.readline())[:9] for reader, _ in idle]
@@ -209,7 +209,9 @@ async def test_too_many_connections() -> None:
 
 async def test_a_trusted_balancer_has_the_places_of_all_its_clients() -> None:
     proxies = TrustedProxies((parse_network("127.0.0.1"),))
-    async with running(crowd=Crowd(connections=20, per_peer=2, proxies=proxies)) as server:
+    async with running(
+        connection_limits=ConnectionLimits(connections=20, per_peer=2, proxies=proxies)
+    ) as server:
         opened = [
             await asyncio.open_connection("127.0.0.1", server.ports["smtp"]) for _ in range(21)
         ]
@@ -221,7 +223,9 @@ async def test_a_trusted_balancer_has_the_places_of_all_its_clients() -> None:
 
 
 async def test_two_thousand_idle_connections() -> None:
-    async with running(crowd=Crowd(connections=3000, per_peer=2500)) as server:
+    async with running(
+        connection_limits=ConnectionLimits(connections=3000, per_peer=2500)
+    ) as server:
         port = server.ports["smtp"]
         idle = []
         for _ in range(20):
@@ -250,7 +254,7 @@ async def test_resets_and_no_quit(server: Running, said: bytes) -> None:
     await served(server.ports["smtp"])
     await eventually(lambda: _count(server, 0))
     assert len(server.shelf.mails) == 1
-    assert server.server._room.taken == 0
+    assert server.server._budget.taken == 0
 
 
 async def test_a_client_that_leaves_while_its_mail_is_stored(server: Running) -> None:
@@ -259,13 +263,13 @@ async def test_a_client_that_leaves_while_its_mail_is_stored(server: Running) ->
         client.writer.write(ENVELOPE + MAIL + b".\r\n")
         await eventually(lambda: _asked(server, 1))
     await eventually(lambda: _count(server, 0))
-    assert server.server._room.taken == len(MAIL)
+    assert server.server._budget.taken == len(MAIL)
     server.shelf.gate.set()
     await served(server.ports["smtp"])
     assert (
         len(server.shelf.mails) == 2
     )  # it was whole: it is kept, as after a 250 that was lost on its way
-    assert server.server._room.taken == 0
+    assert server.server._budget.taken == 0
 
 
 async def _asked(server: Running, mails: int) -> bool:
@@ -293,7 +297,7 @@ async def served_soon(server: Running) -> None:
 
 async def test_memory_for_mails_is_shared(server: Running) -> None:
     async with (
-        running(crowd=Crowd(octets=1_000_000)) as small,
+        running(connection_limits=ConnectionLimits(octets=1_000_000)) as small,
         connected(small.ports["smtp"]) as hog,
     ):
         for command in ENVELOPE.splitlines(keepends=True):
@@ -302,11 +306,11 @@ async def test_memory_for_mails_is_shared(server: Running) -> None:
         await eventually(lambda: _taken(small, 900_000))
         async with connected(small.ports["smtp"]) as client:
             assert (await client.mail(MAIL + (b"y" * 900 + b"\r\n") * 200))[:9] == "452 4.3.1"
-            assert (await client.mail()).startswith("250")  # there is room for a usual one
+            assert (await client.mail()).startswith("250")  # there is budget for a usual one
 
 
 async def _taken(server: Running, octets: int) -> bool:
-    return server.server._room.taken >= octets
+    return server.server._budget.taken >= octets
 
 
 async def test_shutting_down_finishes_what_is_being_stored(server: Running) -> None:

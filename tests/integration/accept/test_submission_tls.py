@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from pillarbox.accept.smtp.listeners import Listener
-from pillarbox.accept.smtp.rules import Limits
-from pillarbox.accept.smtp.server import Crowd, Patience, Server
+from pillarbox.accept.smtp.rules import SessionLimits
+from pillarbox.accept.smtp.server import ConnectionLimits, Server, Timeouts
 from pillarbox.accept.smtp.tls import Certificate
 from pillarbox.errors import SettingsError
 from pillarbox.telemetry.metrics import Metrics
@@ -156,9 +156,9 @@ async def _none_left(server: Running, listener: str) -> bool:
 
 
 async def test_who_begins_no_handshake_holds_no_place(certificate: Certificate) -> None:
-    patience = Patience(handshake=0.5)
+    timeouts = Timeouts(handshake=0.5)
     async with running(
-        patience=patience, crowd=Crowd(per_peer=3), certificate=certificate
+        timeouts=timeouts, connection_limits=ConnectionLimits(per_peer=3), certificate=certificate
     ) as server:
         silent = [
             await asyncio.open_connection("127.0.0.1", server.ports["smtp_tls"]) for _ in range(3)
@@ -179,7 +179,7 @@ async def test_who_does_not_log_in_holds_no_place(
     certificate: Certificate, ca: CertificateAuthority
 ) -> None:
     """However busy: commands prolong nothing."""
-    async with running(patience=Patience(login=1.0), certificate=certificate) as server:
+    async with running(timeouts=Timeouts(login=1.0), certificate=certificate) as server:
         async with connected(server.ports["smtp_tls"], tls=ca.client_context()) as client:
             talking = asyncio.create_task(chatter(client))
             while (reply := await client.reply()).startswith("250"):
@@ -216,7 +216,7 @@ async def test_a_mail_in_clear_before_starttls(certificate: Certificate) -> None
     listener = Listener("smtp", ("127.0.0.1", 0), metrics, Open, starttls=True)
     listener.open()
     server, stop = (
-        Server("mail.example", shelf, Limits(), Patience(), Crowd(), certificate),
+        Server("mail.example", shelf, SessionLimits(), Timeouts(), ConnectionLimits(), certificate),
         asyncio.Event(),
     )
     task = asyncio.create_task(server.run([listener], stop))

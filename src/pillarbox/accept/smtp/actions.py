@@ -7,7 +7,7 @@ from typing import NamedTuple
 from pillarbox.model.secret import Secret
 
 
-class Envelope(NamedTuple):
+class SubmittedMail(NamedTuple):
     """A whole mail as it came: addresses of MAIL and RCPT, content without the transparency dots."""
 
     sender: str
@@ -17,13 +17,13 @@ class Envelope(NamedTuple):
     greeted_as: str  # what the client calls itself
 
     def __repr__(self) -> str:
-        return f"Envelope({len(self.recipients)} recipients, {len(self.content)} octets)"
+        return f"SubmittedMail({len(self.recipients)} recipients, {len(self.content)} octets)"
 
 
 class Submit(NamedTuple):
     """Store the mail; go on with `submitted` or `failed`."""
 
-    envelope: Envelope
+    mail: SubmittedMail
 
 
 class Authenticate(NamedTuple):

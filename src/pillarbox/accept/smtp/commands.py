@@ -1,4 +1,4 @@
-"""The commands of SMTP: each a function of the machine and its argument. What they may do depends on its permit."""
+"""The commands of SMTP: each a function of the machine and its argument. What they may do depends on its policy."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from pillarbox.accept.smtp import replies
 from pillarbox.accept.smtp.actions import StartTls
-from pillarbox.accept.smtp.auth import MECHANISMS
-from pillarbox.accept.smtp.paths import Refusal, parse_recipient, parse_sender
+from pillarbox.accept.smtp.paths import RefusedArgument, parse_recipient, parse_sender
+from pillarbox.accept.smtp.sasl import MECHANISMS
 
 if TYPE_CHECKING:
     from pillarbox.accept.smtp.machine import Machine
@@ -61,10 +61,10 @@ def _offers(machine: Machine) -> list[str]:
 
 
 def mail(machine: Machine, argument: bytes) -> None:
-    permit = machine.permit
+    policy = machine.policy
     if machine.greeted_as is None:
         machine.refuse(replies.NO_GREETING)
-    elif permit is None:
+    elif policy is None:
         machine.refuse(
             replies.TLS_FIRST if machine.starttls and not machine.secure else replies.AUTH_FIRST
         )
@@ -75,10 +75,10 @@ def mail(machine: Machine, argument: bytes) -> None:
     else:
         try:
             address, size, utf8 = parse_sender(argument)
-        except Refusal as refusal:
+        except RefusedArgument as refusal:
             machine.refuse(refusal.reply)
             return
-        refused = replies.TOO_BIG if size > machine.most_octets else permit.refuse_sender(address)
+        refused = replies.TOO_BIG if size > machine.most_octets else policy.refuse_sender(address)
         if refused is not None:
             machine.refuse(refused)
             return
@@ -88,21 +88,21 @@ def mail(machine: Machine, argument: bytes) -> None:
 
 
 def rcpt(machine: Machine, argument: bytes) -> None:
-    permit = machine.permit
-    if machine.sender is None or permit is None:
+    policy = machine.policy
+    if machine.sender is None or policy is None:
         machine.refuse(replies.BAD_SEQUENCE)
         return
-    if len(machine.recipients) >= min(permit.max_recipients, machine.limits.recipients):
+    if len(machine.recipients) >= min(policy.max_recipients, machine.limits.recipients):
         machine.say(
             replies.TOO_MANY_RECIPIENTS
         )  # no error: clients send the rest in another mail (RFC 5321 4.5.3.1.10)
         return
     try:
         address = parse_recipient(argument, machine.utf8)
-    except Refusal as refusal:
+    except RefusedArgument as refusal:
         machine.refuse(refusal.reply)
         return
-    refused = permit.refuse_recipient(address)
+    refused = policy.refuse_recipient(address)
     if refused is not None:
         machine.refuse(refused)
         return
@@ -174,7 +174,7 @@ def auth(machine: Machine, argument: bytes) -> None:
     elif machine.logged_in or machine.sender is not None:  # not within a mail: RFC 4954 4
         machine.refuse(replies.BAD_SEQUENCE)
     elif not machine.takes_passwords:
-        is_needless = machine.opening is not None and not machine.starttls
+        is_needless = machine.anonymous_policy is not None and not machine.starttls
         machine.refuse(replies.NO_LOGIN_NEEDED if is_needless else replies.AUTH_NEEDS_TLS)
     else:
         mechanism, _, initial = argument.strip().partition(b" ")

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pillarbox.accept.smtp import replies
-from pillarbox.accept.smtp.actions import Action, Authenticate, Envelope, StartTls, Submit
+from pillarbox.accept.smtp.actions import Action, Authenticate, StartTls, Submit, SubmittedMail
 from pillarbox.accept.smtp.refusals import refuse_login, refuse_mail
 from pillarbox.telemetry import logs
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import ssl
 
     from pillarbox.accept.smtp.listeners import Listener
-    from pillarbox.accept.smtp.rules import Permit
+    from pillarbox.accept.smtp.rules import SessionPolicy
     from pillarbox.accept.smtp.server import Server
     from pillarbox.model.secret import Secret
 
@@ -24,16 +24,16 @@ log = logs.get("pillarbox.smtp")
 MAX_EARLY = 65_536
 
 
-class Submission(Protocol):
+class MailHandler(Protocol):
     """Where logins are checked and mails go. Both may raise any error of ours."""
 
-    async def log_in(self, username: str, password: Secret, peer: str) -> Permit: ...
-    async def submit(self, permit: Permit, envelope: Envelope, peer: str) -> object:
+    async def log_in(self, username: str, password: Secret, peer: str) -> SessionPolicy: ...
+    async def submit(self, policy: SessionPolicy, mail: SubmittedMail, peer: str) -> object:
         """Store the mail; returns its id once it is committed."""
         ...
 
 
-class Connection(asyncio.Protocol):
+class ServerConnection(asyncio.Protocol):
     """The shell of one machine."""
 
     def __init__(self, server: Server, listener: Listener, admitted: str | None = None) -> None:
@@ -102,16 +102,16 @@ class Connection(asyncio.Protocol):
 
     def look_at_clock(self, now: float) -> None:
         """End it if it has been too slow."""
-        machine, patience = self._machine, self._server.patience
+        machine, timeouts = self._machine, self._server.timeouts
         if self._closing:
-            if now - self.since > patience.goodbye:
+            if now - self.since > timeouts.goodbye:
                 self._transport.abort()
         elif (
             not machine.waiting and not self._upgrading
         ):  # the store and the handshake have timeouts of their own
-            longest = patience.mail if machine.reading_mail else patience.idle
+            longest = timeouts.mail if machine.reading_mail else timeouts.idle
             if now - self.since > longest or (
-                machine.permit is None and now - self.born > patience.login
+                machine.policy is None and now - self.born > timeouts.login
             ):
                 self._perform(machine.leave(replies.TOO_SLOW))
 
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
             if type(action) is bytes:
                 self._transport.write(action)
             elif type(action) is Submit:
-                self._server.spawn(self._submit(action.envelope))
+                self._server.spawn(self._submit(action.mail))
             elif type(action) is Authenticate:
                 self._server.spawn(self._log_in(action))
             elif type(action) is StartTls:
@@ -142,32 +142,32 @@ class Connection(asyncio.Protocol):
                 self._transport.close()
         self.since = self._loop.time()
 
-    async def _submit(self, envelope: Envelope) -> None:
-        permit = self._machine.permit
-        assert permit is not None
+    async def _submit(self, mail: SubmittedMail) -> None:
+        policy = self._machine.policy
+        assert policy is not None
         began = self._loop.time()
         try:
-            message_id = await self._server.submission.submit(permit, envelope, self.peer)
+            message_id = await self._server.handler.submit(policy, mail, self.peer)
         except Exception as error:
             actions = self._machine.failed(refuse_mail(error))
         else:
             self._listener.accepted(self._loop.time() - began)
             log.mail(
                 "accepted", message=message_id, listener=self._listener.name,
-                size=len(envelope.content), recipients=len(envelope.recipients),
+                size=len(mail.content), recipients=len(mail.recipients),
             )  # fmt: skip
             actions = self._machine.submitted(message_id)
         self._go_on(actions)
 
     async def _log_in(self, asked: Authenticate) -> None:
-        log_in = self._listener.log_in or self._server.submission.log_in
+        log_in = self._listener.log_in or self._server.handler.log_in
         try:
-            permit = await log_in(asked.username, asked.password, self.peer)
+            policy = await log_in(asked.username, asked.password, self.peer)
         except Exception as error:
             self._listener.login_failed()
             actions = self._machine.failed(refuse_login(error))
         else:
-            actions = self._machine.authenticated(permit)
+            actions = self._machine.authenticated(policy)
         self._go_on(actions)
 
     def _go_on(self, actions: list[Action]) -> None:
@@ -201,7 +201,7 @@ class Connection(asyncio.Protocol):
                 self,
                 context,
                 server_side=True,
-                ssl_handshake_timeout=self._server.patience.handshake,
+                ssl_handshake_timeout=self._server.timeouts.handshake,
             )
         except (OSError, TimeoutError):  # ssl.SSLError is an OSError
             transport = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pillarbox.accept.smtp.replies import reply
-from pillarbox.accept.smtp.rules import Limits
+from pillarbox.accept.smtp.rules import SessionLimits
 
 _NUL = reply(554, "5.6.0", "a NUL is in the mail")
 _BARE = reply(554, "5.6.0", "a CR or LF stands alone in the mail: lines end with CR LF")
@@ -15,7 +15,7 @@ _TOO_DEEP = reply(554, "5.6.0", "too many parts within parts are in the mail")
 _EMPTY = reply(554, "5.6.0", "the mail is empty")
 
 
-def refuse_content(content: bytes, limits: Limits) -> bytes | None:
+def refuse_content(content: bytes, limits: SessionLimits) -> bytes | None:
     """The reply that refuses this content, or None."""
     if not content:
         return _EMPTY
@@ -38,7 +38,7 @@ def refuse_content(content: bytes, limits: Limits) -> bytes | None:
     )
 
 
-def _refuse_header(content: bytes, limits: Limits) -> bytes | None:
+def _refuse_header(content: bytes, limits: SessionLimits) -> bytes | None:
     end = content.find(b"\r\n\r\n")
     if end < 0:
         end = len(content)

@@ -12,18 +12,18 @@ from pillarbox.sockets import listen, show_address
 if TYPE_CHECKING:
     from prometheus_client import Counter, Gauge
 
-    from pillarbox.accept.smtp.rules import Permit
+    from pillarbox.accept.smtp.rules import SessionPolicy
     from pillarbox.model.secret import Secret
     from pillarbox.telemetry.metrics import Metrics
 
 LogIn = Callable[
-    [str, "Secret", str], Awaitable["Permit"]
+    [str, "Secret", str], Awaitable["SessionPolicy"]
 ]  # by user name, password and the peer's address
 
 
 @dataclass(slots=True)
 class Listener:
-    """A place to connect to. `opening` gives the permit of who has not logged in: None where one must.
+    """A place to connect to. `anonymous_policy` gives the policy of who has not logged in: None where one must.
 
     `log_in` checks logins in another way than the server's submission does; `plain_login` takes them without TLS.
     """
@@ -31,7 +31,7 @@ class Listener:
     name: str  # the setting that says where
     address: tuple[str, int]
     metrics: Metrics
-    opening: Callable[[], Permit | None] = lambda: None
+    anonymous_policy: Callable[[], SessionPolicy | None] = lambda: None
     starttls: bool = False
     implicit_tls: bool = False
     plain_login: bool = False

@@ -1,10 +1,10 @@
 """One SMTP session as a state machine: bytes in, actions out, no I/O, no clock. Any chunking gives the same actions.
 
-    machine = Machine("mail.example", Limits(), permit)
+    machine = Machine("mail.example", SessionLimits(), policy)
     for action in machine.receive(data): ...
 
 While it waits for a result (of Submit, Authenticate or StartTls) it only keeps what comes; `submitted`,
-`authenticated`, `failed` and `secured` make it go on. Who may send what is the permit's business.
+`authenticated`, `failed` and `secured` make it go on. Who may send what is the policy's business.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pillarbox.accept.smtp import replies
-from pillarbox.accept.smtp.actions import Action, Close, Envelope, StartTls, Submit
-from pillarbox.accept.smtp.auth import Exchange
-from pillarbox.accept.smtp.body import Body
+from pillarbox.accept.smtp.actions import Action, Close, StartTls, Submit, SubmittedMail
 from pillarbox.accept.smtp.commands import COMMANDS, unknown
+from pillarbox.accept.smtp.data_reader import DataReader
 from pillarbox.accept.smtp.rules import (
     DISCARD_FACTOR,
     MAX_AUTH_LINE,
     MAX_HELD,
     MAX_SKIPPED,
-    Limits,
-    Permit,
-    Room,
+    MemoryBudget,
+    SessionLimits,
+    SessionPolicy,
 )
+from pillarbox.accept.smtp.sasl import SaslExchange
 
 
 class Machine:
-    """A session. `starttls`: TLS can be begun; `secure`: it has been. Without a permit one must log in, over TLS.
+    """A session. `starttls`: TLS can be begun; `secure`: it has been. Without a policy one must log in, over TLS.
 
     With one, a client may log in all the same. `plain_login`: also without TLS, for loopback
     listeners of development.
@@ -37,18 +37,18 @@ class Machine:
     def __init__(
         self,
         name: str,
-        limits: Limits,
-        permit: Permit | None = None,
+        limits: SessionLimits,
+        policy: SessionPolicy | None = None,
         *,
         starttls: bool = False,
         secure: bool = False,
         plain_login: bool = False,
-        room: Room | None = None,
+        budget: MemoryBudget | None = None,
         on_refusal: Callable[[bytes, bool], None] = lambda reply, whole_mail: None,
     ) -> None:
         self.name = name
         self.limits = limits
-        self.permit = self.opening = permit
+        self.policy = self.anonymous_policy = policy
         self.starttls = starttls
         self.secure = secure
         self.plain_login = plain_login
@@ -59,13 +59,11 @@ class Machine:
         self.recipients: list[str] = []
         self.utf8 = False
         self.messages = 0
-        self._room = room or Room(2**63)
-        self._on_refusal = (
-            on_refusal  # told the reply, and whether a whole mail was refused with it
-        )
-        self._exchange: Exchange | None = None
+        self._budget = budget or MemoryBudget(2**63)
+        self._on_refusal = on_refusal  # called with the reply, and whether it refuses a whole mail
+        self._exchange: SaslExchange | None = None
         self._rest = b""
-        self._body: Body | None = None
+        self._body: DataReader | None = None
         self._skipped = 0
         self._errors = self._commands = 0
         self._leaving = False
@@ -114,10 +112,10 @@ class Machine:
         self.say(replies.accepted(message_id))
         return self._go_on()
 
-    def authenticated(self, permit: Permit) -> list[Action]:
+    def authenticated(self, policy: SessionPolicy) -> list[Action]:
         if not self.waiting:
             return []
-        self.permit = permit
+        self.policy = policy
         self.logged_in = True
         self.say(replies.LOGGED_IN)
         return self._go_on()
@@ -137,7 +135,7 @@ class Machine:
     def secured(self) -> None:
         """TLS is there: what was said before is forgotten (RFC 3207 4.2)."""
         self.secure = True
-        self.permit = self.opening
+        self.policy = self.anonymous_policy
         self.logged_in = False
         self.greeted_as = None
         self._rest = b""
@@ -170,8 +168,8 @@ class Machine:
     def most_octets(self) -> int:
         """How big a mail may be."""
         return (
-            min(self.limits.message, self.permit.max_message)
-            if self.permit
+            min(self.limits.message, self.policy.max_message)
+            if self.policy
             else self.limits.message
         )
 
@@ -210,14 +208,14 @@ class Machine:
             self._body = None
 
     def begin_body(self) -> None:
-        self._body = Body(self.most_octets, self._room)
+        self._body = DataReader(self.most_octets, self._budget)
         self._step = Machine._read_body
 
     def wait_for_tls(self, action: StartTls) -> None:
         self._do(action)
         self._step = Machine._upgrade
 
-    def begin_exchange(self, exchange: Exchange, initial: bytes) -> None:
+    def begin_exchange(self, exchange: SaslExchange, initial: bytes) -> None:
         """Begin to log in; the client may have answered the first question already."""
         self._exchange = exchange
         if initial:
@@ -350,11 +348,11 @@ class Machine:
             self._finish(body)
         return after if after >= 0 else len(data)
 
-    def _finish(self, body: Body) -> None:
+    def _finish(self, body: DataReader) -> None:
         """The mail is there: let it be stored, or refuse it."""
         refusal = body.judge(self.limits)
         if refusal is None:
-            self._do(Submit(self._envelope(body.content)))
+            self._do(Submit(self._submitted_mail(body.content)))
             self._step = Machine._hold
         else:
             self._step = Machine._command
@@ -367,12 +365,12 @@ class Machine:
         if reply[:1] == b"5":  # what may go well later is no error of the client
             self._count_error()
 
-    def _envelope(self, content: bytes) -> Envelope:
+    def _submitted_mail(self, content: bytes) -> SubmittedMail:
         assert self.sender is not None
         protocol = "UTF8SMTP" if self.utf8 else "ESMTP" if self.extended else "SMTP"
         if self.extended:
             protocol += ("S" if self.secure else "") + ("A" if self.logged_in else "")
-        return Envelope(
+        return SubmittedMail(
             self.sender, self.recipients, content, protocol, self.greeted_as or "unknown"
         )
 

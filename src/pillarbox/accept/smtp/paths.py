@@ -18,14 +18,14 @@ _BODIES = frozenset({b"7BIT", b"8BITMIME"})
 _digits = re.compile(rb"[0-9]{1,20}").fullmatch
 
 
-class Refusal(Exception):
+class RefusedArgument(Exception):
     """The argument is refused with this reply."""
 
     def __init__(self, reply: bytes) -> None:
         self.reply = reply
 
 
-class Sender(NamedTuple):
+class MailFrom(NamedTuple):
     """What MAIL says."""
 
     address: str
@@ -33,14 +33,14 @@ class Sender(NamedTuple):
     utf8: bool
 
 
-def parse_sender(argument: bytes) -> Sender:
-    """Take the argument of MAIL apart, or raise Refusal."""
+def parse_sender(argument: bytes) -> MailFrom:
+    """Take the argument of MAIL apart, or raise RefusedArgument."""
     found = _from(argument)
     if found is None:
         raise _malformed(argument, replies.BAD_SENDER)
     address, parameters = found.groups()
     if parameters is None:
-        return Sender(_text(address, False), 0, False)
+        return MailFrom(_text(address, False), 0, False)
     size, utf8 = 0, False
     for word in parameters.split():
         name, _, value = word.upper().partition(b"=")
@@ -49,20 +49,20 @@ def parse_sender(argument: bytes) -> Sender:
         elif name == b"SMTPUTF8" and not value:
             utf8 = True
         elif not (name == b"BODY" and value in _BODIES) and not (name == b"AUTH" and value):
-            raise Refusal(
+            raise RefusedArgument(
                 replies.BAD_SYNTAX if name in {b"SIZE", b"BODY"} else replies.BAD_PARAMETER
             )
-    return Sender(_text(address, utf8), size, utf8)
+    return MailFrom(_text(address, utf8), size, utf8)
 
 
 def parse_recipient(argument: bytes, utf8: bool) -> str:
-    """The address in the argument of RCPT, or raise Refusal."""
+    """The address in the argument of RCPT, or raise RefusedArgument."""
     found = _to(argument)
     if found is None:
         raise _malformed(argument, replies.BAD_ADDRESS)
     address, parameters = found.groups()
     if parameters is not None:
-        raise Refusal(replies.BAD_PARAMETER)
+        raise RefusedArgument(replies.BAD_PARAMETER)
     return _text(address, utf8)
 
 
@@ -70,15 +70,15 @@ def _text(address: bytes, utf8: bool) -> str:
     if address.isascii():
         return address.decode("ascii")
     if not utf8:
-        raise Refusal(replies.NEEDS_SMTPUTF8)
+        raise RefusedArgument(replies.NEEDS_SMTPUTF8)
     try:
         return address.decode()
     except UnicodeDecodeError:
-        raise Refusal(replies.NOT_UTF8) from None
+        raise RefusedArgument(replies.NOT_UTF8) from None
 
 
-def _malformed(argument: bytes, bad_address: bytes) -> Refusal:
+def _malformed(argument: bytes, bad_address: bytes) -> RefusedArgument:
     """Why it is no path: for a person who typed it, or whose program has a fault."""
     if b":" not in argument:
-        return Refusal(replies.BAD_SYNTAX)
-    return Refusal(bad_address)
+        return RefusedArgument(replies.BAD_SYNTAX)
+    return RefusedArgument(bad_address)

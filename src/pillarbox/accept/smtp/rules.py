@@ -1,4 +1,4 @@
-"""What a session may do: limits, the same for all, and a permit that depends on who is there."""
+"""What a session may do: limits, the same for all, and a policy that depends on who is there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_HELD = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SessionLimits:
     """Bounds of one session; the settings `smtp_max_…` say why each is what it is."""
 
     message: int = 10_000_000
@@ -34,7 +34,7 @@ class Limits:
     messages: int = 10_000
 
 
-class Permit(Protocol):
+class SessionPolicy(Protocol):
     """What whoever is there may send. The checks return a reply that refuses, or None."""
 
     @property
@@ -46,7 +46,7 @@ class Permit(Protocol):
     def refuse_recipient(self, address: str) -> bytes | None: ...
 
 
-class Room:
+class MemoryBudget:
     """The octets of mail that all sessions together may hold in memory."""
 
     def __init__(self, octets: int) -> None:
@@ -54,7 +54,7 @@ class Room:
         self.taken = 0
 
     def take(self, octets: int) -> bool:
-        """Whether there is room; if so, it is taken."""
+        """Whether there is budget; if so, it is taken."""
         if self.taken + octets > self._octets:
             return False
         self.taken += octets

@@ -14,10 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pillarbox.accept.auth import network_of
-from pillarbox.accept.smtp.connection import Connection, Submission, Work
+from pillarbox.accept.smtp.connection import MailHandler, ServerConnection, Work
 from pillarbox.accept.smtp.listeners import Listener
 from pillarbox.accept.smtp.machine import Machine
-from pillarbox.accept.smtp.rules import Limits, Room
+from pillarbox.accept.smtp.rules import MemoryBudget, SessionLimits
 from pillarbox.model.proxies import TrustedProxies
 from pillarbox.sockets import BACKLOG
 from pillarbox.supervisor import Supervisor
@@ -46,7 +46,7 @@ NO_LIMIT = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class Timeouts:
     """Seconds that a session may take."""
 
     idle: float = 300.0  # from one complete command to the next
@@ -57,7 +57,7 @@ class Patience:
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class ConnectionLimits:
     """How many connections there may be, and how much mail they may hold in memory together."""
 
     connections: int = 1000
@@ -72,23 +72,25 @@ class Server:
     def __init__(
         self,
         name: str,
-        submission: Submission,
-        limits: Limits,
-        patience: Patience,
-        crowd: Crowd,
+        handler: MailHandler,
+        limits: SessionLimits,
+        timeouts: Timeouts,
+        connection_limits: ConnectionLimits,
         certificate: Certificate | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
         self._supervisor = supervisor or Supervisor(Metrics())
-        self.submission = submission
-        self.patience = patience
+        self.handler = handler
+        self.timeouts = timeouts
         self.loop = asyncio.get_running_loop()
         self._name = name
         self._limits = limits
-        self._crowd = replace(crowd, connections=_possible(crowd.connections))
+        self._connection_limits = replace(
+            connection_limits, connections=_possible(connection_limits.connections)
+        )
         self._certificate = certificate
-        self._room = Room(crowd.octets)
-        self.connections: set[Connection] = (
+        self._budget = MemoryBudget(connection_limits.octets)
+        self.connections: set[ServerConnection] = (
             set()
         )  # those that speak SMTP, after the handshake of TLS
         self._places: Counter[str] = Counter()  # taken, by network
@@ -123,7 +125,7 @@ class Server:
     async def _start(self, listener: Listener) -> asyncio.AbstractServer:
         assert listener.socket is not None, "open it first"
         return await self.loop.create_server(
-            lambda: Connection(self, listener), sock=listener.socket, backlog=BACKLOG
+            lambda: ServerConnection(self, listener), sock=listener.socket, backlog=BACKLOG
         )  # fmt: skip
 
     async def _accept(self, listener: Listener) -> None:
@@ -149,10 +151,10 @@ class Server:
     async def _shake_hands(self, listener: Listener, taken: socket.socket, peer: str) -> None:
         try:
             await self.loop.connect_accepted_socket(
-                lambda: Connection(self, listener, peer),
+                lambda: ServerConnection(self, listener, peer),
                 taken,
                 ssl=self.tls_context(),
-                ssl_handshake_timeout=self.patience.handshake,
+                ssl_handshake_timeout=self.timeouts.handshake,
             )
         except BaseException as error:
             taken.close()
@@ -195,8 +197,8 @@ class Server:
 
     def new_machine(self, listener: Listener) -> Machine:
         return Machine(
-            self._name, self._limits, listener.opening(), starttls=listener.starttls, secure=listener.implicit_tls,
-            plain_login=listener.plain_login, room=self._room, on_refusal=listener.refused,
+            self._name, self._limits, listener.anonymous_policy(), starttls=listener.starttls, secure=listener.implicit_tls,
+            plain_login=listener.plain_login, budget=self._budget, on_refusal=listener.refused,
         )  # fmt: skip
 
     def admit(self, peer: str, listener: Listener) -> bool:
@@ -204,8 +206,8 @@ class Server:
         network = network_of(peer)
         is_crowded = self._places[
             network
-        ] >= self._crowd.per_peer and not self._crowd.proxies.trusts(peer)
-        if self._taken >= self._crowd.connections or is_crowded:
+        ] >= self._connection_limits.per_peer and not self._connection_limits.proxies.trusts(peer)
+        if self._taken >= self._connection_limits.connections or is_crowded:
             listener.turned_away()
             return False
         self._places[network] += 1

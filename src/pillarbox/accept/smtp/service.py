@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pillarbox.accept.smtp.listeners import Listener
-from pillarbox.accept.smtp.rules import Limits
-from pillarbox.accept.smtp.server import Crowd, Patience, Server
-from pillarbox.accept.smtp.submission import FrontDoor
+from pillarbox.accept.smtp.rules import SessionLimits
+from pillarbox.accept.smtp.server import ConnectionLimits, Server, Timeouts
+from pillarbox.accept.smtp.submission import SubmissionHandler
 from pillarbox.accept.smtp.tls import Certificate
 from pillarbox.errors import SettingsError, Unauthorized
 from pillarbox.model.address import ascii_domain
@@ -50,7 +50,7 @@ class SmtpService:
         self._metrics = metrics
         self._name = ascii_domain(settings.smtp_hostname or socket.gethostname())
         self._limits = limits_of(settings)
-        self._door = FrontDoor(authenticator, intake, self._limits, self._name)
+        self._handler = SubmissionHandler(authenticator, intake, self._limits, self._name)
 
     async def run(self, stop: asyncio.Event, ready: Ready | None = None) -> None:
         """Serve until `stop`; `ready` gets where each listener is, once all can be connected to."""
@@ -61,10 +61,10 @@ class SmtpService:
         ]
         server = Server(
             self._name,
-            self._door,
+            self._handler,
             self._limits,
-            patience_of(self._settings),
-            crowd_of(self._settings),
+            timeouts_of(self._settings),
+            connection_limits_of(self._settings),
             certificate,
             self._supervisor,
         )
@@ -98,7 +98,7 @@ class SmtpService:
                 " or use smtp_submission or smtp_tls"
             )
         try:
-            permit = await self._door.development()
+            policy = await self._handler.development()
         except Unauthorized:
             raise SettingsError(
                 f"{name} is {where}, but mail without a login is for development, with `pillarbox up`:"
@@ -109,15 +109,15 @@ class SmtpService:
             name,
             (host, port),
             self._metrics,
-            lambda: permit,
+            lambda: policy,
             starttls=starttls,
             plain_login=not starttls,  # clients that find STARTTLS use it, and would not trust the certificate
-            log_in=self._door.log_in_to_development,
+            log_in=self._handler.log_in_to_development,
         )
 
 
-def limits_of(settings: Settings) -> Limits:
-    return Limits(
+def limits_of(settings: Settings) -> SessionLimits:
+    return SessionLimits(
         message=settings.smtp_max_message,
         recipients=settings.smtp_max_recipients,
         line=settings.smtp_max_line,
@@ -131,14 +131,14 @@ def limits_of(settings: Settings) -> Limits:
     )
 
 
-def patience_of(settings: Settings) -> Patience:
-    return Patience(
+def timeouts_of(settings: Settings) -> Timeouts:
+    return Timeouts(
         settings.smtp_idle_timeout, settings.smtp_mail_timeout, settings.smtp_login_timeout
     )
 
 
-def crowd_of(settings: Settings) -> Crowd:
-    return Crowd(
+def connection_limits_of(settings: Settings) -> ConnectionLimits:
+    return ConnectionLimits(
         settings.smtp_connections,
         settings.smtp_connections_per_peer,
         settings.smtp_bytes_in_flight,

@@ -22,13 +22,12 @@ if TYPE_CHECKING:
 
     from pillarbox.accept.auth import Authenticator
     from pillarbox.accept.intake import Intake
-    from pillarbox.accept.smtp.actions import Envelope
-    from pillarbox.accept.smtp.rules import Limits
-    from pillarbox.accept.smtp.rules import Permit as AnyPermit
+    from pillarbox.accept.smtp.actions import SubmittedMail
+    from pillarbox.accept.smtp.rules import SessionLimits, SessionPolicy
     from pillarbox.model.secret import Secret
 
 log = logs.get("pillarbox.smtp")
-# Seconds after which a permit is asked for anew before the next mail: so soon a revoked login ends,
+# Seconds after which a policy is asked for anew before the next mail: so soon a revoked login ends,
 # in a session, too.
 FRESH = 1.0
 _NO_RECIPIENT = reply(550, "5.7.1", "the login may not send to this domain")
@@ -37,11 +36,11 @@ _NO_SENDER = reply(
 )
 
 
-class Permit:
+class PrincipalPolicy:
     """What a principal may send: of a tenant's login, or of everybody on this machine in development."""
 
     def __init__(
-        self, principal: Principal, limits: Limits, renew: Callable[[], Awaitable[Principal]]
+        self, principal: Principal, limits: SessionLimits, renew: Callable[[], Awaitable[Principal]]
     ) -> None:
         self._limits = limits
         self._renew = renew
@@ -87,11 +86,11 @@ class Permit:
         )
 
 
-class FrontDoor:
-    """The Submission of this installation."""
+class SubmissionHandler:
+    """The MailHandler of this installation."""
 
     def __init__(
-        self, authenticator: Authenticator, intake: Intake, limits: Limits, name: str
+        self, authenticator: Authenticator, intake: Intake, limits: SessionLimits, name: str
     ) -> None:
         self._authenticator = authenticator
         self._intake = intake
@@ -101,18 +100,20 @@ class FrontDoor:
             False  # and logged: once, since an application logs in for each mail
         )
 
-    async def development(self) -> Permit:
-        """The permit of everybody on this machine; Unauthorized where this is no installation for development."""
+    async def development(self) -> PrincipalPolicy:
+        """The policy of everybody on this machine; Unauthorized where this is no installation for development."""
         find = self._authenticator.development
-        return Permit(await find(), self._limits, find)
+        return PrincipalPolicy(await find(), self._limits, find)
 
-    async def log_in(self, username: str, password: Secret, peer: str) -> Permit:
+    async def log_in(self, username: str, password: Secret, peer: str) -> PrincipalPolicy:
         async def find() -> Principal:
             return await self._authenticator.by_login(username, password.reveal(), peer)
 
-        return Permit(await find(), self._limits, find)
+        return PrincipalPolicy(await find(), self._limits, find)
 
-    async def log_in_to_development(self, username: str, password: Secret, peer: str) -> Permit:
+    async def log_in_to_development(
+        self, username: str, password: Secret, peer: str
+    ) -> PrincipalPolicy:
         """A login of ours selects its tenant, and needs its password; any other is accepted as everybody here is.
 
         A known user name with a wrong password is refused: its mail would silently belong to
@@ -120,32 +121,32 @@ class FrontDoor:
         """
         if await self._authenticator.knows_login(username):
             return await self.log_in(username, password, peer)
-        permit = await self.development()
+        policy = await self.development()
         if not self._accepted_unknown:
             self._accepted_unknown = True
             log.info(
                 "a login that is not known here was accepted, as all are in development",
                 tenant="default",
             )
-        return permit
+        return policy
 
-    async def submit(self, permit: AnyPermit, envelope: Envelope, peer: str) -> UUID:
+    async def submit(self, policy: SessionPolicy, submitted: SubmittedMail, peer: str) -> UUID:
         """Store the mail; returns its id once it is committed."""
-        principal = await cast(Permit, permit).refresh()
+        principal = await cast(PrincipalPolicy, policy).refresh()
         mail = Mail(
-            sender=envelope.sender,
-            to=envelope.recipients,
-            raw=envelope.content,
+            sender=submitted.sender,
+            to=submitted.recipients,
+            raw=submitted.content,
         )
-        received = received_value(envelope, peer, self._name, int(time.time()))
+        received = received_value(submitted, peer, self._name, int(time.time()))
         receipt = await self._intake.accept(principal, mail, received=received, source="smtp")
         return receipt.id
 
 
-def received_value(envelope: Envelope, peer: str, name: str, second: int) -> str:
+def received_value(submitted: SubmittedMail, peer: str, name: str, second: int) -> str:
     """The trace line of RFC 5321 4.4. It names no recipient: others would read of blind copies."""
     literal = f"IPv6:{peer.partition('%')[0]}" if ":" in peer else peer
-    return f"from {envelope.greeted_as} ([{literal}]) by {name} with {envelope.protocol}; {_date(second)}"
+    return f"from {submitted.greeted_as} ([{literal}]) by {name} with {submitted.protocol}; {_date(second)}"
 
 
 @lru_cache(maxsize=4)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from pillarbox.accept.smtp import replies
 from pillarbox.accept.smtp.content import refuse_content
-from pillarbox.accept.smtp.rules import Limits, Room
+from pillarbox.accept.smtp.rules import MemoryBudget, SessionLimits
 
 _END = b"\r\n.\r\n"
 # What is kept of a body that is read to be thrown away: its end may have begun.
 _TAIL = len(_END) - 1
 
 
-class Body:
+class DataReader:
     """Takes chunks until the end: CRLF.CRLF, and nothing else."""
 
-    __slots__ = ("_held", "_kept", "_most", "_room", "content", "octets", "refusal")
+    __slots__ = ("_budget", "_held", "_kept", "_most", "content", "octets", "refusal")
 
-    def __init__(self, most: int, room: Room) -> None:
+    def __init__(self, most: int, budget: MemoryBudget) -> None:
         self.content = b""
         self.octets = 0  # as it came
         self.refusal: bytes | None = None
         self._most = most
-        self._room = room
+        self._budget = budget
         self._held = 0
         self._kept: bytearray | None = None
 
@@ -58,37 +58,37 @@ class Body:
         return self.octets - 2
 
     def _bound(self, kept: bytearray) -> None:
-        """Stop keeping a mail that is too big, or for which there is no room; it is read on, so that we can say so."""
+        """Stop keeping a mail that is too big, or for which there is no budget; it is read on, so that we can say so."""
         if self.refusal is None:
             # On the wire a line of dots is a third longer than it is.
             if self.octets > self._most * 4 // 3 + 16:
                 self.refusal = replies.TOO_BIG
-            elif not self._take_room(len(kept)):
+            elif not self._take_memory(len(kept)):
                 self.refusal = replies.BUSY
         if self.refusal is not None:
             del kept[:-_TAIL]
 
-    def judge(self, limits: Limits) -> bytes | None:
+    def judge(self, limits: SessionLimits) -> bytes | None:
         """Once the end has come: the reply that refuses it; or None, and the content is free of added dots."""
         if self.refusal is None:
             self.content = _without_dots(self.content)
             if len(self.content) > self._most:
                 return replies.TOO_BIG
-            if not self._take_room(len(self.content)):
+            if not self._take_memory(len(self.content)):
                 return replies.BUSY
             return refuse_content(self.content, limits)
         return self.refusal
 
-    def _take_room(self, octets: int) -> bool:
+    def _take_memory(self, octets: int) -> bool:
         if octets > self._held:
-            if not self._room.take(octets - self._held):
+            if not self._budget.take(octets - self._held):
                 return False
             self._held = octets
         return True
 
     def release(self) -> None:
-        """Give the room back that it took."""
-        self._room.give_back(self._held)
+        """Give the budget back that it took."""
+        self._budget.give_back(self._held)
         self._held = 0
 
 

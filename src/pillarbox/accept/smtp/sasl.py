@@ -14,7 +14,7 @@ _PASSWORD = b"334 UGFzc3dvcmQ6\r\n"  # Password:
 _GO_ON = b"334 \r\n"
 
 
-class Exchange(Protocol):
+class SaslExchange(Protocol):
     """One login under way."""
 
     prompt: bytes  # asks for the first answer
@@ -24,7 +24,7 @@ class Exchange(Protocol):
         ...
 
 
-class Plain:
+class PlainExchange:
     """All in one line: authorization identity, username and password, with NULs between them."""
 
     prompt = _GO_ON
@@ -36,7 +36,7 @@ class Plain:
         return Authenticate(username, Secret(password))
 
 
-class Login:
+class LoginExchange:
     """Two questions."""
 
     prompt = _USERNAME
@@ -51,7 +51,10 @@ class Login:
         return Authenticate(self._username, Secret(_decode(line)))
 
 
-MECHANISMS: dict[bytes, type[Plain] | type[Login]] = {b"PLAIN": Plain, b"LOGIN": Login}
+MECHANISMS: dict[bytes, type[PlainExchange] | type[LoginExchange]] = {
+    b"PLAIN": PlainExchange,
+    b"LOGIN": LoginExchange,
+}
 
 
 def _decode(line: bytes) -> str:
