@@ -13,7 +13,7 @@ from tests.integration.accept.enqueue_corpus import corpus
 
 import pillarbox
 from pillarbox import Attachment, Mail
-from pillarbox.accept.entry import request_hash
+from pillarbox.accept.prepare import request_hash
 from pillarbox.api.new_message import NewMessage
 from pillarbox.api.problem_types import TYPES
 from pillarbox.api.problems import Problem, problem_of

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.sender_headers import DOMAINS, UNCLEAR
 
 from pillarbox import Mail
-from pillarbox.accept.entry import item_for
+from pillarbox.accept.prepare import prepare_mail
 from pillarbox.deliver.mime import compose
 from pillarbox.errors import InvalidMail, NotAllowed
 from pillarbox.model.access import Principal, Scope, Tenant
@@ -65,7 +65,9 @@ PIECES = (
 def accepted(raw: bytes) -> bytes | None:
     """The mail as it leaves, or None if it is refused."""
     try:
-        item = item_for(KEY, Mail(sender="a@own.example", to="b@x.example", raw=raw), None, "http")
+        item = prepare_mail(
+            KEY, Mail(sender="a@own.example", to="b@x.example", raw=raw), None, "http"
+        )
     except (InvalidMail, NotAllowed):
         return None
     return compose(MESSAGE, Content(raw=item.entry.raw))
@@ -150,7 +152,7 @@ def test_a_stored_bare_cr_is_a_blank() -> None:
 
 def test_bodies_take_any_line_end() -> None:
     for text in ("a\rb", "a\nb", "a\r\nb"):
-        item = item_for(
+        item = prepare_mail(
             KEY, Mail(sender="a@own.example", to="b@x.example", text=text, html=text), None, "http"
         )
         assert item.entry.text == text
@@ -167,12 +169,12 @@ def test_bodies_take_any_line_end() -> None:
 )
 def test_display_names_of_senders(sender: str) -> None:
     with pytest.raises(NotAllowed, match="may not send from this domain"):
-        item_for(KEY, Mail(sender=sender, to="b@x.example", text="x"), None, "http")
+        prepare_mail(KEY, Mail(sender=sender, to="b@x.example", text="x"), None, "http")
 
 
 def test_a_bare_cr_is_refused_clearly() -> None:
     with pytest.raises(InvalidMail) as caught:
-        item_for(
+        prepare_mail(
             KEY, Mail(sender="a@own.example", to="b@x.example", raw=b"X: y\rz\n\n"), None, "http"
         )
     error = caught.value

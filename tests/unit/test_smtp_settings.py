@@ -9,7 +9,7 @@ import pytest
 
 from pillarbox.accept.smtp import commands, content, refusals, replies, submission
 from pillarbox.accept.smtp.rules import SessionLimits
-from pillarbox.accept.smtp.server import ConnectionLimits, Timeouts
+from pillarbox.accept.smtp.server import SmtpConnectionLimits, Timeouts
 from pillarbox.accept.smtp.service import connection_limits_of, limits_of, timeouts_of
 from pillarbox.errors import SettingsError
 from pillarbox.settings import SPECS, load
@@ -25,7 +25,7 @@ def test_defaults_are_those_of_the_rules() -> None:
     assert (limits_of(settings), timeouts_of(settings), connection_limits_of(settings)) == (
         SessionLimits(),
         Timeouts(),
-        ConnectionLimits(),
+        SmtpConnectionLimits(),
     )
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 from uuid import UUID
 
-from pillarbox.accept.statements import Call
+from pillarbox.accept.statements import SqlCall
 from pillarbox.errors import IdempotencyConflict, InvalidMail, NotAllowed, UnknownName
 
 SUPPORTED = (
@@ -27,11 +27,11 @@ class Driver:
     """How to carry out a call, and whether each statement commits by itself."""
 
     is_async: bool
-    run: Callable[[Any, Call], list[UUID]] | Callable[[Any, Call], Awaitable[list[UUID]]]
+    run: Callable[[Any, SqlCall], list[UUID]] | Callable[[Any, SqlCall], Awaitable[list[UUID]]]
     commits_itself: Callable[[Any], bool] | Callable[[Any], Awaitable[bool]]
 
 
-async def _run_asyncpg(connection: Any, call: Call) -> list[UUID]:
+async def _run_asyncpg(connection: Any, call: SqlCall) -> list[UUID]:
     return [_uuid(row[0]) for row in await connection.fetch(call.statement("$"), *call.values)]
 
 
@@ -40,7 +40,7 @@ async def _asyncpg_commits_itself(connection: Any) -> bool:
 
 
 # A cursor of our own: the connection's may give rows as dicts, or want other placeholders.
-def _run_psycopg(connection: Any, call: Call) -> list[UUID]:
+def _run_psycopg(connection: Any, call: SqlCall) -> list[UUID]:
     import psycopg
 
     with psycopg.Cursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
@@ -48,7 +48,7 @@ def _run_psycopg(connection: Any, call: Call) -> list[UUID]:
         return [_uuid(row[0]) for row in cursor.fetchall()]
 
 
-async def _run_psycopg_async(connection: Any, call: Call) -> list[UUID]:
+async def _run_psycopg_async(connection: Any, call: SqlCall) -> list[UUID]:
     import psycopg
 
     async with psycopg.AsyncCursor(connection, row_factory=psycopg.rows.tuple_row) as cursor:
@@ -64,14 +64,14 @@ async def _psycopg_async_commits_itself(connection: Any) -> bool:
     return _psycopg_commits_itself(connection)
 
 
-def _run_sqlalchemy(connection: Any, call: Call) -> list[UUID]:
+def _run_sqlalchemy(connection: Any, call: SqlCall) -> list[UUID]:
     rows = connection.execute(
         _clause(call.function, call.names), dict(zip(call.names, call.values, strict=True))
     )
     return [_uuid(row[0]) for row in rows]
 
 
-async def _run_sqlalchemy_async(connection: Any, call: Call) -> list[UUID]:
+async def _run_sqlalchemy_async(connection: Any, call: SqlCall) -> list[UUID]:
     rows = await connection.execute(
         _clause(call.function, call.names), dict(zip(call.names, call.values, strict=True))
     )
@@ -89,7 +89,7 @@ def _clause(function: str, names: tuple[str, ...]) -> Any:
         "raws": ARRAY(LargeBinary),
     }
     lists = dict.fromkeys(("to", "cc", "bcc", "reply_to", "tags", "texts", "htmls"), ARRAY(Text))
-    clause = text(Call(function, names, ()).statement(":"))
+    clause = text(SqlCall(function, names, ()).statement(":"))
     return clause.bindparams(
         *(bindparam(name, type_=(types | lists).get(name, Text)) for name in names)
     )

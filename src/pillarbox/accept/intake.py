@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
-from pillarbox.accept.entry import Item, item_for
+from pillarbox.accept.prepare import PreparedMail, prepare_mail
 from pillarbox.batching import AGAIN, Again, Answers, Batcher
 from pillarbox.errors import (
     IdempotencyConflict,
@@ -20,7 +20,7 @@ from pillarbox.errors import (
     UnknownName,
 )
 from pillarbox.store import intake as store
-from pillarbox.store.intake import Key, Known, NotStored
+from pillarbox.store.intake import KnownKey, NotStored, TenantKey
 
 if TYPE_CHECKING:
     from pillarbox.accept.mail import Mail
@@ -63,7 +63,7 @@ class Receipt:
 
 _Outcome = tuple[UUID, str] | PillarboxError  # an id and a verdict
 _Answers = list[Receipt | PillarboxError | Literal[Again.AGAIN]]
-_Known = dict[Key, Known | StoreError]  # what is known of a key, or why nothing is
+_KnownKeys = dict[TenantKey, KnownKey | StoreError]  # what is known of a key, or why nothing is
 
 
 class Intake:
@@ -77,11 +77,11 @@ class Intake:
         self._opening = asyncio.Lock()
         self._metrics = metrics
         self._ahead: float | None = None  # the database's clock against ours: ids follow the former
-        self._batcher: Batcher[Item, Receipt] = Batcher(
+        self._batcher: Batcher[PreparedMail, Receipt] = Batcher(
             self._run,
             most=MAX_BATCH_MAILS,
             heaviest=MAX_BATCH_OCTETS,
-            weigh=lambda item: item.entry.size,
+            weigh=lambda item: item.row.size,
             at_once=STATEMENTS_AT_ONCE,
         )
 
@@ -93,29 +93,29 @@ class Intake:
         `received` is the value of a Received header for a raw mail. Raises InvalidMail, UnknownName,
         IdempotencyConflict or NotAllowed, and nothing was stored; or StoreError, and it may have been.
         """
-        return await self._batcher.ask(item_for(principal, mail, received, source))
+        return await self._batcher.ask(prepare_mail(principal, mail, received, source))
 
     async def accept_many(
         self, principal: Principal, mails: Sequence[Mail], *, source: str = "http"
     ) -> list[Receipt | PillarboxError]:
         """Check several mails and store the good ones; returns a receipt or an error for each, in order."""
         results = [_item_or_error(principal, mail, source) for mail in mails]
-        items = [result for result in results if isinstance(result, Item)]
+        items = [result for result in results if isinstance(result, PreparedMail)]
         answers = iter(await self._batcher.ask_many(items))
-        return [next(answers) if isinstance(result, Item) else result for result in results]
+        return [next(answers) if isinstance(result, PreparedMail) else result for result in results]
 
     async def close(self) -> None:
         """Close the connections; nothing may be accepted any more."""
         if self._own is not None:
             await self._own.close()
 
-    async def _run(self, items: list[Item]) -> Answers[Receipt]:
+    async def _run(self, items: list[PreparedMail]) -> Answers[Receipt]:
         begun = time.perf_counter()
         database = self._own or await self._open()
         chosen = _one_of_each_key(items)
         outcomes = await self._store(database, [items[place] for place in chosen])
         answers: _Answers = [AGAIN] * len(items)
-        known: _Known = {}
+        known: _KnownKeys = {}
         for place, outcome in zip(chosen, outcomes, strict=True):
             answers[place] = _answer(items[place], outcome, known)
         self._count(answers, items, time.perf_counter() - begun)
@@ -129,19 +129,19 @@ class Intake:
                 self._own = await self._shared.for_queue(STATEMENTS_AT_ONCE)
             return self._own
 
-    async def _store(self, database: Database, items: list[Item]) -> list[_Outcome]:
+    async def _store(self, database: Database, items: list[PreparedMail]) -> list[_Outcome]:
         """Store mails with one statement, or one by one where a single one made the statement fail."""
         if self._ahead is None:
             self._ahead = await store.clock(database) - time.time()
         ids = store.new_ids(len(items), time.time() + self._ahead)
         try:
-            verdicts, now = await store.accept(database, ids, [item.entry for item in items])
+            verdicts, now = await store.accept(database, ids, [item.row for item in items])
         except NotStored as error:
             return [error.reason] if len(items) == 1 else await self._store_each(database, items)
         self._ahead = now - time.time()
         return list(zip(ids, verdicts, strict=True))
 
-    async def _store_each(self, database: Database, items: list[Item]) -> list[_Outcome]:
+    async def _store_each(self, database: Database, items: list[PreparedMail]) -> list[_Outcome]:
         outcomes: list[_Outcome] = []
         for item in items:
             try:
@@ -151,7 +151,7 @@ class Intake:
         return outcomes
 
     async def _look_up(
-        self, database: Database, items: list[Item], answers: _Answers, known: _Known
+        self, database: Database, items: list[PreparedMail], answers: _Answers, known: _KnownKeys
     ) -> None:
         """Answer those whose key was used before; one whose key is free after all (a bad mail had it) stays."""
         left = [
@@ -166,7 +166,7 @@ class Intake:
             if key in known:
                 answers[place] = _repeated(item, known[key])
 
-    def _count(self, answers: Answers[Receipt], items: list[Item], seconds: float) -> None:
+    def _count(self, answers: Answers[Receipt], items: list[PreparedMail], seconds: float) -> None:
         stored = [
             item.source
             for item, answer in zip(items, answers, strict=True)
@@ -175,20 +175,20 @@ class Intake:
         self._metrics.accepted_batch(Counter(stored), seconds)
 
 
-def _item_or_error(principal: Principal, mail: Mail, source: str) -> Item | PillarboxError:
+def _item_or_error(principal: Principal, mail: Mail, source: str) -> PreparedMail | PillarboxError:
     try:
-        return item_for(principal, mail, None, source)
+        return prepare_mail(principal, mail, None, source)
     except PillarboxError as error:
         return error
 
 
-def _keys(items: list[Item]) -> Iterator[tuple[int, Key]]:
+def _keys(items: list[PreparedMail]) -> Iterator[tuple[int, TenantKey]]:
     return ((place, item.key) for place, item in enumerate(items) if item.key is not None)
 
 
-def _one_of_each_key(items: list[Item]) -> Sequence[int]:
+def _one_of_each_key(items: list[PreparedMail]) -> Sequence[int]:
     """The places of mails that can go together: the first with each idempotency key, and all without."""
-    seen: set[Key] = set()
+    seen: set[TenantKey] = set()
     chosen = []
     for place, item in enumerate(items):
         if item.key is None:
@@ -200,7 +200,7 @@ def _one_of_each_key(items: list[Item]) -> Sequence[int]:
 
 
 def _answer(
-    item: Item, outcome: _Outcome, known: _Known
+    item: PreparedMail, outcome: _Outcome, known: _KnownKeys
 ) -> Receipt | PillarboxError | Literal[Again.AGAIN]:
     """The answer for a mail, if it is one already; notes what others with its key need to know."""
     if isinstance(outcome, PillarboxError):
@@ -211,9 +211,9 @@ def _answer(
     if verdict == "known_key":
         return AGAIN
     if verdict not in _STORED:
-        return _fault(verdict, item.entry.class_name)
-    if item.key is not None and item.entry.request_hash is not None:
-        known[item.key] = Known(message_id, item.entry.request_hash, verdict == "pending")
+        return _fault(verdict, item.row.class_name)
+    if item.key is not None and item.row.request_hash is not None:
+        known[item.key] = KnownKey(message_id, item.row.request_hash, verdict == "pending")
     return Receipt(message_id, item.recipients, verdict)
 
 
@@ -228,10 +228,10 @@ def _fault(verdict: str, class_name: str) -> InvalidMail:
     return InvalidMail(*_FAULTS[verdict])
 
 
-def _repeated(item: Item, known: Known | StoreError) -> Receipt | PillarboxError:
+def _repeated(item: PreparedMail, known: KnownKey | StoreError) -> Receipt | PillarboxError:
     if isinstance(known, StoreError):
         return known
-    if known.request_hash != item.entry.request_hash:
+    if known.request_hash != item.row.request_hash:
         return IdempotencyConflict(
             "idempotency_conflict",
             "idempotency_key",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pillarbox.accept.entry import check_from
+from pillarbox.accept.prepare import check_from
 from pillarbox.errors import InvalidMail, NotAllowed
 from pillarbox.model.access import Principal, check_allowed
 from pillarbox.model.raw_mail import as_sent, header_end

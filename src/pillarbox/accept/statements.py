@@ -32,7 +32,7 @@ _LISTS = ("cc", "bcc", "reply_to", "tags")
 _JSON = frozenset({"headers", "attachments", "metadata"})
 
 
-class Call(NamedTuple):
+class SqlCall(NamedTuple):
     """A call of an SQL function with named arguments."""
 
     function: str
@@ -66,17 +66,17 @@ def _cast(placeholder: str, types: str) -> str:
     return placeholder
 
 
-def call_for(mail: Mail) -> Call:
+def call_for(mail: Mail) -> SqlCall:
     """The call that enqueues one mail."""
     arguments = _arguments(mail)
     if len(arguments["to"]) == 1:
         arguments[ONLY_RECIPIENT] = arguments.pop("to")[0]
     for name in _JSON & arguments.keys():
         arguments[name] = to_json(arguments[name])
-    return Call("enqueue", tuple(arguments), tuple(arguments.values()))
+    return SqlCall("enqueue", tuple(arguments), tuple(arguments.values()))
 
 
-def calls_for(mails: Sequence[Mail], in_one: bool = False) -> Iterator[tuple[int, Call]]:
+def calls_for(mails: Sequence[Mail], in_one: bool = False) -> Iterator[tuple[int, SqlCall]]:
     """The calls that enqueue several mails, in bounded chunks, each with the position of its first mail."""
     chunk: list[dict[str, Any]] = []
     octets = 0
@@ -96,7 +96,7 @@ def calls_for(mails: Sequence[Mail], in_one: bool = False) -> Iterator[tuple[int
         yield len(mails) - len(chunk), _call_for_chunk(chunk)
 
 
-def _call_for_chunk(chunk: list[dict[str, Any]]) -> Call:
+def _call_for_chunk(chunk: list[dict[str, Any]]) -> SqlCall:
     # Bodies go beside the JSON, as they are: quoting and parsing them would cost as much as storing
     # them.
     texts, htmls, raws = (
@@ -110,7 +110,7 @@ def _call_for_chunk(chunk: list[dict[str, Any]]) -> Call:
     for arguments in chunk:
         if len(arguments["to"]) == 1:  # a string is looked at faster than a list
             arguments["to"] = arguments["to"][0]
-    return Call("enqueue_many", ("mails", *bodies), (to_json(chunk), *bodies.values()))
+    return SqlCall("enqueue_many", ("mails", *bodies), (to_json(chunk), *bodies.values()))
 
 
 def _weight(arguments: dict[str, Any]) -> int:

@@ -24,7 +24,7 @@ _control = re.compile(r"[\x00-\x1f\x7f]").search
 _time = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d").match
 
 
-class Fault(NamedTuple):
+class SuppressionFault(NamedTuple):
     """What is wrong with a line; 1 is the first. It does not repeat what stands there."""
 
     line: int
@@ -92,7 +92,7 @@ def _future(at: datetime | None) -> datetime | None:
 # --- CSV
 
 
-def read(lines: Iterable[str]) -> Iterator[Entry | Fault]:
+def read(lines: Iterable[str]) -> Iterator[Entry | SuppressionFault]:
     """The entries of a list, line by line, and what is wrong with the others.
 
     The first line may name the columns, in any order; without such a line they are `COLUMNS`, of
@@ -105,7 +105,7 @@ def read(lines: Iterable[str]) -> Iterator[Entry | Fault]:
             cells = next(reader, None)
         except csv.Error:
             # What follows a quote that is never closed cannot be told apart any more.
-            yield Fault(
+            yield SuppressionFault(
                 reader.line_num, "bad_value", "line", "cannot be read as CSV: look at its quotes"
             )
             return
@@ -126,9 +126,11 @@ def _head(cells: Sequence[str]) -> tuple[Sequence[str], bool]:
     return (words, True) if "address" in words else (COLUMNS, False)
 
 
-def _entry(line: int, names: Sequence[str], cells: Sequence[str]) -> Entry | Fault:
+def _entry(line: int, names: Sequence[str], cells: Sequence[str]) -> Entry | SuppressionFault:
     if len(cells) > len(names):
-        return Fault(line, "bad_value", "line", f"has {len(cells)} columns instead of {len(names)}")
+        return SuppressionFault(
+            line, "bad_value", "line", f"has {len(cells)} columns instead of {len(names)}"
+        )
     row = {name: cell.strip() for name, cell in zip(names, cells, strict=False)}
     try:
         address = row.get("address", "").removeprefix("\ufeff")
@@ -136,7 +138,7 @@ def _entry(line: int, names: Sequence[str], cells: Sequence[str]) -> Entry | Fau
             address, row.get("reason", "").lower(), row.get("note"), _moment(row.get("expires_at"))
         )
     except InvalidMail as error:
-        return Fault(line, error.code, error.field, error.message)
+        return SuppressionFault(line, error.code, error.field, error.message)
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -11,7 +11,7 @@ from fastapi import Query, Request
 from pydantic import BaseModel, Field
 from starlette.responses import Response, StreamingResponse
 
-from pillarbox.accept.suppressions import COLUMNS, Fault, read, row, written
+from pillarbox.accept.suppressions import COLUMNS, SuppressionFault, read, row, written
 from pillarbox.api.bodies import check_media_type
 from pillarbox.api.described import BODY, needs, problems
 from pillarbox.api.problems import Problem
@@ -83,7 +83,7 @@ async def import_suppressions(
     )
 
 
-def _refused(faults: Sequence[Fault]) -> Problem:
+def _refused(faults: Sequence[SuppressionFault]) -> Problem:
     """What is wrong with a file of which nothing was stored."""
     told = [
         {"field": f"line {one.line}", "code": one.code, "detail": f"{one.field}: {one.message}"}
@@ -94,14 +94,14 @@ def _refused(faults: Sequence[Fault]) -> Problem:
     return Problem("invalid-request", detail, code=first["code"], field=first["field"], errors=told)
 
 
-def _parsed(content: bytes) -> tuple[list[Entry], list[Fault]]:
+def _parsed(content: bytes) -> tuple[list[Entry], list[SuppressionFault]]:
     """The entries of a file and its faults; a Problem if it is no text, or too long."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise Problem("malformed", "the body is not UTF-8") from None
     entries: list[Entry] = []
-    faults: list[Fault] = []
+    faults: list[SuppressionFault] = []
     for one in read(io.StringIO(text, newline="")):
         entries.append(one) if isinstance(one, Entry) else faults.append(one)
         if len(entries) + len(faults) > MOST_LINES:

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from pillarbox.accept.suppressions import COLUMNS, Fault, checked, read, row, written
+from pillarbox.accept.suppressions import COLUMNS, SuppressionFault, checked, read, row, written
 from pillarbox.cli import options, output
 from pillarbox.cli.access_options import Expires, Owner
 from pillarbox.cli.command import Given, command
@@ -218,9 +218,9 @@ async def _store(app: App, tenant_id: int, entries: list[Entry]) -> Added:
     return result
 
 
-def _read(file: Path) -> tuple[list[Entry], list[Fault]]:
+def _read(file: Path) -> tuple[list[Entry], list[SuppressionFault]]:
     entries: list[Entry] = []
-    faults: list[Fault] = []
+    faults: list[SuppressionFault] = []
     try:
         with _opened(file) as lines:
             for one in read(lines):

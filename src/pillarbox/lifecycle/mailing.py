@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
-from pillarbox.accept.entry import item_for
+from pillarbox.accept.prepare import prepare_mail
 from pillarbox.errors import InvalidMail, NotAllowed, RenderError, SecretError
 from pillarbox.lifecycle.codes import Made, Wanted, realm_of
 from pillarbox.lifecycle.mails import CLASS, SIGN_IN_CODE, Mails, Matter, Reader
@@ -17,7 +17,7 @@ from pillarbox.lifecycle.signing import KeyRing, SignedPath, link, sign, sign_ex
 from pillarbox.model.access import Principal, Scope, Tenant
 from pillarbox.model.delivery import LANES
 from pillarbox.store import intake, tenants
-from pillarbox.store.intake import Entry, NotStored
+from pillarbox.store.intake import MailRow, NotStored
 from pillarbox.telemetry import logs
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Written(NamedTuple):
     """A token's mail, written and checked."""
 
     due: Due
-    entry: Entry
+    entry: MailRow
 
 
 class SignInCodes:
@@ -215,7 +215,7 @@ class Mailing:
                 await asyncio.sleep(0)
             try:
                 mail = self._writer.write(due, tenant, made.get(due.token), now)
-                written.append(Written(due, item_for(principal, mail, None, "lifecycle").entry))
+                written.append(Written(due, prepare_mail(principal, mail, None, "lifecycle").row))
             except (RenderError, InvalidMail, NotAllowed, SecretError, ValueError) as error:
                 done.set_aside(due.token, str(error))
             except Exception as error:

@@ -26,10 +26,10 @@ _RANDOM_BITS = 0x3FFF_FFFF_FFFF_FFFF
 _VERSION_7 = 0x7000_8000_0000_0000_0000
 
 
-Key = tuple[int, str]  # a tenant's id and its idempotency key
+TenantKey = tuple[int, str]  # a tenant's id and its idempotency key
 
 
-class Entry(NamedTuple):
+class MailRow(NamedTuple):
     """A checked mail as it is stored. Lists are array literals, JSON is text."""
 
     tenant_id: int
@@ -58,7 +58,7 @@ class Entry(NamedTuple):
     attachments: str | None
 
 
-class Known(NamedTuple):
+class KnownKey(NamedTuple):
     """What was accepted under an idempotency key."""
 
     message_id: UUID
@@ -80,7 +80,7 @@ async def clock(database: Db) -> float:
 
 
 async def accept(
-    database: Db, ids: Sequence[UUID], entries: Sequence[Entry]
+    database: Db, ids: Sequence[UUID], entries: Sequence[MailRow]
 ) -> tuple[Sequence[str], float]:
     """Store the mails, by themselves or in a connection's transaction; returns a verdict for each (see the query) and
     the database's time.
@@ -118,11 +118,11 @@ def _unstorable() -> InvalidMail:
     return InvalidMail("not_storable", "message", "PostgreSQL cannot hold a value of this mail")
 
 
-async def known_keys(database: Database, keys: Iterable[Key]) -> dict[Key, Known]:
+async def known_keys(database: Database, keys: Iterable[TenantKey]) -> dict[TenantKey, KnownKey]:
     """What was accepted under those of the keys (tenant's id, key) that were used before."""
     tenants, names = zip(*keys, strict=True)
     rows = await database.fetch(QUERIES["known_keys"], tenants, names)
-    return {(tenant, name): Known(*rest) for tenant, name, *rest in rows}
+    return {(tenant, name): KnownKey(*rest) for tenant, name, *rest in rows}
 
 
 def new_ids(count: int, seconds: float) -> list[UUID]:

@@ -12,7 +12,7 @@ from typing import Any
 from pillarbox.accept.smtp.actions import SubmittedMail
 from pillarbox.accept.smtp.listeners import Listener
 from pillarbox.accept.smtp.rules import SessionLimits, SessionPolicy
-from pillarbox.accept.smtp.server import ConnectionLimits, Server, Timeouts
+from pillarbox.accept.smtp.server import Server, SmtpConnectionLimits, Timeouts
 from pillarbox.accept.smtp.tls import Certificate
 from pillarbox.app import App, serve_smtp
 from pillarbox.errors import Unauthorized
@@ -68,7 +68,7 @@ class Running:
 async def running(
     limits: SessionLimits | None = None,
     timeouts: Timeouts | None = None,
-    connection_limits: ConnectionLimits | None = None,
+    connection_limits: SmtpConnectionLimits | None = None,
     certificate: Certificate | None = None,
 ) -> AsyncIterator[Running]:
     """A server without a database: `smtp` needs no login; with a certificate also `smtp_submission` and `smtp_tls`."""
@@ -84,7 +84,7 @@ async def running(
         shelf,
         limits or SessionLimits(),
         timeouts or Timeouts(),
-        connection_limits or ConnectionLimits(),
+        connection_limits or SmtpConnectionLimits(),
         certificate,
     )
     ports = {listener.name: int(listener.where.rpartition(":")[2]) for listener in listeners}

@@ -258,7 +258,7 @@ async def test_a_mail_that_cannot_be_stored_fails_alone(
     intake: Intake, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever slips through the checks: neither what asyncpg nor what PostgreSQL refuses harms the others."""
-    monkeypatch.setattr("pillarbox.accept.entry.check", lambda mail: 1024)
+    monkeypatch.setattr("pillarbox.accept.prepare.check", lambda mail: 1024)
     bad = [
         mail(text="\ud800"),
         mail(text="a\0b"),

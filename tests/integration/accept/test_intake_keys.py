@@ -14,8 +14,8 @@ import pytest
 import pytest_asyncio
 
 from pillarbox import Attachment, Mail, enqueue
-from pillarbox.accept.entry import request_hash
 from pillarbox.accept.intake import Intake, Receipt
+from pillarbox.accept.prepare import request_hash
 from pillarbox.errors import IdempotencyConflict, InvalidMail, StoreError, UnknownName
 from pillarbox.store.database import Database
 from pillarbox.store.retention import purge

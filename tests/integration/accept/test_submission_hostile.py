@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pillarbox.accept.smtp.rules import SessionLimits
-from pillarbox.accept.smtp.server import ConnectionLimits, Timeouts
+from pillarbox.accept.smtp.server import SmtpConnectionLimits, Timeouts
 from pillarbox.errors import (
     InvalidMail,
     NotAllowed,
@@ -191,7 +191,9 @@ async def _count(server: Running, connections: int) -> bool:
 
 
 async def test_too_many_connections() -> None:
-    async with running(connection_limits=ConnectionLimits(connections=20, per_peer=10)) as server:
+    async with running(
+        connection_limits=SmtpConnectionLimits(connections=20, per_peer=10)
+    ) as server:
         port = server.ports["smtp"]
         idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(15)]
         greetings = [(await reader.readline())[:9] for reader, _ in idle]
@@ -210,7 +212,7 @@ async def test_too_many_connections() -> None:
 async def test_a_trusted_balancer_has_the_places_of_all_its_clients() -> None:
     proxies = TrustedProxies((parse_network("127.0.0.1"),))
     async with running(
-        connection_limits=ConnectionLimits(connections=20, per_peer=2, proxies=proxies)
+        connection_limits=SmtpConnectionLimits(connections=20, per_peer=2, proxies=proxies)
     ) as server:
         opened = [
             await asyncio.open_connection("127.0.0.1", server.ports["smtp"]) for _ in range(21)
@@ -224,7 +226,7 @@ async def test_a_trusted_balancer_has_the_places_of_all_its_clients() -> None:
 
 async def test_two_thousand_idle_connections() -> None:
     async with running(
-        connection_limits=ConnectionLimits(connections=3000, per_peer=2500)
+        connection_limits=SmtpConnectionLimits(connections=3000, per_peer=2500)
     ) as server:
         port = server.ports["smtp"]
         idle = []
@@ -297,7 +299,7 @@ async def served_soon(server: Running) -> None:
 
 async def test_memory_for_mails_is_shared(server: Running) -> None:
     async with (
-        running(connection_limits=ConnectionLimits(octets=1_000_000)) as small,
+        running(connection_limits=SmtpConnectionLimits(octets=1_000_000)) as small,
         connected(small.ports["smtp"]) as hog,
     ):
         for command in ENVELOPE.splitlines(keepends=True):

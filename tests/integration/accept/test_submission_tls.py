@@ -15,7 +15,7 @@ import pytest
 
 from pillarbox.accept.smtp.listeners import Listener
 from pillarbox.accept.smtp.rules import SessionLimits
-from pillarbox.accept.smtp.server import ConnectionLimits, Server, Timeouts
+from pillarbox.accept.smtp.server import Server, SmtpConnectionLimits, Timeouts
 from pillarbox.accept.smtp.tls import Certificate
 from pillarbox.errors import SettingsError
 from pillarbox.telemetry.metrics import Metrics
@@ -158,7 +158,9 @@ async def _none_left(server: Running, listener: str) -> bool:
 async def test_who_begins_no_handshake_holds_no_place(certificate: Certificate) -> None:
     timeouts = Timeouts(handshake=0.5)
     async with running(
-        timeouts=timeouts, connection_limits=ConnectionLimits(per_peer=3), certificate=certificate
+        timeouts=timeouts,
+        connection_limits=SmtpConnectionLimits(per_peer=3),
+        certificate=certificate,
     ) as server:
         silent = [
             await asyncio.open_connection("127.0.0.1", server.ports["smtp_tls"]) for _ in range(3)
@@ -216,7 +218,9 @@ async def test_a_mail_in_clear_before_starttls(certificate: Certificate) -> None
     listener = Listener("smtp", ("127.0.0.1", 0), metrics, Open, starttls=True)
     listener.open()
     server, stop = (
-        Server("mail.example", shelf, SessionLimits(), Timeouts(), ConnectionLimits(), certificate),
+        Server(
+            "mail.example", shelf, SessionLimits(), Timeouts(), SmtpConnectionLimits(), certificate
+        ),
         asyncio.Event(),
     )
     task = asyncio.create_task(server.run([listener], stop))

@@ -57,7 +57,7 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionLimits:
+class SmtpConnectionLimits:
     """How many connections there may be, and how much mail they may hold in memory together."""
 
     connections: int = 1000
@@ -75,7 +75,7 @@ class Server:
         handler: MailHandler,
         limits: SessionLimits,
         timeouts: Timeouts,
-        connection_limits: ConnectionLimits,
+        connection_limits: SmtpConnectionLimits,
         certificate: Certificate | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pillarbox.accept.smtp.listeners import Listener
 from pillarbox.accept.smtp.rules import SessionLimits
-from pillarbox.accept.smtp.server import ConnectionLimits, Server, Timeouts
+from pillarbox.accept.smtp.server import Server, SmtpConnectionLimits, Timeouts
 from pillarbox.accept.smtp.submission import SubmissionHandler
 from pillarbox.accept.smtp.tls import Certificate
 from pillarbox.errors import SettingsError, Unauthorized
@@ -137,8 +137,8 @@ def timeouts_of(settings: Settings) -> Timeouts:
     )
 
 
-def connection_limits_of(settings: Settings) -> ConnectionLimits:
-    return ConnectionLimits(
+def connection_limits_of(settings: Settings) -> SmtpConnectionLimits:
+    return SmtpConnectionLimits(
         settings.smtp_connections,
         settings.smtp_connections_per_peer,
         settings.smtp_bytes_in_flight,

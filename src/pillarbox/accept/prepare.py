@@ -17,22 +17,24 @@ from pillarbox.model import access
 from pillarbox.model.access import Principal, Scope, Tenant, check_allowed, require
 from pillarbox.model.delivery import LANES, ROLES
 from pillarbox.model.raw_mail import with_crlf
-from pillarbox.store.intake import Entry, Key, array
+from pillarbox.store.intake import MailRow, TenantKey, array
 
 _LANES = {name: number for number, name in enumerate(LANES)}
 _ANY_TYPE = "application/octet-stream"  # what an attachment is that does not say
 
 
-class Item(NamedTuple):
+class PreparedMail(NamedTuple):
     """One mail on its way into the store."""
 
-    entry: Entry
+    row: MailRow
     recipients: Sequence[tuple[int, str, str]]  # n, role, address
     source: str
-    key: Key | None  # its idempotency key with its tenant
+    key: TenantKey | None  # its idempotency key with its tenant
 
 
-def item_for(principal: Principal, mail: Mail, received: str | None, source: str) -> Item:
+def prepare_mail(
+    principal: Principal, mail: Mail, received: str | None, source: str
+) -> PreparedMail:
     """Check a mail and write it down; raises InvalidMail or NotAllowed."""
     tenant = require(principal, Scope.SEND)
     size = check(mail)
@@ -45,9 +47,9 @@ def item_for(principal: Principal, mail: Mail, received: str | None, source: str
     roles: dict[str, str] = {}
     for address, role in recipients:
         roles.setdefault(address, role)  # the first mention of an address counts
-    entry = _entry(mail, raw, tenant, sender, roles, size, received)
+    row = _row(mail, raw, tenant, sender, roles, size, received)
     numbered = [(n, ROLES[role], address) for n, (address, role) in enumerate(roles.items())]
-    return Item(entry, numbered, source, None if entry.key is None else (tenant.id, entry.key))
+    return PreparedMail(row, numbered, source, None if row.key is None else (tenant.id, row.key))
 
 
 def _sender(mail: Mail, tenant: Tenant) -> str:
@@ -81,7 +83,7 @@ def _bare(mailbox: str) -> str:
     return mailbox[:-1].rpartition("<")[2] if mailbox[-1] == ">" else mailbox
 
 
-def _entry(
+def _row(
     mail: Mail,
     raw: bytes | None,
     tenant: Tenant,
@@ -89,10 +91,10 @@ def _entry(
     roles: dict[str, str],
     size: int,
     received: str | None,
-) -> Entry:
+) -> MailRow:
     headers = {"Received": received} if received is not None else mail.headers
     metadata = None if mail.metadata is None else to_json(dict(mail.metadata))
-    return Entry(
+    return MailRow(
         tenant.id,
         size,
         _LANES[mail.priority],
