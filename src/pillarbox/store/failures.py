@@ -12,7 +12,7 @@ from pillarbox.store import sql
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
-QUERIES = sql.load("failures")
+SQL = sql.load("failures")
 _WINDOW = timedelta(seconds=WINDOW)
 
 
@@ -26,11 +26,11 @@ class Counted(NamedTuple):
 async def add(database: Database, failures: Mapping[bytes, int]) -> dict[bytes, Counted]:
     """Count failures by place; returns what is counted for these places now."""
     rows = await database.fetch(
-        QUERIES["add_failures"], list(failures), list(failures.values()), _WINDOW
+        *SQL.add_failures(places=list(failures), counts=list(failures.values()), window=_WINDOW)
     )
     return {row["place"]: Counted(row["failures"], row["age"]) for row in rows}
 
 
 async def purge(database: Database, batch: int) -> int:
     """Forget places whose minute is over, at most `batch`; returns how many."""
-    return await database.execute(QUERIES["purge_failures"], _WINDOW, batch)
+    return await database.execute(*SQL.purge_failures(window=_WINDOW, limit=batch))

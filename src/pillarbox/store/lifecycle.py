@@ -151,14 +151,11 @@ class Tokens:
 
     def __init__(self, schema: str) -> None:
         self.schema = schema
-        place = quoted(schema)
-        self._queries = {
-            name: text.replace("{schema}", place) for name, text in sql.load("lifecycle").items()
-        }
+        self._sql = sql.load("lifecycle", quoted(schema))
 
     async def count(self, db: Db, most: int) -> Waiting:
         """How many could be taken now, counted up to `most`: cheap, however many there are."""
-        row = await db.fetchrow(self._queries["count"], most)
+        row = await db.fetchrow(self._sql["count"], most)
         assert row is not None
         return Waiting(*row)
 
@@ -170,7 +167,7 @@ class Tokens:
         Urgent ones first, then by id. Each must be settled or held in the same transaction, or it
         comes again.
         """
-        rows = await connection.fetch(self._queries["take"], limit, URGENT if urgent_only else BULK)
+        rows = await connection.fetch(self._sql["take"], limit, URGENT if urgent_only else BULK)
         return [_due(row) for row in rows]
 
     async def settle(
@@ -184,7 +181,7 @@ class Tokens:
         Outcomes: `mailed`, `written`, `paused`, `expired`, `consumed`, `superseded`, `gone`.
         """
         if outcomes:
-            await connection.fetch(self._queries["settle"], *zip(*outcomes, strict=True), queue)
+            await connection.fetch(self._sql["settle"], *zip(*outcomes, strict=True), queue)
 
     async def hold(
         self, connection: asyncpg.Connection, held: Sequence[tuple[int, str, str | None, float]]
@@ -195,11 +192,11 @@ class Tokens:
         token expires, and now and then it is looked at again; problem and seconds mean nothing then.
         """
         if held:
-            await connection.fetch(self._queries["hold"], *zip(*held, strict=True))
+            await connection.fetch(self._sql["hold"], *zip(*held, strict=True))
 
     async def release_due(self, db: Db) -> int:
         """Let tokens be taken again whose time of being held has passed; returns how many, at most RELEASED."""
-        return int(await db.fetchval(self._queries["release_due"], RELEASED))
+        return int(await db.fetchval(self._sql["release_due"], RELEASED))
 
     async def supersede(self, connection: asyncpg.Connection, tokens: Sequence[int]) -> int:
         """Cancel what is still to be sent for older tokens of the same account and action; returns how many deliveries.
@@ -210,8 +207,8 @@ class Tokens:
         """
         if not tokens:
             return 0
-        await connection.fetch(self._queries["await_older"], tokens, OLDER)
-        rows = await connection.fetch(self._queries["supersede"], tokens, OLDER)
+        await connection.fetch(self._sql["await_older"], tokens, OLDER)
+        rows = await connection.fetch(self._sql["supersede"], tokens, OLDER)
         if rows:
             mails = list({row["message_id"] for row in rows})
             await connection.fetch(messages.QUERIES["drop_secret_contents"], mails)
@@ -219,15 +216,15 @@ class Tokens:
 
     async def set_aside(self, db: Db, limit: int = LISTED, after: int = 0) -> list[SetAside]:
         """Tokens that could not be rendered or stored, oldest first; continue after the last one with `after`."""
-        return [SetAside(*row) for row in await db.fetch(self._queries["set_aside"], limit, after)]
+        return [SetAside(*row) for row in await db.fetch(self._sql["set_aside"], limit, after)]
 
     async def count_set_aside(self, db: Db, most: int) -> int:
         """How many are set aside, counted up to `most`."""
-        return int(await db.fetchval(self._queries["count_set_aside"], most))
+        return int(await db.fetchval(self._sql["count_set_aside"], most))
 
     async def retry_set_aside(self, db: Db, tokens: Sequence[int] | None = None) -> int:
         """Let set-aside tokens (None: all) be taken again at once, and tell the collectors; returns how many."""
-        return int(await db.fetchval(self._queries["retry_set_aside"], tokens))
+        return int(await db.fetchval(self._sql["retry_set_aside"], tokens))
 
     async def consume(
         self, db: Db, secret: bytes, action: str, code: str | None = None, tries_allowed: int = 5
@@ -240,7 +237,7 @@ class Tokens:
         """
         with _refusals():
             account = await db.fetchval(
-                self._queries["consume"], secret, action, code, tries_allowed
+                self._sql["consume"], secret, action, code, tries_allowed
             )
         state = await self.look(db, secret, action, tries_allowed)
         if state is None:  # its account was deleted in between
@@ -252,40 +249,40 @@ class Tokens:
     async def reserve(self, db: Db, secret: bytes, action: str, seconds: float) -> bool:
         """Keep a token for so long, so that nobody else uses it meanwhile; false if it was used, or somebody has it."""
         lasts = timedelta(seconds=seconds)
-        return await db.fetchval(self._queries["reserve"], secret, action, lasts) is not None
+        return await db.fetchval(self._sql["reserve"], secret, action, lasts) is not None
 
     async def let_go(self, db: Db, secret: bytes, action: str) -> None:
         """End what `reserve` began."""
-        await db.execute(self._queries["let_go"], secret, action)
+        await db.execute(self._sql["let_go"], secret, action)
 
     async def look(
         self, db: Db, secret: bytes, action: str, tries_allowed: int = 5
     ) -> TokenState | None:
         """What using a token would come to; changes nothing. None: there is no such token."""
-        row = await db.fetchrow(self._queries["look"], secret, action, tries_allowed)
+        row = await db.fetchrow(self._sql["look"], secret, action, tries_allowed)
         return TokenState(*row) if row else None
 
     async def find_account(self, db: Db, email: str) -> Account | None:
         """The account with this address, whatever its capitals; of several, the one that is written the same."""
-        return _account(await db.fetchrow(self._queries["find_account"], email))
+        return _account(await db.fetchrow(self._sql["find_account"], email))
 
     async def account(self, db: Db, number: int) -> Account | None:
-        return _account(await db.fetchrow(self._queries["account"], number))
+        return _account(await db.fetchrow(self._sql["account"], number))
 
     async def paused_account(self, db: Db, token: int) -> int | None:
         """The account of a sign-in token that got no code of its own because of the pause; None for any other."""
-        found: int | None = await db.fetchval(self._queries["paused_account"], token)
+        found: int | None = await db.fetchval(self._sql["paused_account"], token)
         return found
 
     async def actions(self, db: Db) -> list[Action]:
         """Every action, by number."""
-        return [Action(*row) for row in await db.fetch(self._queries["actions"])]
+        return [Action(*row) for row in await db.fetch(self._sql["actions"])]
 
     async def register_templates(self, db: Db, names: Sequence[str]) -> int:
         """Let these templates (`hub/welcome`) be those there are; returns how many came or went."""
         pairs = [name.partition("/") for name in names]
         portals, kinds = [portal for portal, _, _ in pairs], [kind for _, _, kind in pairs]
-        return int(await db.fetchval(self._queries["register_templates"], portals, kinds))
+        return int(await db.fetchval(self._sql["register_templates"], portals, kinds))
 
     async def issue(
         self, db: Db, account: int, action: str, data: dict[str, Any] | None = None
@@ -298,7 +295,7 @@ class Tokens:
         text = json.dumps(data) if data is not None else None
         try:
             with translated():
-                return int(await db.fetchval(self._queries["issue"], account, action, text))
+                return int(await db.fetchval(self._sql["issue"], account, action, text))
         except StoreDataError as error:
             if error.sqlstate != _INVALID_TEXT:
                 raise
@@ -319,7 +316,7 @@ class Tokens:
         last: int | None = 0
         while last is not None:
             row = await db.fetchrow(
-                self._queries["purge_tokens"], last, timedelta(seconds=age), batch
+                self._sql["purge_tokens"], last, timedelta(seconds=age), batch
             )
             assert row is not None
             dropped += int(row["dropped"])
@@ -328,12 +325,12 @@ class Tokens:
 
     async def mail_token(self, db: Db, message_id: UUID) -> int | None:
         """The token that a failed mail, which cannot be sent again as it is, is to be rendered again from."""
-        found: int | None = await db.fetchval(self._queries["mail_token"], message_id)
+        found: int | None = await db.fetchval(self._sql["mail_token"], message_id)
         return found
 
     async def resend(self, connection: asyncpg.Connection, token: int) -> Resent:
         """Let a token be collected once more; one that has expired is issued anew. NotPossible: why it cannot be."""
-        row = await connection.fetchrow(self._queries["resend_state"], token)
+        row = await connection.fetchrow(self._sql["resend_state"], token)
         if row is None:
             raise NotFound(f"there is no token {token}: issue a new one with issue_token")
         if row["state"] == "used":
@@ -347,13 +344,13 @@ class Tokens:
             return Resent(
                 await self.issue(connection, row["account"], row["action"], data), is_new=True
             )
-        await connection.fetch(self._queries["collect_again"], token)
+        await connection.fetch(self._sql["collect_again"], token)
         return Resent(token, is_new=False)
 
     async def grant(self, connection: asyncpg.Connection, role: str) -> list[str]:
         """Let a role keep accounts, issue tokens and use them; returns the statements carried out."""
         statements = [
-            row["statement"] for row in await connection.fetch(self._queries["grants"], role)
+            row["statement"] for row in await connection.fetch(self._sql["grants"], role)
         ]
         for statement in statements:
             await connection.fetch(statement)
