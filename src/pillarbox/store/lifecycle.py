@@ -236,9 +236,7 @@ class Tokens:
         commits.
         """
         with _refusals():
-            account = await db.fetchval(
-                self._sql["consume"], secret, action, code, tries_allowed
-            )
+            account = await db.fetchval(self._sql["consume"], secret, action, code, tries_allowed)
         state = await self.look(db, secret, action, tries_allowed)
         if state is None:  # its account was deleted in between
             raise InvalidToken("there is no such token")
@@ -315,9 +313,7 @@ class Tokens:
         dropped = 0
         last: int | None = 0
         while last is not None:
-            row = await db.fetchrow(
-                self._sql["purge_tokens"], last, timedelta(seconds=age), batch
-            )
+            row = await db.fetchrow(self._sql["purge_tokens"], last, timedelta(seconds=age), batch)
             assert row is not None
             dropped += int(row["dropped"])
             last = row["next"]
@@ -349,9 +345,7 @@ class Tokens:
 
     async def grant(self, connection: asyncpg.Connection, role: str) -> list[str]:
         """Let a role keep accounts, issue tokens and use them; returns the statements carried out."""
-        statements = [
-            row["statement"] for row in await connection.fetch(self._sql["grants"], role)
-        ]
+        statements = [row["statement"] for row in await connection.fetch(self._sql["grants"], role)]
         for statement in statements:
             await connection.fetch(statement)
         return statements
