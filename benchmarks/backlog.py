@@ -17,7 +17,7 @@ from benchmarks import harness
 from benchmarks.harness import Bench, Sample
 from benchmarks.history import sent
 from benchmarks.report import Report, Table, compare, number
-from pillarbox.queue.base import Account
+from pillarbox.queue.base import SettlementBatch
 from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.store.database import SESSION, Database
 from pillarbox.store.embedded import EmbeddedPostgres
@@ -157,7 +157,7 @@ async def _run_once(
                 queue.begin(claimed)
                 if (at := sent_at.pop(claimed.message.id, None)) is not None:
                     waits.append(time.perf_counter() - at)
-            await queue.settle(Account([sent(claimed) for claimed in claims]))
+            await queue.settle(SettlementBatch([sent(claimed) for claimed in claims]))
             for claimed in claims:
                 queue.end(claimed)
             done += len(claims)

@@ -12,7 +12,7 @@ from benchmarks.harness import Bench, Sample
 from benchmarks.report import Report, Table, compare, number
 from pillarbox.model.delivery import State
 from pillarbox.model.outcome import accepted
-from pillarbox.queue.base import Account, Claimed, Settlement
+from pillarbox.queue.base import ClaimedMessage, Settlement, SettlementBatch
 from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.store.database import Database
 
@@ -112,7 +112,7 @@ async def _claim_and_settle(bench: Bench, url: str, size: int, count: int) -> Sa
         while claims := await queue.claim(size, 2**40, True):
             for claimed in claims:
                 queue.begin(claimed)
-            await queue.settle(Account([sent(claimed) for claimed in claims]))
+            await queue.settle(SettlementBatch([sent(claimed) for claimed in claims]))
             for claimed in claims:
                 queue.end(claimed)
             done += len(claims)
@@ -125,7 +125,7 @@ async def _claim_and_settle(bench: Bench, url: str, size: int, count: int) -> Sa
     return Sample(done / seconds, done, {"PostgreSQL": cpu})
 
 
-def sent(claimed: Claimed) -> Settlement:
+def sent(claimed: ClaimedMessage) -> Settlement:
     now = asyncio.get_running_loop().time()
     message = claimed.message.id
     outcome = accepted(250, "2.0.0 OK")

@@ -11,27 +11,27 @@ from tests.harness import SENDER
 
 from pillarbox.model.delivery import State
 from pillarbox.model.outcome import Reason, accepted, deferred
-from pillarbox.queue.base import Account, Claimed, Queue, Settlement
+from pillarbox.queue.base import ClaimedMessage, Queue, Settlement, SettlementBatch
 from pillarbox.store.database import Database
 
 PLENTY = 2**30
 NewQueue = Callable[..., Awaitable[Queue]]
 
 
-async def take(queue: Queue, limit: int = 100, **arguments: Any) -> list[Claimed]:
+async def take(queue: Queue, limit: int = 100, **arguments: Any) -> list[ClaimedMessage]:
     return await queue.claim(limit, PLENTY, True, **arguments)
 
 
-def ids(claims: Iterable[Claimed]) -> list[UUID]:
+def ids(claims: Iterable[ClaimedMessage]) -> list[UUID]:
     return [claimed.message.id for claimed in claims]
 
 
-def begin(queue: Queue, claims: Iterable[Claimed]) -> None:
+def begin(queue: Queue, claims: Iterable[ClaimedMessage]) -> None:
     for claimed in claims:
         assert queue.begin(claimed)
 
 
-async def settle(queue: Queue, claims: Sequence[Claimed], **changes: Any) -> None:
+async def settle(queue: Queue, claims: Sequence[ClaimedMessage], **changes: Any) -> None:
     """Settle all deliveries alike; accepted unless told."""
     usual = {
         "state": State.SENT,
@@ -39,13 +39,15 @@ async def settle(queue: Queue, claims: Sequence[Claimed], **changes: Any) -> Non
         "ended": asyncio.get_running_loop().time(),
     }
     settlements = [
-        Settlement(c.message.id, n, c.claim, **(usual | changes)) for c in claims for n in c.ns
+        Settlement(c.message.id, n, c.claim, **(usual | changes))
+        for c in claims
+        for n in c.recipient_numbers
     ]
-    assert len(await queue.settle(Account(settlements))) == len(settlements)
+    assert len(await queue.settle(SettlementBatch(settlements))) == len(settlements)
     end(queue, claims)
 
 
-async def defer(queue: Queue, claims: Sequence[Claimed], seconds: float = 3600) -> None:
+async def defer(queue: Queue, claims: Sequence[ClaimedMessage], seconds: float = 3600) -> None:
     later = deferred(Reason.GREYLISTED, 451)
     await settle(
         queue,
@@ -57,14 +59,14 @@ async def defer(queue: Queue, claims: Sequence[Claimed], seconds: float = 3600) 
     )
 
 
-async def give_back(queue: Queue, claims: Sequence[Claimed]) -> None:
+async def give_back(queue: Queue, claims: Sequence[ClaimedMessage]) -> None:
     for claimed in claims:
         queue.give_back(claimed)
     await queue.release(claims)
     end(queue, claims)
 
 
-def end(queue: Queue, claims: Iterable[Claimed]) -> None:
+def end(queue: Queue, claims: Iterable[ClaimedMessage]) -> None:
     for claimed in claims:
         queue.end(claimed)
 

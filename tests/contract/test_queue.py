@@ -11,7 +11,7 @@ from tests.harness import attempts, deliveries, enqueue, states
 
 from pillarbox.model.delivery import State
 from pillarbox.model.outcome import Reason, accepted, deferred
-from pillarbox.queue.base import Account, Claimed, Queue, Settlement
+from pillarbox.queue.base import ClaimedMessage, Queue, Settlement, SettlementBatch
 from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.store.database import Database
 
@@ -32,16 +32,18 @@ async def new_queue(request: pytest.FixtureRequest, database: Database) -> NewQu
     return make
 
 
-def settle_all(claimed: Claimed, **changes: Any) -> list[Settlement]:
+def settle_all(claimed: ClaimedMessage, **changes: Any) -> list[Settlement]:
     given = {
         "state": State.SENT,
         "outcome": accepted(250, "2.0.0 ok"),
         "ended": asyncio.get_running_loop().time(),
     } | changes
-    return [Settlement(claimed.message.id, n, claimed.claim, **given) for n in claimed.ns]
+    return [
+        Settlement(claimed.message.id, n, claimed.claim, **given) for n in claimed.recipient_numbers
+    ]
 
 
-async def take(queue: Queue, limit: int = 100) -> list[Claimed]:
+async def take(queue: Queue, limit: int = 100) -> list[ClaimedMessage]:
     return await queue.claim(limit, PLENTY, True)
 
 
@@ -58,7 +60,7 @@ async def test_a_claim_carries_the_whole_message(new_queue: NewQueue, database: 
     [claimed] = await take(queue)
     assert claimed.message.id == message_id
     assert list(claimed.recipients) == ["a@x.example", "b@x.example", "c@x.example", "d@x.example"]
-    assert list(claimed.ns) == [0, 1, 2, 3]
+    assert list(claimed.recipient_numbers) == [0, 1, 2, 3]
     assert claimed.content is not None
     assert (claimed.content.text, claimed.content.html) == ("Hi!", "<p>")
     assert await states(database, message_id) == ["processing"] * 4
@@ -105,9 +107,9 @@ async def test_settling_needs_the_current_claim(new_queue: NewQueue, database: D
     [lost] = await take(first)
     await first.release([lost])
     [held] = await take(second)
-    assert await first.settle(Account(settle_all(lost, state=State.FAILED))) == set()
+    assert await first.settle(SettlementBatch(settle_all(lost, state=State.FAILED))) == set()
     assert await states(database, message_id) == ["processing"]
-    assert len(await second.settle(Account(settle_all(held)))) == 1
+    assert len(await second.settle(SettlementBatch(settle_all(held)))) == 1
     assert await states(database, message_id) == ["sent"]
     assert len(await attempts(database, message_id)) == 1
 
@@ -116,10 +118,10 @@ async def test_settling_twice_changes_nothing(new_queue: NewQueue, database: Dat
     queue = await new_queue()
     message_id = await enqueue(database)
     [claimed] = await take(queue)
-    account = Account(settle_all(claimed))
-    settled = await queue.settle(account)
+    batch = SettlementBatch(settle_all(claimed))
+    settled = await queue.settle(batch)
     assert len(settled) == 1
-    assert await queue.settle(account) == settled  # as if the answer to the first had been lost
+    assert await queue.settle(batch) == settled  # as if the answer to the first had been lost
     assert len(await attempts(database, message_id)) == 1
 
 
@@ -137,7 +139,7 @@ async def test_a_deferred_delivery_waits_and_comes_back(
         delay=30.0,
         retry="quadratic",
     )
-    await queue.settle(Account(later))
+    await queue.settle(SettlementBatch(later))
     assert await take(queue) == []
     assert 25 < (queue.next_due() or 0) <= 30
     await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = now()")
@@ -162,7 +164,7 @@ async def test_outcomes_are_per_recipient(new_queue: NewQueue, database: Databas
     [claimed] = await take(queue)
     one, two = settle_all(claimed)
     two.state, two.outcome, two.delay = State.QUEUED, deferred(Reason.MAILBOX_FULL, 452), 0.0
-    await queue.settle(Account([one, two]))
+    await queue.settle(SettlementBatch([one, two]))
     assert await states(database, message_id) == ["sent", "queued"]
     [again] = await take(queue)
     assert list(again.recipients) == ["b@x.example"]
@@ -209,7 +211,7 @@ async def test_the_reaper_takes_back_what_a_dead_worker_held(
         == "unknown"
     )
     assert await dead.heartbeat(60) is False
-    assert await dead.settle(Account(settle_all(lost))) == set()
+    assert await dead.settle(SettlementBatch(settle_all(lost))) == set()
 
 
 async def test_reaping_concurrently_counts_each_claim_once(

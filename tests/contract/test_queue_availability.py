@@ -9,7 +9,7 @@ import pytest
 from tests.contract.queues import NewQueue, settle, take
 from tests.harness import enqueue, states
 
-from pillarbox.queue.base import Claimed, Queue
+from pillarbox.queue.base import ClaimedMessage, Queue
 from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.store.database import Database
 
@@ -28,7 +28,7 @@ async def touched(database: Database, ago: float, since: float = 3600) -> None:
 
 async def holding(
     new_queue: NewQueue, database: Database, lease: float = LEASE
-) -> tuple[Queue, Claimed, UUID]:
+) -> tuple[Queue, ClaimedMessage, UUID]:
     """A worker that holds a claim, and whose lease ran out a moment ago."""
     queue = await new_queue(lease)
     message_id = await enqueue(database)

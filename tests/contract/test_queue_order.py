@@ -24,7 +24,7 @@ from tests.contract.queues import (
 )
 from tests.harness import eventually
 
-from pillarbox.queue.base import Claimed, Queue
+from pillarbox.queue.base import ClaimedMessage, Queue
 from pillarbox.store.database import Database
 
 # -- fifo: one dispatcher
@@ -278,7 +278,7 @@ class Race:
                 await queue.step_aside()
             await asyncio.sleep(0)
 
-    async def attempt(self, queue: Queue, claims: list[Claimed]) -> None:
+    async def attempt(self, queue: Queue, claims: list[ClaimedMessage]) -> None:
         begun, back = [], []
         for claimed in claims:
             if self.chance.random() < 0.03:
@@ -297,7 +297,7 @@ class Race:
             self.held.difference_update(ids(back))
             await give_back(queue, back)
 
-    async def finish(self, queue: Queue, claims: list[Claimed]) -> None:
+    async def finish(self, queue: Queue, claims: list[ClaimedMessage]) -> None:
         again = [one for one in claims if self.chance.random() < 0.2]
         done = [one for one in claims if one not in again]
         self.held.difference_update(ids(claims))

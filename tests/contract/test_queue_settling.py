@@ -1,4 +1,4 @@
-"""Settling is atomic: whatever fails, all of an account is written or nothing of it, and never twice."""
+"""Settling is atomic: whatever fails, all of a batch is written or nothing of it, and never twice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.harness import enqueue, eventually, states
 from pillarbox.errors import StoreError
 from pillarbox.model.delivery import State
 from pillarbox.model.outcome import Reason, Verdict, accepted, deferred, unknown
-from pillarbox.queue.base import Account, Claimed, Settlement
+from pillarbox.queue.base import ClaimedMessage, Settlement, SettlementBatch
 from pillarbox.store.database import Database
 
 # Each table that settling changes, and how: a fault in any of them is a fault between two steps.
@@ -29,21 +29,21 @@ WRITTEN = ("attempts", "conversations", "events", "webhook_calls")
 
 
 def settlements(
-    claimed: Claimed, ns: Sequence[int] | None = None, **changes: Any
+    claimed: ClaimedMessage, numbers: Sequence[int] | None = None, **changes: Any
 ) -> list[Settlement]:
     usual = {
         "state": State.SENT,
         "outcome": accepted(250, "2.0.0 ok"),
         "ended": asyncio.get_running_loop().time(),
     }
-    chosen = claimed.ns if ns is None else ns
+    chosen = claimed.recipient_numbers if numbers is None else numbers
     return [Settlement(claimed.message.id, n, claimed.claim, **(usual | changes)) for n in chosen]
 
 
-def full_account(claimed: Claimed) -> Account:
-    """Everything that an account can hold, in one."""
+def full_batch(claimed: ClaimedMessage) -> SettlementBatch:
+    """Everything that a batch can hold, in one."""
     message_id, claim = claimed.message.id, claimed.claim
-    return Account(
+    return SettlementBatch(
         settlements(
             claimed, outcome=unknown(Reason.LOST, "cut"), state=State.FAILED, reason=Reason.LOST
         ),
@@ -89,12 +89,12 @@ async def test_a_fault_between_any_two_steps_leaves_nothing_behind(
     [claimed] = await take(queue)
     await break_step(database, table)
     with pytest.raises(StoreError):
-        await queue.settle(full_account(claimed))
+        await queue.settle(full_batch(claimed))
     assert await states(database, message_id) == ["processing", "processing"]
     assert await written(database) == dict.fromkeys(WRITTEN, 0)
     assert await bodies(database) == 1
     await database.execute(f"DROP TRIGGER fault ON pillarbox.{table}")
-    assert len(await queue.settle(full_account(claimed))) == 2
+    assert len(await queue.settle(full_batch(claimed))) == 2
     assert await states(database, message_id) == ["failed", "failed"]
     # An event for each unknown end, and the one that was given.
     assert await written(database) == {
@@ -123,9 +123,11 @@ async def test_a_lost_answer_writes_nothing_twice_and_loses_nothing(
     with monkeypatch.context() as patched:
         patched.setattr(database, "fetch", fetch_but_lose)
         with pytest.raises(StoreError):
-            await queue.settle(full_account(claimed))
+            await queue.settle(full_batch(claimed))
     before = await written(database)
-    assert {(key.n, key.claim) for key in await queue.settle(full_account(claimed))} == {
+    assert {
+        (key.recipient_number, key.claim) for key in await queue.settle(full_batch(claimed))
+    } == {
         (0, claimed.claim),
         (1, claimed.claim),
     }
@@ -142,9 +144,9 @@ async def test_nothing_is_written_for_claims_that_were_taken_away(
     await dead.heartbeat(0.0)
     assert await alive.reap(100, 0.0) == 1
     before = await written(database)
-    account = full_account(claimed)
-    account.settlements[0].provider_id = 7  # whoever sends has a provider; the reaper knows none
-    assert await dead.settle(account) == set()
+    batch = full_batch(claimed)
+    batch.settlements[0].provider_id = 7  # whoever sends has a provider; the reaper knows none
+    assert await dead.settle(batch) == set()
     assert await written(database) == before
     assert await database.fetchval("SELECT verdict FROM pillarbox.attempts") == Verdict.UNKNOWN
 
@@ -152,12 +154,12 @@ async def test_nothing_is_written_for_claims_that_were_taken_away(
 async def test_only_what_was_still_held_brings_its_events(
     new_queue: NewQueue, database: Database
 ) -> None:
-    """Two claims of one message in one account: one was given back meanwhile, and nothing of it is told."""
+    """Two claims of one message in one batch: one was given back meanwhile, and nothing of it is told."""
     queue = await new_queue()
     message_id = await enqueue(database, "a@x.example", "b@x.example")
     first, second = await two_claims(queue)
     await queue.release([first])
-    account = Account(
+    batch = SettlementBatch(
         settlements(first, [0]) + settlements(second, [1]),
         [(message_id, first.claim, "lost"), (message_id, second.claim, "kept")],
         [
@@ -165,7 +167,7 @@ async def test_only_what_was_still_held_brings_its_events(
             (message_id, second.claim, "failed_over", "{}"),
         ],
     )
-    assert [key.claim for key in await queue.settle(account)] == [second.claim]
+    assert [key.claim for key in await queue.settle(batch)] == [second.claim]
     assert (
         await database.fetchval("SELECT string_agg(lines, ',') FROM pillarbox.conversations")
         == "kept"
@@ -175,7 +177,7 @@ async def test_only_what_was_still_held_brings_its_events(
     )
 
 
-async def two_claims(queue: Any) -> tuple[Claimed, Claimed]:
+async def two_claims(queue: Any) -> tuple[ClaimedMessage, ClaimedMessage]:
     """The two deliveries of the only message, under a claim each."""
     [first] = await take(queue)
     later = {
@@ -183,9 +185,9 @@ async def two_claims(queue: Any) -> tuple[Claimed, Claimed]:
         "outcome": deferred(Reason.GREYLISTED, 451),
         "reason": Reason.GREYLISTED,
     }
-    await queue.settle(Account(settlements(first, [1], delay=0.0, **later)))
+    await queue.settle(SettlementBatch(settlements(first, [1], delay=0.0, **later)))
     [second] = await take(queue)
-    assert list(second.ns) == [1]
+    assert list(second.recipient_numbers) == [1]
     return first, second
 
 
@@ -196,9 +198,13 @@ async def test_a_secret_body_is_gone_after_the_last_settlement(
     queue = await new_queue()
     message_id = await enqueue(database, "a@x.example", "b@x.example", **{"class": "lifecycle"})
     first, second = await two_claims(queue)
-    await queue.settle(Account(settlements(first, [0], state=ending), secret_messages=[message_id]))
+    await queue.settle(
+        SettlementBatch(settlements(first, [0], state=ending), secret_messages=[message_id])
+    )
     assert await bodies(database) == 1  # the other recipient still needs it
-    await queue.settle(Account(settlements(second, state=ending), secret_messages=[message_id]))
+    await queue.settle(
+        SettlementBatch(settlements(second, state=ending), secret_messages=[message_id])
+    )
     assert await bodies(database) == 0
     end(queue, [first, second])
 
@@ -213,7 +219,7 @@ async def test_a_secret_body_is_gone_when_its_last_deliveries_settle_at_once(
     async with database.transaction() as blocking:
         await blocking.execute("SELECT FROM pillarbox.contents FOR UPDATE")
         settling = [
-            asyncio.create_task(queue.settle(Account(made, secret_messages=[message_id])))
+            asyncio.create_task(queue.settle(SettlementBatch(made, secret_messages=[message_id])))
             for made in (settlements(first, [0]), settlements(second, [1]))
         ]
         await eventually(lambda: both_wait(database), 60)
@@ -229,7 +235,9 @@ async def test_a_secret_body_is_gone_when_feedback_and_a_settlement_end_its_last
     message_id = await enqueue(database, "a@x.example", "b@x.example", **{"class": "lifecycle"})
     first, second = await two_claims(queue)
     held = {"outcome": unknown(Reason.LOST, "cut"), "state": State.HELD, "reason": Reason.LOST}
-    await queue.settle(Account(settlements(first, [0], **held), secret_messages=[message_id]))
+    await queue.settle(
+        SettlementBatch(settlements(first, [0], **held), secret_messages=[message_id])
+    )
     feedback = await database.fetchval(
         """INSERT INTO pillarbox.feedback (provider_id, event_id, message_id, n, kind, at, hard, data, waiting)
            VALUES (0, 'one', $1, 0, 'delivered', now(), false, '{}', false) RETURNING id""",
@@ -239,7 +247,9 @@ async def test_a_secret_body_is_gone_when_feedback_and_a_settlement_end_its_last
         await blocking.execute("SELECT FROM pillarbox.contents FOR UPDATE")
         tasks = [
             asyncio.create_task(
-                queue.settle(Account(settlements(second, [1]), secret_messages=[message_id]))
+                queue.settle(
+                    SettlementBatch(settlements(second, [1]), secret_messages=[message_id])
+                )
             ),
             asyncio.create_task(
                 database.fetchval(
@@ -263,5 +273,5 @@ async def test_a_body_that_is_not_secret_stays(new_queue: NewQueue, database: Da
     queue = await new_queue()
     await enqueue(database)
     [claimed] = await take(queue)
-    await queue.settle(Account(settlements(claimed)))
+    await queue.settle(SettlementBatch(settlements(claimed)))
     assert await bodies(database) == 1

@@ -22,7 +22,7 @@ from tests.harness import enqueue, states
 
 from pillarbox.model.delivery import State
 from pillarbox.model.outcome import Reason, deferred, rejected, unknown
-from pillarbox.queue.base import Account, Settlement
+from pillarbox.queue.base import Settlement, SettlementBatch
 from pillarbox.store.database import Database
 
 
@@ -104,8 +104,8 @@ async def test_a_strict_lane_waits_for_every_recipient(
     [claimed] = await take(queue)
     now = asyncio.get_running_loop().time()
     later = deferred(Reason.MAILBOX_FULL, 452)
-    keys = [(claimed.message.id, n, claimed.claim) for n in claimed.ns]
-    await queue.settle(Account([
+    keys = [(claimed.message.id, n, claimed.claim) for n in claimed.recipient_numbers]
+    await queue.settle(SettlementBatch([
         Settlement(*keys[0], State.SENT, later, ended=now),
         Settlement(*keys[1], State.FAILED, later, ended=now),
         Settlement(*keys[2], State.QUEUED, later, delay=0.0, ended=now),

@@ -22,7 +22,7 @@ from pillarbox.errors import NotStarted, StoreError
 from pillarbox.model.message import Content, Message
 from pillarbox.model.outcome import Outcome, Reason, Verdict, accepted, deferred, rejected, unknown
 from pillarbox.model.provider import Provider
-from pillarbox.queue.base import Claimed
+from pillarbox.queue.base import ClaimedMessage
 from pillarbox.route.health import FAILURES_TO_OPEN
 
 # What a provider does with a parcel; "some" takes every second recipient.
@@ -139,10 +139,10 @@ class Scripted:
         pass
 
 
-def claimed(recipients: int) -> Claimed:
+def claimed(recipients: int) -> ClaimedMessage:
     people = [f"r{n}@x.test" for n in range(recipients)]
     message = Message(uuid4(), "a@x.test", people, "hi", datetime.now(UTC))
-    return Claimed(
+    return ClaimedMessage(
         message, Content("hi", None, None, ()), 1, range(recipients), people, [0] * recipients, 1, 1, 10,
         "transactional", None, None, False, None, 0.0, 0.0,
     )  # fmt: skip
@@ -167,7 +167,7 @@ def checked(world: World, ended: Result | BaseException) -> None:
         return
     for settlement in ended.settlements:
         left = settlement.outcome.verdict in (Verdict.ACCEPTED, Verdict.UNKNOWN)
-        assert left == bool(world.got[settlement.n]), settlement
+        assert left == bool(world.got[settlement.recipient_number]), settlement
 
 
 @settings(max_examples=400)

@@ -10,21 +10,21 @@ from pillarbox.deliver.journey import Ending, Journey
 from pillarbox.deliver.line import Line
 from pillarbox.deliver.roster import Roster
 from pillarbox.model.delivery import MessageClass, decide
-from pillarbox.queue.base import Claimed, Settlement, Try
+from pillarbox.queue.base import ClaimedMessage, EarlierAttempt, Settlement
 
 
 @dataclass(slots=True)
 class Result:
     """What an attempt came to, ready to be settled."""
 
-    claimed: Claimed
+    claimed: ClaimedMessage
     settlements: Sequence[Settlement]
     conversation: str | None
     secret: bool
     events: Sequence[tuple[str, str]] = ()  # kind, and data as JSON
 
 
-async def attempt(claimed: Claimed, roster: Roster, may_begin: Callable[[], bool]) -> Result:
+async def attempt(claimed: ClaimedMessage, roster: Roster, may_begin: Callable[[], bool]) -> Result:
     """Carry one claimed message to its end.
 
     Raises NotStarted when nothing was sent and the claim can be released, MustWait when it must wait besides.
@@ -65,7 +65,7 @@ def settlement(journey: Journey, place: int, message_class: MessageClass) -> Set
     decision = decide(outcome, made, policy, message_class.unknown, claimed.max_attempts, chance)
     return Settlement(
         claimed.message.id,
-        claimed.ns[place],
+        claimed.recipient_numbers[place],
         claimed.claim,
         decision.state,
         outcome,
@@ -82,13 +82,15 @@ def settlement(journey: Journey, place: int, message_class: MessageClass) -> Set
     )
 
 
-def earlier_tries(journey: Journey, place: int, last: Ending) -> list[Try]:
+def earlier_tries(journey: Journey, place: int, last: Ending) -> list[EarlierAttempt]:
     """What providers did that were left for another; the last stands where the next one was not begun."""
     tries = []
     for one in journey.earlier.get(place, ()):
         if one is not last and one.line is not None:
             reply = journey.roster.redact(one.line, one.outcome.text) if one.outcome.text else None
             tries.append(
-                Try(one.line.provider.id, one.outcome, reply, one.ended, one.ended - one.started)
+                EarlierAttempt(
+                    one.line.provider.id, one.outcome, reply, one.ended, one.ended - one.started
+                )
             )
     return tries

@@ -18,7 +18,7 @@ from pillarbox.model.fairness import Key
 from pillarbox.model.outcome import Outcome, Reason, deferred, rejected, unknown
 from pillarbox.model.retry import RetryPolicy
 from pillarbox.model.routing import Facts
-from pillarbox.queue.base import Claimed
+from pillarbox.queue.base import ClaimedMessage
 from pillarbox.route.fault import cannot_take, goes_elsewhere
 from pillarbox.route.router import chance_of
 from pillarbox.telemetry import logs
@@ -79,7 +79,7 @@ class Permit:
 class Journey:
     """A message on its way: how it ended for each recipient so far, and what was said."""
 
-    claimed: Claimed
+    claimed: ClaimedMessage
     roster: Roster
     may_begin: Callable[[], bool]
     endings: list[Ending | None] = field(init=False)
@@ -92,7 +92,7 @@ class Journey:
     stopped: bool = False  # past the deadline of a shutdown: nothing more is begun
 
     def __post_init__(self) -> None:
-        self.endings = [None] * len(self.claimed.ns)
+        self.endings = [None] * len(self.claimed.recipient_numbers)
 
     async def run(self) -> None:
         if (refusal := self.refused()) is not None:
@@ -138,9 +138,13 @@ class Journey:
     def routed(self) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
         """Recipients that go the same way, with the providers to try in order. Suppressed ones go nowhere."""
         claimed = self.claimed
-        positions: Sequence[int] = range(len(claimed.ns))
+        positions: Sequence[int] = range(len(claimed.recipient_numbers))
         if claimed.suppressed:
-            barred = [place for place in positions if claimed.ns[place] in claimed.suppressed]
+            barred = [
+                place
+                for place in positions
+                if claimed.recipient_numbers[place] in claimed.suppressed
+            ]
             self.end(barred, rejected(Reason.SUPPRESSED))
             positions = [place for place in positions if place not in barred]
         simple = self.roster.router.simple
@@ -333,7 +337,8 @@ class Journey:
         """The envelope and the mail; or an outcome when the content cannot be made into a legal mail."""
         claimed = self.claimed
         recipients = [
-            Recipient(claimed.ns[place], claimed.recipients[place]) for place in positions
+            Recipient(claimed.recipient_numbers[place], claimed.recipients[place])
+            for place in positions
         ]
         try:
             sender = self.roster.sender_of(line, claimed.message)

@@ -12,7 +12,7 @@ from pillarbox.errors import StoreDataError, StoreError
 from pillarbox.loops import backoff
 from pillarbox.model.delivery import State
 from pillarbox.model.outcome import Outcome, Reason, Verdict
-from pillarbox.queue.base import Account, Claimed, Key, Queue, Settlement
+from pillarbox.queue.base import ClaimedMessage, DeliveryKey, Queue, Settlement, SettlementBatch
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
@@ -29,7 +29,7 @@ CODES = range(100, 1000)
 
 # Stands for the provider where a mail was refused before it had one.
 NOBODY = "none"
-Postponed = tuple[Claimed, float, Reason]
+Postponed = tuple[ClaimedMessage, float, Reason]
 T = TypeVar("T")
 Batch = TypeVar("Batch")
 
@@ -46,9 +46,9 @@ class Settler:
         queue: Queue,
         metrics: Metrics,
         supervisor: Supervisor,
-        freed: Callable[[list[Claimed]], None],
+        freed: Callable[[list[ClaimedMessage]], None],
         deferred: Callable[[float], None],
-        abandoned: Callable[[Claimed], None],
+        abandoned: Callable[[ClaimedMessage], None],
         broke: Callable[[Exception], None],
     ) -> None:
         self._queue = queue
@@ -59,7 +59,7 @@ class Settler:
         self._abandoned = abandoned
         self._broke = broke
         self._results: list[Result] = []
-        self._untouched: list[Claimed] = []
+        self._untouched: list[ClaimedMessage] = []
         self._postponed: list[Postponed] = []
         self._work = asyncio.Event()
         self.failing = False  # since the last try to write something
@@ -68,11 +68,11 @@ class Settler:
         self._results.append(result)
         self._work.set()
 
-    def release(self, claimed: Claimed) -> None:
+    def release(self, claimed: ClaimedMessage) -> None:
         self._untouched.append(claimed)
         self._work.set()
 
-    def postpone(self, claimed: Claimed, seconds: float, reason: Reason) -> None:
+    def postpone(self, claimed: ClaimedMessage, seconds: float, reason: Reason) -> None:
         self._postponed.append((claimed, seconds, reason))
         self._work.set()
 
@@ -98,7 +98,7 @@ class Settler:
     async def _write_results(self, results: list[Result]) -> None:
         """Write a batch; one with an outcome that PostgreSQL refuses is halved until that outcome is alone."""
         try:
-            settled = await self._insist(self._queue.settle, account_of(results))
+            settled = await self._insist(self._queue.settle, batch_of(results))
         except Exception as error:
             if len(results) > 1:
                 middle = len(results) // 2
@@ -114,7 +114,7 @@ class Settler:
         self._supervisor.report("settle", refused)
         bare = stripped(result)
         try:
-            settled = await self._insist(self._queue.settle, account_of([bare]))
+            settled = await self._insist(self._queue.settle, batch_of([bare]))
         except Exception as error:
             self._abandon(result.claimed, error)
             return
@@ -126,7 +126,7 @@ class Settler:
         self,
         write: Callable[[list[T]], Awaitable[None]],
         batch: list[T],
-        claimed: Callable[[T], Claimed],
+        claimed: Callable[[T], ClaimedMessage],
     ) -> None:
         """Release or postpone claims; one that PostgreSQL refuses is abandoned alone."""
         try:
@@ -141,7 +141,7 @@ class Settler:
             return
         self._freed([claimed(one) for one in batch])
 
-    def _abandon(self, claimed: Claimed, error: Exception) -> None:
+    def _abandon(self, claimed: ClaimedMessage, error: Exception) -> None:
         self._supervisor.report("settle", error)
         self._metrics.settlement_refusals.labels("abandoned").inc()
         log.error(
@@ -173,7 +173,7 @@ class Settler:
                 self._supervisor.succeeded("settle")
                 return done
 
-    def _written(self, results: Sequence[Result], settled: set[Key]) -> None:
+    def _written(self, results: Sequence[Result], settled: set[DeliveryKey]) -> None:
         """Free the places of what was written, and log and count it."""
         delays = [
             one.delay for result in results for one in result.settlements if one.delay is not None
@@ -188,15 +188,18 @@ class Settler:
         except Exception as error:  # no error here may make it be written again
             self._supervisor.report("settle", error)
 
-    def _tell(self, result: Result, settlement: Settlement, settled: set[Key]) -> None:
+    def _tell(self, result: Result, settlement: Settlement, settled: set[DeliveryKey]) -> None:
         """One log line and the metrics of one settled delivery."""
         outcome = settlement.outcome
-        held = Key(settlement.message_id, settlement.n, settlement.claim) in settled
+        held = (
+            DeliveryKey(settlement.message_id, settlement.recipient_number, settlement.claim)
+            in settled
+        )
         write = log.mail if held and outcome.verdict is not Verdict.UNKNOWN else log.warning
         write(
             "attempt settled" if held else "claim was lost; outcome not settled",
             message=settlement.message_id,
-            delivery=settlement.n,
+            delivery=settlement.recipient_number,
             attempt=settlement.claim,
             provider=settlement.provider,
             outcome=outcome.verdict,
@@ -219,9 +222,9 @@ class Settler:
             )
 
 
-def account_of(results: Sequence[Result]) -> Account:
+def batch_of(results: Sequence[Result]) -> SettlementBatch:
     """Results as the queue wants them."""
-    return Account(
+    return SettlementBatch(
         [settlement for result in results for settlement in result.settlements],
         [
             (r.claimed.message.id, r.claimed.claim, r.conversation)

@@ -18,7 +18,7 @@ from pillarbox.errors import NotStarted, StoreError
 from pillarbox.loops import backoff, wait
 from pillarbox.model.fairness import Key as Lane
 from pillarbox.model.outcome import Reason
-from pillarbox.queue.base import LARGEST, Claimed, Queue
+from pillarbox.queue.base import LARGEST, ClaimedMessage, Queue
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
@@ -285,7 +285,7 @@ class Worker:
         await asyncio.sleep(
             0
         )  # until they are with their providers: how much these hold decides on the next claim
-        self._metrics.claimed(sum(len(claimed.ns) for claimed in claims))
+        self._metrics.claimed(sum(len(claimed.recipient_numbers) for claimed in claims))
         return bool(claims) or await self._cut_short(spare)
 
     async def _cut_short(self, spare: int) -> bool:
@@ -309,14 +309,14 @@ class Worker:
         """The claims that are not strays. One left to the reaper is not: its mail may have left."""
         return [*self._held, *self._left]
 
-    def _start(self, claimed: Claimed, lease: Lease) -> None:
+    def _start(self, claimed: ClaimedMessage, lease: Lease) -> None:
         self._held[claimed.claim] += 1
         self._held_bytes += claimed.size
         task = asyncio.create_task(self._attempt(claimed, lease))
         self._tasks.add(task)
         task.add_done_callback(lambda task: self._ended(task, claimed))
 
-    async def _attempt(self, claimed: Claimed, lease: Lease) -> None:
+    async def _attempt(self, claimed: ClaimedMessage, lease: Lease) -> None:
         try:
             self._settler.settle(
                 await attempt(claimed, self._roster, partial(self._may_begin, claimed, lease))
@@ -326,7 +326,7 @@ class Worker:
         except MustWait as wait:
             self._put_off(claimed, wait)
 
-    def _put_off(self, claimed: Claimed, wait: MustWait) -> None:
+    def _put_off(self, claimed: ClaimedMessage, wait: MustWait) -> None:
         """A mail must wait: its lane with it if not for long, or if nothing could leave anyway; else it steps aside."""
         usable = self._roster.usable
         if wait.briefly or not usable or not self._queue.may_postpone(claimed):
@@ -341,17 +341,17 @@ class Worker:
         else:
             self._settler.postpone(claimed, wait.seconds, wait.reason)
 
-    def _may_begin(self, claimed: Claimed, lease: Lease) -> bool:
+    def _may_begin(self, claimed: ClaimedMessage, lease: Lease) -> bool:
         if lease.valid() and self._queue.begin(claimed):
             return True
         self._queue.give_back(claimed)
         return False
 
-    def _release(self, claimed: Claimed) -> None:
+    def _release(self, claimed: ClaimedMessage) -> None:
         self._queue.give_back(claimed)
         self._settler.release(claimed)
 
-    def _ended(self, task: asyncio.Task[None], claimed: Claimed) -> None:
+    def _ended(self, task: asyncio.Task[None], claimed: ClaimedMessage) -> None:
         self._tasks.discard(task)
         if task.cancelled():  # before its first step: nothing was sent
             self._release(claimed)
@@ -363,12 +363,12 @@ class Worker:
             else:
                 self._put_off(claimed, MustWait(LONGEST_ASIDE, Reason.NO_PROVIDER))
 
-    def _abandoned(self, claimed: Claimed) -> None:
+    def _abandoned(self, claimed: ClaimedMessage) -> None:
         """Leave a mail to the reaper: it may have been sent, and becomes unknown when this worker ends."""
         self._left.add(claimed.claim)
         self._freed([claimed])
 
-    def _freed(self, claims: list[Claimed]) -> None:
+    def _freed(self, claims: list[ClaimedMessage]) -> None:
         if sum(self._queue.end(claimed) for claimed in claims) or self._barred:
             self._wakeup.go_on()
         self._held.subtract(claimed.claim for claimed in claims)

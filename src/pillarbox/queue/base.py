@@ -19,7 +19,7 @@ LARGEST = 32 * 2**20
 
 
 @dataclass(slots=True)
-class Claimed:
+class ClaimedMessage:
     """A message claimed whole: all its deliveries that were due, under one fence.
 
     `attempts` counts those made before, per recipient. `via` is the provider that a person chose for each, if any;
@@ -31,7 +31,7 @@ class Claimed:
     message: Message
     content: Content | None = field(repr=False)
     claim: int
-    ns: Sequence[int]
+    recipient_numbers: Sequence[int]
     recipients: Sequence[str] = field(repr=False)
     attempts: Sequence[int]
     tenant_id: int
@@ -51,7 +51,7 @@ class Claimed:
 
 
 @dataclass(slots=True)
-class Try:
+class EarlierAttempt:
     """An attempt through a provider that did not take the mail, before it went to the next. Times as in Settlement."""
 
     provider_id: int
@@ -66,7 +66,7 @@ class Settlement:
     """What became of one delivery in an attempt. `ended` and `took` are by the event loop's clock."""
 
     message_id: UUID
-    n: int
+    recipient_number: int
     claim: int
     state: State
     outcome: Outcome
@@ -79,19 +79,19 @@ class Settlement:
     ended: float = 0.0
     took: float = 0.0
     expires_at: datetime | None = None
-    earlier: Sequence[Try] = ()  # in the same claim, in order
+    earlier: Sequence[EarlierAttempt] = ()  # in the same claim, in order
 
 
-class Key(NamedTuple):
+class DeliveryKey(NamedTuple):
     """Names one delivery under one claim."""
 
     message_id: UUID
-    n: int
+    recipient_number: int
     claim: int
 
 
 @dataclass(slots=True)
-class Account:
+class SettlementBatch:
     """A batch of settlements with all that is written with them.
 
     Conversations worth keeping (message, claim, lines); what happened on the way (message, claim,
@@ -133,7 +133,7 @@ class Queue(Protocol):
         look: bool = True,
         hinted: bool = False,
         barred: Set[Lane] = frozenset(),
-    ) -> list[Claimed]:
+    ) -> list[ClaimedMessage]:
         """Take up to `limit` due messages of `size` bytes together; with `alone` the first may be larger.
 
         They come in the order in which they are to begin. Nothing means that nothing is known to be
@@ -142,7 +142,7 @@ class Queue(Protocol):
         """
         ...
 
-    def begin(self, claimed: Claimed) -> bool:
+    def begin(self, claimed: ClaimedMessage) -> bool:
         """Note that sending begins: the order of its lane no longer depends on this message. Twice is once.
 
         False when it must not, because another message of its lane was given back, and may come
@@ -150,15 +150,15 @@ class Queue(Protocol):
         """
         ...
 
-    def give_back(self, claimed: Claimed) -> None:
+    def give_back(self, claimed: ClaimedMessage) -> None:
         """Note that a message that has not begun will be released: nothing of its lane begins before it is."""
         ...
 
-    def hold(self, claimed: Claimed, seconds: float) -> None:
+    def hold(self, claimed: ClaimedMessage, seconds: float) -> None:
         """Claim nothing from a message's lane for so long: what it leaves through has no room."""
         ...
 
-    def end(self, claimed: Claimed) -> bool:
+    def end(self, claimed: ClaimedMessage) -> bool:
         """Note, once, that a message was settled or released; says whether its lane waited for that."""
         ...
 
@@ -166,7 +166,7 @@ class Queue(Protocol):
         """Let other workers, if there are any, dispatch the lanes of this one, which has no room for more."""
         ...
 
-    async def settle(self, account: Account) -> set[Key]:
+    async def settle(self, batch: SettlementBatch) -> set[DeliveryKey]:
         """Write outcomes and all that belongs to them, or nothing; returns those that are written.
 
         Written by this call, or by an earlier one with the same outcomes whose answer was lost.
@@ -174,15 +174,15 @@ class Queue(Protocol):
         """
         ...
 
-    async def release(self, claims: Sequence[Claimed]) -> None:
+    async def release(self, claims: Sequence[ClaimedMessage]) -> None:
         """Give claims back untouched: nothing of them was sent."""
         ...
 
-    async def postpone(self, claims: Sequence[tuple[Claimed, float, Reason]]) -> None:
+    async def postpone(self, claims: Sequence[tuple[ClaimedMessage, float, Reason]]) -> None:
         """Let messages of which nothing was sent wait for so many seconds, and say why; others go before them."""
         ...
 
-    def may_postpone(self, claimed: Claimed) -> bool:
+    def may_postpone(self, claimed: ClaimedMessage) -> bool:
         """Whether others of its lane may go before it."""
         ...
 

@@ -16,7 +16,7 @@ from pillarbox.model import fairness
 from pillarbox.model.access import Order
 from pillarbox.model.message import Content, Message
 from pillarbox.model.outcome import Reason
-from pillarbox.queue.base import LARGEST, Account, Claimed, Key, Settlement
+from pillarbox.queue.base import LARGEST, ClaimedMessage, DeliveryKey, Settlement, SettlementBatch
 from pillarbox.queue.lanes import SURVEY_LIMIT, Lanes, Seen
 from pillarbox.store import sql
 from pillarbox.store.contents import read_attachments
@@ -65,7 +65,7 @@ class PostgresQueue:
         look: bool = True,
         hinted: bool = False,
         barred: Set[fairness.Key] = frozenset(),
-    ) -> list[Claimed]:
+    ) -> list[ClaimedMessage]:
         limit = min(limit, LARGEST_CLAIM)
         if look or self._lanes.stale(hinted):
             await self._survey()
@@ -103,20 +103,20 @@ class PostgresQueue:
         taken = await self._database.fetch(QUERIES["take_lanes"], self.worker, *_columns(keys))
         return [fairness.Key(*row) for row in taken]
 
-    def begin(self, claimed: Claimed) -> bool:
+    def begin(self, claimed: ClaimedMessage) -> bool:
         if not claimed.begun and self._lanes.may_begin(_lane(claimed)):
             claimed.begun = True
             self._lanes.begun(_lane(claimed))
         return claimed.begun
 
-    def give_back(self, claimed: Claimed) -> None:
+    def give_back(self, claimed: ClaimedMessage) -> None:
         if not claimed.begun:
             self._lanes.returning(_lane(claimed))
 
-    def hold(self, claimed: Claimed, seconds: float) -> None:
+    def hold(self, claimed: ClaimedMessage, seconds: float) -> None:
         self._lanes.hold(_lane(claimed), seconds)
 
-    def end(self, claimed: Claimed) -> bool:
+    def end(self, claimed: ClaimedMessage) -> bool:
         return self._lanes.ended(_lane(claimed), claimed.begun)
 
     async def step_aside(self) -> None:
@@ -132,49 +132,56 @@ class PostgresQueue:
             await self._database.execute(QUERIES["give_lanes"], self.worker, *_columns(keys))
             self._lanes.gave(keys)
 
-    async def settle(self, account: Account) -> set[Key]:
-        if not account.settlements:
+    async def settle(self, batch: SettlementBatch) -> set[DeliveryKey]:
+        if not batch.settlements:
             return set()
         rows = await self._database.fetch(
             QUERIES["settle"],
             self.worker,
-            *_settlements(account.settlements),
-            *_columns(account.conversations, 3),
-            *_columns(account.events, 4),
-            account.secret_messages,
-            *_tries(account.settlements),
+            *_settlements(batch.settlements),
+            *_columns(batch.conversations, 3),
+            *_columns(batch.events, 4),
+            batch.secret_messages,
+            *_tries(batch.settlements),
         )
-        settled = {Key(*row) for row in rows}
-        if len(settled) < len(account.settlements):
-            settled |= await self._settled_before(account.settlements, settled)
+        settled = {DeliveryKey(*row) for row in rows}
+        if len(settled) < len(batch.settlements):
+            settled |= await self._settled_before(batch.settlements, settled)
         return settled
 
     async def _settled_before(
-        self, settlements: Sequence[Settlement], settled: Set[Key]
-    ) -> set[Key]:
+        self, settlements: Sequence[Settlement], settled: Set[DeliveryKey]
+    ) -> set[DeliveryKey]:
         """Those that an earlier call has written whose answer was lost."""
         left = [
-            (one.message_id, one.n, one.claim, one.outcome.verdict, one.reason, one.provider_id)
+            (
+                one.message_id,
+                one.recipient_number,
+                one.claim,
+                one.outcome.verdict,
+                one.reason,
+                one.provider_id,
+            )
             for one in settlements
-            if Key(one.message_id, one.n, one.claim) not in settled
+            if DeliveryKey(one.message_id, one.recipient_number, one.claim) not in settled
         ]
         return {
-            Key(*row)
+            DeliveryKey(*row)
             for row in await self._database.fetch(QUERIES["settled_before"], *_columns(left))
         }
 
-    async def release(self, claims: Sequence[Claimed]) -> None:
+    async def release(self, claims: Sequence[ClaimedMessage]) -> None:
         ids = [claimed.message.id for claimed in claims]
         await self._database.execute(QUERIES["release"], ids, [claimed.claim for claimed in claims])
 
-    async def postpone(self, claims: Sequence[tuple[Claimed, float, Reason]]) -> None:
+    async def postpone(self, claims: Sequence[tuple[ClaimedMessage, float, Reason]]) -> None:
         rows = [
             (claimed.message.id, claimed.claim, seconds, reason)
             for claimed, seconds, reason in claims
         ]
         await self._database.execute(QUERIES["postpone"], *_columns(rows))
 
-    def may_postpone(self, claimed: Claimed) -> bool:
+    def may_postpone(self, claimed: ClaimedMessage) -> bool:
         return not self._lanes.is_strict(_lane(claimed))
 
     async def release_strays(self, known: Sequence[int]) -> int:
@@ -229,7 +236,9 @@ def _asked(portions: Sequence[fairness.Portion]) -> list[list[Any]]:
     return _columns([(*portion.lane.key, portion.most, portion.deferred) for portion in portions])
 
 
-def _in_turns(claims: list[Claimed], portions: Sequence[fairness.Portion]) -> list[Claimed]:
+def _in_turns(
+    claims: list[ClaimedMessage], portions: Sequence[fairness.Portion]
+) -> list[ClaimedMessage]:
     """Claims in the order of their acceptance, put so that higher lanes come first, and lanes of a priority in turn."""
     if len(portions) == 1:
         return claims
@@ -243,14 +252,42 @@ def _in_turns(claims: list[Claimed], portions: Sequence[fairness.Portion]) -> li
     return [claimed for *_, claimed in sorted(ranked, key=lambda one: one[:3])]
 
 
-def _lane(claimed: Claimed) -> fairness.Key:
+def _lane(claimed: ClaimedMessage) -> fairness.Key:
     return fairness.Key(claimed.tenant_id, claimed.lane)
 
 
-def _claimed(row: asyncpg.Record, now: float) -> Claimed:
-    (message_id, claim, ns, recipients, attempts, via, suppressed, tenant_id, lane, size, class_name, kind, tags,
-     sender, to, cc, reply_to, subject, headers, created_at, max_attempts, expired, expires_at, age, has_content, text,
-     html, raw, attachments) = row  # fmt: skip
+def _claimed(row: asyncpg.Record, now: float) -> ClaimedMessage:
+    (
+        message_id,
+        claim,
+        recipient_numbers,
+        recipients,
+        attempts,
+        via,
+        suppressed,
+        tenant_id,
+        lane,
+        size,
+        class_name,
+        kind,
+        tags,
+        sender,
+        to,
+        cc,
+        reply_to,
+        subject,
+        headers,
+        created_at,
+        max_attempts,
+        expired,
+        expires_at,
+        age,
+        has_content,
+        text,
+        html,
+        raw,
+        attachments,
+    ) = row
     message = Message(
         message_id,
         sender,
@@ -262,31 +299,77 @@ def _claimed(row: asyncpg.Record, now: float) -> Claimed:
         json.loads(headers) if headers else {},
     )
     content = Content(text, html, raw, read_attachments(attachments)) if has_content else None
-    return Claimed(
-        message, content, claim, ns, recipients, attempts, tenant_id, lane, size, class_name, kind, max_attempts,
-        bool(expired), expires_at, age, now, tags or (), via, suppressed or (),
-    )  # fmt: skip
+    return ClaimedMessage(
+        message,
+        content,
+        claim,
+        recipient_numbers,
+        recipients,
+        attempts,
+        tenant_id,
+        lane,
+        size,
+        class_name,
+        kind,
+        max_attempts,
+        bool(expired),
+        expires_at,
+        age,
+        now,
+        tags or (),
+        via,
+        suppressed or (),
+    )
 
 
 def _settlements(settlements: Sequence[Settlement]) -> list[list[Any]]:
     """The settlements as one array per column, in the order of the query's parameters."""
     now = asyncio.get_running_loop().time()
-    return _columns([
-        (s.message_id, s.n, s.claim, s.state, s.reason, s.retry, s.delay, s.provider_id, s.outcome.verdict,
-         s.outcome.code, s.reply, s.outcome.provider_message_id, now - s.ended, s.took, s.expires_at)
-        for s in settlements
-    ])  # fmt: skip
+    return _columns(
+        [
+            (
+                s.message_id,
+                s.recipient_number,
+                s.claim,
+                s.state,
+                s.reason,
+                s.retry,
+                s.delay,
+                s.provider_id,
+                s.outcome.verdict,
+                s.outcome.code,
+                s.reply,
+                s.outcome.provider_message_id,
+                now - s.ended,
+                s.took,
+                s.expires_at,
+            )
+            for s in settlements
+        ]
+    )
 
 
 def _tries(settlements: Sequence[Settlement]) -> list[list[Any]]:
     """The number of each settlement's last try, and what came of those before it, as arrays."""
     now = asyncio.get_running_loop().time()
     earlier = [
-        (s.message_id, s.n, s.claim, step, one.provider_id, one.outcome.verdict, one.outcome.reason, one.outcome.code,
-         one.reply, one.outcome.provider_message_id, now - one.ended, one.took)
+        (
+            s.message_id,
+            s.recipient_number,
+            s.claim,
+            step,
+            one.provider_id,
+            one.outcome.verdict,
+            one.outcome.reason,
+            one.outcome.code,
+            one.reply,
+            one.outcome.provider_message_id,
+            now - one.ended,
+            one.took,
+        )
         for s in settlements
         for step, one in enumerate(s.earlier)
-    ]  # fmt: skip
+    ]
     return [[len(s.earlier) for s in settlements], *_columns(earlier, 12)]
 
 

@@ -15,7 +15,7 @@ from pillarbox.deliver.attempt import Result
 from pillarbox.deliver.settler import Settler, stripped_outcome
 from pillarbox.model.delivery import State
 from pillarbox.model.outcome import Reason, accepted, rejected
-from pillarbox.queue.base import Claimed, Settlement
+from pillarbox.queue.base import ClaimedMessage, Settlement
 from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.store.database import Database
 from pillarbox.supervisor import Supervisor
@@ -34,8 +34,8 @@ class Bench:
     def __init__(self, database: Database) -> None:
         self.queue = PostgresQueue(database)
         self.metrics = Metrics()
-        self.freed: list[Claimed] = []
-        self.abandoned: list[Claimed] = []
+        self.freed: list[ClaimedMessage] = []
+        self.abandoned: list[ClaimedMessage] = []
         self.broken: list[Exception] = []
         self.settler = Settler(
             self.queue, self.metrics, Supervisor(self.metrics), self.freed.extend, lambda seconds: None,
@@ -48,7 +48,7 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(database: Database) -> AsyncIterator[tuple[Bench, list[Claimed]]]:
+async def bench(database: Database) -> AsyncIterator[tuple[Bench, list[ClaimedMessage]]]:
     for n in range(MAILS):
         await enqueue(database, f"r{n}@mail.example")
     one = Bench(database)
@@ -63,7 +63,7 @@ async def bench(database: Database) -> AsyncIterator[tuple[Bench, list[Claimed]]
         await asyncio.wait([task])
 
 
-def result_of(claimed: Claimed) -> Result:
+def result_of(claimed: ClaimedMessage) -> Result:
     outcome = accepted(250, "ok", f"id-{claimed.message.id}")
     settlement = Settlement(
         claimed.message.id, 0, claimed.claim, State.SENT, outcome, reply="250 ok"
