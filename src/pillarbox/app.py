@@ -30,7 +30,7 @@ from pillarbox.deliver.transports.smtp import SmtpTransport
 from pillarbox.deliver.vitals import CHANNEL as HEALTH_CHANNEL
 from pillarbox.deliver.vitals import Vitals
 from pillarbox.deliver.wakeup import Wakeup, listen
-from pillarbox.deliver.worker import Pace, Worker
+from pillarbox.deliver.worker import Worker, WorkerLimits
 from pillarbox.errors import NotPossible, SettingsError, TaskEnded
 from pillarbox.model import return_path
 from pillarbox.model.address import address_of
@@ -370,7 +370,7 @@ async def _assemble(settings: Settings, database: Database, keyless: bool) -> Ap
 
 def build_worker(app: App, queue: PostgresQueue, roster: Roster, wakeup: Wakeup) -> Worker:
     settings = app.settings
-    pace = Pace(
+    pace = WorkerLimits(
         window=settings.window,
         claim_limit=settings.claim_limit,
         bytes_in_flight=settings.worker_bytes_in_flight,

@@ -10,12 +10,12 @@ import pytest
 from pillarbox.deliver.line import AHEAD, SHORT_PAUSE, Line
 from pillarbox.deliver.transports.base import Limits, Parcel, Recipient, Report
 from pillarbox.errors import NotStarted
-from pillarbox.model.fairness import Key
+from pillarbox.model.fairness import LaneId
 from pillarbox.model.outcome import Outcome, Reason, accepted, deferred, rejected, unknown
 from pillarbox.model.provider import Provider
 from pillarbox.route.health import FAILURES_TO_OPEN, SUCCESSES_TO_CLOSE, Circuit, Health
 
-LANE = Key(1, 1)
+LANE = LaneId(1, 1)
 RELAY = Provider(1, "relay", "smtp", {}, None)
 
 
@@ -294,7 +294,7 @@ async def test_a_line_that_was_replaced_tells_nothing_of_its_successor(desk: Des
 async def test_another_lanes_mail_does_not_wait_behind_all_that_wait(desk: Desk) -> None:
     line = open_line(desk)
     crowd = await send(line, 50)
-    single = asyncio.create_task(line.send(parcel(), Key(2, 1)))
+    single = asyncio.create_task(line.send(parcel(), LaneId(2, 1)))
     await settle_down()
     desk.answer(accepted(250))
     await settle_down()

@@ -14,7 +14,7 @@ from pillarbox.deliver.transports.base import Parcel, Recipient, Report
 from pillarbox.errors import NotStarted, StoreError
 from pillarbox.model.access import domain_of
 from pillarbox.model.delivery import LANES
-from pillarbox.model.fairness import Key
+from pillarbox.model.fairness import LaneId
 from pillarbox.model.outcome import Outcome, Reason, deferred, rejected, unknown
 from pillarbox.model.retry import RetryPolicy
 from pillarbox.model.routing import Facts
@@ -384,8 +384,8 @@ class Journey:
         return Report(outcomes, started, asyncio.get_running_loop().time())
 
     @property
-    def lane(self) -> Key:
-        return Key(self.claimed.tenant_id, self.claimed.lane)
+    def lane(self) -> LaneId:
+        return LaneId(self.claimed.tenant_id, self.claimed.lane)
 
     @property
     def begun(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from pillarbox.deliver.transports.base import Parcel, Report, Transport
 from pillarbox.errors import NotStarted
-from pillarbox.model.fairness import Key, Rounds
+from pillarbox.model.fairness import LaneId, RoundRobinQueue
 from pillarbox.model.outcome import TROUBLE, Reason
 from pillarbox.model.provider import Provider
 from pillarbox.model.retry import RetryPolicy, policy_for
@@ -54,7 +54,7 @@ class Line:
         )  # told when the breaker or a pause begins
         self._allow = allow
         self._loop = asyncio.get_running_loop()
-        self._waiting: Rounds[asyncio.Future[int]] = Rounds()
+        self._waiting: RoundRobinQueue[asyncio.Future[int]] = RoundRobinQueue()
         self._asking = 0  # mails that wait for the right to be sent
         self._entering = 0  # parcels let in whose turn to run has not come yet
         self._out: dict[int, float] = {}  # parcels with the transport, oldest first: since when
@@ -125,7 +125,7 @@ class Line:
 
     # -- sending
 
-    async def send(self, parcel: Parcel, lane: Key) -> Report:
+    async def send(self, parcel: Parcel, lane: LaneId) -> Report:
         """Send, once there is room: lanes take turns. NotStarted when the provider failed meanwhile, or the transport
         gave it back.
         """
@@ -157,7 +157,7 @@ class Line:
             return 1 if self.health.circuit is Circuit.HALF_OPEN else 0
         return self.pace.places(self._loop.time(), AHEAD)
 
-    async def _wait(self, lane: Key) -> int:
+    async def _wait(self, lane: LaneId) -> int:
         """Wait for room; the number under which the parcel is out."""
         if self._closed or self.health.circuit is Circuit.OPEN:
             raise NotStarted("the provider is not used now")

@@ -12,7 +12,7 @@ from pillarbox.deliver.transports.base import Transport
 from pillarbox.errors import PillarboxError
 from pillarbox.model.address import address_of
 from pillarbox.model.delivery import MessageClass
-from pillarbox.model.fairness import Key
+from pillarbox.model.fairness import LaneId
 from pillarbox.model.message import Message
 from pillarbox.model.provider import Provider
 from pillarbox.model.retry import QUADRATIC, RetryPolicy
@@ -66,7 +66,7 @@ class Roster:
         self.free: Callable[[], int] | None = (
             None  # how many places the worker has free; None: any number
         )
-        self._fed: dict[Key, Line] = {}  # lanes, and where the last mail of each went
+        self._fed: dict[LaneId, Line] = {}  # lanes, and where the last mail of each went
         self.opened: Callable[[Line], None] = lambda line: None  # told of every new line
         self.failed_over: Callable[[Line, Line, str], None] = lambda before, after, reason: None
 
@@ -114,12 +114,12 @@ class Roster:
             else min((wait for wait in waits if wait is not None), default=None)
         )
 
-    def feed(self, lane: Key, line: Line) -> None:
+    def feed(self, lane: LaneId, line: Line) -> None:
         """Note where a mail of a lane goes: most likely those behind it go there, too."""
         if len(self._lines) > 1:
             self._fed[lane] = line
 
-    def barred(self) -> set[Key]:
+    def barred(self) -> set[LaneId]:
         """Lanes not to claim from: they feed a provider that has enough, and others need the places."""
         full = self._with_enough()
         return {lane for lane, line in self._fed.items() if line in full} if full else set()

@@ -16,7 +16,7 @@ from pillarbox.deliver.settler import Settler
 from pillarbox.deliver.wakeup import Wakeup
 from pillarbox.errors import NotStarted, StoreError
 from pillarbox.loops import backoff, wait
-from pillarbox.model.fairness import Key as Lane
+from pillarbox.model.fairness import LaneId
 from pillarbox.model.outcome import Reason
 from pillarbox.queue.base import LARGEST, ClaimedMessage, Queue
 from pillarbox.supervisor import Supervisor
@@ -44,7 +44,7 @@ LAST_SETTLE = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class WorkerLimits:
     """How much a worker takes on, and how long it waits."""
 
     window: int = 100  # messages claimed and not yet settled: what a kill can leave unknown
@@ -65,12 +65,12 @@ class Worker:
         roster: Roster,
         metrics: Metrics,
         wakeup: Wakeup,
-        pace: Pace | None = None,
+        limits: WorkerLimits | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
         self.name = name
-        self.pace = pace or Pace()
-        self.lease = Lease(self.pace.lease)
+        self.limits = limits or WorkerLimits()
+        self.lease = Lease(self.limits.lease)
         self._queue = queue
         self._roster = roster
         self._metrics = metrics
@@ -95,7 +95,7 @@ class Worker:
         self._pauses = backoff(STORE_PAUSE, LONGEST_PAUSE)  # after claims that failed
         self._error: Exception | None = None  # what ends this worker
         self._full_since: float | None = None
-        self._barred: set[Lane] = (
+        self._barred: set[LaneId] = (
             set()
         )  # lanes left out of the last claim, since their provider had enough
         self._claimed_at = float("-inf")  # when a claim last returned something
@@ -110,7 +110,7 @@ class Worker:
     @property
     def window(self) -> int:
         """How many it may hold, whatever the number of its providers: what a kill can leave unknown."""
-        return self.pace.window
+        return self.limits.window
 
     @property
     def utilisation(self) -> float:
@@ -126,7 +126,7 @@ class Worker:
 
     async def run(self) -> None:
         """Work until `stop`. An error that proves a bug stops the worker too, and is raised after draining."""
-        never, beat = asyncio.Event(), self.pace.lease / 4
+        never, beat = asyncio.Event(), self.limits.lease / 4
         heartbeat = asyncio.create_task(
             self._supervisor.run_every("heartbeat", beat, self._heartbeat, never, longest=beat),
             name="heartbeat",
@@ -167,7 +167,7 @@ class Worker:
 
     async def _extend_lease(self) -> None:
         asked = self.lease.now()
-        if self._queue.worker and await self._queue.heartbeat(self.pace.lease):
+        if self._queue.worker and await self._queue.heartbeat(self.limits.lease):
             self.lease.renewed(asked)
             return
         if self._queue.worker:
@@ -179,12 +179,12 @@ class Worker:
         # A lease of its own for each registration: the next must not revive what was claimed under
         # this one.
         self.lease.lost()
-        self.lease = Lease(self.pace.lease)
+        self.lease = Lease(self.limits.lease)
         asked = self.lease.now()
-        worker = await self._queue.register(self.name, self.pace.lease)
+        worker = await self._queue.register(self.name, self.limits.lease)
         self.lease.renewed(asked)
         self._wakeup.hint()
-        log.info("worker registered", worker=worker, name=self.name, window=self.pace.window)
+        log.info("worker registered", worker=worker, name=self.name, window=self.limits.window)
 
     async def _retire(self) -> None:
         try:
@@ -205,7 +205,7 @@ class Worker:
             elif await self._claim(room, look):
                 look = False
             else:  # the queue is empty, as far as is known: wait for a reason to look again
-                source = await self._wakeup.wait(self.pace.poll, self._next_due())
+                source = await self._wakeup.wait(self.limits.poll, self._next_due())
                 self._metrics.wakeups.labels(source).inc()
                 look = source != "settled"
                 if look:
@@ -245,9 +245,9 @@ class Worker:
         held = self.in_flight
         free = self.window - held
         worth = (self.window - self._roster.stuck()) * WORTH_CLAIMING
-        if held and (free < worth or self._held_bytes >= self.pace.bytes_in_flight):
+        if held and (free < worth or self._held_bytes >= self.limits.bytes_in_flight):
             return 0
-        room = self._roster.room(min(free, self.pace.claim_limit))
+        room = self._roster.room(min(free, self.limits.claim_limit))
         if room:
             self._full_since = None
         return room
@@ -257,7 +257,7 @@ class Worker:
         lease = self.lease  # the claim's, even if it is lost and replaced before the answer comes
         if not (lease.valid() and self._roster.usable):
             return False
-        spare = self.pace.bytes_in_flight - self._held_bytes
+        spare = self.limits.bytes_in_flight - self._held_bytes
         self._barred = self._roster.barred()
         try:
             await self._return_strays()
@@ -293,7 +293,7 @@ class Worker:
         if not self._held or spare >= LARGEST:
             return False
         self._space.clear()
-        await wait(self._space, self.pace.poll)
+        await wait(self._space, self.limits.poll)
         return True
 
     async def _return_strays(self) -> None:
@@ -303,7 +303,7 @@ class Worker:
         if strays := await self._queue.release_strays(self._known_claims()):
             log.warning("claims whose answer was lost were given back", deliveries=strays)
         # Not only after errors: a statement given up on may still have been carried out later.
-        self._strays_from = self.lease.now() + self.pace.lease / 2
+        self._strays_from = self.lease.now() + self.limits.lease / 2
 
     def _known_claims(self) -> list[int]:
         """The claims that are not strays. One left to the reaper is not: its mail may have left."""
@@ -379,7 +379,7 @@ class Worker:
     def _deferred(self, seconds: float) -> None:
         """Something will be due again after so long: look then, unless a look comes earlier anyway."""
         loop = asyncio.get_running_loop()
-        if seconds >= self.pace.poll or (
+        if seconds >= self.limits.poll or (
             self._due_soon and self._due_soon.when() <= loop.time() + seconds
         ):
             return
@@ -396,8 +396,8 @@ class Worker:
     async def _drain(self) -> None:
         """Finish what is in flight; past the deadline, cancel. Then wait for the settler."""
         if self._tasks:
-            log.info("draining", in_flight=len(self._tasks), seconds=self.pace.drain)
-            await self._finish(asyncio.get_running_loop().time() + self.pace.drain)
+            log.info("draining", in_flight=len(self._tasks), seconds=self.limits.drain)
+            await self._finish(asyncio.get_running_loop().time() + self.limits.drain)
         for task in self._tasks:
             task.cancel()
         deadline = asyncio.get_running_loop().time() + LAST_SETTLE

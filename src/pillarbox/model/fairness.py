@@ -27,7 +27,7 @@ BULK = 2
 T = TypeVar("T")
 
 
-class Key(NamedTuple):
+class LaneId(NamedTuple):
     """Names a lane."""
 
     tenant: int
@@ -35,43 +35,43 @@ class Key(NamedTuple):
 
 
 @dataclass(slots=True)
-class Lane:
+class ReadyLane:
     """What a dispatcher knows of a lane in which something waits."""
 
-    key: Key
+    id: LaneId
     order: Order
     fresh: bool  # mails that were never tried
     due: bool  # deferred mails whose time has come
     served: int = 0  # mails it has had, counted from where it entered
 
 
-class Portion(NamedTuple):
+class Quota(NamedTuple):
     """How many mails to take from a lane, and how many of them may be deferred ones."""
 
-    lane: Lane
-    most: int
-    deferred: int
+    lane: ReadyLane
+    limit: int
+    deferred_limit: int
 
 
 @dataclass(slots=True)
-class Turns:
+class FairShare:
     """Remembers who had how much, and what share the lower lanes are owed."""
 
     _owed: dict[int, float] = field(default_factory=dict)
     _level: dict[int, int] = field(
         default_factory=dict
     )  # by priority: what the least served that waits has had
-    _left: dict[Key, int] = field(
+    _left: dict[LaneId, int] = field(
         default_factory=dict
     )  # what lanes have had in which nothing waits any more
 
-    def enter(self, key: Key, served: int = -1) -> int:
+    def enter(self, key: LaneId, served: int = -1) -> int:
         """Where a lane begins to count, in which something waits anew: nobody saves up turns, newcomers go first."""
         return max(served, self._left.pop(key, -1), self._level.get(key.priority, 0) - 1)
 
-    def leave(self, lanes: Iterable[Lane]) -> None:
+    def leave(self, lanes: Iterable[ReadyLane]) -> None:
         """Remember lanes in which nothing waits any more, lest they come back as newcomers before others had a turn."""
-        left = ((lane.key, lane.served) for lane in lanes)
+        left = ((lane.id, lane.served) for lane in lanes)
         level = self._level
         self._left = {
             key: had
@@ -79,18 +79,18 @@ class Turns:
             if had >= level.get(key.priority, 0)
         }
 
-    def divide(self, lanes: Iterable[Lane], room: int) -> list[Portion]:
+    def divide(self, lanes: Iterable[ReadyLane], room: int) -> list[Quota]:
         """Portions of `room` places for the lanes; together at most `room`."""
-        waiting: dict[int, list[Lane]] = {}
+        waiting: dict[int, list[ReadyLane]] = {}
         for lane in lanes:
             if lane.fresh or lane.due:
-                waiting.setdefault(lane.key.priority, []).append(lane)
-        portions: list[Portion] = []
+                waiting.setdefault(lane.id.priority, []).append(lane)
+        quotas: list[Quota] = []
         for priority, places in self._places(sorted(waiting), room):
             in_order = sorted(waiting[priority], key=_SERVED)
             self._level[priority] = max(self._level.get(priority, 0), in_order[0].served)
-            portions += _take_turns(in_order, places)
-        return portions
+            quotas += _take_turns(in_order, places)
+        return quotas
 
     def _places(self, priorities: Sequence[int], room: int) -> list[tuple[int, int]]:
         """How many places each priority gets: the lower ones what they are owed, the highest all the rest."""
@@ -104,43 +104,43 @@ class Turns:
         return [(priorities[0], room), *given] if priorities else []
 
 
-def _take_turns(lanes: Sequence[Lane], places: int) -> list[Portion]:
+def _take_turns(lanes: Sequence[ReadyLane], places: int) -> list[Quota]:
     """As equal as whole mails allow, or a quantum each where places are short; who gets less is first next time."""
     each, more = divmod(places, len(lanes))
     quantum = min(max(places // 8, QUANTUM), LARGE_QUANTUM)
-    portions: list[Portion] = []
+    quotas: list[Quota] = []
     for place, lane in enumerate(lanes):
         if places <= 0:
             break
-        portion = _portion(lane, min(places, max(each + (place < more), quantum)))
-        places -= portion.most
-        lane.served += portion.most
-        portions.append(portion)
-    return portions
+        quota = _quota(lane, min(places, max(each + (place < more), quantum)))
+        places -= quota.limit
+        lane.served += quota.limit
+        quotas.append(quota)
+    return quotas
 
 
-def _portion(lane: Lane, most: int) -> Portion:
+def _quota(lane: ReadyLane, most: int) -> Quota:
     if lane.order is Order.STRICT:  # what is due again comes before all others
-        return Portion(lane, 1, 1)
+        return Quota(lane, 1, 1)
     if not (lane.fresh and lane.due):
-        return Portion(lane, most, most if lane.due else 0)
+        return Quota(lane, most, most if lane.due else 0)
     # Neither new mails nor retries starve the other; a single place goes to each in turn.
-    return Portion(lane, most, most // 2 if most > 1 else lane.served % 2)
+    return Quota(lane, most, most // 2 if most > 1 else lane.served % 2)
 
 
-class Rounds(Generic[T]):
+class RoundRobinQueue(Generic[T]):
     """What waits for one provider: each lane in its order, the lanes in turn. One that was empty comes first, so that
     another tenant's single mail does not wait behind a whole window; but bulk waits for its turn.
     """
 
     def __init__(self) -> None:
-        self._lanes: OrderedDict[Key, deque[T]] = OrderedDict()
+        self._lanes: OrderedDict[LaneId, deque[T]] = OrderedDict()
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def add(self, key: Key, one: T) -> None:
+    def add(self, key: LaneId, one: T) -> None:
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = deque()

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from pillarbox.model.delivery import State
-from pillarbox.model.fairness import Key as Lane
+from pillarbox.model.fairness import LaneId
 from pillarbox.model.message import Content, Message
 from pillarbox.model.outcome import Outcome, Reason
 
@@ -132,7 +132,7 @@ class Queue(Protocol):
         *,
         look: bool = True,
         hinted: bool = False,
-        barred: Set[Lane] = frozenset(),
+        barred: Set[LaneId] = frozenset(),
     ) -> list[ClaimedMessage]:
         """Take up to `limit` due messages of `size` bytes together; with `alone` the first may be larger.
 

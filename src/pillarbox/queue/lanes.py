@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from typing import NamedTuple
 
 from pillarbox.model.access import Order
-from pillarbox.model.fairness import Key, Lane, Portion, Turns
+from pillarbox.model.fairness import FairShare, LaneId, Quota, ReadyLane
 
 # Lanes in one survey; a worker that dispatches so many has plenty to do, and sees the others next
 # time.
@@ -30,10 +30,10 @@ SURVEY_SHARE = 0.1
 LANE_COST = 30e-6  # seconds for each lane seen, at most
 # A worker keeps this many lanes more than its share, lest lanes move to and fro with every mail.
 SLACK = 1
-FIRST = Key(0, -1)  # before all lanes
+FIRST = LaneId(0, -1)  # before all lanes
 
 
-class Seen(NamedTuple):
+class SurveyedLane(NamedTuple):
     """A row of a survey."""
 
     tenant: int
@@ -48,8 +48,8 @@ class Seen(NamedTuple):
     workers: int  # that are alive and have room, this one included
 
     @property
-    def key(self) -> Key:
-        return Key(self.tenant, self.priority)
+    def key(self) -> LaneId:
+        return LaneId(self.tenant, self.priority)
 
     @property
     def waits(self) -> bool:
@@ -62,23 +62,23 @@ class Seen(NamedTuple):
         return not self.mine and self.theirs_for is None and self.order is not Order.PARALLEL
 
 
-class Lanes:
+class LaneTracker:
     """The lanes as last surveyed, corrected by what was claimed since."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._turns = Turns()
-        self._known: dict[Key, Lane] = {}
-        self._unbegun: Counter[Key] = (
+        self._fair_share = FairShare()
+        self._known: dict[LaneId, ReadyLane] = {}
+        self._unbegun: Counter[LaneId] = (
             Counter()
         )  # claimed mails that the order of their lane depends on
-        self._returning: set[Key] = (
+        self._returning: set[LaneId] = (
             set()
         )  # lanes of which some of these are on their way back to the queue
-        self._strict: set[Key] = set()  # strict lanes with a mail in flight
-        self._limited: set[Key] = set()
-        self._held: dict[Key, float] = {}  # lanes that are not claimed from until then
-        self._mine: set[Key] = set()
+        self._strict: set[LaneId] = set()  # strict lanes with a mail in flight
+        self._limited: set[LaneId] = set()
+        self._held: dict[LaneId, float] = {}  # lanes that are not claimed from until then
+        self._mine: set[LaneId] = set()
         self._working = 0
         self._share = 0
         self._next = self._next_hinted = float("-inf")
@@ -106,7 +106,7 @@ class Lanes:
         self._next = self._next_hinted = float("-inf")
         self.start = FIRST
 
-    def wanted(self, rows: Sequence[Seen]) -> list[Key]:
+    def wanted(self, rows: Sequence[SurveyedLane]) -> list[LaneId]:
         """The lanes without a dispatcher that this worker should take: up to its share of those with work."""
         working = [row for row in rows if row.waits and row.order is not Order.PARALLEL]
         before, mine = (
@@ -118,7 +118,7 @@ class Lanes:
         free = sorted((row for row in working if row.free), key=lambda row: row.priority)
         return [row.key for row in free[: max(room, 0)]]
 
-    def surveyed(self, rows: Sequence[Seen], taken: Iterable[Key], asked: float) -> None:
+    def surveyed(self, rows: Sequence[SurveyedLane], taken: Iterable[LaneId], asked: float) -> None:
         """Take note of a survey that was asked for at that time, and of the lanes taken since."""
         now = self._clock()
         before, known = self._known, {} if self.start == FIRST else self._known
@@ -129,7 +129,7 @@ class Lanes:
         for row in rows:
             self._see(row, known)
         self._known = known
-        self._turns.leave(lane for key, lane in before.items() if key not in known)
+        self._fair_share.leave(lane for key, lane in before.items() if key not in known)
         waits = [now + wait for row in rows if (wait := self._wait(row)) is not None]
         self._sooner = min(
             [*waits, *(until for until in self._held.values() if until > now)], default=None
@@ -142,7 +142,7 @@ class Lanes:
         self._next = now + max(SURVEY_INTERVAL, pause)
         self._next_hinted = now + max(HINTED_INTERVAL, pause)
 
-    def _see(self, row: Seen, known: dict[Key, Lane]) -> None:
+    def _see(self, row: SurveyedLane, known: dict[LaneId, ReadyLane]) -> None:
         key = row.key
         if row.limited:
             self._limited.add(key)
@@ -151,13 +151,17 @@ class Lanes:
         if row.waits and self._may_claim(row) and row.limited_for is None:
             before = self._known.get(key)
             due = row.due_in is not None and row.due_in <= 0
-            served = self._turns.enter(key, before.served) if before else self._turns.enter(key)
-            known[key] = Lane(key, row.order, row.fresh, due, served)
+            served = (
+                self._fair_share.enter(key, before.served)
+                if before
+                else self._fair_share.enter(key)
+            )
+            known[key] = ReadyLane(key, row.order, row.fresh, due, served)
 
-    def _may_claim(self, row: Seen) -> bool:
+    def _may_claim(self, row: SurveyedLane) -> bool:
         return row.order is Order.PARALLEL or row.key in self._mine
 
-    def _wait(self, row: Seen) -> float | None:
+    def _wait(self, row: SurveyedLane) -> float | None:
         """Seconds until this lane may have something for us that it does not have now."""
         if row.theirs_for is not None and row.order is not Order.PARALLEL:
             return row.theirs_for
@@ -171,7 +175,7 @@ class Lanes:
         """Seconds until a look at the queue may find more than the last; None when no time is known."""
         return None if self._sooner is None else self._sooner - self._clock()
 
-    def portions(self, room: int, barred: Set[Key] = frozenset()) -> list[Portion]:
+    def quotas(self, room: int, barred: Set[LaneId] = frozenset()) -> list[Quota]:
         """What to claim for so many free places; nothing when nothing is known to wait."""
         # What is on its way back, or in flight of a strict lane, comes before what would be claimed
         # now.
@@ -183,59 +187,59 @@ class Lanes:
             if waits
             else self._known.values()
         )
-        return self._turns.divide(ready, room) if room > 0 else []
+        return self._fair_share.divide(ready, room) if room > 0 else []
 
-    def claimed(self, portions: Iterable[Portion], taken: Counter[Key], cut: bool) -> None:
+    def claimed(self, quotas: Iterable[Quota], taken: Counter[LaneId], cut: bool) -> None:
         """Take note of a claim's answer; `cut` when it was cut short, and says nothing of what is left."""
-        for portion in portions:
-            lane, got = portion.lane, taken[portion.lane.key]
-            lane.served -= portion.most - got
+        for quota in quotas:
+            lane, got = quota.lane, taken[quota.lane.id]
+            lane.served -= quota.limit - got
             if got:
-                self._unbegun[lane.key] += got
+                self._unbegun[lane.id] += got
                 if lane.order is Order.STRICT:
-                    self._strict.add(lane.key)
-            if got < portion.most and not cut:
-                self._emptied(portion, got)
+                    self._strict.add(lane.id)
+            if got < quota.limit and not cut:
+                self._emptied(quota, got)
 
-    def hold(self, key: Key, seconds: float) -> None:
+    def hold(self, key: LaneId, seconds: float) -> None:
         """Claim nothing from a lane for so long: what its next mail leaves through has no room."""
         self._held[key] = self._clock() + seconds
         self._look_at(self._held[key])
 
-    def _still_held(self) -> set[Key]:
+    def _still_held(self) -> set[LaneId]:
         now = self._clock()
         self._held = {key: until for key, until in self._held.items() if until > now}
         return set(self._held)
 
-    def is_strict(self, key: Key) -> bool:
+    def is_strict(self, key: LaneId) -> bool:
         """Whether a mail of this lane is in flight, and nothing may overtake it."""
         return key in self._strict
 
-    def _emptied(self, portion: Portion, got: int) -> None:
+    def _emptied(self, quota: Quota, got: int) -> None:
         """A lane gave less than asked: it has no fresh mails left, and deferred ones only if it gave all it might."""
-        lane = portion.lane
+        lane = quota.lane
         lane.fresh = False
-        lane.due = lane.due and portion.deferred < portion.most and portion.deferred <= got
-        if lane.key in self._limited:  # it may not be empty: a limit may have held the rest back
+        lane.due = lane.due and quota.deferred_limit < quota.limit and quota.deferred_limit <= got
+        if lane.id in self._limited:  # it may not be empty: a limit may have held the rest back
             self._look_at(self._clock() + SURVEY_INTERVAL)
 
     def _look_at(self, time: float) -> None:
         self._sooner = time if self._sooner is None else min(self._sooner, time)
 
-    def may_begin(self, key: Key) -> bool:
+    def may_begin(self, key: LaneId) -> bool:
         """Whether a claimed mail may begin: not if one before it in its lane may be on its way back."""
         return key not in self._returning
 
-    def begun(self, key: Key) -> None:
+    def begun(self, key: LaneId) -> None:
         """A claimed mail has begun: the order of its lane no longer depends on it, unless that is strict."""
         if key not in self._strict:
             _less(self._unbegun, key)
 
-    def returning(self, key: Key) -> None:
+    def returning(self, key: LaneId) -> None:
         """A claimed mail that has not begun goes back to the queue, and so must all of its lane that have not."""
         self._returning.add(key)
 
-    def ended(self, key: Key, begun: bool) -> bool:
+    def ended(self, key: LaneId, begun: bool) -> bool:
         """A claimed mail is settled, or back in the queue; says whether its lane waited for that and may go on."""
         if begun and key not in self._strict:
             return False
@@ -246,10 +250,10 @@ class Lanes:
         self._strict.discard(key)
         if lane := self._known.get(key):
             lane.fresh = True  # perhaps; asking tells
-            lane.served = self._turns.enter(key, lane.served)
+            lane.served = self._fair_share.enter(key, lane.served)
         return lane is not None
 
-    def surplus(self) -> list[Key]:
+    def surplus(self) -> list[LaneId]:
         """Lanes with work beyond this worker's share, which others may dispatch."""
         mine = [key for key in self._known if key in self._mine]
         if (
@@ -258,17 +262,17 @@ class Lanes:
             return []
         return [key for key in mine if key not in self._unbegun][: len(mine) - self._share]
 
-    def idle(self) -> list[Key]:
+    def idle(self) -> list[LaneId]:
         """All lanes of which nothing waits here to begin."""
         return [key for key in self._mine if key not in self._unbegun]
 
-    def gave(self, keys: Iterable[Key]) -> None:
+    def gave(self, keys: Iterable[LaneId]) -> None:
         for key in keys:
             self._mine.discard(key)
             self._known.pop(key, None)
 
 
-def _less(counter: Counter[Key], key: Key) -> None:
+def _less(counter: Counter[LaneId], key: LaneId) -> None:
     counter[key] -= 1
     if counter[key] <= 0:
         del counter[key]

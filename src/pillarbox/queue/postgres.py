@@ -17,7 +17,7 @@ from pillarbox.model.access import Order
 from pillarbox.model.message import Content, Message
 from pillarbox.model.outcome import Reason
 from pillarbox.queue.base import LARGEST, ClaimedMessage, DeliveryKey, Settlement, SettlementBatch
-from pillarbox.queue.lanes import SURVEY_LIMIT, Lanes, Seen
+from pillarbox.queue.lanes import SURVEY_LIMIT, LaneTracker, SurveyedLane
 from pillarbox.store import sql
 from pillarbox.store.contents import read_attachments
 from pillarbox.store.database import Database
@@ -35,7 +35,7 @@ class PostgresQueue:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._lanes = Lanes(time.monotonic)
+        self._lanes = LaneTracker(time.monotonic)
         self._aside = False
         self.worker = 0
 
@@ -64,23 +64,23 @@ class PostgresQueue:
         *,
         look: bool = True,
         hinted: bool = False,
-        barred: Set[fairness.Key] = frozenset(),
+        barred: Set[fairness.LaneId] = frozenset(),
     ) -> list[ClaimedMessage]:
         limit = min(limit, LARGEST_CLAIM)
         if look or self._lanes.stale(hinted):
             await self._survey()
-        portions = self._lanes.portions(limit, barred)
-        if not portions:
+        quotas = self._lanes.quotas(limit, barred)
+        if not quotas:
             return []
-        arguments = (self.worker, *_asked(portions), limit, size, alone)
+        arguments = (self.worker, *_asked(quotas), limit, size, alone)
         try:
             rows = await self._database.fetch(QUERIES["claim"], *arguments)
         except StoreError:
             self._lanes.forget()  # something may have been claimed: these lanes are not given away before it is back
             raise
         now = asyncio.get_running_loop().time()
-        claims = _in_turns([_claimed(row, now) for row in rows], portions)
-        self._lanes.claimed(portions, Counter(map(_lane, claims)), cut=size < LARGEST)
+        claims = _in_turns([_claimed(row, now) for row in rows], quotas)
+        self._lanes.claimed(quotas, Counter(map(_lane, claims)), cut=size < LARGEST)
         return claims
 
     async def _survey(self) -> None:
@@ -93,15 +93,15 @@ class PostgresQueue:
         found = await self._database.fetch(
             QUERIES["survey"], self.worker, *lanes.start, SURVEY_LIMIT
         )
-        rows = [Seen(row[0], row[1], Order(row[2]), *row[3:]) for row in found]
+        rows = [SurveyedLane(row[0], row[1], Order(row[2]), *row[3:]) for row in found]
         lanes.surveyed(rows, await self._take(lanes.wanted(rows)), asked)
         await self._give(lanes.surplus())
 
-    async def _take(self, keys: Sequence[fairness.Key]) -> list[fairness.Key]:
+    async def _take(self, keys: Sequence[fairness.LaneId]) -> list[fairness.LaneId]:
         if not keys:
             return []
         taken = await self._database.fetch(QUERIES["take_lanes"], self.worker, *_columns(keys))
-        return [fairness.Key(*row) for row in taken]
+        return [fairness.LaneId(*row) for row in taken]
 
     def begin(self, claimed: ClaimedMessage) -> bool:
         if not claimed.begun and self._lanes.may_begin(_lane(claimed)):
@@ -127,7 +127,7 @@ class PostgresQueue:
             self._aside = True
             self._lanes.gave(keys)
 
-    async def _give(self, keys: Sequence[fairness.Key]) -> None:
+    async def _give(self, keys: Sequence[fairness.LaneId]) -> None:
         if keys:
             await self._database.execute(QUERIES["give_lanes"], self.worker, *_columns(keys))
             self._lanes.gave(keys)
@@ -232,18 +232,18 @@ class PostgresQueue:
         return self._lanes.next_due
 
 
-def _asked(portions: Sequence[fairness.Portion]) -> list[list[Any]]:
-    return _columns([(*portion.lane.key, portion.most, portion.deferred) for portion in portions])
+def _asked(quotas: Sequence[fairness.Quota]) -> list[list[Any]]:
+    return _columns([(*quota.lane.id, quota.limit, quota.deferred_limit) for quota in quotas])
 
 
 def _in_turns(
-    claims: list[ClaimedMessage], portions: Sequence[fairness.Portion]
+    claims: list[ClaimedMessage], quotas: Sequence[fairness.Quota]
 ) -> list[ClaimedMessage]:
     """Claims in the order of their acceptance, put so that higher lanes come first, and lanes of a priority in turn."""
-    if len(portions) == 1:
+    if len(quotas) == 1:
         return claims
-    places = {portion.lane.key: place for place, portion in enumerate(portions)}
-    before: Counter[fairness.Key] = Counter()
+    places = {quota.lane.id: place for place, quota in enumerate(quotas)}
+    before: Counter[fairness.LaneId] = Counter()
     ranked = []
     for claimed in claims:
         key = _lane(claimed)
@@ -252,8 +252,8 @@ def _in_turns(
     return [claimed for *_, claimed in sorted(ranked, key=lambda one: one[:3])]
 
 
-def _lane(claimed: ClaimedMessage) -> fairness.Key:
-    return fairness.Key(claimed.tenant_id, claimed.lane)
+def _lane(claimed: ClaimedMessage) -> fairness.LaneId:
+    return fairness.LaneId(claimed.tenant_id, claimed.lane)
 
 
 def _claimed(row: asyncpg.Record, now: float) -> ClaimedMessage:

@@ -11,7 +11,7 @@ from pillarbox.cli.first_run import ensure_provider
 from pillarbox.deliver.gauge import Gauge
 from pillarbox.deliver.roster import Roster
 from pillarbox.deliver.wakeup import Wakeup
-from pillarbox.deliver.worker import Pace, Worker
+from pillarbox.deliver.worker import Worker, WorkerLimits
 from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.store import providers
 from pillarbox.store.database import Database
@@ -65,7 +65,7 @@ async def test_a_saturated_worker_warns_once(database_url: str) -> None:
         logs.configure("json", "info", app.redactor, shown)
         roster = Roster(app.load_providers, app.build_transport, app.redactor_for)
         worker = Worker(
-            "w", PostgresQueue(app.database), roster, app.metrics, Wakeup(), Pace(window=10)
+            "w", PostgresQueue(app.database), roster, app.metrics, Wakeup(), WorkerLimits(window=10)
         )
         gauge = Gauge(worker, roster, app.database, app.metrics, 0.8)
         worker._held[1] = 10
