@@ -20,8 +20,8 @@ from pillarbox.accept.intake import Intake
 from pillarbox.accept.shared_failures import SharedFailures
 from pillarbox.accept.smtp.service import Ready, SmtpService
 from pillarbox.deliver.gauge import Gauge
+from pillarbox.deliver.housekeeping import Housekeeping
 from pillarbox.deliver.mime import compose
-from pillarbox.deliver.reaper import Chores
 from pillarbox.deliver.roster import Book, Roster
 from pillarbox.deliver.spending import Spending
 from pillarbox.deliver.transports.base import Parcel, Recipient, Report, Transport
@@ -300,8 +300,10 @@ class App:
         Waits while a live worker may not have been able to renew its lease; `told` hears for how
         many seconds.
         """
-        chores = Chores(self.database, PostgresQueue(self.database), self.metrics, self.settings)
-        return await chores.reap_patiently(told)
+        housekeeping = Housekeeping(
+            self.database, PostgresQueue(self.database), self.metrics, self.settings
+        )
+        return await housekeeping.reap_patiently(told)
 
     async def load_providers(self) -> Book:
         """What the roster needs to know, secrets opened."""
@@ -444,13 +446,13 @@ def _collect_rarely() -> None:
 
 
 async def tend(app: App, stop: asyncio.Event) -> None:
-    """Do the chores until `stop`, and call customers: any number of processes may, whether they deliver or not."""
+    """Do the housekeeping until `stop`, and call customers: any number of processes may, whether they deliver or not."""
     supervisor = app.supervisor
-    chores = Chores(
+    housekeeping = Housekeeping(
         app.database, PostgresQueue(app.database), app.metrics, app.settings, supervisor
     )
     await asyncio.gather(
-        chores.run(stop),
+        housekeeping.run(stop),
         supervisor.keep("webhooks", partial(notify, app, stop), stop),
         supervisor.run_every("feedback", CATCH_UP_INTERVAL, app.ingest.catch_up, stop),
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.deliver.reaper import Chores
+from pillarbox.deliver.housekeeping import Housekeeping
 from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.store.database import Database
 from tests.harness import opened
@@ -22,7 +22,7 @@ async def installed(database: Database) -> None:
 
 async def retain(database_url: str, **settings: Any) -> int:
     async with opened(database_url, **settings) as app:
-        return await Chores(
+        return await Housekeeping(
             app.database, PostgresQueue(app.database), app.metrics, app.settings
         ).retain()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pillarbox.deliver.reaper import Chores
+from pillarbox.deliver.housekeeping import Housekeeping
 from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres
@@ -91,12 +91,12 @@ async def test_a_dead_worker_is_reaped_while_others_go_on(
     assert len(await dead.claim(1, 2**30, True)) == 1
     async with opened(database_url, worker_lease=f"{LEASE}s", reap_interval="100ms") as app:
         stop = asyncio.Event()
-        chores = asyncio.create_task(
-            Chores(app.database, dead, app.metrics, app.settings).run(stop)
+        housekeeping = asyncio.create_task(
+            Housekeeping(app.database, dead, app.metrics, app.settings).run(stop)
         )
         await eventually(lambda: is_queued(database, message_id), 120)
         stop.set()
-        await asyncio.wait_for(chores, 60)
+        await asyncio.wait_for(housekeeping, 60)
 
 
 async def is_queued(database: Database, message_id: object) -> bool:

@@ -1,4 +1,4 @@
-"""Chores that any number of processes may do at once: reaping, promoting, retention, measuring."""
+"""Housekeeping, safe in any number of processes at once: reap, promote, retain, measure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GIVE_UP_ROUNDS = 5
 LONGEST_SHOWN = 50
 
 
-class Chores:
+class Housekeeping:
     """Each method does one round and returns how much it did."""
 
     def __init__(
