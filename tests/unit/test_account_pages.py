@@ -9,12 +9,12 @@ from html.parser import HTMLParser
 import pytest
 
 from pillarbox.api import account_pages as pages
-from pillarbox.api.account_pages import ACCENT, NEUTRAL, STYLE, Look, Page, Question
-from pillarbox.api.account_words import LANGUAGES, Words, language_for
+from pillarbox.api.account_pages import ACCENT, NEUTRAL, STYLE, ActionForm, Branding, HtmlPage
+from pillarbox.api.account_texts import LANGUAGES, PageTexts, language_for
 from pillarbox.lifecycle.signing import PATHS
 
 HOSTILE = "\"><script>alert(1)</script><img src=x onerror=alert(1)>'&{portal}{0}%s"
-LOOK = Look("Hub", "H", "#bf4408", "#ffffff", [("Help", "https://hub.example.com/help")])
+LOOK = Branding("Hub", "H", "#bf4408", "#ffffff", [("Help", "https://hub.example.com/help")])
 HIDDEN = {"token": "t" * 86, "expires": "e" * 32}
 REASONS = (
     "forged",
@@ -59,14 +59,14 @@ class Elements(HTMLParser):
 
 
 def asked(
-    action: str = "activation", look: Look = LOOK, language: str = "en", **more: object
-) -> Page:
+    action: str = "activation", look: Branding = LOOK, language: str = "en", **more: object
+) -> HtmlPage:
     path, with_code = PATHS.get(action, ("/own", False))
     given = {"path": path, "person": "Ada", "with_code": with_code, "hidden": HIDDEN} | more
-    return pages.ask(Question(action=action, **given), look, language)  # type: ignore[arg-type]
+    return pages.ask(ActionForm(action=action, **given), look, language)  # type: ignore[arg-type]
 
 
-def every_page(look: Look, language: str, person: str = "Ada") -> list[Page]:
+def every_page(look: Branding, language: str, person: str = "Ada") -> list[HtmlPage]:
     actions = [*LANGUAGES["en"].asking, "own"]
     shown = [
         asked(action, look, language, person=person, wrong=wrong)
@@ -79,7 +79,7 @@ def every_page(look: Look, language: str, person: str = "Ada") -> list[Page]:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_nothing_hostile_becomes_an_element(language: str) -> None:
-    look = Look(
+    look = Branding(
         HOSTILE, HOSTILE, HOSTILE, HOSTILE, [(HOSTILE, f"https://x/{HOSTILE}"), (HOSTILE, HOSTILE)]
     )
     hostile = asked(
@@ -102,7 +102,7 @@ def test_what_is_escaped_is_shown_as_it_is() -> None:
     name = '<b>O\'Neil & "Sons"</b> {portal} %s'
     assert f"Hello {name}," in "".join(Elements(asked(person=name).html).text)
     assert f"Welcome to {name}." in "".join(
-        Elements(pages.done("activation", Look(name), "en").html).text
+        Elements(pages.done("activation", Branding(name), "en").html).text
     )
 
 
@@ -115,7 +115,7 @@ def test_a_long_name_is_cut() -> None:
     ["red;} body{display:none", "url(https://x)", "", "#12345", "#fff}</style><b>", "#ＦＦＦ"],
 )
 def test_what_is_no_colour_is_none(colour: str) -> None:
-    page = asked(look=Look("Hub", "H", colour, "#ffffff"))
+    page = asked(look=Branding("Hub", "H", colour, "#ffffff"))
     assert f"--accent:{ACCENT};" in page.html
     assert not colour or colour not in page.html
 
@@ -128,14 +128,14 @@ def test_links_that_would_run_something_are_not_shown() -> None:
         ("d", "//x.example"),
     ]
     page = pages.done(
-        "activation", Look("Hub", "H", links=[*bad, ("Help", "mailto:help@hub.example")]), "en"
+        "activation", Branding("Hub", "H", links=[*bad, ("Help", "mailto:help@hub.example")]), "en"
     )
     assert [one["href"] for one in Elements(page.html).named("a")] == ["mailto:help@hub.example"]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("look", [LOOK, NEUTRAL], ids=["portal", "neutral"])
-def test_every_page_is_whole(language: str, look: Look) -> None:
+def test_every_page_is_whole(language: str, look: Branding) -> None:
     for page in every_page(look, language):
         elements = Elements(page.html)
         assert elements.named("html") == [{"lang": language}]
@@ -173,7 +173,7 @@ def test_only_actions_with_a_code_ask_for_it() -> None:
 
 
 def test_the_policy_allows_the_styles_of_the_page_and_no_more() -> None:
-    page, other = asked(), asked(look=Look("Org", "O", "#123456", "#ffffff"))
+    page, other = asked(), asked(look=Branding("Org", "O", "#123456", "#ffffff"))
     assert page.policy != other.policy
     assert "default-src 'none'" in page.policy
     assert "form-action 'self'" in page.policy
@@ -189,7 +189,7 @@ def placeholders(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("words", LANGUAGES.values(), ids=LANGUAGES)
-def test_every_language_says_everything(words: Words) -> None:
+def test_every_language_says_everything(words: PageTexts) -> None:
     english = LANGUAGES["en"]
     assert words.asking.keys() == english.asking.keys() == {*PATHS, ""}
     assert words.endings.keys() == english.endings.keys() == set(REASONS)
@@ -216,5 +216,5 @@ def test_the_language(wanted: tuple[str | None, ...], language: str) -> None:
 
 
 def test_secrets_hide_in_reprs() -> None:
-    question = Question("activation", "/activate", "Ada", False, {"token": "the-secret"})
+    question = ActionForm("activation", "/activate", "Ada", False, {"token": "the-secret"})
     assert "the-secret" not in repr(question)

@@ -9,19 +9,19 @@ import pytest
 
 from pillarbox.accept.suppressions import COLUMNS
 from pillarbox.api.bodies import SMALL
+from pillarbox.api.dlq_models import MAX_PAGE_SIZE as MAX_DEAD_LETTERS
 from pillarbox.api.dlq_models import (
-    MOST_AT_ONCE,
+    MAX_PER_CALL,
     DeadLetterQuery,
     DeadLetterSummary,
     Reprocess,
     Reprocessed,
 )
-from pillarbox.api.dlq_models import MOST_ON_PAGE as MOST_DEAD
-from pillarbox.api.listing import MOST_ON_PAGE, SYNONYMS, MessageQuery
-from pillarbox.api.new_message import MOST_IN_BATCH, NewAttachment, NewMessage
+from pillarbox.api.listing import MAX_PAGE_SIZE, SYNONYMS, MessageQuery
+from pillarbox.api.new_message import MAX_BATCH_SIZE, NewAttachment, NewMessage
 from pillarbox.api.problem_types import TYPES
-from pillarbox.api.protocol import MOST_HEAD
-from pillarbox.api.suppression_files import MOST_LINES, MOST_OCTETS
+from pillarbox.api.protocol import MAX_HEAD_BYTES
+from pillarbox.api.suppression_files import MAX_BYTES, MAX_LINES
 from pillarbox.api.suppressions import SuppressionQuery
 from pillarbox.api.v1 import description
 from pillarbox.model.suppression import Cause
@@ -79,8 +79,8 @@ def test_everything_about_dead_letters_is_documented() -> None:
     assert {one.alias or name for name, one in asked.items()} | told.keys() - {"dry_run"} <= words(
         said
     )
-    assert f"1 to {MOST_DEAD}" in said
-    assert f"1 to {MOST_AT_ONCE}" in said
+    assert f"1 to {MAX_DEAD_LETTERS}" in said
+    assert f"1 to {MAX_PER_CALL}" in said
     assert f"{dlq.LOOKED_AT:,}" in said
     assert f"{dlq.COUNTED:,}" in said
 
@@ -88,8 +88,8 @@ def test_everything_about_dead_letters_is_documented() -> None:
 def test_everything_about_suppressions_is_documented() -> None:
     said = section("Suppressions")
     assert {*SuppressionQuery.model_fields, *Cause, ",".join(COLUMNS)} <= words(said)
-    assert f"{MOST_LINES:,}" in said
-    assert f"{MOST_OCTETS // 2**20} MiB" in said
+    assert f"{MAX_LINES:,}" in said
+    assert f"{MAX_BYTES // 2**20} MiB" in said
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -107,8 +107,8 @@ def test_limits_are_documented_with_their_values() -> None:
             number = re.match(r"\d+", spec.default)
             assert number
             assert f"({number[0]}" in limits, name
-    assert f"{MOST_HEAD // 1024} KiB" in limits
+    assert f"{MAX_HEAD_BYTES // 1024} KiB" in limits
     assert f"{SMALL // 1024} KiB" in limits
     assert f"{LOOKED_AT:,} messages" in section("Listing")
-    assert f"1 to {MOST_ON_PAGE}" in section("Listing")
-    assert f"up to {MOST_IN_BATCH}" in section("Batches")
+    assert f"1 to {MAX_PAGE_SIZE}" in section("Listing")
+    assert f"up to {MAX_BATCH_SIZE}" in section("Batches")

@@ -14,10 +14,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from pillarbox.accept.mail import Mail
 from pillarbox.api.access_models import RETENTIONS, TenantSettings, TenantShown
-from pillarbox.api.fields import Base64, Moment, Strings
+from pillarbox.api.fields import Base64, StringList, Timestamp
 from pillarbox.api.listing import cursor_of, read_cursor
 from pillarbox.api.new_message import NewMessage
-from pillarbox.api.problems import LONGEST_FIELD, Problem, path_of, problem_of
+from pillarbox.api.problems import MAX_FIELD_LENGTH, ProblemError, path_of, problem_of
 from pillarbox.api.substitutions import Template
 from pillarbox.errors import InvalidMail, PillarboxError, StoreError, Throttled
 from pillarbox.model.access import Tenant
@@ -52,7 +52,7 @@ def test_what_is_not_base64(given: object) -> None:
 
 
 def test_times() -> None:
-    read = TypeAdapter(Moment).validate_python
+    read = TypeAdapter(Timestamp).validate_python
     assert read("2030-01-02T03:04:05+01:00") == datetime(2030, 1, 2, 2, 4, 5, tzinfo=UTC)
     assert read("2030-01-02T03:04Z") == datetime(2030, 1, 2, 3, 4, tzinfo=UTC)
     for wrong in (
@@ -70,7 +70,7 @@ def test_times() -> None:
 
 
 def test_one_string_is_a_list_of_one() -> None:
-    read = TypeAdapter(Strings).validate_python
+    read = TypeAdapter(StringList).validate_python
     assert read("a") == ("a",)
     assert read(["a", "b"]) == ("a", "b")
 
@@ -85,7 +85,7 @@ def test_cursors(message_id: UUID) -> None:
 def test_places_in_a_body() -> None:
     assert path_of(("attachments", 0, "content")) == "attachments[0].content"
     assert path_of(()) == "body"
-    assert len(path_of(("x" * 10_000,))) == LONGEST_FIELD
+    assert len(path_of(("x" * 10_000,))) == MAX_FIELD_LENGTH
 
 
 def test_what_is_not_ours_says_nothing() -> None:
@@ -101,7 +101,7 @@ def test_waiting_times_are_whole_seconds() -> None:
 
 
 def test_names_with_half_a_character_can_be_answered() -> None:
-    assert Problem("invalid-request", "x", field="\ud800").response().body
+    assert ProblemError("invalid-request", "x", field="\ud800").response().body
 
 
 # --- substitutions

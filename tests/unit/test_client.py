@@ -16,10 +16,10 @@ from pillarbox import Attachment, Mail
 from pillarbox.accept.prepare import request_hash
 from pillarbox.api.new_message import NewMessage
 from pillarbox.api.problem_types import TYPES
-from pillarbox.api.problems import Problem, problem_of
+from pillarbox.api.problems import ProblemError, problem_of
 from pillarbox.client import answers, calls
-from pillarbox.client.batches import MOST, Batches
-from pillarbox.client.calls import LONGEST_WAIT, Answer, Call, Request
+from pillarbox.client.batches import MAX_PER_CALL, Batches
+from pillarbox.client.calls import MAX_WAIT, ApiCall, HttpRequest, HttpResponse
 from pillarbox.client.problems import error_of, of_problem
 from pillarbox.errors import (
     IdempotencyConflict,
@@ -159,7 +159,7 @@ def test_many_mails_go_in_bounded_calls() -> None:
     assert [len(places) for places, _ in some] == [100, 100, 50]
     keys = [call.request.headers["Idempotency-Key"] for _, call in some]
     assert len(set(keys)) == 3
-    assert MOST == 100
+    assert MAX_PER_CALL == 100
     large = Batches([mail(text="x" * 2**20) for _ in range(20)], "mine")
     assert [len(places) for places, _ in large.calls()] == [7, 7, 6]
 
@@ -196,8 +196,8 @@ def test_a_key_that_cannot_be_sent_is_refused_first() -> None:
 # --- answers
 
 
-def read(call: Call[Any], body: Any, status: int = 200, **headers: str) -> Any:
-    return call.read(Answer(status, headers, json.dumps(body).encode()))
+def read(call: ApiCall[Any], body: Any, status: int = 200, **headers: str) -> Any:
+    return call.read(HttpResponse(status, headers, json.dumps(body).encode()))
 
 
 def test_what_the_server_says_beyond_what_we_know_is_passed_over() -> None:
@@ -219,10 +219,10 @@ def test_what_the_server_says_beyond_what_we_know_is_passed_over() -> None:
 )
 def test_answers_that_are_none_of_ours(body: bytes) -> None:
     with pytest.raises(NoAnswer):
-        calls.send(mail()).read(Answer(200, {}, body))
+        calls.send(mail()).read(HttpResponse(200, {}, body))
     for status in (200, 302, 404, 500, 502):
         with pytest.raises(NoAnswer) as caught:
-            calls.get(ID).read(Answer(status, {}, body))
+            calls.get(ID).read(HttpResponse(status, {}, body))
         assert caught.value.status == status
 
 
@@ -255,7 +255,7 @@ def test_errors_of_the_server_come_back_as_they_were(
 
 @pytest.mark.parametrize("name", TYPES)
 def test_every_type_of_problem_is_an_error(name: str) -> None:
-    error = of_problem(Problem(name, "so it is").body())
+    error = of_problem(ProblemError(name, "so it is").body())
     assert "so it is" in str(error)
     assert isinstance(error, NoAnswer) == (
         name
@@ -273,7 +273,7 @@ def test_every_type_of_problem_is_an_error(name: str) -> None:
 
 # --- asking again
 
-AWAY = Answer(503, {"Retry-After": "5"}, b"")
+AWAY = HttpResponse(503, {"Retry-After": "5"}, b"")
 LOST = NoAnswer("lost")
 UNREACHED = NoAnswer("no connection", reached=False)
 
@@ -281,23 +281,25 @@ UNREACHED = NoAnswer("no connection", reached=False)
 @pytest.mark.parametrize(
     ("outcome", "repeatable", "wait"),
     [
-        (Answer(202, {}, b""), True, None),
-        (Answer(422, {}, b""), True, None),
-        (Answer(500, {}, b""), True, None),
-        (Answer(404, {}, b""), True, None),
+        (HttpResponse(202, {}, b""), True, None),
+        (HttpResponse(422, {}, b""), True, None),
+        (HttpResponse(500, {}, b""), True, None),
+        (HttpResponse(404, {}, b""), True, None),
         (AWAY, True, 5.0),
         (AWAY, False, None),
-        (Answer(429, {"Retry-After": "3"}, b""), False, 3.0),
-        (Answer(429, {"Retry-After": str(int(LONGEST_WAIT) + 1)}, b""), True, None),
-        (Answer(502, {}, b""), True, 0.2),
-        (Answer(504, {"Retry-After": "soon"}, b""), True, 0.2),
+        (HttpResponse(429, {"Retry-After": "3"}, b""), False, 3.0),
+        (HttpResponse(429, {"Retry-After": str(int(MAX_WAIT) + 1)}, b""), True, None),
+        (HttpResponse(502, {}, b""), True, 0.2),
+        (HttpResponse(504, {"Retry-After": "soon"}, b""), True, 0.2),
         (LOST, True, 0.2),
         (LOST, False, None),
         (UNREACHED, False, 0.2),
     ],
 )
 def test_when_it_is_asked_again(outcome: Any, repeatable: bool, wait: float | None) -> None:
-    call: Call[Any] = Call(Request("POST", "/x", repeatable=repeatable), lambda answer: None)
+    call: ApiCall[Any] = ApiCall(
+        HttpRequest("POST", "/x", repeatable=repeatable), lambda answer: None
+    )
     assert call.wait(outcome, 0, 3, 1.0) == wait
     assert call.wait(outcome, 3, 3, 1.0) is None  # enough
 
@@ -312,14 +314,14 @@ def test_waits_grow_and_scatter() -> None:
 def test_a_batch_with_undecided_mails_is_asked_again() -> None:
     (_, call), *_ = Batches([mail()] * 2, None).calls()
 
-    def answer(*statuses: int) -> Answer:
-        return Answer(
+    def answer(*statuses: int) -> HttpResponse:
+        return HttpResponse(
             200, {}, json.dumps({"results": [{"status": one} for one in statuses]}).encode()
         )
 
     assert call.wait(answer(202, 422), 0, 3, 1.0) is None
     assert call.wait(answer(202, 503), 0, 3, 1.0) is not None
-    assert call.wait(Answer(200, {}, b"<html>"), 0, 3, 1.0) is None
+    assert call.wait(HttpResponse(200, {}, b"<html>"), 0, 3, 1.0) is None
 
 
 def test_cancelling_is_not_repeated_after_a_lost_answer() -> None:

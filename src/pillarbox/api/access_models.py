@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
-from pillarbox.api.fields import Moment, Name, Strictly, Whole
+from pillarbox.api.fields import Name, StrictInt, StrictModel, Timestamp
 from pillarbox.model.access import Order, Scope, Tenant
 from pillarbox.store.access import KeyFacts, LoginFacts
 
@@ -17,10 +17,10 @@ Domains = Annotated[tuple[str, ...], Field(description=_DOMAINS)]
 _MAKERS = "`key`, `session` (an administrator's), `development` or `command`; null: not known, from before 0.2."
 MadeBy = Annotated[str | None, Field(description=_MAKERS)]
 Seconds = Annotated[float, Field(gt=0, le=36500 * 86400, description="Null: the installation's.")]
-Limit = Annotated[Whole, Field(ge=1, le=2**31 - 1, description="Null: no limit.")]
+Limit = Annotated[StrictInt, Field(ge=1, le=2**31 - 1, description="Null: no limit.")]
 
 
-class TenantSettings(Strictly):
+class TenantSettings(StrictModel):
     """What can be said about a tenant. What is left out stays as it is; null takes a limit away."""
 
     default_sender: Annotated[str | None, Field(description="Of mails that name none.")] = None
@@ -73,13 +73,13 @@ class TenantList(BaseModel):
     tenants: list[TenantShown]
 
 
-class NewLogin(Strictly):
+class NewLogin(StrictModel):
     """An SMTP login to make. Its user name is `name@tenant`."""
 
     name: Name
     sender_domains: Domains = ()
     recipient_domains: Domains = ()
-    expires_at: Moment | None = None
+    expires_at: Timestamp | None = None
 
 
 class NewKey(NewLogin):

@@ -12,21 +12,21 @@ from html import escape
 from importlib import resources
 from typing import NamedTuple
 
-from pillarbox.api.account_words import LANGUAGES, Asking, Words
-from pillarbox.api.page import policy
+from pillarbox.api.account_texts import LANGUAGES, ActionTexts, PageTexts
+from pillarbox.api.status_pages import policy
 from pillarbox.lifecycle.portals import COLOURS, WEB, is_colour
 
 STYLE = resources.files(__package__).joinpath("account.css").read_text("utf-8")
 # Where a portal has none, or what it has is no colour.
 ACCENT, ACCENT_TEXT = COLOURS["accent"], COLOURS["accent_text"]
 # Letters of a name that are shown: more would push the button off a phone.
-LONGEST_NAME = 80
+MAX_NAME_LENGTH = 80
 # More than any manager of passwords makes, and a form stays small.
-LONGEST_PASSWORD = 256
+MAX_PASSWORD_LENGTH = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Branding:
     """How a portal looks; without a name, a neutral page."""
 
     name: str = ""
@@ -36,11 +36,11 @@ class Look:
     links: Sequence[tuple[str, str]] = ()  # words, address
 
 
-NEUTRAL = Look()
+NEUTRAL = Branding()
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ActionForm:
     """What a page asks: for which action, of whom, by which form."""
 
     action: str
@@ -56,28 +56,28 @@ class Question:
     )  # as it was typed before, so that only the password is asked for again
 
 
-class Page(NamedTuple):
+class HtmlPage(NamedTuple):
     """A page, and the policy under which a browser shows it."""
 
     html: str
     policy: str
 
 
-def ask(question: Question, look: Look, language: str) -> Page:
+def ask(question: ActionForm, look: Branding, language: str) -> HtmlPage:
     """The page that a link opens: looking at it changes nothing, its button does."""
     words = LANGUAGES[language]
     asking = words.set_password if question.with_password else _asking(words, question.action)
     told = words.wrong_code if question.wrong else question.refused
     body = (
         f"<h1>{escape(asking.title)}</h1>"
-        f"<p>{escape(words.hello.format(name=question.person[:LONGEST_NAME]))}</p><p>{_said(asking.text, look)}</p>"
+        f"<p>{escape(words.hello.format(name=question.person[:MAX_NAME_LENGTH]))}</p><p>{_said(asking.text, look)}</p>"
         f"{_wrong(told) if told else ''}{_form(question, asking, words)}"
         f"<footer><p>{escape(words.ignore)}</p></footer>"
     )
     return _page(asking.title, body, look, language)
 
 
-def done(action: str, look: Look, language: str, *, with_password: bool = False) -> Page:
+def done(action: str, look: Branding, language: str, *, with_password: bool = False) -> HtmlPage:
     """What follows when the link counted."""
     words = LANGUAGES[language]
     asking = words.set_password if with_password else _asking(words, action)
@@ -88,18 +88,18 @@ def done(action: str, look: Look, language: str, *, with_password: bool = False)
     return _page(asking.done, body, look, language)
 
 
-def ended(reason: str, look: Look, language: str) -> Page:
+def ended(reason: str, look: Branding, language: str) -> HtmlPage:
     """Why a link does not count."""
     ending = LANGUAGES[language].endings[reason]
     body = f'<p class="mark off" aria-hidden="true">!</p><h1>{escape(ending.title)}</h1><p>{escape(ending.text)}</p>'
     return _page(ending.title, body, look, language)
 
 
-def _asking(words: Words, action: str) -> Asking:
+def _asking(words: PageTexts, action: str) -> ActionTexts:
     return words.asking.get(action) or words.asking[""]
 
 
-def _said(text: str, look: Look) -> str:
+def _said(text: str, look: Branding) -> str:
     return escape(text.format(portal=look.name))
 
 
@@ -107,7 +107,7 @@ def _wrong(told: str) -> str:
     return f'<p class="bad" role="alert" id="wrong">{escape(told)}</p>'
 
 
-def _form(question: Question, asking: Asking, words: Words) -> str:
+def _form(question: ActionForm, asking: ActionTexts, words: PageTexts) -> str:
     """Posts to where the page is, by a relative address: a proxy may have put a folder in front."""
     hidden = "".join(
         f'<input type="hidden" name="{escape(name)}" value="{escape(value)}">'
@@ -119,7 +119,7 @@ def _form(question: Question, asking: Asking, words: Words) -> str:
     return f'<form method="post" action="{target}">{hidden}{code}{password}<button>{escape(asking.button)}</button></form>'
 
 
-def _code(words: Words, wrong: bool, typed: str) -> str:
+def _code(words: PageTexts, wrong: bool, typed: str) -> str:
     """A field for five digits; spaces may stand between them, as people copy them."""
     told = (
         'aria-describedby="wrong hint" aria-invalid="true"' if wrong else 'aria-describedby="hint"'
@@ -133,16 +133,16 @@ def _code(words: Words, wrong: bool, typed: str) -> str:
     )
 
 
-def _passwords(words: Words) -> str:
+def _passwords(words: PageTexts) -> str:
     """Two fields for a new password: without a script, nobody could look at what they typed."""
     return "".join(
         f'<label for="{name}">{escape(label)}</label><input id="{name}" name="{name}" type="password" required'
-        f' autocomplete="new-password" maxlength="{LONGEST_PASSWORD}">'
+        f' autocomplete="new-password" maxlength="{MAX_PASSWORD_LENGTH}">'
         for name, label in (("password", words.new_label), ("password_again", words.again_label))
     )
 
 
-def _page(title: str, body: str, look: Look, language: str) -> Page:
+def _page(title: str, body: str, look: Branding, language: str) -> HtmlPage:
     colours = _colours(look.accent, look.accent_text)
     shown = f"{title} · {look.name}" if look.name else title
     html = (
@@ -151,22 +151,22 @@ def _page(title: str, body: str, look: Look, language: str) -> Page:
         f"<style>{colours}</style><style>{STYLE}</style></head>"
         f"<body><main>{_header(look)}{body}</main>{_links(look)}</body></html>"
     )
-    return Page(html, _policy(colours))
+    return HtmlPage(html, _policy(colours))
 
 
-def _header(look: Look) -> str:
+def _header(look: Branding) -> str:
     if not look.name:
         return ""
     initials = look.initials or look.name[:1]
     return f'<header><b aria-hidden="true">{escape(initials)}</b><span>{escape(look.name)}</span></header>'
 
 
-def _onward(look: Look) -> str:
+def _onward(look: Branding) -> str:
     """Where to go from here: the first of the portal's links."""
     return f'<p class="onward">{_anchor(*look.links[0], "button")}</p>' if look.links else ""
 
 
-def _links(look: Look) -> str:
+def _links(look: Branding) -> str:
     shown = "".join(_anchor(words, to) for words, to in look.links)
     return f"<nav>{shown}</nav>" if shown else ""
 

@@ -9,11 +9,11 @@ from urllib.parse import parse_qsl
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from pillarbox.api import account_pages as pages
-from pillarbox.api.account_pages import LONGEST_PASSWORD, NEUTRAL, Look, Page, Question
-from pillarbox.api.account_words import LANGUAGES, language_for
+from pillarbox.api.account_pages import MAX_PASSWORD_LENGTH, NEUTRAL, ActionForm, Branding, HtmlPage
+from pillarbox.api.account_texts import LANGUAGES, language_for
 from pillarbox.api.bodies import check_json, media_type
-from pillarbox.api.fields import Strictly
-from pillarbox.api.problems import Problem
+from pillarbox.api.fields import StrictModel
+from pillarbox.api.problems import ProblemError
 from pillarbox.api.routing import parsed
 from pillarbox.errors import InvalidToken, PasswordRefused, WrongCode
 from pillarbox.lifecycle.codes import tidy
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FORM = "application/x-www-form-urlencoded"
 # Fields of a form or a query that are looked at: mail programs add some of their own to links.
-MOST_FIELDS = 50
+MAX_FIELDS = 50
 HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",  # the address of a page is the link
@@ -35,10 +35,10 @@ HEADERS = {
 }
 # What pages say of problems that are not about the link itself.
 _SAID = {"throttled": "throttled", "store-away": "away", "overloaded": "away"}
-Looks = Callable[[str, str], Look]  # of a portal, in a language
+Looks = Callable[[str, str], Branding]  # of a portal, in a language
 
 
-class Brought(Strictly):
+class LinkBody(StrictModel):
     """What a program posts."""
 
     token: str
@@ -83,10 +83,12 @@ class Visit:
             self._passwords = fields.get("password"), fields.get("password_again")
         else:
             check_json(self.request.headers)
-            brought: Brought = parsed(Brought, body)
+            brought: LinkBody = parsed(LinkBody, body)
             if brought.password is not None and not self.sets_password:
                 detail = "no password is set here: the setting recovery_hook_url names no endpoint"
-                raise Problem("invalid-request", detail, code="unknown_field", field="password")
+                raise ProblemError(
+                    "invalid-request", detail, code="unknown_field", field="password"
+                )
             self._passwords = brought.password, brought.password
             fields = brought.model_dump(exclude_none=True)
         self.given = _given(fields)
@@ -95,7 +97,7 @@ class Visit:
         """The password that was chosen; PasswordRefused if there is none, or two."""
         words = LANGUAGES[self._language]
         password, again = self._passwords
-        if not password or len(password) > LONGEST_PASSWORD or not password.isprintable():
+        if not password or len(password) > MAX_PASSWORD_LENGTH or not password.isprintable():
             raise PasswordRefused(words.refused)
         if password != again:
             raise PasswordRefused(words.differ)
@@ -126,7 +128,7 @@ class Visit:
         """Ask again, and say why the password was not taken."""
         assert self._known is not None, "a password is looked at after its link"
         told = error.detail or LANGUAGES[self._language].refused
-        problem = Problem("password", told)
+        problem = ProblemError("password", told)
         if self._wants_json:
             return self._with_headers(problem.response())
         return self._page(self._question(self._known, refused=told), problem.type.status)
@@ -134,14 +136,14 @@ class Visit:
     def ended(self, error: InvalidToken) -> Response:
         """Say why the link does not count; after a wrong code, ask again."""
         reason = "void" if isinstance(error, WrongCode) and error.void else error.reason
-        problem = Problem("link", str(error), reason=reason)
+        problem = ProblemError("link", str(error), reason=reason)
         if self._wants_json:
             return self._with_headers(problem.response())
         if reason == "wrong_code" and self._known is not None:
             return self._page(self._question(self._known, wrong=True), problem.type.status)
         return self._page(pages.ended(reason, self._look, self._language), problem.type.status)
 
-    def problem(self, problem: Problem) -> Response:
+    def problem(self, problem: ProblemError) -> Response:
         """Say what is wrong with the request, or with us."""
         if self._wants_json:
             return self._with_headers(problem.response())
@@ -159,18 +161,22 @@ class Visit:
 
     @property
     def _language(self) -> str:
-        asked = self.request.headers.get("accept-language")
-        return language_for(self._known.locale if self._known else None, asked, self._default)
+        accept_language = self.request.headers.get("accept-language")
+        return language_for(
+            self._known.locale if self._known else None, accept_language, self._default
+        )
 
     @property
-    def _look(self) -> Look:
+    def _look(self) -> Branding:
         return self._looks(self._known.portal, self._language) if self._known else NEUTRAL
 
-    def _question(self, known: TokenState, wrong: bool = False, refused: str | None = None) -> Page:
+    def _question(
+        self, known: TokenState, wrong: bool = False, refused: str | None = None
+    ) -> HtmlPage:
         assert self.action.path is not None
         hidden = {"token": self.given.token, "expires": self.given.expires}
         typed = (self.given.code or "") if refused else ""  # a wrong code is not worth keeping
-        question = Question(
+        question = ActionForm(
             action=known.action,
             path=self.action.path,
             person=known.name or known.login,
@@ -184,7 +190,7 @@ class Visit:
         return pages.ask(question, self._look, self._language)
 
     def _page(
-        self, page: Page, status: int = 200, headers: dict[str, str] | None = None
+        self, page: HtmlPage, status: int = 200, headers: dict[str, str] | None = None
     ) -> Response:
         policy = {"Content-Security-Policy": page.policy, "Content-Language": self._language}
         return HTMLResponse(page.html, status, HEADERS | policy | (headers or {}))
@@ -201,10 +207,10 @@ def _fields(text: bytes) -> dict[str, str]:
     """The fields of a form or a query; of several with one name, the first."""
     try:
         pairs = parse_qsl(
-            text.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MOST_FIELDS
+            text.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MAX_FIELDS
         )
     except ValueError:
-        raise Problem("malformed", f"there may be {MOST_FIELDS} fields") from None
+        raise ProblemError("malformed", f"there may be {MAX_FIELDS} fields") from None
     return dict(reversed(pairs))
 
 

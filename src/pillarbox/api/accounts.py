@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pillarbox.accept.auth import PEER_FACTOR, network_of
-from pillarbox.api.account_pages import Look
+from pillarbox.api.account_pages import Branding
 from pillarbox.api.account_visit import Visit
-from pillarbox.api.bodies import Bodies
-from pillarbox.api.door import peer_of
-from pillarbox.api.problems import EXPECTED, STORE_RETRY, Problem, problem_of
+from pillarbox.api.auth import peer_of
+from pillarbox.api.bodies import BodyBudget
+from pillarbox.api.problems import EXPECTED, STORE_RETRY, ProblemError, problem_of
 from pillarbox.errors import (
     ForgedToken,
     InvalidToken,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 log = logs.get("pillarbox.http")
 ALLOWED = "GET, HEAD, POST, OPTIONS"
 # A token, its expiry and a code are some 150 octets; browsers add little.
-MOST_OCTETS = 8 * 1024
+MAX_BYTES = 8 * 1024
 # Seconds after which a new action has its page: sooner than a person opens its first mail.
 REFRESH = 2.0
 # The action whose page can set a new password.
@@ -56,7 +56,7 @@ PASSWORD_RECOVERY = "password_recovery"  # noqa: S105 -- a name, not a password
 LATER = {"Retry-After": str(STORE_RETRY)}
 
 
-class Place(NamedTuple):
+class RouteLabel(NamedTuple):
     """What answered, for the metrics."""
 
     path: str
@@ -81,7 +81,7 @@ class Actions:
         return self._known.get(path)
 
     async def _refresh(self) -> None:
-        """Look again, unless somebody just did; while the database is away, what was known counts."""
+        """Read the actions again unless they were just read; keep the old ones if the database fails."""
         if time.monotonic() < self._due:
             return
         try:
@@ -100,7 +100,7 @@ class Actions:
         }
 
 
-class AccountDoor:
+class AccountEndpoint:
     """Answers for the paths of actions; everything else is `otherwise`'s."""
 
     def __init__(self, app: App, otherwise: ASGIApp) -> None:
@@ -127,15 +127,15 @@ class AccountDoor:
         return Failures(self._app.settings.auth_failures_per_minute * PEER_FACTOR)
 
     @cached_property
-    def _bodies(self) -> Bodies:
-        return Bodies(self._app.settings.http_concurrency * MOST_OCTETS)
+    def _bodies(self) -> BodyBudget:
+        return BodyBudget(self._app.settings.http_concurrency * MAX_BYTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         action = await self._actions.at(scope["path"]) if scope["type"] == "http" else None
         if action is None:
             await self._otherwise(scope, receive, send)
             return
-        scope["route"] = Place(scope["path"])
+        scope["route"] = RouteLabel(scope["path"])
         sets_password = action.name == PASSWORD_RECOVERY and self._hook is not None
         locale = self._app.settings.lifecycle_locale
         visit = Visit(
@@ -156,13 +156,13 @@ class AccountDoor:
         except PasswordRefused as error:
             return visit.refused(error)
         except NoAnswer as error:  # of the application's endpoint
-            return visit.problem(Problem("overloaded", str(error), headers=LATER))
+            return visit.problem(ProblemError("overloaded", str(error), headers=LATER))
         except SecretError as error:
             log.error("links cannot be verified", error=str(error))
             return visit.problem(
-                Problem("overloaded", "links cannot be verified now", headers=LATER)
+                ProblemError("overloaded", "links cannot be verified now", headers=LATER)
             )
-        except (Problem, *EXPECTED) as error:
+        except (ProblemError, *EXPECTED) as error:
             return visit.problem(problem_of(error))
 
     async def _visited(self, visit: Visit) -> Response:
@@ -173,7 +173,7 @@ class AccountDoor:
                 return await self._use(visit)
             case "OPTIONS":
                 return Response(status_code=204, headers={"Allow": ALLOWED})
-        raise Problem(
+        raise ProblemError(
             "method-not-allowed", "the path has other methods", headers={"Allow": ALLOWED}
         )
 
@@ -185,7 +185,7 @@ class AccountDoor:
         return visit.asking(state)
 
     async def _use(self, visit: Visit) -> Response:
-        with self._bodies.hold(MOST_OCTETS) as body:
+        with self._bodies.hold(MAX_BYTES) as body:
             visit.read_body(await body.read(visit.request.headers, visit.request.receive))
         secret = self._prove(visit)
         check_account((await self._look(visit, secret)).status)
@@ -196,7 +196,7 @@ class AccountDoor:
             )
         else:
             used = await self._links.use(visit.action, visit.given, secret)
-        self._app.authenticator.admit("link")
+        self._app.doorkeeper.admit("link")
         visit.meet(used)
         return visit.done(used)
 
@@ -229,17 +229,17 @@ class AccountDoor:
     def _wait(self, visit: Visit) -> float:
         return self._failures.wait(network_of(peer_of(visit.request)), time.monotonic())
 
-    def _throttled(self, visit: Visit) -> Problem:
+    def _throttled(self, visit: Visit) -> ProblemError:
         return problem_of(Throttled("too many failures from your address", self._wait(visit)))
 
-    def _looks(self, portal: str, language: str) -> Look:
+    def _looks(self, portal: str, language: str) -> Branding:
         """How a portal looks; plain, with a line in the log, where its portal.toml is wrong."""
         try:
             found = self._app.lifecycle.templates.portal(portal)
         except RenderError as error:
             log.warning("a portal has no looks", portal=portal, error=str(error))
-            return Look(portal)
+            return Branding(portal)
         links = found.seen_in(language, self._app.settings.lifecycle_locale)["links"]
-        return Look(
+        return Branding(
             found.name, found.initials, found.colours["accent"], found.colours["accent_text"], links
         )

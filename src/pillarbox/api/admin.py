@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from pillarbox.api import granting
+from pillarbox.api import key_management
 from pillarbox.api.access_models import (
     KeyList,
     KeyMade,
@@ -18,7 +18,7 @@ from pillarbox.api.access_models import (
     TenantShown,
     tenant_shown,
 )
-from pillarbox.api.described import (
+from pillarbox.api.openapi import (
     BODY,
     KeepDescendants,
     NamePath,
@@ -27,7 +27,7 @@ from pillarbox.api.described import (
     needs,
     problems,
 )
-from pillarbox.api.routing import Who, json_response, router
+from pillarbox.api.routing import Context, json_response, router
 from pillarbox.model.access import Scope
 from pillarbox.store import tenants
 
@@ -44,8 +44,8 @@ ADMIN = needs(Scope.ADMIN)
     openapi_extra=ADMIN,
     tags=["admin"],
 )
-async def list_tenants(asked: Who) -> Response:
-    found = await tenants.list_tenants(asked.app.database)
+async def list_tenants(context: Context) -> Response:
+    found = await tenants.list_tenants(context.app.database)
     return json_response(TenantList(tenants=[tenant_shown(one) for one in found]))
 
 
@@ -59,9 +59,9 @@ async def list_tenants(asked: Who) -> Response:
     openapi_extra=ADMIN,
     tags=["admin"],
 )
-async def add_tenant(asked: Who, new: NewTenant) -> Response:
-    with granting.settings_told():
-        added = await tenants.add_tenant(asked.app.database, new.name, **new.given())
+async def add_tenant(context: Context, new: NewTenant) -> Response:
+    with key_management.setting_problems():
+        added = await tenants.add_tenant(context.app.database, new.name, **new.given())
     return json_response(tenant_shown(added), 201)
 
 
@@ -74,8 +74,8 @@ async def add_tenant(asked: Who, new: NewTenant) -> Response:
     openapi_extra=ADMIN,
     tags=["admin"],
 )
-async def get_tenant(asked: Who, name: NamePath) -> Response:
-    return json_response(tenant_shown(await tenants.get_tenant(asked.app.database, name)))
+async def get_tenant(context: Context, name: NamePath) -> Response:
+    return json_response(tenant_shown(await tenants.get_tenant(context.app.database, name)))
 
 
 @routes.patch(
@@ -88,9 +88,9 @@ async def get_tenant(asked: Who, name: NamePath) -> Response:
     openapi_extra=ADMIN,
     tags=["admin"],
 )
-async def change_tenant(asked: Who, name: NamePath, settings: TenantSettings) -> Response:
-    with granting.settings_told():
-        changed = await tenants.change_tenant(asked.app.database, name, **settings.given())
+async def change_tenant(context: Context, name: NamePath, settings: TenantSettings) -> Response:
+    with key_management.setting_problems():
+        changed = await tenants.change_tenant(context.app.database, name, **settings.given())
     return json_response(tenant_shown(changed))
 
 
@@ -103,9 +103,9 @@ async def change_tenant(asked: Who, name: NamePath, settings: TenantSettings) ->
     openapi_extra=ADMIN,
     tags=["admin"],
 )
-async def list_tenant_keys(asked: Who, name: NamePath) -> Response:
-    await tenants.get_tenant(asked.app.database, name)
-    return json_response(await granting.keys_of(asked.app.database, name))
+async def list_tenant_keys(context: Context, name: NamePath) -> Response:
+    await tenants.get_tenant(context.app.database, name)
+    return json_response(await key_management.keys_of(context.app.database, name))
 
 
 @routes.post(
@@ -119,9 +119,9 @@ async def list_tenant_keys(asked: Who, name: NamePath) -> Response:
     openapi_extra=ADMIN,
     tags=["admin"],
 )
-async def make_tenant_key(asked: Who, name: NamePath, new: NewKey) -> Response:
+async def make_tenant_key(context: Context, name: NamePath, new: NewKey) -> Response:
     return json_response(
-        await granting.make_key(asked.app.database, name, new, asked.principal), 201
+        await key_management.make_key(context.app.database, name, new, context.principal), 201
     )
 
 
@@ -134,9 +134,9 @@ async def make_tenant_key(asked: Who, name: NamePath, new: NewKey) -> Response:
     openapi_extra=ADMIN,
     tags=["admin"],
 )
-async def list_tenant_smtp_logins(asked: Who, name: NamePath) -> Response:
-    await tenants.get_tenant(asked.app.database, name)
-    return json_response(await granting.logins_of(asked.app.database, name))
+async def list_tenant_smtp_logins(context: Context, name: NamePath) -> Response:
+    await tenants.get_tenant(context.app.database, name)
+    return json_response(await key_management.logins_of(context.app.database, name))
 
 
 @routes.post(
@@ -150,9 +150,9 @@ async def list_tenant_smtp_logins(asked: Who, name: NamePath) -> Response:
     openapi_extra=ADMIN,
     tags=["admin"],
 )
-async def make_tenant_smtp_login(asked: Who, name: NamePath, new: NewLogin) -> Response:
+async def make_tenant_smtp_login(context: Context, name: NamePath, new: NewLogin) -> Response:
     return json_response(
-        await granting.make_login(asked.app.database, name, new, asked.principal), 201
+        await key_management.make_login(context.app.database, name, new, context.principal), 201
     )
 
 
@@ -166,8 +166,8 @@ async def make_tenant_smtp_login(asked: Who, name: NamePath, new: NewLogin) -> R
     openapi_extra=ADMIN,
     tags=["admin"],
 )
-async def list_keys(asked: Who) -> Response:
-    return json_response(await granting.keys_of(asked.app.database, None))
+async def list_keys(context: Context) -> Response:
+    return json_response(await key_management.keys_of(context.app.database, None))
 
 
 @routes.post(
@@ -181,9 +181,9 @@ async def list_keys(asked: Who) -> Response:
     openapi_extra=ADMIN,
     tags=["admin"],
 )
-async def make_key(asked: Who, new: NewKey) -> Response:
+async def make_key(context: Context, new: NewKey) -> Response:
     return json_response(
-        await granting.make_key(asked.app.database, None, new, asked.principal), 201
+        await key_management.make_key(context.app.database, None, new, context.principal), 201
     )
 
 
@@ -198,9 +198,9 @@ async def make_key(asked: Who, new: NewKey) -> Response:
     tags=["admin"],
 )
 async def revoke_key(
-    asked: Who, prefix: Prefix, keep_descendants: KeepDescendants = False
+    context: Context, prefix: Prefix, keep_descendants: KeepDescendants = False
 ) -> Response:
-    await granting.revoke_key(asked.app.database, prefix, None, keep_descendants)
+    await key_management.revoke_key(context.app.database, prefix, None, keep_descendants)
     return Response(status_code=204)
 
 
@@ -214,6 +214,6 @@ async def revoke_key(
     openapi_extra=ADMIN,
     tags=["admin"],
 )
-async def revoke_smtp_login(asked: Who, username: Username) -> Response:
-    await granting.revoke_login(asked.app.database, username, None)
+async def revoke_smtp_login(context: Context, username: Username) -> Response:
+    await key_management.revoke_login(context.app.database, username, None)
     return Response(status_code=204)

@@ -10,23 +10,23 @@ from fastapi import Request
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 from starlette.responses import Response
 
-from pillarbox.api.described import BODY, PUBLIC, needs, problems
-from pillarbox.api.door import bearer_of
-from pillarbox.api.fields import Strictly
-from pillarbox.api.problems import Problem
-from pillarbox.api.routing import Anybody, Public, Who, json_response, router
-from pillarbox.api.sign_in import Begun, Code, Email, Token, begun, codes_told
+from pillarbox.api.auth import bearer_of
+from pillarbox.api.fields import StrictModel
+from pillarbox.api.openapi import BODY, PUBLIC, needs, problems
+from pillarbox.api.problems import ProblemError
+from pillarbox.api.routing import Anonymous, Context, PublicRoute, json_response, router
+from pillarbox.api.sign_in import Code, Email, SignInChallenge, Token, begun, code_problems
 from pillarbox.errors import NotPossible, Unauthorized
 from pillarbox.lifecycle.passwords import LONGEST
 from pillarbox.model.access import Scope
 
 routes = router()
-public = router(Public)
+public = router(PublicRoute)
 TAGS: list[str | Enum] = ["sign-in of administrators"]
 
 
-class Login(Strictly):
-    """Who comes."""
+class AdminLogin(StrictModel):
+    """The address and the password of an administrator."""
 
     email: Email
     password: Annotated[str, StringConstraints(min_length=1, max_length=LONGEST)] = Field(
@@ -34,7 +34,7 @@ class Login(Strictly):
     )
 
 
-class Proof(Strictly):
+class AdminVerification(StrictModel):
     """The challenge, and the code from the mail or a recovery code."""
 
     challenge: Token
@@ -44,7 +44,7 @@ class Proof(Strictly):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> Proof:
+    def _one(self) -> AdminVerification:
         if (self.code is None) == (self.recovery_code is None):
             raise ValueError("give `code` or `recovery_code`")
         return self
@@ -64,18 +64,18 @@ class SessionBegun(BaseModel):
     description="Mails a code to the administrator whose address and password these are. An unknown address, a wrong"
     " password and somebody disabled are answered alike, after the same time.",
     status_code=202,
-    response_model=Begun,
+    response_model=SignInChallenge,
     responses=problems("wrong-password", *BODY),
     openapi_extra=PUBLIC,
     tags=TAGS,
 )
-async def login(asked: Anybody, given: Login) -> Response:
+async def login(context: Anonymous, given: AdminLogin) -> Response:
     try:
-        challenge = await asked.app.lifecycle.administrators.login(
-            given.email, given.password, asked.peer
+        challenge = await context.app.lifecycle.administrators.login(
+            given.email, given.password, context.peer
         )
     except Unauthorized:
-        raise Problem("wrong-password", "the address or the password is wrong") from None
+        raise ProblemError("wrong-password", "the address or the password is wrong") from None
     return json_response(begun(challenge), 202)
 
 
@@ -89,9 +89,9 @@ async def login(asked: Anybody, given: Login) -> Response:
     openapi_extra=PUBLIC,
     tags=TAGS,
 )
-async def verify(asked: Anybody, given: Proof) -> Response:
-    with codes_told():
-        session = await asked.app.lifecycle.administrators.verify(
+async def verify(context: Anonymous, given: AdminVerification) -> Response:
+    with code_problems():
+        session = await context.app.lifecycle.administrators.verify(
             given.challenge, given.code, given.recovery_code
         )
     shown = SessionBegun(session=session.secret.reveal(), expires_at=session.expires_at)
@@ -108,8 +108,8 @@ async def verify(asked: Anybody, given: Proof) -> Response:
     openapi_extra=needs(Scope.ADMIN),
     tags=TAGS,
 )
-async def logout(asked: Who, request: Request) -> Response:
-    if asked.principal.kind != "session":
+async def logout(context: Context, request: Request) -> Response:
+    if context.principal.kind != "session":
         raise NotPossible("only a session can be ended so; a key is revoked")
-    await asked.app.lifecycle.administrators.logout(bearer_of(request))
+    await context.app.lifecycle.administrators.logout(bearer_of(request))
     return Response(status_code=204)

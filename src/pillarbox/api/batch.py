@@ -12,27 +12,27 @@ from starlette.responses import Response
 
 from pillarbox.accept.intake import Receipt
 from pillarbox.accept.mail import Mail
-from pillarbox.api import described
-from pillarbox.api.described import BODY, IdempotencyKey, needs, problems
-from pillarbox.api.door import Asked
+from pillarbox.api import openapi
+from pillarbox.api.auth import RequestContext
 from pillarbox.api.messages import checked_key, receipt_body
-from pillarbox.api.new_message import Accepted, BatchRecipient, NewBatch, NewMessage, Unreadable
-from pillarbox.api.problems import Problem, invalid, problem_of
-from pillarbox.api.routing import Submission, Who, router
+from pillarbox.api.new_message import Accepted, BatchRecipient, InvalidItem, NewBatch, NewMessage
+from pillarbox.api.openapi import BODY, IdempotencyKey, needs, problems
+from pillarbox.api.problems import ProblemError, invalid, problem_of
+from pillarbox.api.routing import Context, SubmissionRoute, router
 from pillarbox.api.substitutions import Template
-from pillarbox.api.templated import mail_of
+from pillarbox.api.template_mails import mail_of
 from pillarbox.app import App
 from pillarbox.errors import InvalidMail, PillarboxError, RenderError, StoreError
 from pillarbox.model.access import Scope
 
 # Octets of all mails that one message becomes: attachments are given once and stored for every
 # recipient.
-MOST_OCTETS = 256 * 2**20
+MAX_BYTES = 256 * 2**20
 # Octets of mails made at a time: each is held several times over while it is stored.
 SLICE = 8 * 2**20
-routes = router(Submission)
-Prepared = Mail | PillarboxError | Problem
-Result = Receipt | PillarboxError | Problem
+routes = router(SubmissionRoute)
+Prepared = Mail | PillarboxError | ProblemError
+Result = Receipt | PillarboxError | ProblemError
 
 
 class BatchItem(BaseModel):
@@ -43,7 +43,7 @@ class BatchItem(BaseModel):
     repeated: Annotated[
         bool, Field(description="It had been accepted before, under the same idempotency key.")
     ] = False
-    problem: described.Problem | None = None
+    problem: openapi.Problem | None = None
 
 
 class BatchResult(BaseModel):
@@ -69,12 +69,12 @@ class BatchResult(BaseModel):
     tags=["messages"],
 )
 async def send_batch(
-    asked: Who, batch: NewBatch, idempotency_key: IdempotencyKey = None
+    context: Context, batch: NewBatch, idempotency_key: IdempotencyKey = None
 ) -> Response:
     key = checked_key(idempotency_key)
     results: list[Result] = []
-    for some in _slices(_mails(asked.app, batch, key)):
-        results += await _accept(asked, some)
+    for some in _slices(_mails(context.app, batch, key)):
+        results += await _accept(context, some)
     if all(isinstance(one, StoreError) for one in results):
         raise StoreError("the database is away: no mail of the batch has a result")
     items = [_item(one) for one in results]
@@ -90,14 +90,14 @@ def _mails(app: App, batch: NewBatch, key: str | None) -> Iterator[Prepared]:
     if batch.messages is None and batch.message is not None and batch.recipients is not None:
         return _filled(app, batch.message, batch.recipients, key)
     detail = "give either messages, or message and recipients"
-    raise Problem("invalid-request", detail, code="bad_value", field="messages")
+    raise ProblemError("invalid-request", detail, code="bad_value", field="messages")
 
 
 def _given(
-    app: App, messages: Sequence[NewMessage | Unreadable], key: str | None
+    app: App, messages: Sequence[NewMessage | InvalidItem], key: str | None
 ) -> Iterator[Prepared]:
     for place, one in enumerate(messages):
-        if isinstance(one, Unreadable):
+        if isinstance(one, InvalidItem):
             yield invalid(one.error, "messages", place)
         else:
             yield _prepared(app, one, item_key(key, place))
@@ -116,14 +116,14 @@ def _filled(
     app: App, message: NewMessage, recipients: Sequence[BatchRecipient], key: str | None
 ) -> Iterator[Prepared]:
     if message.to:
-        raise Problem(
+        raise ProblemError(
             "invalid-request",
             "give addresses as recipients, not in the message",
             code="bad_value",
             field="message.to",
         )
     mail = message.to_mail() if message.template else mail_of(app, message, None)
-    if _weight(mail) * len(recipients) > MOST_OCTETS:
+    if _weight(mail) * len(recipients) > MAX_BYTES:
         raise InvalidMail(
             "too_big", "message", "all mails together may have 256 MiB", "send a link instead"
         )
@@ -178,10 +178,10 @@ def _slices(mails: Iterator[Prepared]) -> Iterator[list[Prepared]]:
         yield some
 
 
-async def _accept(asked: Asked, prepared: list[Prepared]) -> list[Result]:
+async def _accept(context: RequestContext, prepared: list[Prepared]) -> list[Result]:
     """Hand over those that are mails; results in the places of all."""
     mails = [one for one in prepared if isinstance(one, Mail)]
-    answers = iter(await asked.app.intake.accept_many(asked.principal, mails))
+    answers = iter(await context.app.intake.accept_many(context.principal, mails))
     return [next(answers) if isinstance(one, Mail) else one for one in prepared]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import ClientDisconnect
 
-from pillarbox.api.problems import Problem, busy
+from pillarbox.api.problems import ProblemError, busy
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -21,28 +21,28 @@ SMALL = 64 * 1024
 LONG = 1024 * 1024
 
 
-class Bodies:
+class BodyBudget:
     """The room for bodies that all requests share."""
 
     def __init__(self, room: int) -> None:
         self.room = room
         self.held = 0
 
-    def hold(self, limit: int) -> Body:
-        return Body(self, limit)
+    def hold(self, limit: int) -> RequestBody:
+        return RequestBody(self, limit)
 
 
-class Body:
+class RequestBody:
     """The body of one request; what it holds of the room is given back at its end."""
 
     __slots__ = ("_bodies", "_held", "_limit")
 
-    def __init__(self, bodies: Bodies, limit: int) -> None:
+    def __init__(self, bodies: BodyBudget, limit: int) -> None:
         self._bodies = bodies
         self._limit = limit
         self._held = 0
 
-    def __enter__(self) -> Body:
+    def __enter__(self) -> RequestBody:
         return self
 
     def __exit__(
@@ -54,7 +54,7 @@ class Body:
         self._bodies.held -= self._held
 
     async def read(self, headers: Headers, receive: Receive) -> bytes:
-        """The whole body, or a Problem before more than the limit was read."""
+        """The whole body, or a ProblemError before more than the limit was read."""
         self._check_length(headers.get("content-length"))
         chunks = []
         more = True
@@ -86,7 +86,7 @@ class Body:
             raise busy("too many large requests are being handled")
 
     def _refuse(self) -> None:
-        raise Problem("too-large", f"the body may have {self._limit} octets")
+        raise ProblemError("too-large", f"the body may have {self._limit} octets")
 
 
 def check_json(headers: Headers) -> None:
@@ -95,13 +95,13 @@ def check_json(headers: Headers) -> None:
     if kind != "application/json" and not (
         kind.startswith("application/") and kind.endswith("+json")
     ):
-        raise Problem("unsupported-media-type", "the body must be application/json")
+        raise ProblemError("unsupported-media-type", "the body must be application/json")
 
 
 def check_media_type(headers: Headers, wanted: str) -> None:
     """Refuse a body that does not say that it is of this kind."""
     if media_type(headers) != wanted:
-        raise Problem("unsupported-media-type", f"the body must be {wanted}")
+        raise ProblemError("unsupported-media-type", f"the body must be {wanted}")
 
 
 def media_type(headers: Headers) -> str:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from pillarbox.accept.auth import network_of
-from pillarbox.api.guard import PROBES
+from pillarbox.api.middleware import PROBES
 from pillarbox.api.problems import busy
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ RESERVED_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ServerLimits:
     """What a server allows its clients; the settings `http_…` say why each is what it is."""
 
     connections: int
@@ -40,7 +40,7 @@ class Bounds:
     request_timeout: float
 
 
-class Member(Protocol):
+class LimitedConnection(Protocol):
     """A connection, as the limits see it."""
 
     peer: str
@@ -53,20 +53,20 @@ class Member(Protocol):
 class ConnectionLimits:
     """The connections of one server by who holds them and by how long they have been idle."""
 
-    def __init__(self, bounds: Bounds, proxies: TrustedProxies, metrics: Metrics) -> None:
+    def __init__(self, bounds: ServerLimits, proxies: TrustedProxies, metrics: Metrics) -> None:
         self.bounds = bounds
         self._proxies = proxies
         self._metrics = metrics
         self._places: dict[
-            Member, str | None
+            LimitedConnection, str | None
         ] = {}  # the network that is counted; None: a trusted proxy's
         self._by_network: Counter[str] = Counter()
-        self._idle: dict[Member, None] = {}  # the longest idle first
+        self._idle: dict[LimitedConnection, None] = {}  # the longest idle first
         self._reserved: dict[
-            Member, bool
+            LimitedConnection, bool
         ] = {}  # the oldest first; whether it still waits for its request
 
-    def take(self, connection: Member) -> bool:
+    def take(self, connection: LimitedConnection) -> bool:
         """Whether there is a place for a new connection, perhaps that of one that was idle; it begins idle itself."""
         network = None if self._proxies.trusts(connection.peer) else network_of(connection.peer)
         if network is not None and self._by_network[network] >= self.bounds.per_peer:
@@ -80,7 +80,7 @@ class ConnectionLimits:
         self.rest(connection)
         return True
 
-    def reserve(self, connection: Member) -> bool:
+    def reserve(self, connection: LimitedConnection) -> bool:
         """Whether a connection without a place may ask for a probe."""
         if len(self._reserved) >= RESERVED:
             waiting = next((one for one, waits in self._reserved.items() if waits), None)
@@ -90,18 +90,18 @@ class ConnectionLimits:
         self._reserved[connection] = True
         return True
 
-    def rest(self, connection: Member) -> None:
+    def rest(self, connection: LimitedConnection) -> None:
         """The connection waits for a request."""
         if connection in self._places:
             self._idle.setdefault(connection)
 
-    def work(self, connection: Member) -> None:
+    def work(self, connection: LimitedConnection) -> None:
         """A request has arrived on the connection."""
         self._idle.pop(connection, None)
         if connection in self._reserved:
             self._reserved[connection] = False
 
-    def leave(self, connection: Member) -> None:
+    def leave(self, connection: LimitedConnection) -> None:
         """The connection is gone; may be said twice."""
         self._idle.pop(connection, None)
         self._reserved.pop(connection, None)
@@ -124,7 +124,7 @@ class ConnectionLimits:
         self._close(longest)
         return True
 
-    def _close(self, connection: Member) -> None:
+    def _close(self, connection: LimitedConnection) -> None:
         self.leave(connection)
         self._metrics.http_connections_shed.labels("idle").inc()
         connection.make_room()

@@ -9,7 +9,7 @@ from fastapi import Query, Request
 from starlette.responses import Response
 
 from pillarbox.accept.leaving import is_restricted, may_leave
-from pillarbox.api.described import BODY, needs, problems
+from pillarbox.api.auth import RequestContext
 from pillarbox.api.dlq_models import (
     DeadLetterFilter,
     DeadLetterPage,
@@ -21,10 +21,10 @@ from pillarbox.api.dlq_models import (
     Reprocessed,
     shown,
 )
-from pillarbox.api.door import Asked
 from pillarbox.api.listing import cursor_of, link, page_response, read_cursor
-from pillarbox.api.problems import Problem
-from pillarbox.api.routing import Who, json_response, router
+from pillarbox.api.openapi import BODY, needs, problems
+from pillarbox.api.problems import ProblemError
+from pillarbox.api.routing import Context, json_response, router
 from pillarbox.errors import NotFound
 from pillarbox.lifecycle import set_aside
 from pillarbox.model.access import Scope
@@ -48,11 +48,11 @@ routes = router()
     tags=["dead letters"],
 )
 async def list_dead_letters(
-    asked: Who, request: Request, query: Annotated[DeadLetterQuery, Query()]
+    context: Context, request: Request, query: Annotated[DeadLetterQuery, Query()]
 ) -> Response:
     before = read_cursor(query.cursor) if query.cursor else None
     found = await store.page(
-        asked.app.database, asked.tenant.id, query.to_filter(before), query.limit
+        context.app.database, context.tenant.id, query.to_filter(before), query.limit
     )
     cursor = cursor_of(found.next) if found.next else None
     there = link(request, "/dlq", cursor)
@@ -73,10 +73,10 @@ async def list_dead_letters(
     tags=["dead letters"],
 )
 async def summarize_dead_letters(
-    asked: Who, query: Annotated[DeadLetterFilter, Query()]
+    context: Context, query: Annotated[DeadLetterFilter, Query()]
 ) -> Response:
-    counts = await store.summary(asked.app.database, asked.tenant.id, query.to_filter())
-    tokens = await set_aside.count(asked.app.database, asked.app.settings, asked.tenant.name)
+    counts = await store.summary(context.app.database, context.tenant.id, query.to_filter())
+    tokens = await set_aside.count(context.app.database, context.app.settings, context.tenant.name)
     return json_response(
         DeadLetterSummary(
             total=counts.total,
@@ -101,15 +101,15 @@ async def summarize_dead_letters(
     openapi_extra=needs(Scope.MANAGE),
     tags=["dead letters"],
 )
-async def reprocess_dead_letters(asked: Who, given: Reprocess) -> Response:
+async def reprocess_dead_letters(context: Context, given: Reprocess) -> Response:
     manner = Manner(
-        await _provider(asked, given.provider), given.provider, not given.reset_retry_count
+        await _provider(context, given.provider), given.provider, not given.reset_retry_count
     )
-    principal = asked.principal
+    principal = context.principal
     permitted = partial(may_leave, principal) if is_restricted(principal) else None
-    wanted = _wanted(asked, given)
+    wanted = _wanted(context, given)
     done = await change(
-        asked.app.database, REPROCESS, wanted, manner, asked.who, permitted=permitted
+        context.app.database, REPROCESS, wanted, manner, context.who, permitted=permitted
     )
     return json_response(
         Reprocessed(
@@ -134,8 +134,8 @@ async def reprocess_dead_letters(asked: Who, given: Reprocess) -> Response:
     openapi_extra=needs(Scope.MANAGE),
     tags=["dead letters"],
 )
-async def discard_dead_letters(asked: Who, given: DeadLettersWanted) -> Response:
-    done = await change(asked.app.database, DISCARD, _wanted(asked, given), who=asked.who)
+async def discard_dead_letters(context: Context, given: DeadLettersWanted) -> Response:
+    done = await change(context.app.database, DISCARD, _wanted(context, given), who=context.who)
     return json_response(
         Discarded(
             dry_run=given.dry_run,
@@ -147,19 +147,19 @@ async def discard_dead_letters(asked: Who, given: DeadLettersWanted) -> Response
     )
 
 
-def _wanted(asked: Asked, given: DeadLettersWanted) -> Wanted:
+def _wanted(context: RequestContext, given: DeadLettersWanted) -> Wanted:
     which = given.filter.to_filter() if given.filter else Filter()
-    return Wanted(asked.tenant.id, given.message_ids, which, given.limit, given.dry_run)
+    return Wanted(context.tenant.id, given.message_ids, which, given.limit, given.dry_run)
 
 
-async def _provider(asked: Asked, name: str | None) -> int | None:
+async def _provider(context: RequestContext, name: str | None) -> int | None:
     """The chosen provider; one that this tenant's mails cannot leave through is answered as one that is not there."""
     if name is None:
         return None
     try:
-        return await store.provider_id(asked.app.database, name, asked.tenant.id)
+        return await store.provider_id(context.app.database, name, context.tenant.id)
     except NotFound:
         detail = "there is no such provider, or it is switched off, or only other tenants use it"
-        raise Problem(
+        raise ProblemError(
             "invalid-request", detail, code="unknown_provider", field="provider"
         ) from None

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from pillarbox.api.fields import Moment, Name, Strictly, Wanted, Whole
+from pillarbox.api.fields import FilterText, Name, StrictInt, StrictModel, Timestamp
 from pillarbox.api.listing import Cursor
-from pillarbox.api.shown import AttemptSummary, Shown
+from pillarbox.api.message_models import AttemptSummary, ResponseModel
 from pillarbox.model.delivery import Role, delivery_id
 from pillarbox.model.outcome import Reason
 from pillarbox.model.secret import MASK
@@ -18,9 +18,9 @@ from pillarbox.store.dlq import DeadDelivery, DeadMessage
 from pillarbox.store.messages import Filter
 
 # A page holds the whole history of each.
-MOST_ON_PAGE = 100
+MAX_PAGE_SIZE = 100
 # Messages named, and deliveries changed, in one call.
-MOST_AT_ONCE = 1000
+MAX_PER_CALL = 1000
 
 
 class DeadLetterFilter(BaseModel):
@@ -29,21 +29,21 @@ class DeadLetterFilter(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     reason: Annotated[Reason | None, Field(description="Why it failed.")] = None
-    recipient: Annotated[Wanted | None, Field(description="A part of the recipient's address.")] = (
-        None
-    )
-    sender: Annotated[Wanted | None, Field(description="A part of the sender.")] = None
+    recipient: Annotated[
+        FilterText | None, Field(description="A part of the recipient's address.")
+    ] = None
+    sender: Annotated[FilterText | None, Field(description="A part of the sender.")] = None
     subject: Annotated[
-        Wanted | None, Field(description="A part of the subject; never of a secret one.")
+        FilterText | None, Field(description="A part of the subject; never of a secret one.")
     ] = None
-    tag: Wanted | None = None
-    kind: Wanted | None = None
-    class_: Annotated[Wanted | None, Field(alias="class")] = None
+    tag: FilterText | None = None
+    kind: FilterText | None = None
+    class_: Annotated[FilterText | None, Field(alias="class")] = None
     provider: Annotated[
-        Wanted | None, Field(description="It was last tried through this provider.")
+        FilterText | None, Field(description="It was last tried through this provider.")
     ] = None
-    since: Annotated[Moment | None, Field(description="Accepted then or later.")] = None
-    until: Annotated[Moment | None, Field(description="Accepted before then.")] = None
+    since: Annotated[Timestamp | None, Field(description="Accepted then or later.")] = None
+    until: Annotated[Timestamp | None, Field(description="Accepted before then.")] = None
 
     def to_filter(self, before: UUID | None = None) -> Filter:
         return Filter(
@@ -56,11 +56,11 @@ class DeadLetterFilter(BaseModel):
 class DeadLetterQuery(DeadLetterFilter):
     """A page of those that fit."""
 
-    limit: Annotated[int, Field(ge=1, le=MOST_ON_PAGE)] = 20
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE_SIZE)] = 20
     cursor: Cursor = None
 
 
-class DeadDeliveryShown(Shown):
+class DeadDeliveryShown(ResponseModel):
     """One recipient that did not get the message."""
 
     id: str
@@ -77,7 +77,7 @@ class DeadDeliveryShown(Shown):
     ]
 
 
-class DeadLetter(Shown):
+class DeadLetter(ResponseModel):
     """A message of which something failed, and the deliveries that did."""
 
     id: UUID
@@ -99,7 +99,7 @@ class DeadLetter(Shown):
     deliveries: list[DeadDeliveryShown]
 
 
-class DeadLetterPage(Shown):
+class DeadLetterPage(ResponseModel):
     """Dead letters, newest first. With filters a page can be short before the end: go on while there is a `next`."""
 
     messages: list[DeadLetter]
@@ -109,7 +109,7 @@ class DeadLetterPage(Shown):
     next: Annotated[str | None, Field(description="The address of the next page; null at the end.")]
 
 
-class DeadLetterSummary(Shown):
+class DeadLetterSummary(ResponseModel):
     """How many deliveries failed."""
 
     total: int
@@ -126,14 +126,14 @@ class DeadLetterSummary(Shown):
     ]
 
 
-class DeadLettersWanted(Strictly):
+class DeadLettersWanted(StrictModel):
     """Which dead letters to change: those of `message_ids`, or all that fit `filter`, which may be empty."""
 
-    message_ids: Annotated[list[UUID] | None, Field(min_length=1, max_length=MOST_AT_ONCE)] = None
+    message_ids: Annotated[list[UUID] | None, Field(min_length=1, max_length=MAX_PER_CALL)] = None
     filter: DeadLetterFilter | None = None
     limit: Annotated[
-        Whole, Field(ge=1, le=MOST_AT_ONCE, description="Most deliveries to change.")
-    ] = MOST_AT_ONCE
+        StrictInt, Field(ge=1, le=MAX_PER_CALL, description="Most deliveries to change.")
+    ] = MAX_PER_CALL
     dry_run: Annotated[bool, Field(description="Only say what would be done.")] = False
 
     @model_validator(mode="after")
@@ -157,7 +157,7 @@ class Reprocess(DeadLettersWanted):
     ] = None
 
 
-class DeadLettersChanged(Shown):
+class DeadLettersChanged(ResponseModel):
     """What came of it, in deliveries."""
 
     dry_run: bool

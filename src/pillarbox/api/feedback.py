@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import Response
 
-from pillarbox.api.bodies import Bodies
-from pillarbox.api.problems import EXPECTED, STORE_RETRY, Problem, problem_of
+from pillarbox.api.bodies import BodyBudget
+from pillarbox.api.problems import EXPECTED, STORE_RETRY, ProblemError, problem_of
 from pillarbox.errors import Forged, NoAnswer, SecretError
 from pillarbox.telemetry import logs
 from pillarbox.track.feedback.base import Posted
@@ -31,18 +31,18 @@ def _room(app: App) -> int:
     return max(app.settings.http_bytes_in_flight // SHARE, app.settings.feedback_max_body)
 
 
-class FeedbackDoor:
+class FeedbackEndpoint:
     """The door for providers. Answers 200 when everything is committed: what is not, they post again."""
 
     def __init__(self, app: App | None) -> None:
         self._app = app
-        self._bodies = Bodies(_room(app) if app else 0)
+        self._bodies = BodyBudget(_room(app) if app else 0)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
             response = await self._take(request)
-        except (Problem, *EXPECTED) as error:
+        except (ProblemError, *EXPECTED) as error:
             response = problem_of(error).response()
         await response(scope, receive, send)
 
@@ -51,20 +51,20 @@ class FeedbackDoor:
         assert app is not None
         kind, provider_id = request.path_params["provider_kind"], request.path_params["provider_id"]
         if provider_id > LARGEST_ID:
-            raise Problem("not-found", "there is no such provider")
+            raise ProblemError("not-found", "there is no such provider")
         with self._bodies.hold(app.settings.feedback_max_body) as held:
             posted = Posted(request.headers, await held.read(request.headers, request.receive))
             try:
                 await app.reception.take(kind, provider_id, posted)
             except Forged as error:
-                raise Problem(
+                raise ProblemError(
                     "forged", "this is not proven to come from the provider", code=error.reason
                 ) from None
             except Garbled:
-                raise Problem("malformed", "the feedback cannot be read") from None
+                raise ProblemError("malformed", "the feedback cannot be read") from None
             except (NoAnswer, SecretError) as error:
                 log.error("feedback cannot be taken", provider_id=provider_id, error=str(error))
-                raise Problem(
+                raise ProblemError(
                     "overloaded", "try again later", headers={"Retry-After": str(STORE_RETRY)}
                 ) from None
         return Response(status_code=200)

@@ -19,13 +19,13 @@ from pydantic import (
 from pydantic import WithJsonSchema as Schema
 
 # Longer texts to look for find nothing: addresses and subjects are shorter.
-LONGEST_FILTER = 320
+MAX_FILTER_LENGTH = 320
 _time = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d").match
 _blanks = re.compile(r"[ \t\r\n]+")
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 
 
-class Strictly(BaseModel):
+class StrictModel(BaseModel):
     """What is given to us: a field that we do not know is a mistake that its sender wants to hear of."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=False)
@@ -74,15 +74,15 @@ def _without_nul(value: str) -> str:
 
 _STRINGS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
 # One string is a list of one. A tuple: its default need not be copied for every mail.
-Strings = Annotated[tuple[str, ...], BeforeValidator(_listed), Schema(_STRINGS)]
+StringList = Annotated[tuple[str, ...], BeforeValidator(_listed), Schema(_STRINGS)]
 Base64 = Annotated[
     bytes, BeforeValidator(_decoded), Schema({"type": "string", "contentEncoding": "base64"})
 ]
-Moment = Annotated[
+Timestamp = Annotated[
     datetime, BeforeValidator(_moment), Schema({"type": "string", "format": "date-time"})
 ]
-Whole = Annotated[int, Strict()]
+StrictInt = Annotated[int, Strict()]
 Name = Annotated[str, StringConstraints(pattern=NAME)]
-Wanted = Annotated[
-    str, Field(min_length=1, max_length=LONGEST_FILTER), AfterValidator(_without_nul)
+FilterText = Annotated[
+    str, Field(min_length=1, max_length=MAX_FILTER_LENGTH), AfterValidator(_without_nul)
 ]

@@ -1,4 +1,4 @@
-"""Who the client of a request is: whoever is connected, or behind a trusted proxy whom it names."""
+"""Finds the client address of a request: that of the peer, or the one a trusted proxy names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 PROXIED = "pillarbox.proxied"
 
 
-class Forwarding:
+class ForwardedMiddleware:
     """Replaces the client's address in requests of trusted proxies. All that looks at addresses comes after it."""
 
     def __init__(self, app: ASGIApp, proxies: TrustedProxies) -> None:

@@ -12,10 +12,10 @@ from fastapi import Query, Request
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from pillarbox.api.described import needs, problems
-from pillarbox.api.fields import Moment, Wanted
-from pillarbox.api.routing import Who, json_response, router
-from pillarbox.api.shown import MessagePage, summary
+from pillarbox.api.fields import FilterText, Timestamp
+from pillarbox.api.message_models import MessagePage, summary
+from pillarbox.api.openapi import needs, problems
+from pillarbox.api.routing import Context, json_response, router
 from pillarbox.model.access import Scope
 from pillarbox.model.delivery import State
 from pillarbox.store.messages import Filter
@@ -23,7 +23,7 @@ from pillarbox.store.pages import page
 
 routes = router()
 # A page of so many is some hundred kilobytes.
-MOST_ON_PAGE = 200
+MAX_PAGE_SIZE = 200
 # What others call our states.
 SYNONYMS = {
     "scheduled": State.PENDING,
@@ -72,22 +72,22 @@ class MessageQuery(BaseModel):
             description="A delivery is in one of these states; `success`, `dlq` and the like are understood."
         ),
     ] = None
-    recipient: Annotated[Wanted | None, Field(description="A part of a recipient's address.")] = (
-        None
-    )
-    sender: Annotated[Wanted | None, Field(description="A part of the sender.")] = None
+    recipient: Annotated[
+        FilterText | None, Field(description="A part of a recipient's address.")
+    ] = None
+    sender: Annotated[FilterText | None, Field(description="A part of the sender.")] = None
     subject: Annotated[
-        Wanted | None, Field(description="A part of the subject; never of a secret one.")
+        FilterText | None, Field(description="A part of the subject; never of a secret one.")
     ] = None
-    tag: Wanted | None = None
-    kind: Wanted | None = None
-    class_: Annotated[Wanted | None, Field(alias="class")] = None
+    tag: FilterText | None = None
+    kind: FilterText | None = None
+    class_: Annotated[FilterText | None, Field(alias="class")] = None
     provider: Annotated[
-        Wanted | None, Field(description="A delivery was last tried through this provider.")
+        FilterText | None, Field(description="A delivery was last tried through this provider.")
     ] = None
-    since: Annotated[Moment | None, Field(description="Accepted then or later.")] = None
-    until: Annotated[Moment | None, Field(description="Accepted before then.")] = None
-    limit: Annotated[int, Field(ge=1, le=MOST_ON_PAGE)] = 50
+    since: Annotated[Timestamp | None, Field(description="Accepted then or later.")] = None
+    until: Annotated[Timestamp | None, Field(description="Accepted before then.")] = None
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE_SIZE)] = 50
     cursor: Cursor = None
 
     def to_filter(self, before: UUID | None) -> Filter:
@@ -111,10 +111,12 @@ class MessageQuery(BaseModel):
     tags=["messages"],
 )
 async def list_messages(
-    asked: Who, request: Request, query: Annotated[MessageQuery, Query()]
+    context: Context, request: Request, query: Annotated[MessageQuery, Query()]
 ) -> Response:
     before = read_cursor(query.cursor) if query.cursor else None
-    found = await page(asked.app.database, asked.tenant.id, query.to_filter(before), query.limit)
+    found = await page(
+        context.app.database, context.tenant.id, query.to_filter(before), query.limit
+    )
     cursor = cursor_of(found.next) if found.next else None
     there = link(request, "/messages", cursor)
     body = MessagePage(
@@ -127,10 +129,10 @@ def link(request: Request, path: str, cursor: str | None) -> str | None:
     """The same question for the next page, if there is one."""
     if cursor is None:
         return None
-    asked: list[tuple[str, Any]] = [
+    parameters: list[tuple[str, Any]] = [
         one for one in request.query_params.multi_items() if one[0] != "cursor"
     ]
-    return f"{request.scope['root_path']}{path}?{urlencode([*asked, ('cursor', cursor)])}"
+    return f"{request.scope['root_path']}{path}?{urlencode([*parameters, ('cursor', cursor)])}"
 
 
 def page_response(body: BaseModel, there: str | None) -> Response:

@@ -14,14 +14,14 @@ from pydantic import Field
 from starlette.responses import Response
 
 from pillarbox.accept.leaving import check_leaving, is_restricted
-from pillarbox.api import shown
-from pillarbox.api.described import BODY, IdempotencyKey, needs, problems
-from pillarbox.api.fields import Moment, Strictly
+from pillarbox.api import message_models
+from pillarbox.api.fields import StrictModel, Timestamp
+from pillarbox.api.message_models import Changed, Changes
 from pillarbox.api.new_message import Accepted, NewMessage
-from pillarbox.api.problems import Problem
-from pillarbox.api.routing import Submission, Who, json_response, router
-from pillarbox.api.shown import Changed, Changes
-from pillarbox.api.templated import mail_of
+from pillarbox.api.openapi import BODY, IdempotencyKey, needs, problems
+from pillarbox.api.problems import ProblemError
+from pillarbox.api.routing import Context, SubmissionRoute, json_response, router
+from pillarbox.api.template_mails import mail_of
 from pillarbox.deliver.mime import compose
 from pillarbox.errors import InvalidMail
 from pillarbox.model.access import Scope
@@ -32,7 +32,7 @@ from pillarbox.store.dlq import leaving
 
 if TYPE_CHECKING:
     from pillarbox.accept.intake import Receipt
-    from pillarbox.api.door import Asked
+    from pillarbox.api.auth import RequestContext
     from pillarbox.model.message import Content
     from pillarbox.store.messages import Envelope
     from pillarbox.store.operations import Change
@@ -43,7 +43,7 @@ LARGE = 256 * 1024
 FARTHEST = timedelta(days=366)
 _key = re.compile(r"[ -~]{1,255}").fullmatch
 
-submissions = router(Submission)
+submissions = router(SubmissionRoute)
 routes = router()
 MessageId = Annotated[UUID, Path(description="The message's id.")]
 
@@ -61,10 +61,10 @@ MessageId = Annotated[UUID, Path(description="The message's id.")]
     tags=["messages"],
 )
 async def send_message(
-    asked: Who, message: NewMessage, idempotency_key: IdempotencyKey = None
+    context: Context, message: NewMessage, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    mail = mail_of(asked.app, message, checked_key(idempotency_key))
-    return accepted(await asked.app.intake.accept(asked.principal, mail))
+    mail = mail_of(context.app, message, checked_key(idempotency_key))
+    return accepted(await context.app.intake.accept(context.principal, mail))
 
 
 def checked_key(key: str | None) -> str | None:
@@ -103,14 +103,14 @@ def receipt_body(receipt: Receipt) -> dict[str, object]:
     operation_id="get_message",
     summary="Tell a message's whole story",
     description="The envelope, every delivery with its attempts and what was said, redacted, and all events.",
-    response_model=shown.Message,
+    response_model=message_models.Message,
     responses=problems("not-found"),
     openapi_extra=needs(Scope.READ),
     tags=["messages"],
 )
-async def get_message(asked: Who, message_id: MessageId) -> Response:
+async def get_message(context: Context, message_id: MessageId) -> Response:
     return json_response(
-        shown.story(await store.story(asked.app.database, message_id, asked.tenant.id))
+        message_models.story(await store.story(context.app.database, message_id, context.tenant.id))
     )
 
 
@@ -130,17 +130,17 @@ async def get_message(asked: Who, message_id: MessageId) -> Response:
     openapi_extra=needs(Scope.READ),
     tags=["messages"],
 )
-async def get_raw_message(asked: Who, message_id: MessageId) -> Response:
-    envelope = await store.envelope_of(asked.app.database, message_id, asked.tenant.id)
+async def get_raw_message(context: Context, message_id: MessageId) -> Response:
+    envelope = await store.envelope_of(context.app.database, message_id, context.tenant.id)
     if envelope.secret:
-        raise Problem(
+        raise ProblemError(
             "not-allowed",
             "the class of this mail is secret: its content is never shown",
             code="secret",
         )
-    content = await store.content(asked.app.database, message_id)
+    content = await store.content(context.app.database, message_id)
     if content is None:
-        raise Problem("content-purged", "the content of this message was dropped")
+        raise ProblemError("content-purged", "the content of this message was dropped")
     mail = await _composed(envelope, content)
     # Saved, never shown: a browser must not run anything that a hostile mail brings.
     headers = {"Content-Disposition": f'attachment; filename="{message_id}.eml"'}
@@ -154,7 +154,7 @@ async def _composed(envelope: Envelope, content: Content) -> bytes:
             return await asyncio.to_thread(compose, message, content)
         return compose(message, content)
     except ValueError:  # a worker fails it as `malformed`, too
-        raise Problem(
+        raise ProblemError(
             "not-possible", "the content of this message cannot be made into a legal mail"
         ) from None
 
@@ -170,16 +170,18 @@ async def _composed(envelope: Envelope, content: Content) -> bytes:
     openapi_extra=needs(Scope.MANAGE),
     tags=["messages"],
 )
-async def cancel_message(asked: Who, message_id: MessageId) -> Response:
-    change = await operations.cancel(asked.app.database, message_id, asked.tenant.id, asked.who)
+async def cancel_message(context: Context, message_id: MessageId) -> Response:
+    change = await operations.cancel(
+        context.app.database, message_id, context.tenant.id, context.who
+    )
     return _changes(message_id, change, "cancelled")
 
 
-class NewTime(Strictly):
+class NewTime(StrictModel):
     """When to send a message instead."""
 
     send_at: Annotated[
-        Moment, Field(description="Not before then; a time that has passed means now.")
+        Timestamp, Field(description="Not before then; a time that has passed means now.")
     ]
 
 
@@ -194,22 +196,22 @@ class NewTime(Strictly):
     openapi_extra=needs(Scope.MANAGE),
     tags=["messages"],
 )
-async def reschedule_message(asked: Who, message_id: MessageId, when: NewTime) -> Response:
-    envelope = await store.envelope_of(asked.app.database, message_id, asked.tenant.id)
+async def reschedule_message(context: Context, message_id: MessageId, when: NewTime) -> Response:
+    envelope = await store.envelope_of(context.app.database, message_id, context.tenant.id)
     _check_time(when.send_at, envelope.expires_at)
-    if is_restricted(asked.principal):
-        await _check_leaving(asked, message_id)
+    if is_restricted(context.principal):
+        await _check_leaving(context, message_id)
     change = await operations.reschedule(
-        asked.app.database, message_id, asked.tenant.id, when.send_at, asked.who
+        context.app.database, message_id, context.tenant.id, when.send_at, context.who
     )
     return _changes(message_id, change, "rescheduled")
 
 
-async def _check_leaving(asked: Asked, message_id: UUID) -> None:
+async def _check_leaving(context: RequestContext, message_id: UUID) -> None:
     """Raise unless the principal could hand this message over: to send it now is to send it."""
-    deliveries = await store.deliveries_of(asked.app.database, message_id, asked.tenant.id)
-    async for one in leaving(asked.app.database, [(message_id, each.n) for each in deliveries]):
-        check_leaving(asked.principal, one)
+    deliveries = await store.deliveries_of(context.app.database, message_id, context.tenant.id)
+    async for one in leaving(context.app.database, [(message_id, each.n) for each in deliveries]):
+        check_leaving(context.principal, one)
 
 
 def _check_time(send_at: datetime, expires_at: datetime | None) -> None:
@@ -228,7 +230,7 @@ def _changes(message_id: UUID, change: Change, word: str) -> Response:
             role=one.role,
             state=State(one.state),
             changed=one.n in change.changed,
-            next_attempt_at=shown.next_attempt(one),
+            next_attempt_at=message_models.next_attempt(one),
         )
         for one in change.deliveries
     ]
@@ -237,8 +239,8 @@ def _changes(message_id: UUID, change: Change, word: str) -> Response:
     told = [one.model_dump(mode="json") for one in deliveries]
     if any(one.state is State.PROCESSING for one in deliveries):
         detail = "it is being sent right now, and cannot be called back"
-        raise Problem("in-flight", detail, deliveries=told)
+        raise ProblemError("in-flight", detail, deliveries=told)
     states = ", ".join(sorted({one.state for one in deliveries}))
-    raise Problem(
+    raise ProblemError(
         "not-possible", f"nothing of this message can be {word}: it is {states}", deliveries=told
     )

@@ -16,20 +16,20 @@ from pydantic import (
 )
 
 from pillarbox.accept.mail import Attachment, Mail
-from pillarbox.api.fields import Base64, Moment, Strictly, Strings, Whole
+from pillarbox.api.fields import Base64, StrictInt, StrictModel, StringList, Timestamp
 from pillarbox.lifecycle.portals import LANGUAGE
 
 # As many as a mail has recipients at most: one call for a newsletter's page of addresses.
-MOST_IN_BATCH = 100
+MAX_BATCH_SIZE = 100
 # Characters of the name of a template, or of a language.
-LONGEST_NAME = 100
+MAX_NAME_LENGTH = 100
 # Values of a substitution, each; the texts they are put into have limits of their own.
-MOST_SUBSTITUTIONS = 100
+MAX_SUBSTITUTIONS = 100
 
 _MAILBOXES = "One or more of `a@b.example` or `Name <a@b.example>`."
 
 
-class NewAttachment(Strictly):
+class NewAttachment(StrictModel):
     """A file. With a `content_id` it is inline: the HTML refers to it as `cid:…`."""
 
     filename: str
@@ -41,7 +41,7 @@ class NewAttachment(Strictly):
         return Attachment(self.filename, self.content, self.content_type, self.content_id)
 
 
-class NewMessage(Strictly):
+class NewMessage(StrictModel):
     """A mail: `to`, `cc` or `bcc`, and `text`, `html`, `attachments`, `raw` or `template`. `enqueue` has its rules."""
 
     model_config = ConfigDict(
@@ -64,14 +64,16 @@ class NewMessage(Strictly):
             description="The sender; without one the tenant's default. Also accepted as `sender`.",
         ),
     ] = None
-    to: Annotated[Strings, Field(description=_MAILBOXES)] = ()
-    cc: Annotated[Strings, Field(description=_MAILBOXES)] = ()
-    bcc: Annotated[Strings, Field(description=f"{_MAILBOXES} They do not show in the mail.")] = ()
-    reply_to: Annotated[Strings, Field(description=_MAILBOXES)] = ()
+    to: Annotated[StringList, Field(description=_MAILBOXES)] = ()
+    cc: Annotated[StringList, Field(description=_MAILBOXES)] = ()
+    bcc: Annotated[
+        StringList, Field(description=f"{_MAILBOXES} They do not show in the mail.")
+    ] = ()
+    reply_to: Annotated[StringList, Field(description=_MAILBOXES)] = ()
     template: Annotated[
         str | None,
         Field(
-            max_length=LONGEST_NAME,
+            max_length=MAX_NAME_LENGTH,
             description="The template that makes `subject`, `text` and `html`, such as `hub/welcome`.",
         ),
     ] = None
@@ -79,7 +81,7 @@ class NewMessage(Strictly):
         str | None,
         Field(
             pattern=f"^{LANGUAGE}$",
-            max_length=LONGEST_NAME,
+            max_length=MAX_NAME_LENGTH,
             description="The language of the template, such as `de-AT`; the nearest that there is will be taken.",
         ),
     ] = None
@@ -104,18 +106,20 @@ class NewMessage(Strictly):
     kind: Annotated[str | None, Field(description="A label of what the mail is, for filters.")] = (
         None
     )
-    tags: Strings = ()
+    tags: StringList = ()
     metadata: Annotated[
         dict[str, Any] | None, Field(description="Whatever you want to find again.")
     ] = None
     priority: Annotated[Literal["urgent", "normal", "bulk"], Field(description="The lane.")] = (
         "normal"
     )
-    send_at: Annotated[Moment | None, Field(description="Not before then.")] = None
+    send_at: Annotated[Timestamp | None, Field(description="Not before then.")] = None
     expires_at: Annotated[
-        Moment | None, Field(description="Dropped if unsent by then, with that reason.")
+        Timestamp | None, Field(description="Dropped if unsent by then, with that reason.")
     ] = None
-    max_attempts: Annotated[Whole | None, Field(description="Overrides the retry policy's.")] = None
+    max_attempts: Annotated[
+        StrictInt | None, Field(description="Overrides the retry policy's.")
+    ] = None
 
     def to_mail(self, idempotency_key: str | None = None) -> Mail:
         """The mail as it is accepted."""
@@ -129,7 +133,7 @@ class NewMessage(Strictly):
         )  # fmt: skip
 
 
-class Unreadable(NamedTuple):
+class InvalidItem(NamedTuple):
     """An item of a batch that is no mail, with what is wrong; the others go on."""
 
     error: ValidationError
@@ -137,34 +141,34 @@ class Unreadable(NamedTuple):
 
 def _or_unreadable(
     value: Any, handler: ModelWrapValidatorHandler[NewMessage]
-) -> NewMessage | Unreadable:
+) -> NewMessage | InvalidItem:
     try:
         return handler(value)
     except ValidationError as error:
-        return Unreadable(error)
+        return InvalidItem(error)
 
 
-class BatchRecipient(Strictly):
+class BatchRecipient(StrictModel):
     """One mail of a batch: who gets it, and what stands for `{{name}}` in its subject, text and html."""
 
-    to: Annotated[Strings, Field(description=_MAILBOXES)]
+    to: Annotated[StringList, Field(description=_MAILBOXES)]
     substitutions: Annotated[
-        dict[str, str | int | float] | None, Field(max_length=MOST_SUBSTITUTIONS)
+        dict[str, str | int | float] | None, Field(max_length=MAX_SUBSTITUTIONS)
     ] = None
 
 
-class NewBatch(Strictly):
+class NewBatch(StrictModel):
     """Up to 100 `messages`; or one `message` and up to 100 `recipients`, each of whom gets a mail of their own."""
 
     messages: Annotated[
         list[Annotated[NewMessage, WrapValidator(_or_unreadable)]] | None,
-        Field(min_length=1, max_length=MOST_IN_BATCH),
+        Field(min_length=1, max_length=MAX_BATCH_SIZE),
     ] = None
     message: Annotated[
         NewMessage | None, Field(description="The mail for all `recipients`; it has no `to`.")
     ] = None
     recipients: Annotated[
-        list[BatchRecipient] | None, Field(min_length=1, max_length=MOST_IN_BATCH)
+        list[BatchRecipient] | None, Field(min_length=1, max_length=MAX_BATCH_SIZE)
     ] = None
 
 

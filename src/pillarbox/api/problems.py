@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from pillarbox.api.problem_types import TYPES
-from pillarbox.api.validation_words import words_for
+from pillarbox.api.validation_messages import message_for
 from pillarbox.errors import (
     IdempotencyConflict,
     InvalidMail,
@@ -35,15 +35,15 @@ log = logs.get("pillarbox.http")
 MEDIA_TYPE = "application/problem+json"
 # Where a type is explained: a path of the server that answered, so that the link always leads
 # somewhere.
-PLACE = "/problems/"
+PROBLEMS_PATH = "/problems/"
 # Seconds after which to come back when the database is away: a restart takes about as long.
 STORE_RETRY = 5
 # Seconds after which to come back when too much is asked at once: requests take milliseconds.
 BUSY_RETRY = 1
 # Faults listed in one answer: whoever has more has misunderstood the whole.
-MOST_FAULTS = 20
+MAX_FAULTS = 20
 # Letters of a field's name repeated in an answer; ours are shorter.
-LONGEST_FIELD = 100
+MAX_FIELD_LENGTH = 100
 
 
 _BY_STATUS = {400: "malformed", 404: "not-found", 405: "method-not-allowed"}
@@ -54,7 +54,7 @@ _FIELDS = {"sender": "from"}
 _CODES = {"missing": "missing", "extra_forbidden": "unknown_field"}
 
 
-class Problem(Exception):
+class ProblemError(Exception):
     """An answer that says what is wrong; `more` are further members, `headers` go with it."""
 
     def __init__(
@@ -76,7 +76,11 @@ class Problem(Exception):
         self.members = {key: value for key, value in given.items() if value is not None}
 
     def body(self) -> dict[str, Any]:
-        head = {"type": PLACE + self.name, "title": self.type.title, "status": self.type.status}
+        head = {
+            "type": PROBLEMS_PATH + self.name,
+            "title": self.type.title,
+            "status": self.type.status,
+        }
         return head | self.members
 
     def response(self) -> Response:
@@ -84,18 +88,18 @@ class Problem(Exception):
         return Response(json.dumps(self.body()), self.type.status, self.headers, MEDIA_TYPE)
 
 
-def problem_of(error: BaseException) -> Problem:
+def problem_of(error: BaseException) -> ProblemError:
     """Any error as a problem; one that is not ours is a fault of ours, and says nothing."""
-    if isinstance(error, Problem):
+    if isinstance(error, ProblemError):
         return error
     if isinstance(error, PillarboxError):
         return _of_ours(error)
     if isinstance(error, HTTPException):
         return _of_http(error)
-    return Problem("internal", "the request could not be handled; the log says why")
+    return ProblemError("internal", "the request could not be handled; the log says why")
 
 
-def _of_ours(error: PillarboxError) -> Problem:
+def _of_ours(error: PillarboxError) -> ProblemError:
     match error:
         case InvalidMail():
             name = (
@@ -108,57 +112,59 @@ def _of_ours(error: PillarboxError) -> Problem:
             return _of_field("not-allowed", error)
         case Unauthorized():
             headers = {"WWW-Authenticate": 'Bearer realm="pillarbox"'}
-            return Problem(
+            return ProblemError(
                 "unauthorized", "give a valid API key: Authorization: Bearer pbx_…", headers=headers
             )
         case Throttled():
-            return Problem(
+            return ProblemError(
                 "throttled", str(error), headers={"Retry-After": str(math.ceil(error.retry_after))}
             )
         case NotFound():
-            return Problem("not-found", "there is nothing with this id or name")
+            return ProblemError("not-found", "there is nothing with this id or name")
         case NotPossible():
-            return Problem("not-possible", str(error))
+            return ProblemError("not-possible", str(error))
         case SecretError():  # which key is whose is no business of a tenant's
-            return Problem(
+            return ProblemError(
                 "not-possible", "this installation has no key to keep secrets with: ask who runs it"
             )
         case StoreDataError():
             log.error("PostgreSQL refused a value of a request", error=str(error))
-            return Problem(
+            return ProblemError(
                 "invalid-request",
                 "PostgreSQL cannot hold a value of the request",
                 code="not_storable",
             )
         case StoreError():
-            return Problem(
+            return ProblemError(
                 "store-away",
                 "the database does not answer",
                 headers={"Retry-After": str(STORE_RETRY)},
             )
-    return Problem("internal", "the request could not be handled; the log says why")
+    return ProblemError("internal", "the request could not be handled; the log says why")
 
 
-def _of_field(name: str, error: InvalidMail | NotAllowed) -> Problem:
+def _of_field(name: str, error: InvalidMail | NotAllowed) -> ProblemError:
     field = _FIELDS.get(error.field, error.field)
-    return Problem(name, error.message, code=error.code, field=field, hint=error.hint)
+    return ProblemError(name, error.message, code=error.code, field=field, hint=error.hint)
 
 
-def _of_template(error: RenderError) -> Problem:
+def _of_template(error: RenderError) -> ProblemError:
     field = "template" if error.variable is None else f"data.{error.variable}"
-    return Problem(
-        "template", error.message, code="missing" if error.variable else "bad_value", field=field[:LONGEST_FIELD],
+    return ProblemError(
+        "template", error.message, code="missing" if error.variable else "bad_value", field=field[:MAX_FIELD_LENGTH],
         template=error.template, part=error.part, line=error.line, variable=error.variable,
     )  # fmt: skip
 
 
-def _of_http(error: HTTPException) -> Problem:
+def _of_http(error: HTTPException) -> ProblemError:
     name = _BY_STATUS.get(error.status_code, "malformed" if error.status_code < 500 else "internal")
     details = {
         "not-found": "there is no such path",
         "method-not-allowed": "the path has other methods",
     }
-    return Problem(name, details.get(name, "the request cannot be handled"), headers=error.headers)
+    return ProblemError(
+        name, details.get(name, "the request cannot be handled"), headers=error.headers
+    )
 
 
 def options_answer(request: Request, error: BaseException) -> Response | None:
@@ -172,11 +178,13 @@ def options_answer(request: Request, error: BaseException) -> Response | None:
     return Response(status_code=204, headers=error.headers)
 
 
-def busy(detail: str) -> Problem:
-    return Problem("overloaded", detail, headers={"Retry-After": str(BUSY_RETRY)})
+def busy(detail: str) -> ProblemError:
+    return ProblemError("overloaded", detail, headers={"Retry-After": str(BUSY_RETRY)})
 
 
-def invalid(error: ValidationError | Sequence[Mapping[str, Any]], *before: str | int) -> Problem:
+def invalid(
+    error: ValidationError | Sequence[Mapping[str, Any]], *before: str | int
+) -> ProblemError:
     """What pydantic found, without the values it found it in; `before` is where that stands."""
     found = (
         error.errors(include_url=False, include_input=False)
@@ -184,10 +192,10 @@ def invalid(error: ValidationError | Sequence[Mapping[str, Any]], *before: str |
         else error
     )
     if any(one["type"] == "json_invalid" for one in found):
-        return Problem("malformed", "the body is not JSON")
-    faults = [_fault(one, before) for one in found[:MOST_FAULTS]]
+        return ProblemError("malformed", "the body is not JSON")
+    faults = [_fault(one, before) for one in found[:MAX_FAULTS]]
     first = faults[0]
-    return Problem(
+    return ProblemError(
         "invalid-request", first["detail"], code=first["code"], field=first["field"], errors=faults
     )
 
@@ -195,12 +203,12 @@ def invalid(error: ValidationError | Sequence[Mapping[str, Any]], *before: str |
 def _fault(one: Mapping[str, Any], before: tuple[str | int, ...]) -> dict[str, str]:
     kind = one["type"]
     code = _CODES.get(kind) or ("bad_type" if kind.endswith("_type") else "bad_value")
-    return {"field": path_of((*before, *one["loc"])), "code": code, "detail": words_for(one)}
+    return {"field": path_of((*before, *one["loc"])), "code": code, "detail": message_for(one)}
 
 
 def path_of(place: Sequence[str | int]) -> str:
     """Where something stands in a body: `attachments[0].content`."""
-    return "".join(_steps(place)).removeprefix(".")[:LONGEST_FIELD] or "body"
+    return "".join(_steps(place)).removeprefix(".")[:MAX_FIELD_LENGTH] or "body"
 
 
 def _steps(place: Sequence[str | int]) -> Iterator[str]:

@@ -8,10 +8,10 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from pillarbox.api.connections import RESERVED_TIMEOUT, ConnectionLimits, ProbesOnly
-from pillarbox.api.problems import MEDIA_TYPE, Problem, busy
+from pillarbox.api.problems import MEDIA_TYPE, ProblemError, busy
 
 # Octets of a request line and its header fields: four times what browsers and proxies let pass.
-MOST_HEAD = 32 * 1024
+MAX_HEAD_BYTES = 32 * 1024
 # Seconds for which the rest of a refused request is read and discarded. Closing at once would reset
 # the connection, and the client's kernel would discard the answer before the client has read it.
 LINGER = 2.0
@@ -20,7 +20,7 @@ LINGER = 2.0
 class AnswerTransport:
     """What uvicorn's request cycle sees of the transport: its `close` waits until the client has read the answer."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: HttpConnection) -> None:
         self._connection = connection
         self.write = connection.transport.write
         self.is_closing = connection.transport.is_closing
@@ -29,7 +29,7 @@ class AnswerTransport:
         self._connection.close_after_answer()
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """A connection that does not wait for ever. A request that arrives in one piece, as most do, costs no timer."""
 
     def __init__(self, *args: Any, limits: ConnectionLimits, **more: Any) -> None:
@@ -72,7 +72,9 @@ class Connection(HttpToolsProtocol):
             self._disarm()
         elif self._in_head and self._is_too_much(len(data)):
             self._refuse(
-                Problem("head-too-large", f"the request's head may have {MOST_HEAD} octets")
+                ProblemError(
+                    "head-too-large", f"the request's head may have {MAX_HEAD_BYTES} octets"
+                )
             )
         elif self._is_answered() and not self._lingers:
             self._lingers = True
@@ -124,7 +126,7 @@ class Connection(HttpToolsProtocol):
 
     def _is_too_much(self, octets: int) -> bool:
         self._head += octets
-        return self._head > MOST_HEAD
+        return self._head > MAX_HEAD_BYTES
 
     def _is_answered(self) -> bool:
         """Whether a request has its answer before it has arrived."""
@@ -147,11 +149,11 @@ class Connection(HttpToolsProtocol):
             and (self._in_head or not self.cycle.response_started)
         ):
             detail = f"the request did not arrive within {self._patience:g} seconds"
-            self._refuse(Problem("request-timeout", detail))
+            self._refuse(ProblemError("request-timeout", detail))
         else:
             self.transport.close()
 
-    def _refuse(self, problem: Problem) -> None:
+    def _refuse(self, problem: ProblemError) -> None:
         answer = problem.response()
         head = [
             STATUS_LINE[answer.status_code],

@@ -9,9 +9,9 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from pillarbox.api.bodies import check_media_type
-from pillarbox.api.described import BODY, needs, problems
-from pillarbox.api.problems import Problem
-from pillarbox.api.routing import Who, context_of, json_response, router
+from pillarbox.api.openapi import BODY, needs, problems
+from pillarbox.api.problems import ProblemError
+from pillarbox.api.routing import Context, context_of, json_response, router
 from pillarbox.model.access import Scope
 from pillarbox.model.delivery import delivery_id
 from pillarbox.model.outcome import Reason
@@ -52,15 +52,17 @@ class Reported(BaseModel):
     | {"requestBody": {"required": True, "content": {MAIL: {"schema": {"type": "string"}}}}},
     tags=["messages"],
 )
-async def report(asked: Who, request: Request) -> Response:
+async def report(context: Context, request: Request) -> Response:
     check_media_type(request.headers, MAIL)
     app, bodies = context_of(request)
     with bodies.hold(app.settings.feedback_max_body) as body:
         mail = await body.read(request.headers, request.receive)
         try:
-            heard = await app.hear_report(mail, asked.tenant.id)
+            heard = await app.hear_report(mail, context.tenant.id)
         except NotAReport as error:
-            raise Problem("invalid-request", str(error), code="no_report", field="body") from None
+            raise ProblemError(
+                "invalid-request", str(error), code="no_report", field="body"
+            ) from None
     events = [
         HeardOf(
             kind=one.kind,

@@ -9,12 +9,12 @@ from uuid import UUID
 from starlette.responses import Response
 
 from pillarbox.accept.mail import Mail
-from pillarbox.api.described import IdempotencyKey, needs, problems
-from pillarbox.api.door import Asked
+from pillarbox.api.auth import RequestContext
 from pillarbox.api.messages import MessageId, accepted, checked_key
 from pillarbox.api.new_message import Accepted
-from pillarbox.api.problems import Problem
-from pillarbox.api.routing import Who, router
+from pillarbox.api.openapi import IdempotencyKey, needs, problems
+from pillarbox.api.problems import ProblemError
+from pillarbox.api.routing import Context, router
 from pillarbox.errors import StoreError
 from pillarbox.model.access import Scope
 from pillarbox.store import messages as store
@@ -45,20 +45,20 @@ routes = router()
     tags=["messages"],
 )
 async def resend_message(
-    asked: Who, message_id: MessageId, idempotency_key: IdempotencyKey = None
+    context: Context, message_id: MessageId, idempotency_key: IdempotencyKey = None
 ) -> Response:
-    key, database = checked_key(idempotency_key), asked.app.database
-    envelope = await store.envelope_of(database, message_id, asked.tenant.id)
+    key, database = checked_key(idempotency_key), context.app.database
+    envelope = await store.envelope_of(database, message_id, context.tenant.id)
     content = await store.content(database, message_id)
     if content is None:
-        raise Problem(
+        raise ProblemError(
             "content-purged", "the content of this message was dropped: it cannot be sent again"
         )
     mail = again(envelope, await store.deliveries_of(database, message_id), content, key)
     received = envelope.headers.get("Received") if content.raw is not None else None
-    receipt = await asked.app.intake.accept(asked.principal, mail, received=received)
+    receipt = await context.app.intake.accept(context.principal, mail, received=received)
     if not receipt.repeated:
-        await _tell(asked, message_id, receipt.id)
+        await _tell(context, message_id, receipt.id)
     return accepted(receipt)
 
 
@@ -77,12 +77,14 @@ def again(
     )  # fmt: skip
 
 
-async def _tell(asked: Asked, old: UUID, new: UUID) -> None:
+async def _tell(context: RequestContext, old: UUID, new: UUID) -> None:
     """Tell both messages of each other. The new one is accepted, whether this can be written down or not."""
     try:
-        await operations.tell(asked.app.database, old, "resent", {**asked.who, "message": str(new)})
         await operations.tell(
-            asked.app.database, new, "resend_of", {**asked.who, "message": str(old)}
+            context.app.database, old, "resent", {**context.who, "message": str(new)}
+        )
+        await operations.tell(
+            context.app.database, new, "resend_of", {**context.who, "message": str(old)}
         )
     except StoreError as error:
         log.warning("a resend could not be told", message=old, error=error)

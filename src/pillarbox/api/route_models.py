@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field, model_validator
 
-from pillarbox.api.fields import LONGEST_FILTER, Name, Strictly, Whole
+from pillarbox.api.fields import MAX_FILTER_LENGTH, Name, StrictInt, StrictModel
 from pillarbox.model.access_settings import MOST
 from pillarbox.route.asked import EMPTY
 from pillarbox.route.explain import Explanation, Fate, Use, Why
@@ -17,21 +17,21 @@ from pillarbox.store.health import HealthRow, ProviderUse
 from pillarbox.store.routes import Route
 
 LaneWord = Literal["urgent", "normal", "bulk"]
-Octets = Annotated[Whole, Field(ge=0, le=MOST)]
+Octets = Annotated[StrictInt, Field(ge=0, le=MOST)]
 Words = Annotated[tuple[str, ...] | None, Field(description="One must fit; null or empty: any.")]
 Domains = Annotated[
     tuple[str, ...] | None,
     Field(description="`example.com`, or `*.example.com` for its subdomains; null: any."),
 ]
 Weights = Annotated[
-    dict[str, Whole] | None,
+    dict[str, StrictInt] | None,
     Field(
         description="By provider: the first is drawn by them. 0 or none: when the others cannot. Null: in order."
     ),
 ]
 
 
-class RouteSettings(Strictly):
+class RouteSettings(StrictModel):
     """What can be said about a route. What is left out stays as it is; null takes a condition away."""
 
     sender_domains: Domains = None
@@ -49,7 +49,7 @@ class RouteSettings(Strictly):
     before: Annotated[
         str | None, Field(description="Put it before this route of the same tenant.")
     ] = None
-    place: Annotated[Whole | None, Field(ge=1, description="Put it at this place.")] = None
+    place: Annotated[StrictInt | None, Field(ge=1, description="Put it at this place.")] = None
 
     def given(self) -> dict[str, Any]:
         """What was given, by the names that the store has for it."""
@@ -106,7 +106,7 @@ class RouteList(BaseModel):
     routes: list[RouteShown]
 
 
-class MailToExplain(Strictly):
+class MailToExplain(StrictModel):
     """A message by its id; or a mail that nobody has sent yet, with `to`."""
 
     message_id: UUID | None = None
@@ -114,12 +114,12 @@ class MailToExplain(Strictly):
         str | None,
         Field(
             alias="from",
-            max_length=LONGEST_FILTER,
+            max_length=MAX_FILTER_LENGTH,
             description="An address or domain; else the tenant's default.",
         ),
     ] = None
     to: Annotated[
-        str | None, Field(max_length=LONGEST_FILTER, description="An address or a domain.")
+        str | None, Field(max_length=MAX_FILTER_LENGTH, description="An address or a domain.")
     ] = None
     tags: tuple[str, ...] = ()
     lane: LaneWord = "normal"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import Path, Query
 from starlette.responses import Response
 
-from pillarbox.api.described import BODY, needs, problems
 from pillarbox.api.fields import NAME
-from pillarbox.api.granting import settings_told
+from pillarbox.api.key_management import setting_problems
+from pillarbox.api.openapi import BODY, needs, problems
 from pillarbox.api.route_models import (
     AnyMailToExplain,
     Explanations,
@@ -26,7 +26,7 @@ from pillarbox.api.route_models import (
     health_shown,
     route_shown,
 )
-from pillarbox.api.routing import Who, json_response, router
+from pillarbox.api.routing import Context, json_response, router
 from pillarbox.errors import NotFound
 from pillarbox.model.access import Scope, Tenant
 from pillarbox.route import asked as asking
@@ -66,9 +66,9 @@ MAIL = "Give `message_id`, or describe a mail that nobody has sent yet. It is to
     openapi_extra=needs(Scope.READ),
     tags=["routes"],
 )
-async def explain_route(asked: Who, mail: MailToExplain) -> Response:
-    tenant = asked.tenant
-    found = await _explain(asked.app, mail, tenant, tenant.id)
+async def explain_route(context: Context, mail: MailToExplain) -> Response:
+    tenant = context.tenant
+    found = await _explain(context.app, mail, tenant, tenant.id)
     return json_response(explained(found, foreign=False))
 
 
@@ -82,9 +82,9 @@ async def explain_route(asked: Who, mail: MailToExplain) -> Response:
     openapi_extra=ADMIN,
     tags=["admin"],
 )
-async def admin_explain_route(asked: Who, mail: AnyMailToExplain) -> Response:
-    tenant = await tenants.get_tenant(asked.app.database, mail.tenant)
-    return json_response(explained(await _explain(asked.app, mail, tenant, None), foreign=True))
+async def admin_explain_route(context: Context, mail: AnyMailToExplain) -> Response:
+    tenant = await tenants.get_tenant(context.app.database, mail.tenant)
+    return json_response(explained(await _explain(context.app, mail, tenant, None), foreign=True))
 
 
 async def _explain(
@@ -95,7 +95,7 @@ async def _explain(
         return await asking.explain_message(
             database, mail.message_id, only_of, development=development
         )
-    with settings_told():
+    with setting_problems():
         await asking.check_class(database, mail.class_)
         facts = asking.facts_of(
             tenant, mail.from_, mail.to or "", lane=mail.lane, class_name=mail.class_, kind=mail.kind, tags=mail.tags,
@@ -116,8 +116,8 @@ async def _explain(
     openapi_extra=ADMIN,
     tags=["admin"],
 )
-async def list_routes(asked: Who, tenant: Tenant_ = None) -> Response:
-    found = await store.list_routes(asked.app.database, tenant)
+async def list_routes(context: Context, tenant: Tenant_ = None) -> Response:
+    found = await store.list_routes(context.app.database, tenant)
     return json_response(RouteList(routes=[route_shown(one) for one in found]))
 
 
@@ -132,9 +132,9 @@ async def list_routes(asked: Who, tenant: Tenant_ = None) -> Response:
     openapi_extra=ADMIN,
     tags=["admin"],
 )
-async def add_route(asked: Who, new: NewRoute) -> Response:
-    with settings_told():
-        added = await store.add_route(asked.app.database, **{"tenant": None} | new.given())
+async def add_route(context: Context, new: NewRoute) -> Response:
+    with setting_problems():
+        added = await store.add_route(context.app.database, **{"tenant": None} | new.given())
     return json_response(route_shown(added), 201)
 
 
@@ -147,8 +147,8 @@ async def add_route(asked: Who, new: NewRoute) -> Response:
     openapi_extra=ADMIN,
     tags=["admin"],
 )
-async def get_route(asked: Who, route_id: RouteId) -> Response:
-    return json_response(route_shown(await store.get_route(asked.app.database, route_id)))
+async def get_route(context: Context, route_id: RouteId) -> Response:
+    return json_response(route_shown(await store.get_route(context.app.database, route_id)))
 
 
 @routes.patch(
@@ -161,9 +161,9 @@ async def get_route(asked: Who, route_id: RouteId) -> Response:
     openapi_extra=ADMIN,
     tags=["admin"],
 )
-async def change_route(asked: Who, route_id: RouteId, change: RouteChange) -> Response:
-    with settings_told():
-        changed = await store.change_route(asked.app.database, route_id, **change.given())
+async def change_route(context: Context, route_id: RouteId, change: RouteChange) -> Response:
+    with setting_problems():
+        changed = await store.change_route(context.app.database, route_id, **change.given())
     return json_response(route_shown(changed))
 
 
@@ -177,8 +177,8 @@ async def change_route(asked: Who, route_id: RouteId, change: RouteChange) -> Re
     openapi_extra=ADMIN,
     tags=["admin"],
 )
-async def remove_route(asked: Who, route_id: RouteId) -> Response:
-    await store.remove_route(asked.app.database, route_id)
+async def remove_route(context: Context, route_id: RouteId) -> Response:
+    await store.remove_route(context.app.database, route_id)
     return Response(status_code=204)
 
 
@@ -192,9 +192,9 @@ async def remove_route(asked: Who, route_id: RouteId) -> Response:
     openapi_extra=ADMIN,
     tags=["admin"],
 )
-async def provider_health(asked: Who) -> Response:
-    usage = await health.list_usage(asked.app.database)
-    rows = await health.list_health(asked.app.database)
+async def provider_health(context: Context) -> Response:
+    usage = await health.list_usage(context.app.database)
+    rows = await health.list_health(context.app.database)
     shown = [
         health_shown(one, rows.get(one.id, HealthRow()))
         for one in usage.values()
@@ -214,9 +214,9 @@ async def provider_health(asked: Who) -> Response:
     tags=["admin"],
 )
 async def provider_events(
-    asked: Who, provider: Provider = None, limit: Limit = 50, before: Before = None
+    context: Context, provider: Provider = None, limit: Limit = 50, before: Before = None
 ) -> Response:
-    database = asked.app.database
+    database = context.app.database
     wanted = None
     if provider is not None:
         known = [

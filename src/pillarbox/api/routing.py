@@ -11,24 +11,24 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 from starlette.responses import Response
 
+from pillarbox.api.auth import CONTEXT, AnonymousContext, RequestContext, authenticate, peer_of
 from pillarbox.api.bodies import LONG, SMALL, check_json
-from pillarbox.api.described import PUBLIC
-from pillarbox.api.door import STATE, Asked, Stranger, let_in, peer_of
-from pillarbox.api.problems import EXPECTED, Problem, invalid, problem_of
+from pillarbox.api.openapi import PUBLIC
+from pillarbox.api.problems import EXPECTED, ProblemError, invalid, problem_of
 from pillarbox.model.access import Scope
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Send
     from starlette.types import Scope as ASGIScope
 
-    from pillarbox.api.bodies import Bodies
+    from pillarbox.api.bodies import BodyBudget
     from pillarbox.app import App
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 KEY_HEADER = "idempotency-key"
 
 
-class Operation(APIRoute):
+class OperationRoute(APIRoute):
     """An operation that needs scopes. FastAPI reads its parameters; its body, if it has one, is small."""
 
     most_octets = SMALL
@@ -45,22 +45,22 @@ class Operation(APIRoute):
 
         async def run(request: Request) -> Response:
             app, bodies = context_of(request)
-            request.scope[STATE] = await self._admit(request, app)
+            request.scope[CONTEXT] = await self._admit(request, app)
             if not has_body:
                 return await handle(request)
             check_json(request.headers)
             with bodies.hold(self.most_octets) as body:
                 return await handle(
-                    Given(request, await body.read(request.headers, request.receive))
+                    BufferedRequest(request, await body.read(request.headers, request.receive))
                 )
 
         return run
 
-    async def _admit(self, request: Request, app: App) -> Asked | Stranger:
-        return await let_in(request, app, self.scopes)
+    async def _admit(self, request: Request, app: App) -> RequestContext | AnonymousContext:
+        return await authenticate(request, app, self.scopes)
 
 
-class Public(Operation):
+class PublicRoute(OperationRoute):
     """An operation that needs no key: it is how one comes to have a session. It says so to generated clients, too."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
@@ -71,17 +71,17 @@ class Public(Operation):
     def scopes(self) -> list[Scope]:
         return []
 
-    async def _admit(self, request: Request, app: App) -> Asked | Stranger:
-        return Stranger(app, peer_of(request))
+    async def _admit(self, request: Request, app: App) -> RequestContext | AnonymousContext:
+        return AnonymousContext(app, peer_of(request))
 
 
-class Larger(Operation):
+class LargeBodyRoute(OperationRoute):
     """An operation whose body lists many things."""
 
     most_octets = LONG
 
 
-class Given(Request):
+class BufferedRequest(Request):
     """A request whose body was read already."""
 
     def __init__(self, request: Request, body: bytes) -> None:
@@ -95,7 +95,7 @@ class Given(Request):
         return from_json(self._given)
 
 
-class Submission(Operation):
+class SubmissionRoute(OperationRoute):
     """An operation that takes mails: its body may be large, and goes from bytes to the model in one step."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
@@ -106,7 +106,7 @@ class Submission(Operation):
             """As FastAPI's, without its stacks for files and dependencies, of which there are none."""
             try:
                 response = await run(Request(scope, receive))
-            except (Problem, *EXPECTED) as error:
+            except (ProblemError, *EXPECTED) as error:
                 response = problem_of(error).response()
             await response(scope, receive, send)
 
@@ -118,12 +118,12 @@ class Submission(Operation):
 
         async def run(request: Request) -> Response:
             app, bodies = context_of(request)
-            asked = await let_in(request, app, scopes)
+            context = await authenticate(request, app, scopes)
             headers = request.headers
             check_json(headers)
             with bodies.hold(app.settings.http_max_body) as body:
                 given = parsed(model, await body.read(headers, request.receive))
-                answer: Response = await call(asked, given, headers.get(KEY_HEADER))
+                answer: Response = await call(context, given, headers.get(KEY_HEADER))
                 return answer
 
         return run
@@ -137,28 +137,28 @@ def parsed(model: type[BaseModel], body: bytes) -> Any:
         raise invalid(error) from None
 
 
-def context_of(request: Request) -> tuple[App, Bodies]:
+def context_of(request: Request) -> tuple[App, BodyBudget]:
     """What the server keeps for its operations."""
     return request.app.state.context  # type: ignore[no-any-return]
 
 
-async def asked_by(request: Request) -> Asked:
-    asked: Asked = request.scope[STATE]
-    return asked
+async def request_context(request: Request) -> RequestContext:
+    context: RequestContext = request.scope[CONTEXT]
+    return context
 
 
-async def stranger(request: Request) -> Stranger:
-    asked: Stranger = request.scope[STATE]
-    return asked
+async def anonymous_context(request: Request) -> AnonymousContext:
+    context: AnonymousContext = request.scope[CONTEXT]
+    return context
 
 
-# Who asks, as an operation gets it.
-Who = Annotated[Asked, Depends(asked_by)]
-# Whoever asks, as a public operation gets it.
-Anybody = Annotated[Stranger, Depends(stranger)]
+# The parameter of an operation that receives the request context.
+Context = Annotated[RequestContext, Depends(request_context)]
+# The same for a public operation.
+Anonymous = Annotated[AnonymousContext, Depends(anonymous_context)]
 
 
-def router(kind: type[APIRoute] = Operation) -> APIRouter:
+def router(kind: type[APIRoute] = OperationRoute) -> APIRouter:
     return APIRouter(route_class=kind)
 
 

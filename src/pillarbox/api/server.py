@@ -17,17 +17,17 @@ from starlette.middleware import Middleware
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
-from pillarbox.api import page
-from pillarbox.api.accounts import AccountDoor
-from pillarbox.api.connections import Bounds, ConnectionLimits
-from pillarbox.api.door import check_metrics, check_operator, needs_no_key
-from pillarbox.api.feedback import FeedbackDoor
-from pillarbox.api.forwarding import Forwarding
-from pillarbox.api.guard import Front, Guard, is_loopback
+from pillarbox.api import status_pages
+from pillarbox.api.accounts import AccountEndpoint
+from pillarbox.api.auth import check_metrics, check_operator, needs_no_key
+from pillarbox.api.connections import ConnectionLimits, ServerLimits
+from pillarbox.api.feedback import FeedbackEndpoint
+from pillarbox.api.forwarding import ForwardedMiddleware
+from pillarbox.api.middleware import HostMiddleware, RequestMiddleware, is_loopback
 from pillarbox.api.problem_types import TYPES
 from pillarbox.api.problems import options_answer, problem_of
-from pillarbox.api.protocol import Connection
-from pillarbox.api.v1 import PLACE, Api
+from pillarbox.api.protocol import HttpConnection
+from pillarbox.api.v1 import API_PREFIX, ApiApplication
 from pillarbox.errors import NotFound, Refused, StoreError, TaskEnded, WrongDatabase
 from pillarbox.model.proxies import TrustedProxies
 from pillarbox.sockets import listen, show_address
@@ -96,15 +96,17 @@ async def serve_until(
 
 def _config(app: App, host: str) -> uvicorn.Config:
     settings = app.settings
-    bounds = Bounds(
+    bounds = ServerLimits(
         settings.http_connections, settings.http_connections_per_peer, settings.http_request_timeout
     )
     proxies = TrustedProxies(settings.trusted_proxies)
     return uvicorn.Config(
-        Forwarding(Front(build(app, host), app.metrics, settings.http_concurrency), proxies),
-        http=partial(Connection, limits=ConnectionLimits(bounds, proxies, app.metrics)),  # type: ignore[arg-type]  # called like the class
+        ForwardedMiddleware(
+            RequestMiddleware(build(app, host), app.metrics, settings.http_concurrency), proxies
+        ),
+        http=partial(HttpConnection, limits=ConnectionLimits(bounds, proxies, app.metrics)),  # type: ignore[arg-type]  # called like the class
         ws="none",
-        proxy_headers=False,  # uvicorn would believe every proxy on this machine; see Forwarding
+        proxy_headers=False,  # uvicorn would believe every proxy on this machine; see ForwardedMiddleware
         timeout_keep_alive=settings.http_keep_alive,  # type: ignore[arg-type]  # any number will do
         log_config=None,
         log_level=logging.WARNING,
@@ -132,7 +134,7 @@ def build(app: App, host: str) -> Starlette:
     """The application for a server that listens on `host`."""
     site = Site(app, private=is_loopback(host))
     routes = [
-        Mount(PLACE, Api(app)),
+        Mount(API_PREFIX, ApiApplication(app)),
         Route("/", site.status),
         Route("/healthz", site.healthz),
         Route("/readyz", site.readyz),
@@ -142,7 +144,9 @@ def build(app: App, host: str) -> Starlette:
         Route("/problems", site.problems),
         Route("/problems/{name}", site.problems),
         Route(
-            "/webhooks/{provider_kind}/{provider_id:digits}", FeedbackDoor(app), methods=["POST"]
+            "/webhooks/{provider_kind}/{provider_id:digits}",
+            FeedbackEndpoint(app),
+            methods=["POST"],
         ),
     ]
     handlers = {
@@ -151,9 +155,11 @@ def build(app: App, host: str) -> Starlette:
         Refused: _refused,
         HTTPException: _refused,
     }
-    guard = Middleware(Guard, host=host, hosts=app.settings.http_hosts if app else ())
+    guard = Middleware(HostMiddleware, host=host, hosts=app.settings.http_hosts if app else ())
     served = Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
-    served.router.default = AccountDoor(app, served.router.default)  # what no route above answers
+    served.router.default = AccountEndpoint(
+        app, served.router.default
+    )  # what no route above answers
     return served
 
 
@@ -203,7 +209,7 @@ class Site:
             if self._shows_captured(request)
             else None
         )
-        return HTMLResponse(page.status(numbers, mails))
+        return HTMLResponse(status_pages.status(numbers, mails))
 
     def _shows_captured(self, request: Request) -> bool:
         """Captured mails hold codes and links of others: no key opens them, only `up` on this machine."""
@@ -214,7 +220,7 @@ class Site:
         name = request.path_params.get("name")
         if name is not None and name not in TYPES:
             raise NotFound("there is no such type of problem")
-        return HTMLResponse(page.problems([name] if name else TYPES))
+        return HTMLResponse(status_pages.problems([name] if name else TYPES))
 
     async def captured(self, request: Request) -> Response:
         if not self._shows_captured(request):
@@ -223,7 +229,7 @@ class Site:
         mails = await catalog.list_captured(
             self._app.database, CAPTURED_SHOWN, int(before[:18]) if before.isdecimal() else None
         )
-        return HTMLResponse(page.captured(mails, len(mails) == CAPTURED_SHOWN))
+        return HTMLResponse(status_pages.captured(mails, len(mails) == CAPTURED_SHOWN))
 
     async def captured_mail(self, request: Request) -> Response:
         """The exact bytes; text/plain, so that a browser runs nothing of a hostile mail."""
@@ -239,7 +245,7 @@ def _private_only() -> Response:
 
 
 async def _store_away(request: Request, error: Exception) -> Response:
-    return HTMLResponse(page.away(), 503)
+    return HTMLResponse(status_pages.away(), 503)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -9,10 +9,10 @@ from typing import Annotated
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 from starlette.responses import Response
 
-from pillarbox.api.described import BODY, needs, problems
-from pillarbox.api.fields import Strictly
-from pillarbox.api.problems import Problem
-from pillarbox.api.routing import Who, json_response, router
+from pillarbox.api.fields import StrictModel
+from pillarbox.api.openapi import BODY, needs, problems
+from pillarbox.api.problems import ProblemError
+from pillarbox.api.routing import Context, json_response, router
 from pillarbox.errors import InvalidToken, NotAllowed, WrongCode
 from pillarbox.lifecycle.codes import Challenge
 from pillarbox.model.access import Scope
@@ -28,20 +28,20 @@ Email = Annotated[
 Code = Annotated[str, StringConstraints(pattern=r"^[0-9](?:[ -]?[0-9]){5}$", max_length=11)]
 
 
-class SignIn(Strictly):
+class SignInRequest(StrictModel):
     """Whose mailbox the code is to go to."""
 
     email: Email
 
 
-class Begun(BaseModel):
+class SignInChallenge(BaseModel):
     """A challenge, to be given back with the code."""
 
     challenge: str
     expires_in: int = Field(description="For how many seconds the code can be used.")
 
 
-class Verify(Strictly):
+class VerifyRequest(StrictModel):
     """The code, and what it was asked for with: a challenge, or the id of a token that the application inserted."""
 
     challenge: Token | None = None
@@ -49,7 +49,7 @@ class Verify(Strictly):
     code: Code
 
     @model_validator(mode="after")
-    def _one(self) -> Verify:
+    def _one(self) -> VerifyRequest:
         if (self.challenge is None) == (self.token is None):
             raise ValueError("give `challenge` or `token`")
         return self
@@ -63,24 +63,24 @@ class AccountShown(BaseModel):
 
 
 class Verified(BaseModel):
-    """Who has proven that they read the mail."""
+    """The account whose code was verified."""
 
     account: AccountShown
 
 
-def begun(challenge: Challenge) -> Begun:
-    return Begun(challenge=challenge.token, expires_in=int(challenge.seconds))
+def begun(challenge: Challenge) -> SignInChallenge:
+    return SignInChallenge(challenge=challenge.token, expires_in=int(challenge.seconds))
 
 
 @contextmanager
-def codes_told() -> Iterator[None]:
+def code_problems() -> Iterator[None]:
     """Say of a code only what anybody may know: that it does not count, and whether to ask for another."""
     try:
         yield
     except InvalidToken as error:
         void = error.void if isinstance(error, WrongCode) else True
         detail = "the code is void: ask for a new one" if void else "the code is wrong"
-        raise Problem("code", detail, void=void) from None
+        raise ProblemError("code", detail, void=void) from None
 
 
 @routes.post(
@@ -88,17 +88,17 @@ def codes_told() -> Iterator[None]:
     operation_id="begin_sign_in",
     summary="Mail a sign-in code",
     description="Mails a code of six digits to the account with this address, if there is one that is active. Whether"
-    " there is shows neither in the answer nor in how long it takes. Asked again within `code_pause`, the answer is the"
+    " there is shows neither in the answer nor in how long it takes. Repeated within `code_pause`, the answer is the"
     " same and nothing is mailed.",
     status_code=202,
-    response_model=Begun,
+    response_model=SignInChallenge,
     responses=problems("not-possible", *BODY),
     openapi_extra=SEND,
     tags=["sign-in"],
 )
-async def begin(asked: Who, given: SignIn) -> Response:
-    _check_tenant(asked)
-    return json_response(begun(await asked.app.lifecycle.sign_in.begin(given.email)), 202)
+async def begin(context: Context, given: SignInRequest) -> Response:
+    _check_tenant(context)
+    return json_response(begun(await context.app.lifecycle.sign_in.begin(given.email)), 202)
 
 
 @routes.post(
@@ -111,19 +111,21 @@ async def begin(asked: Who, given: SignIn) -> Response:
     openapi_extra=SEND,
     tags=["sign-in"],
 )
-async def verify(asked: Who, given: Verify) -> Response:
-    _check_tenant(asked)
-    with codes_told():
-        account = await asked.app.lifecycle.sign_in.verify(given.challenge, given.token, given.code)
+async def verify(context: Context, given: VerifyRequest) -> Response:
+    _check_tenant(context)
+    with code_problems():
+        account = await context.app.lifecycle.sign_in.verify(
+            given.challenge, given.token, given.code
+        )
     shown = AccountShown(
         id=account.id, email=account.email, login=account.login, status=account.status
     )
     return json_response(Verified(account=shown))
 
 
-def _check_tenant(asked: Who) -> None:
+def _check_tenant(context: Context) -> None:
     """Accounts belong to one tenant; to the others it is as if there were none."""
-    if asked.tenant.name != asked.app.settings.lifecycle_tenant:
+    if context.tenant.name != context.app.settings.lifecycle_tenant:
         raise NotAllowed(
             "no_accounts",
             "key",

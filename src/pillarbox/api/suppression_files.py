@@ -13,9 +13,9 @@ from starlette.responses import Response, StreamingResponse
 
 from pillarbox.accept.suppressions import COLUMNS, SuppressionFault, read, row, written
 from pillarbox.api.bodies import check_media_type
-from pillarbox.api.described import BODY, needs, problems
-from pillarbox.api.problems import Problem
-from pillarbox.api.routing import Who, context_of, json_response, router
+from pillarbox.api.openapi import BODY, needs, problems
+from pillarbox.api.problems import ProblemError
+from pillarbox.api.routing import Context, context_of, json_response, router
 from pillarbox.api.suppressions import SuppressionsAdded
 from pillarbox.model.access import Scope
 from pillarbox.model.suppression import Cause, Entry
@@ -24,10 +24,10 @@ from pillarbox.store import suppressions as store
 routes = router()
 # Lines and octets of an import: read whole before anything is stored, and some seconds' work for
 # the database.
-MOST_LINES = 100_000
-MOST_OCTETS = 16 * 2**20
+MAX_LINES = 100_000
+MAX_BYTES = 16 * 2**20
 # Faults told of one import: whoever has more needs another file, not a longer list.
-MOST_FAULTS = 100
+MAX_FAULTS = 100
 CSV = "text/csv"
 
 
@@ -44,7 +44,7 @@ class SuppressionsImported(SuppressionsAdded):
     refused: Annotated[
         int, Field(description="Lines with a fault; only where `partial` was asked for.")
     ]
-    faults: Annotated[list[ImportFault], Field(description=f"The first {MOST_FAULTS} of them.")]
+    faults: Annotated[list[ImportFault], Field(description=f"The first {MAX_FAULTS} of them.")]
 
 
 @routes.post(
@@ -53,7 +53,7 @@ class SuppressionsImported(SuppressionsAdded):
     summary="Add a file of addresses",
     description=f"Takes CSV in UTF-8 with the columns `{','.join(COLUMNS)}`; all but the first may be left out. All or"
     " none, unless `partial` is true: then lines with a fault are passed over, and told. Up to"
-    f" {MOST_LINES:,} lines and {MOST_OCTETS // 2**20} MiB.",
+    f" {MAX_LINES:,} lines and {MAX_BYTES // 2**20} MiB.",
     response_model=SuppressionsImported,
     responses=problems(*BODY),
     openapi_extra=needs(Scope.MANAGE)
@@ -61,51 +61,53 @@ class SuppressionsImported(SuppressionsAdded):
     tags=["suppressions"],
 )
 async def import_suppressions(
-    asked: Who,
+    context: Context,
     request: Request,
     partial: Annotated[
         bool, Query(description="Store the lines without a fault even if others have one.")
     ] = False,
 ) -> Response:
     check_media_type(request.headers, CSV)
-    with context_of(request)[1].hold(MOST_OCTETS) as body:
+    with context_of(request)[1].hold(MAX_BYTES) as body:
         content = await body.read(request.headers, request.receive)
         entries, faults = await asyncio.to_thread(_parsed, content)
         if faults and not partial:
             raise _refused(faults)
-        added = await store.add(asked.app.database, asked.tenant.id, entries)
+        added = await store.add(context.app.database, context.tenant.id, entries)
     told = [
         ImportFault(line=one.line, code=one.code, field=one.field, detail=one.message)
         for one in faults
     ]
     return json_response(
-        SuppressionsImported(**added._asdict(), refused=len(faults), faults=told[:MOST_FAULTS])
+        SuppressionsImported(**added._asdict(), refused=len(faults), faults=told[:MAX_FAULTS])
     )
 
 
-def _refused(faults: Sequence[SuppressionFault]) -> Problem:
+def _refused(faults: Sequence[SuppressionFault]) -> ProblemError:
     """What is wrong with a file of which nothing was stored."""
     told = [
         {"field": f"line {one.line}", "code": one.code, "detail": f"{one.field}: {one.message}"}
-        for one in faults[:MOST_FAULTS]
+        for one in faults[:MAX_FAULTS]
     ]
     first = told[0]
     detail = f"{first['field']}: {first['detail']}; lines with a fault: {len(faults)}; nothing was stored"
-    return Problem("invalid-request", detail, code=first["code"], field=first["field"], errors=told)
+    return ProblemError(
+        "invalid-request", detail, code=first["code"], field=first["field"], errors=told
+    )
 
 
 def _parsed(content: bytes) -> tuple[list[Entry], list[SuppressionFault]]:
-    """The entries of a file and its faults; a Problem if it is no text, or too long."""
+    """The entries of a file and its faults; a ProblemError if it is no text, or too long."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise Problem("malformed", "the body is not UTF-8") from None
+        raise ProblemError("malformed", "the body is not UTF-8") from None
     entries: list[Entry] = []
     faults: list[SuppressionFault] = []
     for one in read(io.StringIO(text, newline="")):
         entries.append(one) if isinstance(one, Entry) else faults.append(one)
-        if len(entries) + len(faults) > MOST_LINES:
-            raise Problem("too-large", f"an import may have {MOST_LINES:,} lines: send several")
+        if len(entries) + len(faults) > MAX_LINES:
+            raise ProblemError("too-large", f"an import may have {MAX_LINES:,} lines: send several")
     return entries, faults
 
 
@@ -121,10 +123,10 @@ def _parsed(content: bytes) -> tuple[list[Entry], list[SuppressionFault]]:
     tags=["suppressions"],
 )
 async def export_suppressions(
-    asked: Who,
+    context: Context,
     reason: Annotated[Cause | None, Query(description="Only addresses with this reason.")] = None,
 ) -> Response:
-    found = store.walk(asked.app.database, asked.tenant.id, store.Wanted(reason=reason))
+    found = store.walk(context.app.database, context.tenant.id, store.Wanted(reason=reason))
     first = await anext(found)  # before the answer begins: a database that is away is a 503
     headers = {"Content-Disposition": 'attachment; filename="suppressions.csv"'}
     return StreamingResponse(_lines(first, found), 200, headers, CSV)

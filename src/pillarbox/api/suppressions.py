@@ -13,21 +13,21 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from pillarbox.accept.suppressions import LONGEST_NOTE, checked, is_address
-from pillarbox.api.described import BODY, needs, problems
-from pillarbox.api.fields import Moment, Strictly, Wanted
-from pillarbox.api.listing import MOST_ON_PAGE, link, page_response
-from pillarbox.api.problems import MOST_FAULTS, Problem
-from pillarbox.api.routing import Larger, Who, json_response, router
-from pillarbox.api.shown import Shown
+from pillarbox.api.fields import FilterText, StrictModel, Timestamp
+from pillarbox.api.listing import MAX_PAGE_SIZE, link, page_response
+from pillarbox.api.message_models import ResponseModel
+from pillarbox.api.openapi import BODY, needs, problems
+from pillarbox.api.problems import MAX_FAULTS, ProblemError
+from pillarbox.api.routing import Context, LargeBodyRoute, json_response, router
 from pillarbox.errors import InvalidMail, NotFound
 from pillarbox.model.access import Scope
 from pillarbox.model.suppression import Cause
 from pillarbox.store import suppressions as store
 
 routes = router()
-larger = router(Larger)
+larger = router(LargeBodyRoute)
 # Addresses in one call that are not a file.
-MOST_AT_ONCE = 1000
+MAX_PER_CALL = 1000
 
 
 def _cursor(address: str) -> str:
@@ -52,12 +52,14 @@ class SuppressionQuery(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    address: Annotated[Wanted | None, Field(description="This address, whatever the case.")] = None
+    address: Annotated[FilterText | None, Field(description="This address, whatever the case.")] = (
+        None
+    )
     prefix: Annotated[
-        Wanted | None, Field(description="How addresses begin, whatever the case.")
+        FilterText | None, Field(description="How addresses begin, whatever the case.")
     ] = None
     reason: Cause | None = None
-    limit: Annotated[int, Field(ge=1, le=MOST_ON_PAGE)] = 50
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE_SIZE)] = 50
     cursor: Annotated[
         str | None,
         AfterValidator(_checked_cursor),
@@ -65,7 +67,7 @@ class SuppressionQuery(BaseModel):
     ] = None
 
 
-class SuppressionShown(Shown):
+class SuppressionShown(ResponseModel):
     """An address that the tenant's mails are not sent to."""
 
     address: Annotated[str, Field(description="In lower case.")]
@@ -76,7 +78,7 @@ class SuppressionShown(Shown):
     expires_at: Annotated[datetime | None, Field(description="Null: it stays until it is removed.")]
 
 
-class SuppressionPage(Shown):
+class SuppressionPage(ResponseModel):
     """Addresses, in their order. With filters a page can be short before the end: go on while there is a `next`."""
 
     suppressions: list[SuppressionShown]
@@ -86,24 +88,24 @@ class SuppressionPage(Shown):
     next: Annotated[str | None, Field(description="The address of the next page; null at the end.")]
 
 
-class NewSuppression(Strictly):
+class NewSuppression(StrictModel):
     """An address to add. One that is there already keeps the stronger reason and the later expiry."""
 
     address: Annotated[str, Field(description="A bare address; compared in lower case.")]
     reason: Cause = Cause.MANUAL
     note: Annotated[str | None, Field(max_length=LONGEST_NOTE)] = None
     expires_at: Annotated[
-        Moment | None, Field(description="Null: it stays until it is removed.")
+        Timestamp | None, Field(description="Null: it stays until it is removed.")
     ] = None
 
 
-class NewSuppressions(Strictly):
+class NewSuppressions(StrictModel):
     """Addresses to add, all or none."""
 
-    suppressions: Annotated[list[NewSuppression], Field(min_length=1, max_length=MOST_AT_ONCE)]
+    suppressions: Annotated[list[NewSuppression], Field(min_length=1, max_length=MAX_PER_CALL)]
 
 
-class SuppressionsAdded(Shown):
+class SuppressionsAdded(ResponseModel):
     """What became of the addresses given."""
 
     added: int
@@ -126,9 +128,9 @@ class SuppressionsAdded(Shown):
     tags=["suppressions"],
 )
 async def list_suppressions(
-    asked: Who, request: Request, query: Annotated[SuppressionQuery, Query()]
+    context: Context, request: Request, query: Annotated[SuppressionQuery, Query()]
 ) -> Response:
-    database, tenant_id = asked.app.database, asked.tenant.id
+    database, tenant_id = context.app.database, context.tenant.id
     if query.address is not None:
         one = await store.find(database, tenant_id, query.address)
         fits = (
@@ -159,14 +161,14 @@ def _page(request: Request, found: Sequence[store.Suppression], cursor: str | No
     "/suppressions",
     operation_id="add_suppressions",
     summary="Suppress addresses",
-    description=f"Adds up to {MOST_AT_ONCE} addresses, all or none. Mails that wait for them fail as `suppressed` when"
+    description=f"Adds up to {MAX_PER_CALL} addresses, all or none. Mails that wait for them fail as `suppressed` when"
     " their turn comes.",
     response_model=SuppressionsAdded,
     responses=problems(*BODY),
     openapi_extra=needs(Scope.MANAGE),
     tags=["suppressions"],
 )
-async def add_suppressions(asked: Who, new: NewSuppressions) -> Response:
+async def add_suppressions(context: Context, new: NewSuppressions) -> Response:
     entries, faults = [], []
     for place, one in enumerate(new.suppressions):
         try:
@@ -176,14 +178,14 @@ async def add_suppressions(asked: Who, new: NewSuppressions) -> Response:
             faults.append({"field": field, "code": error.code, "detail": error.message})
     if faults:
         first = faults[0]
-        raise Problem(
+        raise ProblemError(
             "invalid-request",
             first["detail"],
             code=first["code"],
             field=first["field"],
-            errors=faults[:MOST_FAULTS],
+            errors=faults[:MAX_FAULTS],
         )
-    added = await store.add(asked.app.database, asked.tenant.id, entries)
+    added = await store.add(context.app.database, context.tenant.id, entries)
     return json_response(SuppressionsAdded(**added._asdict()))
 
 
@@ -198,10 +200,10 @@ async def add_suppressions(asked: Who, new: NewSuppressions) -> Response:
     tags=["suppressions"],
 )
 async def remove_suppression(
-    asked: Who,
+    context: Context,
     address: Annotated[str, Path(min_length=1, max_length=320, description="The address.")],
 ) -> Response:
     if not is_address(address):
         raise NotFound("there is no such address on the list")
-    await store.remove(asked.app.database, asked.tenant.id, address)
+    await store.remove(context.app.database, context.tenant.id, address)
     return Response(status_code=204)

@@ -18,30 +18,30 @@ from pillarbox.api import (
     admin,
     admin_login,
     batch,
-    described,
     dlq,
+    keys,
     listing,
     messages,
-    own_access,
-    page,
+    openapi,
     reports,
     resend,
     routes,
     sign_in,
+    status_pages,
     suppression_files,
     suppressions,
     webhooks,
 )
-from pillarbox.api.bodies import Bodies
-from pillarbox.api.door import let_in
-from pillarbox.api.problems import EXPECTED, Problem, invalid, options_answer, problem_of
+from pillarbox.api.auth import authenticate
+from pillarbox.api.bodies import BodyBudget
+from pillarbox.api.problems import EXPECTED, ProblemError, invalid, options_answer, problem_of
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from pillarbox.app import App
 
-PLACE = "/api/v1"
+API_PREFIX = "/api/v1"
 VERSION = "1"
 TITLE = "Pillarbox"
 DESCRIPTION = """\
@@ -70,7 +70,7 @@ KEY = {
 }  # fmt: skip
 # The one most asked for comes first: routes are tried in order.
 ROUTERS = (
-    messages.submissions, batch.routes, listing.routes, messages.routes, resend.routes, own_access.routes, admin.routes,
+    messages.submissions, batch.routes, listing.routes, messages.routes, resend.routes, keys.routes, admin.routes,
     routes.routes,
     dlq.routes, suppressions.larger, suppression_files.routes, suppressions.routes,
     webhooks.routes, reports.routes, sign_in.routes, admin_login.public, admin_login.routes,
@@ -78,20 +78,20 @@ ROUTERS = (
 OPERATIONS = [route for router in ROUTERS for route in router.routes]
 
 
-class Api(FastAPI):
-    """The API of one installation; None: only to be described."""
+class ApiApplication(FastAPI):
+    """The API of one installation; None: only to generate its description."""
 
     def __init__(self, app: App | None) -> None:
         extra: list[BaseRoute] = [Route("/openapi.json", self._described), Route("/", self._shown)]
         super().__init__(
             routes=[*OPERATIONS, *extra], openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False,
             exception_handlers={
-                **dict.fromkeys((*EXPECTED, Problem, HTTPException, Exception), _answer),
+                **dict.fromkeys((*EXPECTED, ProblemError, HTTPException, Exception), _answer),
                 RequestValidationError: _answer_invalid,
             },
         )  # fmt: skip
         if app is not None:
-            self.state.context = (app, Bodies(app.settings.http_bytes_in_flight))
+            self.state.context = (app, BodyBudget(app.settings.http_bytes_in_flight))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As Starlette does it: FastAPI's telemetry looks into the environment at every request, and we have ours."""
@@ -106,12 +106,12 @@ class Api(FastAPI):
 
     async def _shown(self, request: Request) -> Response:
         await self._check(request)
-        return HTMLResponse(page.operations(description(), PLACE))
+        return HTMLResponse(status_pages.operations(description(), API_PREFIX))
 
     async def _check(self, request: Request) -> None:
         """Raise unless whoever asks has a key, whatever it allows: the description is for clients, not for scanners."""
         app, _ = self.state.context
-        await let_in(request, app, [])
+        await authenticate(request, app, [])
 
 
 @cache
@@ -123,11 +123,11 @@ def description() -> dict[str, Any]:
         description=DESCRIPTION,
         routes=OPERATIONS,
         tags=TAGS,
-        servers=[{"url": PLACE}],
+        servers=[{"url": API_PREFIX}],
     )
     parts = told["components"]
     parts["securitySchemes"] = {"key": KEY}
-    problem = described.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    problem = openapi.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     parts["schemas"] |= problem.pop("$defs", {}) | {"Problem": problem}
     _forget_other_errors(told)
     return told
@@ -163,5 +163,5 @@ async def _answer_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     found = error.errors()
     if any(one["loc"][0] == "path" for one in found):  # what cannot be an id or a name is nobody's
-        return Problem("not-found", "there is nothing with this id or name").response()
+        return ProblemError("not-found", "there is nothing with this id or name").response()
     return invalid([{**one, "loc": one["loc"][1:]} for one in found]).response()

@@ -8,29 +8,29 @@ from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from pillarbox.api.fields import Moment, Strictly
-from pillarbox.api.listing import MOST_ON_PAGE, Cursor, checked_cursor
+from pillarbox.api.fields import StrictModel, Timestamp
+from pillarbox.api.listing import MAX_PAGE_SIZE, Cursor, checked_cursor
 from pillarbox.model.delivery import delivery_id
 from pillarbox.model.webhook import CallState, Disabled, Kind
 from pillarbox.store.webhook_log import MOST_REPLAYED, Call
 from pillarbox.store.webhooks import Endpoint
 
 # Ids in one request: some tens of kilobytes.
-MOST_IDS = 1000
+MAX_IDS = 1000
 Kinds = Annotated[
     list[Kind], Field(description="What to be told of; none: everything.", max_length=len(Kind))
 ]
 Url = Annotated[str, Field(description="Of the public internet, with https.", max_length=2048)]
 
 
-class NewWebhook(Strictly):
+class NewWebhook(StrictModel):
     """A webhook to add."""
 
     url: Url
     kinds: Annotated[Kinds, Field(default_factory=list)]
 
 
-class WebhookChange(Strictly):
+class WebhookChange(StrictModel):
     """What to change; what is left out stays as it is."""
 
     url: Url | None = None
@@ -113,17 +113,17 @@ class CallQuery(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     state: list[CallState] | None = None
-    limit: Annotated[int, Field(ge=1, le=MOST_ON_PAGE)] = 50
+    limit: Annotated[int, Field(ge=1, le=MAX_PAGE_SIZE)] = 50
     cursor: Cursor = None
 
 
-class Replay(Strictly):
+class Replay(StrictModel):
     """Which calls to make again: `calls`, or those in a state (failed, when none is given) made in a time."""
 
-    calls: Annotated[list[UUID] | None, Field(min_length=1, max_length=MOST_IDS)] = None
+    calls: Annotated[list[UUID] | None, Field(min_length=1, max_length=MAX_IDS)] = None
     state: list[CallState] | None = None
-    since: Moment | None = None
-    until: Moment | None = None
+    since: Timestamp | None = None
+    until: Timestamp | None = None
     cursor: Annotated[
         Annotated[str, Field(max_length=22)]
         | None,  # in a body it may be null, which has no length

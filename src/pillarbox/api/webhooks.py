@@ -8,10 +8,10 @@ from uuid import UUID
 from fastapi import Path, Query
 from starlette.responses import Response
 
-from pillarbox.api.described import BODY, needs, problems
 from pillarbox.api.listing import cursor_of, read_cursor
-from pillarbox.api.problems import Problem
-from pillarbox.api.routing import Who, json_response, router
+from pillarbox.api.openapi import BODY, needs, problems
+from pillarbox.api.problems import ProblemError
+from pillarbox.api.routing import Context, json_response, router
 from pillarbox.api.webhook_models import (
     CallPage,
     CallQuery,
@@ -47,8 +47,8 @@ WebhookId = Annotated[UUID, Path(description="The webhook's id.")]
     openapi_extra=MANAGE,
     tags=["webhooks"],
 )
-async def list_webhooks(asked: Who) -> Response:
-    found = await webhooks.list_endpoints(asked.app.database, asked.tenant.id)
+async def list_webhooks(context: Context) -> Response:
+    found = await webhooks.list_endpoints(context.app.database, context.tenant.id)
     return json_response(WebhookList(webhooks=[webhook_shown(one) for one in found]))
 
 
@@ -63,10 +63,14 @@ async def list_webhooks(asked: Who) -> Response:
     openapi_extra=MANAGE,
     tags=["webhooks"],
 )
-async def add_webhook(asked: Who, new: NewWebhook) -> Response:
-    url = _checked(asked.app, new.url)
+async def add_webhook(context: Context, new: NewWebhook) -> Response:
+    url = _checked(context.app, new.url)
     made, secret = await webhooks.add_endpoint(
-        asked.app.database, asked.app.keys, asked.tenant.id, url, [str(one) for one in new.kinds]
+        context.app.database,
+        context.app.keys,
+        context.tenant.id,
+        url,
+        [str(one) for one in new.kinds],
     )
     return json_response(
         WebhookMade(**webhook_shown(made).model_dump(), secret=secret.reveal()), 201
@@ -77,7 +81,7 @@ def _checked(app: App, url: str) -> str:
     try:
         return check_url(url, allow_private=app.settings.webhook_allow_private)
     except RefusedAddress as error:
-        raise Problem("invalid-setting", str(error), code="bad_url", field="url") from None
+        raise ProblemError("invalid-setting", str(error), code="bad_url", field="url") from None
 
 
 @routes.get(
@@ -89,12 +93,12 @@ def _checked(app: App, url: str) -> str:
     openapi_extra=MANAGE,
     tags=["webhooks"],
 )
-async def get_webhook(asked: Who, webhook_id: WebhookId) -> Response:
-    return await _shown(asked, webhook_id)
+async def get_webhook(context: Context, webhook_id: WebhookId) -> Response:
+    return await _shown(context, webhook_id)
 
 
-async def _shown(asked: Who, webhook_id: UUID) -> Response:
-    found = await webhooks.get_endpoint(asked.app.database, webhook_id, asked.tenant.id)
+async def _shown(context: Context, webhook_id: UUID) -> Response:
+    found = await webhooks.get_endpoint(context.app.database, webhook_id, context.tenant.id)
     return json_response(webhook_shown(found))
 
 
@@ -108,16 +112,18 @@ async def _shown(asked: Who, webhook_id: UUID) -> Response:
     openapi_extra=MANAGE,
     tags=["webhooks"],
 )
-async def change_webhook(asked: Who, webhook_id: WebhookId, change: WebhookChange) -> Response:
-    database, tenant_id = asked.app.database, asked.tenant.id
+async def change_webhook(
+    context: Context, webhook_id: WebhookId, change: WebhookChange
+) -> Response:
+    database, tenant_id = context.app.database, context.tenant.id
     now = await webhooks.get_endpoint(database, webhook_id, tenant_id)
-    url = now.url if change.url is None else _checked(asked.app, change.url)
+    url = now.url if change.url is None else _checked(context.app, change.url)
     kinds = now.kinds if change.kinds is None else [str(one) for one in change.kinds]
     await webhooks.change_endpoint(database, webhook_id, tenant_id, url, kinds)
     if change.enabled is not None and change.enabled != now.enabled:
         switch = webhooks.enable_endpoint if change.enabled else webhooks.disable_endpoint
         await switch(database, webhook_id, tenant_id)
-    return await _shown(asked, webhook_id)
+    return await _shown(context, webhook_id)
 
 
 @routes.delete(
@@ -130,8 +136,8 @@ async def change_webhook(asked: Who, webhook_id: WebhookId, change: WebhookChang
     openapi_extra=MANAGE,
     tags=["webhooks"],
 )
-async def remove_webhook(asked: Who, webhook_id: WebhookId) -> Response:
-    await webhooks.remove_endpoint(asked.app.database, webhook_id, asked.tenant.id)
+async def remove_webhook(context: Context, webhook_id: WebhookId) -> Response:
+    await webhooks.remove_endpoint(context.app.database, webhook_id, context.tenant.id)
     return Response(status_code=204)
 
 
@@ -145,9 +151,9 @@ async def remove_webhook(asked: Who, webhook_id: WebhookId) -> Response:
     openapi_extra=MANAGE,
     tags=["webhooks"],
 )
-async def enable_webhook(asked: Who, webhook_id: WebhookId) -> Response:
-    await webhooks.enable_endpoint(asked.app.database, webhook_id, asked.tenant.id)
-    return await _shown(asked, webhook_id)
+async def enable_webhook(context: Context, webhook_id: WebhookId) -> Response:
+    await webhooks.enable_endpoint(context.app.database, webhook_id, context.tenant.id)
+    return await _shown(context, webhook_id)
 
 
 @routes.post(
@@ -160,9 +166,9 @@ async def enable_webhook(asked: Who, webhook_id: WebhookId) -> Response:
     openapi_extra=MANAGE,
     tags=["webhooks"],
 )
-async def rotate_webhook(asked: Who, webhook_id: WebhookId) -> Response:
-    database, tenant_id = asked.app.database, asked.tenant.id
-    secret = await webhooks.rotate_endpoint(database, asked.app.keys, webhook_id, tenant_id)
+async def rotate_webhook(context: Context, webhook_id: WebhookId) -> Response:
+    database, tenant_id = context.app.database, context.tenant.id
+    secret = await webhooks.rotate_endpoint(database, context.app.keys, webhook_id, tenant_id)
     found = await webhooks.get_endpoint(database, webhook_id, tenant_id)
     return json_response(WebhookMade(**webhook_shown(found).model_dump(), secret=secret.reveal()))
 
@@ -177,8 +183,8 @@ async def rotate_webhook(asked: Who, webhook_id: WebhookId) -> Response:
     openapi_extra=MANAGE,
     tags=["webhooks"],
 )
-async def test_webhook(asked: Who, webhook_id: WebhookId) -> Response:
-    result = await asked.app.test_webhook(webhook_id, asked.tenant.id)
+async def test_webhook(context: Context, webhook_id: WebhookId) -> Response:
+    result = await context.app.test_webhook(webhook_id, context.tenant.id)
     delivered = result.state is CallState.DELIVERED
     return json_response(
         TestShown(
@@ -201,9 +207,9 @@ async def test_webhook(asked: Who, webhook_id: WebhookId) -> Response:
     tags=["webhooks"],
 )
 async def list_calls(
-    asked: Who, webhook_id: WebhookId, query: Annotated[CallQuery, Query()]
+    context: Context, webhook_id: WebhookId, query: Annotated[CallQuery, Query()]
 ) -> Response:
-    database, tenant_id = asked.app.database, asked.tenant.id
+    database, tenant_id = context.app.database, context.tenant.id
     await webhooks.get_endpoint(database, webhook_id, tenant_id)
     before = read_cursor(query.cursor) if query.cursor else None
     states = [str(one) for one in query.state or ()]
@@ -226,9 +232,9 @@ async def list_calls(
     openapi_extra=MANAGE,
     tags=["webhooks"],
 )
-async def replay(asked: Who, webhook_id: WebhookId, which: Replay) -> Response:
+async def replay(context: Context, webhook_id: WebhookId, which: Replay) -> Response:
     done = await webhook_log.replay(
-        asked.app.database, webhook_id, asked.tenant.id, calls=which.calls,
+        context.app.database, webhook_id, context.tenant.id, calls=which.calls,
         states=[str(one) for one in which.state or (CallState.FAILED,)], since=which.since, until=which.until,
         after=read_cursor(which.cursor) if which.cursor else None,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from pillarbox.api.guard import Guard
+from pillarbox.api.middleware import HostMiddleware
 from pillarbox.api.server import serve_until
 from pillarbox.cli import output
 from pillarbox.cli.signals import stopping
@@ -67,7 +67,7 @@ def build(load: Callable[[], Templates], host: str) -> Starlette:
 
     return Starlette(
         routes=[Route("/", index), Route("/{portal}/{kind}/{locale}", one)],
-        middleware=[Middleware(Guard, host=host)],
+        middleware=[Middleware(HostMiddleware, host=host)],
         exception_handlers={PillarboxError: failed},
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Protocol, TypeVar
 
-from pillarbox.client.calls import Call
+from pillarbox.client.calls import ApiCall
 
 
 class Paged(Protocol):
@@ -22,10 +22,10 @@ Page = TypeVar("Page", bound=Paged)
 class Asking:
     """A part of `pillarbox.Client`."""
 
-    def _run(self, call: Call[Result]) -> Result:
+    def _run(self, call: ApiCall[Result]) -> Result:
         raise NotImplementedError
 
-    def _pages(self, after: Callable[[str | None], Call[Page]]) -> Iterator[Page]:
+    def _pages(self, after: Callable[[str | None], ApiCall[Page]]) -> Iterator[Page]:
         """Page after page, each fetched when it is wanted."""
         cursor = None
         while True:
@@ -39,10 +39,10 @@ class Asking:
 class AsyncAsking:
     """A part of `pillarbox.AsyncClient`."""
 
-    async def _run(self, call: Call[Result]) -> Result:
+    async def _run(self, call: ApiCall[Result]) -> Result:
         raise NotImplementedError
 
-    async def _pages(self, after: Callable[[str | None], Call[Page]]) -> AsyncIterator[Page]:
+    async def _pages(self, after: Callable[[str | None], ApiCall[Page]]) -> AsyncIterator[Page]:
         """Page after page, each fetched when it is wanted."""
         cursor = None
         while True:

@@ -22,11 +22,11 @@ from pillarbox.client.calls import (
     DEFAULT_URL,
     RETRIES,
     TIMEOUT,
-    Answer,
-    Call,
+    ApiCall,
     Filters,
-    Request,
-    Words,
+    HttpRequest,
+    HttpResponse,
+    TemplateOptions,
 )
 from pillarbox.client.lists_async import AsyncDeadLetterCalls, AsyncSuppressionCalls
 from pillarbox.client.sign_in_async import AsyncSignInCalls
@@ -77,7 +77,7 @@ class AsyncClient(AsyncDeadLetterCalls, AsyncSuppressionCalls, AsyncWebhookCalls
         if self._opened is not None:
             await self._opened.close()
 
-    async def send(self, mail: Mail, **words: Unpack[Words]) -> Sent:
+    async def send(self, mail: Mail, **words: Unpack[TemplateOptions]) -> Sent:
         """Hand a mail over; returns when it is committed. With `template` it has no subject, text, html or raw."""
         return await self._run(calls.send(mail, words))
 
@@ -125,7 +125,7 @@ class AsyncClient(AsyncDeadLetterCalls, AsyncSuppressionCalls, AsyncWebhookCalls
             for message in page.messages:
                 yield message
 
-    async def _run(self, call: Call[Result]) -> Result:
+    async def _run(self, call: ApiCall[Result]) -> Result:
         tried = 0
         while True:
             outcome = await self._ask(call.request)
@@ -135,7 +135,7 @@ class AsyncClient(AsyncDeadLetterCalls, AsyncSuppressionCalls, AsyncWebhookCalls
             tried += 1
             await asyncio.sleep(wait)
 
-    async def _ask(self, request: Request) -> Answer | NoAnswer:
+    async def _ask(self, request: HttpRequest) -> HttpResponse | NoAnswer:
         try:
             async with self._session().request(
                 request.method,
@@ -147,7 +147,7 @@ class AsyncClient(AsyncDeadLetterCalls, AsyncSuppressionCalls, AsyncWebhookCalls
                 ssl=self._ssl,
                 allow_redirects=False,  # the key is for this server alone
             ) as answer:
-                return Answer(answer.status, answer.headers, await answer.read())
+                return HttpResponse(answer.status, answer.headers, await answer.read())
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             return NoAnswer(f"no connection to the server: {type(error).__name__}", reached=False)
         except (aiohttp.ClientError, TimeoutError) as error:

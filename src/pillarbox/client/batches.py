@@ -8,16 +8,24 @@ from typing import Any
 
 from pillarbox.accept.mail import Mail
 from pillarbox.client.answers import Sent, read
-from pillarbox.client.calls import JSON, Answer, Call, Request, key_header, mail_json, new_key
+from pillarbox.client.calls import (
+    JSON,
+    ApiCall,
+    HttpRequest,
+    HttpResponse,
+    key_header,
+    mail_json,
+    new_key,
+)
 from pillarbox.client.problems import of_problem
 from pillarbox.errors import InvalidMail, NotAllowed, PillarboxError
 
 Results = list[Sent | PillarboxError]
 # What the API takes in one call.
-MOST = 100
+MAX_PER_CALL = 100
 # Octets of one call: far below what servers take (http_max_body), and little to repeat when its
 # answer is lost.
-HEAVIEST = 8 * 2**20
+MAX_CALL_BYTES = 8 * 2**20
 
 
 class Batches:
@@ -30,13 +38,13 @@ class Batches:
         self._written = self._write(mails)
         self._count = len(mails)
 
-    def calls(self) -> Iterator[tuple[Sequence[int], Call[Results]]]:
+    def calls(self) -> Iterator[tuple[Sequence[int], ApiCall[Results]]]:
         """The calls, each with the places of its mails."""
         places: list[int] = []
         texts: list[str] = []
         octets = number = 0
         for place, text in self._written:
-            if places and (len(places) == MOST or octets + len(text) > HEAVIEST):
+            if places and (len(places) == MAX_PER_CALL or octets + len(text) > MAX_CALL_BYTES):
                 yield places, self._call(texts, number)
                 places, texts, octets, number = [], [], 0, number + 1
             places.append(place)
@@ -69,12 +77,12 @@ class Batches:
                 _place(error, place)
                 self._results[place] = error
 
-    def _call(self, texts: Sequence[str], number: int) -> Call[Results]:
+    def _call(self, texts: Sequence[str], number: int) -> ApiCall[Results]:
         body = f'{{"messages":[{",".join(texts)}]}}'.encode()
-        request = Request(
+        request = HttpRequest(
             "POST", "/messages/batch", body, JSON | key_header(f"{self._key}:{number}")
         )
-        return Call(request, _read, _is_finished)
+        return ApiCall(request, _read, _is_finished)
 
 
 def _written(mail: Mail) -> str:
@@ -93,7 +101,7 @@ def _place(result: Sent | PillarboxError, place: int) -> None:
         result.position = place
 
 
-def _read(answer: Answer) -> Results:
+def _read(answer: HttpResponse) -> Results:
     return [_item(one) for one in json.loads(answer.body)["results"]]
 
 
@@ -104,7 +112,7 @@ def _item(one: Mapping[str, Any]) -> Sent | PillarboxError:
     return Sent(sent.id, sent.deliveries, bool(one.get("repeated")))
 
 
-def _is_finished(answer: Answer) -> bool:
+def _is_finished(answer: HttpResponse) -> bool:
     """Whether every mail was decided on: those that met an absent database are worth another try."""
     try:
         return all(one["status"] != 503 for one in json.loads(answer.body)["results"])

@@ -20,7 +20,7 @@ from pillarbox.client.problems import error_of, retry_after
 from pillarbox.errors import InvalidMail, NoAnswer
 
 Result = TypeVar("Result")
-PLACE = "/api/v1"
+API_PREFIX = "/api/v1"
 DEFAULT_URL = "http://127.0.0.1:8025"
 # Seconds for one try: the server gives a request a minute to arrive.
 TIMEOUT = 30.0
@@ -30,7 +30,7 @@ RETRIES = 5
 # Seconds before the first repetition when nobody says how long; doubled each time.
 FIRST_WAIT = 0.2
 # Whoever tells us to wait longer than this means: not now.
-LONGEST_WAIT = 30.0
+MAX_WAIT = 30.0
 # Answers of servers and proxies that cannot do it now, but may soon.
 _SOON = frozenset({429, 502, 503, 504})
 _printable = re.compile(r"[ -~]{1,255}").fullmatch
@@ -57,7 +57,7 @@ _FILTERS = {"class_": "class", "page_size": "limit"}
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """What is sent to the server. `repeatable`: done twice it is as good as done once."""
 
     method: str
@@ -68,7 +68,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """What came back. The names of headers are found in any case."""
 
     status: int
@@ -76,19 +76,19 @@ class Answer:
     body: bytes = field(repr=False)
 
 
-def _is_finished(answer: Answer) -> bool:
+def _is_finished(answer: HttpResponse) -> bool:
     return True
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[Result]):
+class ApiCall(Generic[Result]):
     """A request, and how to read its answer."""
 
-    request: Request
-    reads: Callable[[Answer], Result]
-    is_finished: Callable[[Answer], bool] = _is_finished
+    request: HttpRequest
+    reads: Callable[[HttpResponse], Result]
+    is_finished: Callable[[HttpResponse], bool] = _is_finished
 
-    def read(self, outcome: Answer | NoAnswer) -> Result:
+    def read(self, outcome: HttpResponse | NoAnswer) -> Result:
         """The result; raises the error that the server answered, or NoAnswer."""
         if isinstance(outcome, NoAnswer):
             raise outcome
@@ -100,15 +100,15 @@ class Call(Generic[Result]):
             raise NoAnswer("the server's answer is not one of Pillarbox", outcome.status) from error
 
     def wait(
-        self, outcome: Answer | NoAnswer, tried: int, most: int, chance: float
+        self, outcome: HttpResponse | NoAnswer, tried: int, most: int, chance: float
     ) -> float | None:
         """Seconds before asking again; None: this is the answer. `chance` is in [0, 1)."""
         told = None if isinstance(outcome, NoAnswer) else retry_after(outcome.headers)
-        if tried >= most or not self._may_help(outcome) or (told or 0.0) > LONGEST_WAIT:
+        if tried >= most or not self._may_help(outcome) or (told or 0.0) > MAX_WAIT:
             return None
         return FIRST_WAIT * 2**tried * (0.5 + chance / 2) if told is None else told
 
-    def _may_help(self, outcome: Answer | NoAnswer) -> bool:
+    def _may_help(self, outcome: HttpResponse | NoAnswer) -> bool:
         """Whether to ask again. What must not be done twice is repeated only where it surely was not done once."""
         if isinstance(outcome, NoAnswer):
             return self.request.repeatable or not outcome.reached
@@ -117,12 +117,12 @@ class Call(Generic[Result]):
         return outcome.status < 300 and not self.is_finished(outcome)
 
 
-def reading(kind: type[Shown]) -> Callable[[Answer], Shown]:
+def reading(kind: type[Shown]) -> Callable[[HttpResponse], Shown]:
     """Reads an answer as a value of this kind."""
     return lambda answer: read(kind, json.loads(answer.body))
 
 
-def nothing(answer: Answer) -> None:
+def nothing(answer: HttpResponse) -> None:
     """For answers that say all by their status."""
 
 
@@ -137,7 +137,7 @@ def address(base_url: str) -> str:
         or parts.username
     ):
         raise ValueError("base_url must be like https://mail.example.com")
-    return base_url.rstrip("/").removesuffix(PLACE) + PLACE
+    return base_url.rstrip("/").removesuffix(API_PREFIX) + API_PREFIX
 
 
 def headers(api_key: str | None, version: str) -> dict[str, str]:
@@ -150,7 +150,7 @@ def headers(api_key: str | None, version: str) -> dict[str, str]:
     return common | {"Authorization": f"Bearer {api_key.strip()}"}
 
 
-class Words(TypedDict, total=False):
+class TemplateOptions(TypedDict, total=False):
     """Which template makes the words of a mail, in which language, of what."""
 
     template: str
@@ -158,41 +158,45 @@ class Words(TypedDict, total=False):
     data: Mapping[str, Any] | None
 
 
-def send(mail: Mail, words: Words | None = None) -> Call[Sent]:
+def send(mail: Mail, words: TemplateOptions | None = None) -> ApiCall[Sent]:
     """Hand a mail over. Its idempotency key, or one made here, is the same for every try."""
     body = (templated_json(mail, words) if words else mail_json(mail)).encode()
     key = new_key() if mail.idempotency_key is None else mail.idempotency_key
-    return Call(Request("POST", "/messages", body, JSON | key_header(key)), _sent)
+    return ApiCall(HttpRequest("POST", "/messages", body, JSON | key_header(key)), _sent)
 
 
-def resend(message_id: uuid.UUID | str, idempotency_key: str | None) -> Call[Sent]:
-    return Call(
-        Request(
+def resend(message_id: uuid.UUID | str, idempotency_key: str | None) -> ApiCall[Sent]:
+    return ApiCall(
+        HttpRequest(
             "POST", _path(message_id, "/resend"), None, key_header(idempotency_key or new_key())
         ),
         _sent,
     )
 
 
-def get(message_id: uuid.UUID | str) -> Call[Message]:
-    return Call(Request("GET", _path(message_id)), reading(Message))
+def get(message_id: uuid.UUID | str) -> ApiCall[Message]:
+    return ApiCall(HttpRequest("GET", _path(message_id)), reading(Message))
 
 
-def raw(message_id: uuid.UUID | str) -> Call[bytes]:
-    return Call(
-        Request("GET", _path(message_id, "/raw"), headers={"Accept": "*/*"}),
+def raw(message_id: uuid.UUID | str) -> ApiCall[bytes]:
+    return ApiCall(
+        HttpRequest("GET", _path(message_id, "/raw"), headers={"Accept": "*/*"}),
         lambda answer: answer.body,
     )
 
 
-def cancel(message_id: uuid.UUID | str) -> Call[Changes]:
+def cancel(message_id: uuid.UUID | str) -> ApiCall[Changes]:
     # Done twice, the second says that there is nothing to cancel.
-    return Call(Request("POST", _path(message_id, "/cancel"), repeatable=False), reading(Changes))
+    return ApiCall(
+        HttpRequest("POST", _path(message_id, "/cancel"), repeatable=False), reading(Changes)
+    )
 
 
-def reschedule(message_id: uuid.UUID | str, send_at: datetime) -> Call[Changes]:
+def reschedule(message_id: uuid.UUID | str, send_at: datetime) -> ApiCall[Changes]:
     body = to_json({"send_at": time_text(send_at, "send_at")}).encode()
-    return Call(Request("POST", _path(message_id, "/reschedule"), body, JSON), reading(Changes))
+    return ApiCall(
+        HttpRequest("POST", _path(message_id, "/reschedule"), body, JSON), reading(Changes)
+    )
 
 
 def checked_filters(filters: Filters) -> list[tuple[str, str]]:
@@ -208,11 +212,11 @@ def checked_filters(filters: Filters) -> list[tuple[str, str]]:
     return found
 
 
-def page(filters: Sequence[tuple[str, str]], cursor: str | None) -> Call[Page]:
+def page(filters: Sequence[tuple[str, str]], cursor: str | None) -> ApiCall[Page]:
     """One page of a listing; without a cursor, the first."""
     query = urlencode([*filters, *([("cursor", cursor)] if cursor else [])])
     path = f"/messages?{query}" if query else "/messages"
-    return Call(Request("GET", path), reading(Page))
+    return ApiCall(HttpRequest("GET", path), reading(Page))
 
 
 def mail_json(mail: Mail) -> str:
@@ -221,9 +225,9 @@ def mail_json(mail: Mail) -> str:
     return to_json(_fields(mail))
 
 
-def templated_json(mail: Mail, words: Words) -> str:
+def templated_json(mail: Mail, words: TemplateOptions) -> str:
     """A mail whose words a template makes, as the API takes it; InvalidMail if it breaks a rule."""
-    if unknown := sorted(words.keys() - Words.__annotations__.keys()):
+    if unknown := sorted(words.keys() - TemplateOptions.__annotations__.keys()):
         raise TypeError(f"there is no {unknown[0]!r}")
     if not words.get("template"):
         raise InvalidMail("missing", "template", "locale and data are for a template", "name one")
@@ -289,6 +293,6 @@ def _parameter(value: Any, name: str) -> str:
     return time_text(value, name) if name in ("since", "until") else str(value)
 
 
-def _sent(answer: Answer) -> Sent:
+def _sent(answer: HttpResponse) -> Sent:
     found = read(Sent, json.loads(answer.body))
     return Sent(found.id, found.deliveries, answer.headers.get("Idempotency-Replayed") == "true")

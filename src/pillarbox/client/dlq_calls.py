@@ -11,11 +11,11 @@ from typing import Any, TypedDict
 from urllib.parse import urlencode
 
 from pillarbox.client.answers import AttemptSummary
-from pillarbox.client.calls import JSON, Call, Request, checked_filters, reading
+from pillarbox.client.calls import JSON, ApiCall, HttpRequest, checked_filters, reading
 
 PAGE = 100
 # What the API changes in one call.
-MOST = 1000
+MAX_PER_CALL = 1000
 
 
 class DeadLetterFilters(TypedDict, total=False):
@@ -110,16 +110,16 @@ class Discarded:
 MessageIds = Sequence[uuid.UUID | str]
 
 
-def page(filters: DeadLetterFilters, cursor: str | None) -> Call[DeadLetterPage]:
+def page(filters: DeadLetterFilters, cursor: str | None) -> ApiCall[DeadLetterPage]:
     """One page; without a cursor, the first."""
     more = [("limit", str(PAGE)), *([("cursor", cursor)] if cursor else [])]
     path = f"/dlq?{urlencode([*_parameters(filters), *more])}"
-    return Call(Request("GET", path), reading(DeadLetterPage))
+    return ApiCall(HttpRequest("GET", path), reading(DeadLetterPage))
 
 
-def summary(filters: DeadLetterFilters) -> Call[DeadLetterSummary]:
+def summary(filters: DeadLetterFilters) -> ApiCall[DeadLetterSummary]:
     path = f"/dlq/summary?{urlencode(_parameters(filters))}".rstrip("?")
-    return Call(Request("GET", path), reading(DeadLetterSummary))
+    return ApiCall(HttpRequest("GET", path), reading(DeadLetterSummary))
 
 
 def reprocess(
@@ -129,7 +129,7 @@ def reprocess(
     via: str | None,
     limit: int,
     dry_run: bool,
-) -> Call[Reprocessed]:
+) -> ApiCall[Reprocessed]:
     body = _which(message_ids, filters) | {
         "limit": limit,
         "dry_run": dry_run,
@@ -138,17 +138,21 @@ def reprocess(
     if via is not None:
         body["provider"] = via
     # Done twice, what failed again in between would be sent once more.
-    request = Request("POST", "/dlq/reprocess", json.dumps(body).encode(), JSON, repeatable=dry_run)
-    return Call(request, reading(Reprocessed))
+    request = HttpRequest(
+        "POST", "/dlq/reprocess", json.dumps(body).encode(), JSON, repeatable=dry_run
+    )
+    return ApiCall(request, reading(Reprocessed))
 
 
 def discard(
     message_ids: MessageIds | None, filters: DeadLetterFilters, limit: int, dry_run: bool
-) -> Call[Discarded]:
+) -> ApiCall[Discarded]:
     body = _which(message_ids, filters) | {"limit": limit, "dry_run": dry_run}
     # Done twice, what failed in between would be discarded, too.
-    request = Request("POST", "/dlq/discard", json.dumps(body).encode(), JSON, repeatable=dry_run)
-    return Call(request, reading(Discarded))
+    request = HttpRequest(
+        "POST", "/dlq/discard", json.dumps(body).encode(), JSON, repeatable=dry_run
+    )
+    return ApiCall(request, reading(Discarded))
 
 
 def _which(message_ids: MessageIds | None, filters: DeadLetterFilters) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Unpack
 from pillarbox.client import dlq_calls, suppression_calls
 from pillarbox.client.asking import Asking
 from pillarbox.client.dlq_calls import (
-    MOST,
+    MAX_PER_CALL,
     DeadLetter,
     DeadLetterFilters,
     DeadLetterSummary,
@@ -38,7 +38,7 @@ class DeadLetterCalls(Asking):
         *,
         reset_retry_count: bool = True,
         via: str | None = None,
-        limit: int = MOST,
+        limit: int = MAX_PER_CALL,
         dry_run: bool = False,
         **filters: Unpack[DeadLetterFilters],
     ) -> Reprocessed:
@@ -50,7 +50,7 @@ class DeadLetterCalls(Asking):
         self,
         message_ids: MessageIds | None = None,
         *,
-        limit: int = MOST,
+        limit: int = MAX_PER_CALL,
         dry_run: bool = False,
         **filters: Unpack[DeadLetterFilters],
     ) -> Discarded:

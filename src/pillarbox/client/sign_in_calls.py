@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from pillarbox.client.calls import JSON, Call, Request, reading
+from pillarbox.client.calls import JSON, ApiCall, HttpRequest, reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +32,21 @@ class Verified:
     account: SignedInAccount
 
 
-def begin(email: str) -> Call[SignInChallenge]:
+def begin(email: str) -> ApiCall[SignInChallenge]:
     """Repeatable: asked again within the pause, the answer is the same and nothing is mailed."""
-    return Call(
-        Request("POST", "/sign-in", json.dumps({"email": email}).encode(), JSON),
+    return ApiCall(
+        HttpRequest("POST", "/sign-in", json.dumps({"email": email}).encode(), JSON),
         reading(SignInChallenge),
     )
 
 
-def verify(code: str, challenge: str | None, token: int | None) -> Call[Verified]:
+def verify(code: str, challenge: str | None, token: int | None) -> ApiCall[Verified]:
     """Not repeatable: a code counts once, and a wrong one is counted."""
     if (challenge is None) == (token is None):
         raise ValueError("give a challenge or the id of a token")
     given: dict[str, Any] = {"code": code}
     given |= {"challenge": challenge} if challenge is not None else {"token": token}
-    request = Request("POST", "/sign-in/verify", json.dumps(given).encode(), JSON, repeatable=False)
-    return Call(request, reading(Verified))
+    request = HttpRequest(
+        "POST", "/sign-in/verify", json.dumps(given).encode(), JSON, repeatable=False
+    )
+    return ApiCall(request, reading(Verified))

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from pillarbox.accept.mail import listed
-from pillarbox.client.calls import JSON, Call, Request, nothing, reading, time_text
+from pillarbox.client.calls import JSON, ApiCall, HttpRequest, nothing, reading, time_text
 
 PAGE = 200
 CSV = {"Content-Type": "text/csv"}
@@ -58,7 +58,7 @@ class Suppressed:
 
 def page(
     address: str | None, prefix: str | None, reason: str | None, cursor: str | None
-) -> Call[SuppressionPage]:
+) -> ApiCall[SuppressionPage]:
     """One page; without a cursor, the first."""
     given = {
         "address": address,
@@ -68,37 +68,37 @@ def page(
         "cursor": cursor,
     }
     query = urlencode({name: value for name, value in given.items() if value is not None})
-    return Call(Request("GET", f"/suppressions?{query}"), reading(SuppressionPage))
+    return ApiCall(HttpRequest("GET", f"/suppressions?{query}"), reading(SuppressionPage))
 
 
 def add(
     addresses: str | Sequence[str], reason: str, note: str | None, expires_at: datetime | None
-) -> Call[Suppressed]:
+) -> ApiCall[Suppressed]:
     common: dict[str, Any] = {"reason": reason, "note": note}
     if expires_at is not None:
         common["expires_at"] = time_text(expires_at, "expires_at")
     body = {"suppressions": [{"address": one, **common} for one in listed(addresses)]}
-    return Call(
-        Request("POST", "/suppressions", json.dumps(body).encode(), JSON), reading(Suppressed)
+    return ApiCall(
+        HttpRequest("POST", "/suppressions", json.dumps(body).encode(), JSON), reading(Suppressed)
     )
 
 
-def remove(address: str) -> Call[None]:
+def remove(address: str) -> ApiCall[None]:
     # Done twice, the second says that it is not there.
     path = f"/suppressions/{quote(address, safe='@')}"
-    return Call(Request("DELETE", path, repeatable=False), nothing)
+    return ApiCall(HttpRequest("DELETE", path, repeatable=False), nothing)
 
 
-def import_(content: bytes | str, partial: bool) -> Call[Suppressed]:
+def import_(content: bytes | str, partial: bool) -> ApiCall[Suppressed]:
     body = content.encode() if isinstance(content, str) else bytes(content)
     path = "/suppressions/import?partial=true" if partial else "/suppressions/import"
-    return Call(Request("POST", path, body, CSV), reading(Suppressed))
+    return ApiCall(HttpRequest("POST", path, body, CSV), reading(Suppressed))
 
 
-def export(reason: str | None) -> Call[bytes]:
+def export(reason: str | None) -> ApiCall[bytes]:
     path = (
         f"/suppressions/export?{urlencode({'reason': reason})}"
         if reason
         else "/suppressions/export"
     )
-    return Call(Request("GET", path, headers={"Accept": "*/*"}), lambda answer: answer.body)
+    return ApiCall(HttpRequest("GET", path, headers={"Accept": "*/*"}), lambda answer: answer.body)

@@ -21,11 +21,11 @@ from pillarbox.client.calls import (
     DEFAULT_URL,
     RETRIES,
     TIMEOUT,
-    Answer,
-    Call,
+    ApiCall,
     Filters,
-    Request,
-    Words,
+    HttpRequest,
+    HttpResponse,
+    TemplateOptions,
 )
 from pillarbox.client.lists_sync import DeadLetterCalls, SuppressionCalls
 from pillarbox.client.sign_in_sync import SignInCalls
@@ -83,7 +83,7 @@ class Client(DeadLetterCalls, SuppressionCalls, WebhookCalls, SignInCalls):
         """Close the connections."""
         self._pool.clear()
 
-    def send(self, mail: Mail, **words: Unpack[Words]) -> Sent:
+    def send(self, mail: Mail, **words: Unpack[TemplateOptions]) -> Sent:
         """Hand a mail over; returns when it is committed. With `template` it has no subject, text, html or raw."""
         return self._run(calls.send(mail, words))
 
@@ -128,7 +128,7 @@ class Client(DeadLetterCalls, SuppressionCalls, WebhookCalls, SignInCalls):
         for page in self._pages(lambda cursor: calls.page(filters, cursor)):
             yield from page.messages
 
-    def _run(self, call: Call[Result]) -> Result:
+    def _run(self, call: ApiCall[Result]) -> Result:
         tried = 0
         while True:
             outcome = self._ask(call.request)
@@ -138,7 +138,7 @@ class Client(DeadLetterCalls, SuppressionCalls, WebhookCalls, SignInCalls):
             tried += 1
             time.sleep(wait)
 
-    def _ask(self, request: Request) -> Answer | NoAnswer:
+    def _ask(self, request: HttpRequest) -> HttpResponse | NoAnswer:
         try:
             answer = self._pool.request(
                 request.method,
@@ -155,4 +155,4 @@ class Client(DeadLetterCalls, SuppressionCalls, WebhookCalls, SignInCalls):
             return NoAnswer(f"no connection to the server: {type(error).__name__}", reached=False)
         except urllib3.exceptions.HTTPError as error:
             return NoAnswer(f"the server's answer was lost: {type(error).__name__}")
-        return Answer(answer.status, answer.headers, answer.data)
+        return HttpResponse(answer.status, answer.headers, answer.data)

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from pillarbox.accept.mail import listed
 from pillarbox.client.answers import read
-from pillarbox.client.calls import JSON, Call, Request, nothing, reading
+from pillarbox.client.calls import JSON, ApiCall, HttpRequest, nothing, reading
 
 PAGE = 200
 
@@ -88,23 +88,24 @@ class _List:
     webhooks: Sequence[Webhook]
 
 
-def add(url: str, kinds: str | Sequence[str]) -> Call[Webhook]:
+def add(url: str, kinds: str | Sequence[str]) -> ApiCall[Webhook]:
     # Done twice there would be two.
     body = {"url": url, "kinds": list(listed(kinds))}
-    return Call(
-        Request("POST", "/webhooks", json.dumps(body).encode(), JSON, repeatable=False),
+    return ApiCall(
+        HttpRequest("POST", "/webhooks", json.dumps(body).encode(), JSON, repeatable=False),
         reading(Webhook),
     )
 
 
-def list_all() -> Call[Sequence[Webhook]]:
-    return Call(
-        Request("GET", "/webhooks"), lambda answer: read(_List, json.loads(answer.body)).webhooks
+def list_all() -> ApiCall[Sequence[Webhook]]:
+    return ApiCall(
+        HttpRequest("GET", "/webhooks"),
+        lambda answer: read(_List, json.loads(answer.body)).webhooks,
     )
 
 
-def get(webhook_id: uuid.UUID | str) -> Call[Webhook]:
-    return Call(Request("GET", _path(webhook_id)), reading(Webhook))
+def get(webhook_id: uuid.UUID | str) -> ApiCall[Webhook]:
+    return ApiCall(HttpRequest("GET", _path(webhook_id)), reading(Webhook))
 
 
 def change(
@@ -112,38 +113,40 @@ def change(
     url: str | None,
     kinds: str | Sequence[str] | None,
     enabled: bool | None,
-) -> Call[Webhook]:
+) -> ApiCall[Webhook]:
     given = {
         "url": url,
         "kinds": None if kinds is None else list(listed(kinds)),
         "enabled": enabled,
     }
     body = {name: value for name, value in given.items() if value is not None}
-    return Call(
-        Request("PATCH", _path(webhook_id), json.dumps(body).encode(), JSON), reading(Webhook)
+    return ApiCall(
+        HttpRequest("PATCH", _path(webhook_id), json.dumps(body).encode(), JSON), reading(Webhook)
     )
 
 
-def remove(webhook_id: uuid.UUID | str) -> Call[None]:
-    return Call(Request("DELETE", _path(webhook_id), repeatable=False), nothing)
+def remove(webhook_id: uuid.UUID | str) -> ApiCall[None]:
+    return ApiCall(HttpRequest("DELETE", _path(webhook_id), repeatable=False), nothing)
 
 
-def rotate(webhook_id: uuid.UUID | str) -> Call[Webhook]:
+def rotate(webhook_id: uuid.UUID | str) -> ApiCall[Webhook]:
     # Done twice the first secret would be the old one, and lost.
-    return Call(Request("POST", _path(webhook_id, "/rotate"), repeatable=False), reading(Webhook))
+    return ApiCall(
+        HttpRequest("POST", _path(webhook_id, "/rotate"), repeatable=False), reading(Webhook)
+    )
 
 
-def test(webhook_id: uuid.UUID | str) -> Call[WebhookTest]:
-    return Call(Request("POST", _path(webhook_id, "/test")), reading(WebhookTest))
+def test(webhook_id: uuid.UUID | str) -> ApiCall[WebhookTest]:
+    return ApiCall(HttpRequest("POST", _path(webhook_id, "/test")), reading(WebhookTest))
 
 
 def page(
     webhook_id: uuid.UUID | str, state: str | Sequence[str], cursor: str | None
-) -> Call[CallPage]:
+) -> ApiCall[CallPage]:
     wanted = [("limit", str(PAGE)), *(("state", one) for one in listed(state))]
     query = urlencode([*wanted, *([("cursor", cursor)] if cursor else [])])
     path = f"{_path(webhook_id, '/calls')}?{query}"
-    return Call(Request("GET", path), reading(CallPage))
+    return ApiCall(HttpRequest("GET", path), reading(CallPage))
 
 
 def replay(
@@ -153,7 +156,7 @@ def replay(
     since: datetime | None,
     until: datetime | None,
     cursor: str | None,
-) -> Call[Replayed]:
+) -> ApiCall[Replayed]:
     """Make calls again; without `calls`, those that failed or are in `state`."""
     body: dict[str, Any] = {"calls": [str(one) for one in calls]} if calls is not None else {}
     if calls is None:
@@ -161,8 +164,8 @@ def replay(
         times = {"since": since, "until": until}
         body |= {name: at.isoformat() for name, at in times.items() if at is not None}
         body |= {"cursor": cursor} if cursor else {}
-    request = Request("POST", _path(webhook_id, "/replay"), json.dumps(body).encode(), JSON)
-    return Call(request, reading(Replayed))
+    request = HttpRequest("POST", _path(webhook_id, "/replay"), json.dumps(body).encode(), JSON)
+    return ApiCall(request, reading(Replayed))
 
 
 def _path(webhook_id: uuid.UUID | str, rest: str = "") -> str:

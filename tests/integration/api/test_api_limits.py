@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pillarbox.api.protocol import MOST_HEAD
+from pillarbox.api.protocol import MAX_HEAD_BYTES
 from tests import PATIENCE
 from tests.harness import eventually
 from tests.integration.api.api_helpers import MAIL, Api, api_of
@@ -150,7 +150,10 @@ async def is_accepted(api: Api) -> bool:
 
 async def test_an_endless_head(database_url: str) -> None:
     async with api_of(database_url) as api:
-        for start in (b"GET /" + b"a" * MOST_HEAD, head(api)[:-2] + b"X: " + b"a" * MOST_HEAD):
+        for start in (
+            b"GET /" + b"a" * MAX_HEAD_BYTES,
+            head(api)[:-2] + b"X: " + b"a" * MAX_HEAD_BYTES,
+        ):
             async with wired(api) as wire:
                 await wire.say(start + b"a")
                 assert problem(await wire.hear()) == (431, "head-too-large")

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from pillarbox.api.server import Guard, is_loopback, serve_http
+from pillarbox.api.server import HostMiddleware, is_loopback, serve_http
 from pillarbox.app import App
 from pillarbox.errors import SettingsError
 from pillarbox.store import providers
@@ -167,7 +167,7 @@ async def test_foreign_hosts_are_refused(site: Site, host: str, status: int) -> 
     ],
 )  # fmt: skip
 def test_which_hosts_are_ours(listening: str, host: str, known: bool) -> None:
-    assert Guard(lambda *_: pytest.fail("not called"), listening).knows(host) is known  # type: ignore[arg-type]
+    assert HostMiddleware(lambda *_: pytest.fail("not called"), listening).knows(host) is known  # type: ignore[arg-type]
 
 
 async def test_captured_mails_stay_on_this_machine(database_url: str) -> None:

@@ -13,7 +13,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from pillarbox.api.accounts import MOST_OCTETS
+from pillarbox.api.accounts import MAX_BYTES
 from pillarbox.app import build_collector
 from pillarbox.errors import ExpiredToken, ForgedToken
 from pillarbox.lifecycle import signing
@@ -39,7 +39,7 @@ async def town(database_url: str) -> AsyncIterator[Town]:
 
 async def test_bodies_are_bounded(town: Town) -> None:
     link = await town.link(await town.account())
-    for body in (b"token=" + b"A" * MOST_OCTETS, b'{"token": "' + b"A" * MOST_OCTETS + b'"}'):
+    for body in (b"token=" + b"A" * MAX_BYTES, b'{"token": "' + b"A" * MAX_BYTES + b'"}'):
         kind = "application/json" if body.startswith(b"{") else "application/x-www-form-urlencoded"
         assert (
             await town.ask("POST", link.path, data=body, headers={"Content-Type": kind})

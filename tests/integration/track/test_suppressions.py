@@ -311,9 +311,9 @@ async def test_files_that_are_none(api: Api, monkeypatch: pytest.MonkeyPatch) ->
     assert (await load(api.shop, "{}", kind="application/json")).json[
         "type"
     ] == "/problems/unsupported-media-type"
-    monkeypatch.setattr(suppression_files, "MOST_LINES", 2)
+    monkeypatch.setattr(suppression_files, "MAX_LINES", 2)
     assert (await load(api.shop, "a@x.example\nb@x.example\nc@x.example\n")).status == 413
-    monkeypatch.setattr(suppression_files, "MOST_OCTETS", 10)
+    monkeypatch.setattr(suppression_files, "MAX_BYTES", 10)
     assert (await load(api.shop, "a@x.example\n")).status == 413
     assert await listed(api.shop) == []
 

@@ -32,13 +32,13 @@ TOLD = frozenset({
 })  # fmt: skip
 
 
-class Shown(BaseModel):
+class ResponseModel(BaseModel):
     """What we answer with; by the names of the API."""
 
     model_config = ConfigDict(populate_by_name=True)
 
 
-class DeliverySummary(Shown):
+class DeliverySummary(ResponseModel):
     """One recipient of a message, in short."""
 
     id: str
@@ -50,7 +50,7 @@ class DeliverySummary(Shown):
     next_attempt_at: datetime | None
 
 
-class MessageSummary(Shown):
+class MessageSummary(ResponseModel):
     """A message in a listing."""
 
     id: UUID
@@ -64,7 +64,7 @@ class MessageSummary(Shown):
     deliveries: list[DeliverySummary]
 
 
-class MessagePage(Shown):
+class MessagePage(ResponseModel):
     """Messages, newest first. With filters a page can be short before the end: go on while there is a `next`."""
 
     messages: list[MessageSummary]
@@ -74,7 +74,7 @@ class MessagePage(Shown):
     next: Annotated[str | None, Field(description="The address of the next page; null at the end.")]
 
 
-class AttemptSummary(Shown):
+class AttemptSummary(ResponseModel):
     """One try at a delivery, in short. Texts are redacted."""
 
     number: Annotated[
@@ -101,7 +101,7 @@ class Attempt(AttemptSummary):
     ]
 
 
-class Retry(Shown):
+class Retry(ResponseModel):
     """The retry schedule that a delivery follows."""
 
     policy: Annotated[
@@ -114,7 +114,7 @@ class Retry(Shown):
     ]
 
 
-class Transition(Shown):
+class Transition(ResponseModel):
     """A state that a delivery entered."""
 
     at: datetime
@@ -122,7 +122,7 @@ class Transition(Shown):
     reason: str | None
 
 
-class Delivery(Shown):
+class Delivery(ResponseModel):
     """One recipient of a message, and what became of it."""
 
     id: str
@@ -151,7 +151,7 @@ class Delivery(Shown):
     ]
 
 
-class Event(Shown):
+class Event(ResponseModel):
     """Something that happened to a message, or to one of its deliveries."""
 
     at: datetime
@@ -162,7 +162,7 @@ class Event(Shown):
     data: dict[str, Any]
 
 
-class Message(Shown):
+class Message(ResponseModel):
     """A message's whole story, as far as retention left it."""
 
     id: UUID
@@ -196,7 +196,7 @@ class Message(Shown):
     events: list[Event]
 
 
-class Changed(Shown):
+class Changed(ResponseModel):
     """A delivery after a change that was asked for, and whether it is one of those changed."""
 
     id: str
@@ -207,7 +207,7 @@ class Changed(Shown):
     next_attempt_at: datetime | None
 
 
-class Changes(Shown):
+class Changes(ResponseModel):
     """What came of a change: at least one delivery was changed. Those in flight or finished were not."""
 
     id: UUID

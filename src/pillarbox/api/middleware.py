@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 
-from pillarbox.api import page
-from pillarbox.api.problems import Problem, busy, problem_of
+from pillarbox.api import status_pages
+from pillarbox.api.problems import ProblemError, busy, problem_of
 from pillarbox.telemetry import logs
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _may_be_form(scope: Scope) -> bool:
     return bool(scope["method"] == "POST" and not scope["path"].startswith(API))
 
 
-class Guard:
+class HostMiddleware:
     """Refuses foreign Host and Origin headers (web pages that reach for us); sets what all answers carry."""
 
     HEADERS = (
@@ -77,7 +77,7 @@ class Guard:
         (b"referrer-policy", b"no-referrer"),
         (b"cross-origin-resource-policy", b"same-origin"),
         (b"cache-control", b"no-store"),
-        (b"content-security-policy", page.POLICY.encode()),
+        (b"content-security-policy", status_pages.POLICY.encode()),
     )
 
     def __init__(self, app: ASGIApp, host: str, hosts: Collection[str] = ()) -> None:
@@ -100,17 +100,17 @@ class Guard:
             answer = problem.response()
         await answer(scope, receive, guarded)
 
-    def _refusal(self, headers: Headers, may_be_form: bool) -> Problem | None:
+    def _refusal(self, headers: Headers, may_be_form: bool) -> ProblemError | None:
         host = headers.get("host", "")
         if not self.knows(host):
-            return Problem("wrong-host", "this host name is not served here")
+            return ProblemError("wrong-host", "this host name is not served here")
         origin = headers.get("origin")
         if may_be_form and origin == "null":
             return None
         if origin is not None and not (
             self._is_ours(name := host_of_origin(origin)) or name == name_of(host)
         ):
-            return Problem("foreign-origin", "pages of other servers may not ask")
+            return ProblemError("foreign-origin", "pages of other servers may not ask")
         return None
 
     def knows(self, header: str) -> bool:
@@ -126,7 +126,7 @@ class Guard:
         )
 
 
-class Front:
+class RequestMiddleware:
     """Counts and times requests, bounds how many are handled at once, and answers for what nobody caught."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, most: int) -> None:

@@ -1,4 +1,4 @@
-"""Who asks: a key, an administrator's session, or in `up` every process on this machine."""
+"""Authenticates HTTP requests: by API key, by session, or in `up` by their loopback address."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pillarbox.api.forwarding import PROXIED
-from pillarbox.api.guard import ALWAYS_LOCAL, host_of_origin, is_loopback, name_of
+from pillarbox.api.middleware import ALWAYS_LOCAL, host_of_origin, is_loopback, name_of
 from pillarbox.errors import Unauthorized
 from pillarbox.model.access import Principal, Scope, Tenant, require, require_admin, require_metrics
 from pillarbox.store.admins import SESSION_PREFIX
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 # What proxies add: behind one, whoever asks only seems to be on this machine.
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
-STATE = "pillarbox.asked"
+CONTEXT = "pillarbox.context"
 
 
 @dataclass(frozen=True, slots=True)
-class Stranger:
+class AnonymousContext:
     """Whoever asks something that needs no key; what they may do is proven by what they send."""
 
     app: App
@@ -32,7 +32,7 @@ class Stranger:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestContext:
     """On whose behalf something is done."""
 
     app: App
@@ -46,23 +46,28 @@ class Asked:
 
     @property
     def who(self) -> dict[str, str]:
-        """Who did it, as events tell."""
+        """The actor, as events record it."""
         return {"who": self.principal.kind, "name": self.principal.name}
 
 
-async def let_in(request: HTTPConnection, app: App, scopes: Sequence[Scope]) -> Asked:
-    """Who asks, if they may do what needs these scopes; Unauthorized, Throttled or NotAllowed otherwise."""
-    principal = await _recognise(request, app)
+async def authenticate(
+    request: HTTPConnection, app: App, scopes: Sequence[Scope]
+) -> RequestContext:
+    """The context of a request whose principal has these scopes.
+
+    Raises Unauthorized, Throttled or NotAllowed.
+    """
+    principal = await _principal_of(request, app)
     tenant = None
     for scope in scopes:
         if scope is Scope.ADMIN:
             require_admin(principal)
         else:
             tenant = require(principal, scope)
-    return Asked(app, principal, tenant)
+    return RequestContext(app, principal, tenant)
 
 
-async def _recognise(request: HTTPConnection, app: App) -> Principal:
+async def _principal_of(request: HTTPConnection, app: App) -> Principal:
     if needs_no_key(request, app):
         return await app.authenticator.development()
     token = bearer_of(request)
@@ -120,10 +125,10 @@ def _is_page_of_ours(headers: Headers) -> bool:
 async def check_operator(request: HTTPConnection, app: App) -> None:
     """Raise unless whoever asks may know about all tenants: an administrator, or in `up` this machine."""
     if not needs_no_key(request, app):
-        await let_in(request, app, [Scope.ADMIN])
+        await authenticate(request, app, [Scope.ADMIN])
 
 
 async def check_metrics(request: HTTPConnection, app: App) -> None:
     """Raise unless whoever asks may read the metrics."""
     if app.settings.metrics_access != "open" and not needs_no_key(request, app):
-        require_metrics(await _recognise(request, app))
+        require_metrics(await _principal_of(request, app))

@@ -10,8 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from pillarbox.api.fields import NAME
 from pillarbox.api.problem_types import TYPES
-from pillarbox.api.problems import MEDIA_TYPE
-from pillarbox.api.problems import Problem as Raised
+from pillarbox.api.problems import MEDIA_TYPE, ProblemError
 from pillarbox.model.access import Scope
 
 # What any operation can answer.
@@ -89,7 +88,7 @@ def problems(*names: str) -> Responses:
 
 def _response(names: list[str]) -> dict[str, Any]:
     described = "; or: ".join(TYPES[name].title for name in names)
-    examples = {name: {"value": Raised(name, TYPES[name].title).body()} for name in names}
+    examples = {name: {"value": ProblemError(name, TYPES[name].title).body()} for name in names}
     content = {
         MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "examples": examples}
     }

@@ -74,7 +74,7 @@ def _listed(expected: object) -> str:
     return str(expected).replace("'", "")
 
 
-def words_for(error: Mapping[str, Any]) -> str:
+def message_for(error: Mapping[str, Any]) -> str:
     """What is wrong with a value, for the detail of a problem."""
     kind = str(error["type"])
     if kind in _OURS:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pillarbox.app import App
 
 # Octets of `data` as JSON: a long order fits. Templates may show each value several times.
-MOST_DATA = 64 * 1024
+MAX_DATA_BYTES = 64 * 1024
 _MADE = ("subject", "text", "html", "raw")
 
 
@@ -59,7 +59,7 @@ def _check_template(message: NewMessage, data: Mapping[str, Any]) -> None:
         size = len(to_json(data).encode())
     except ValueError:
         raise InvalidMail("bad_value", "data", "cannot be written as JSON in UTF-8") from None
-    if size > MOST_DATA:
+    if size > MAX_DATA_BYTES:
         raise InvalidMail(
             "too_big", "data", "may have 64 KiB as JSON", "give only what the template shows"
         )

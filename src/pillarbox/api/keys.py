@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from pillarbox.api import granting
+from pillarbox.api import key_management
 from pillarbox.api.access_models import KeyList, KeyMade, LoginList, LoginMade, NewKey, NewLogin
-from pillarbox.api.described import BODY, KeepDescendants, Prefix, Username, needs, problems
-from pillarbox.api.routing import Who, json_response, router
+from pillarbox.api.openapi import BODY, KeepDescendants, Prefix, Username, needs, problems
+from pillarbox.api.routing import Context, json_response, router
 from pillarbox.model.access import Scope
 
 routes = router()
@@ -24,8 +24,8 @@ MANAGE = needs(Scope.MANAGE)
     openapi_extra=MANAGE,
     tags=["keys"],
 )
-async def list_keys(asked: Who) -> Response:
-    return json_response(await granting.keys_of(asked.app.database, asked.tenant.name))
+async def list_keys(context: Context) -> Response:
+    return json_response(await key_management.keys_of(context.app.database, context.tenant.name))
 
 
 @routes.post(
@@ -39,8 +39,10 @@ async def list_keys(asked: Who) -> Response:
     openapi_extra=MANAGE,
     tags=["keys"],
 )
-async def make_key(asked: Who, new: NewKey) -> Response:
-    made = await granting.make_key(asked.app.database, asked.tenant.name, new, asked.principal)
+async def make_key(context: Context, new: NewKey) -> Response:
+    made = await key_management.make_key(
+        context.app.database, context.tenant.name, new, context.principal
+    )
     return json_response(made, 201)
 
 
@@ -55,9 +57,11 @@ async def make_key(asked: Who, new: NewKey) -> Response:
     tags=["keys"],
 )
 async def revoke_key(
-    asked: Who, prefix: Prefix, keep_descendants: KeepDescendants = False
+    context: Context, prefix: Prefix, keep_descendants: KeepDescendants = False
 ) -> Response:
-    await granting.revoke_key(asked.app.database, prefix, asked.tenant.name, keep_descendants)
+    await key_management.revoke_key(
+        context.app.database, prefix, context.tenant.name, keep_descendants
+    )
     return Response(status_code=204)
 
 
@@ -71,8 +75,8 @@ async def revoke_key(
     openapi_extra=MANAGE,
     tags=["keys"],
 )
-async def list_smtp_logins(asked: Who) -> Response:
-    return json_response(await granting.logins_of(asked.app.database, asked.tenant.name))
+async def list_smtp_logins(context: Context) -> Response:
+    return json_response(await key_management.logins_of(context.app.database, context.tenant.name))
 
 
 @routes.post(
@@ -86,8 +90,10 @@ async def list_smtp_logins(asked: Who) -> Response:
     openapi_extra=MANAGE,
     tags=["keys"],
 )
-async def make_smtp_login(asked: Who, new: NewLogin) -> Response:
-    made = await granting.make_login(asked.app.database, asked.tenant.name, new, asked.principal)
+async def make_smtp_login(context: Context, new: NewLogin) -> Response:
+    made = await key_management.make_login(
+        context.app.database, context.tenant.name, new, context.principal
+    )
     return json_response(made, 201)
 
 
@@ -101,6 +107,6 @@ async def make_smtp_login(asked: Who, new: NewLogin) -> Response:
     openapi_extra=MANAGE,
     tags=["keys"],
 )
-async def revoke_smtp_login(asked: Who, username: Username) -> Response:
-    await granting.revoke_login(asked.app.database, username, asked.tenant.name)
+async def revoke_smtp_login(context: Context, username: Username) -> Response:
+    await key_management.revoke_login(context.app.database, username, context.tenant.name)
     return Response(status_code=204)

@@ -18,7 +18,7 @@ from pillarbox.api.access_models import (
     key_shown,
     login_shown,
 )
-from pillarbox.api.problems import Problem
+from pillarbox.api.problems import ProblemError
 from pillarbox.errors import InvalidMail, NotAllowed, NotFound, NotPossible
 from pillarbox.model.access import Principal, Scope
 from pillarbox.model.access_settings import checked_domains
@@ -33,17 +33,17 @@ New = TypeVar("New", bound=NewLogin)
 
 
 @contextmanager
-def settings_told() -> Iterator[None]:
+def setting_problems() -> Iterator[None]:
     """Errors about settings in the words of this API: what is wrong here is no mail."""
     try:
         yield
     except InvalidMail as error:
         field = f"{error.field}_seconds" if error.field in RETENTIONS else error.field
-        raise Problem(
+        raise ProblemError(
             "invalid-setting", error.message, code=error.code, field=field, hint=error.hint
         ) from None
     except NotPossible as error:
-        raise Problem("taken", str(error), field="name") from None
+        raise ProblemError("taken", str(error), field="name") from None
 
 
 async def keys_of(database: Database, tenant: str | None) -> KeyList:
@@ -57,7 +57,7 @@ async def logins_of(database: Database, tenant: str | None) -> LoginList:
 
 
 def maker_of(principal: Principal) -> Maker:
-    """Who is put down as the maker of a key or login."""
+    """The maker that is recorded with a key or login."""
     return Maker(principal.kind, principal.id if principal.kind == "key" else None)
 
 
@@ -67,7 +67,7 @@ async def make_key(
     """Make a key of a tenant, or an administrator's."""
     _check_expiry(new.expires_at)
     new = narrowed(principal, new, new.scopes)
-    with settings_told():
+    with setting_problems():
         facts, secret = await access.add_key(
             database, tenant, new.name, new.scopes, sender_domains=new.sender_domains,
             recipient_domains=new.recipient_domains, expires_at=new.expires_at, maker=maker_of(principal),
@@ -81,7 +81,7 @@ async def make_login(
     """Make an SMTP login of a tenant."""
     _check_expiry(new.expires_at)
     new = narrowed(principal, new, [Scope.SEND])
-    with settings_told():
+    with setting_problems():
         facts, secret = await access.add_login(
             database, tenant, new.name, sender_domains=new.sender_domains, recipient_domains=new.recipient_domains,
             expires_at=new.expires_at, maker=maker_of(principal),
@@ -91,7 +91,7 @@ async def make_login(
 
 def _check_expiry(expires_at: datetime | None) -> None:
     if expires_at is not None and expires_at <= datetime.now(UTC):
-        raise Problem(
+        raise ProblemError(
             "invalid-setting", "must lie in the future", code="out_of_range", field="expires_at"
         )
 
@@ -124,7 +124,7 @@ def narrowed(principal: Principal, new: New, scopes: Collection[Scope]) -> New:
         raise NotAllowed(
             "wider", "scopes", f"the {principal.kind} that asks lacks {', '.join(wider)} itself"
         )
-    with settings_told():
+    with setting_problems():
         domains = {
             field: _within(
                 field, getattr(principal, field), checked_domains(field, getattr(new, field))
@@ -141,9 +141,9 @@ def narrowed(principal: Principal, new: New, scopes: Collection[Scope]) -> New:
     return new.model_copy(update={**domains, "expires_at": end})
 
 
-def _within(field: str, own: Sequence[str], asked: Sequence[str]) -> Sequence[str]:
-    if asked and not within(asked, own):
+def _within(field: str, own: Sequence[str], domains: Sequence[str]) -> Sequence[str]:
+    if domains and not within(domains, own):
         raise NotAllowed(
             "wider", field, "the key that asks may not use all of these domains itself"
         )
-    return asked or own
+    return domains or own

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class Asking(NamedTuple):
+class ActionTexts(NamedTuple):
     """What a page asks for an action, and what it says afterwards. `{portal}` stands for the portal's name."""
 
     title: str
@@ -16,19 +16,19 @@ class Asking(NamedTuple):
     after: str
 
 
-class Ending(NamedTuple):
+class EndingTexts(NamedTuple):
     """Why a link does not count, and what to do."""
 
     title: str
     text: str
 
 
-class Words(NamedTuple):
+class PageTexts(NamedTuple):
     """Everything that pages say in one language."""
 
-    asking: Mapping[str, Asking]  # by action; `""` for actions of users' own
-    set_password: Asking  # of password_recovery, where the page sets the new one
-    endings: Mapping[str, Ending]  # by reason
+    asking: Mapping[str, ActionTexts]  # by action; `""` for actions of users' own
+    set_password: ActionTexts  # of password_recovery, where the page sets the new one
+    endings: Mapping[str, EndingTexts]  # by reason
     hello: str
     code: str
     code_hint: str
@@ -41,16 +41,16 @@ class Words(NamedTuple):
     refused: str
 
 
-ENGLISH = Words(
+ENGLISH = PageTexts(
     asking={
-        "activation": Asking(
+        "activation": ActionTexts(
             "Activate your account",
             "One click and your account at {portal} is ready to use.",
             "Activate account",
             "Your account is active",
             "Welcome to {portal}. You can sign in now.",
         ),
-        "password_recovery": Asking(
+        "password_recovery": ActionTexts(
             "Reset your password",
             "Enter the code from our mail to confirm that it is you."
             " You then choose a new password at {portal}, not here.",
@@ -58,21 +58,21 @@ ENGLISH = Words(
             "Thank you, it is you",
             "Nothing has changed yet. Go back to {portal}: there you choose a new password.",
         ),
-        "email_verification": Asking(
+        "email_verification": ActionTexts(
             "Confirm your e-mail address",
             "Please confirm that this address is yours.",
             "Confirm address",
             "Your address is confirmed",
             "Thank you. Nothing more is needed.",
         ),
-        "invite": Asking(
+        "invite": ActionTexts(
             "You are invited",
             "You were invited to {portal}. Accept, and your account is ready to use.",
             "Accept invitation",
             "Welcome aboard",
             "Your account at {portal} is active. You can sign in now.",
         ),
-        "": Asking(
+        "": ActionTexts(
             "Please confirm",
             "Please confirm what you asked {portal} for.",
             "Confirm",
@@ -80,7 +80,7 @@ ENGLISH = Words(
             "Thank you. Nothing more is needed.",
         ),
     },
-    set_password=Asking(
+    set_password=ActionTexts(
         "Choose a new password",
         "Enter the code from our mail, and the password that you want to have from now on.",
         "Set password",
@@ -88,34 +88,38 @@ ENGLISH = Words(
         "You can sign in to {portal} with your new password now.",
     ),
     endings={
-        "forged": Ending(
+        "forged": EndingTexts(
             "This link is not valid",
             "It may be cut off. Open it from the mail once more, or copy the whole address from there.",
         ),
-        "expired": Ending(
+        "expired": EndingTexts(
             "This link has expired", "Links work for a limited time only. Please ask for a new one."
         ),
-        "used": Ending(
+        "used": EndingTexts(
             "This link was used before",
             "Each link works once. If that was you, all is done. If not, please ask for a new one.",
         ),
-        "superseded": Ending(
+        "superseded": EndingTexts(
             "There is a newer link",
             "We have sent you another mail since. Please use the link in the latest one.",
         ),
-        "wrong_code": Ending("The code is wrong", "Please open the link from the mail once more."),
-        "void": Ending(
+        "wrong_code": EndingTexts(
+            "The code is wrong", "Please open the link from the mail once more."
+        ),
+        "void": EndingTexts(
             "Too many wrong codes",
             "To protect your account this link works no more. Please ask for a new one.",
         ),
-        "suspended": Ending(
+        "suspended": EndingTexts(
             "Your account is suspended", "This is not possible now. Support can help."
         ),
-        "throttled": Ending("Too many tries", "Please wait a minute, and open the link again."),
-        "malformed": Ending(
+        "throttled": EndingTexts(
+            "Too many tries", "Please wait a minute, and open the link again."
+        ),
+        "malformed": EndingTexts(
             "That did not arrive whole", "Please open the link from the mail once more."
         ),
-        "away": Ending(
+        "away": EndingTexts(
             "We cannot check this now",
             "Nothing is lost. Please open the link again in a minute; it still works.",
         ),
@@ -133,16 +137,16 @@ ENGLISH = Words(
 )
 
 # Without any form of address: some portals say du, others Sie.
-GERMAN = Words(
+GERMAN = PageTexts(
     asking={
-        "activation": Asking(
+        "activation": ActionTexts(
             "Konto aktivieren",
             "Ein Klick, und das Konto bei {portal} ist bereit.",
             "Konto aktivieren",
             "Das Konto ist aktiv",
             "Willkommen bei {portal}. Die Anmeldung ist ab sofort möglich.",
         ),
-        "password_recovery": Asking(
+        "password_recovery": ActionTexts(
             "Passwort zurücksetzen",
             "Bitte den Code aus unserer E-Mail eingeben. So ist sicher, dass niemand anderes hier ist."
             " Das neue Passwort wird danach bei {portal} gewählt, nicht hier.",
@@ -150,21 +154,21 @@ GERMAN = Words(
             "Danke, der Code stimmt",
             "Noch hat sich nichts geändert. Weiter geht es bei {portal}: dort ein neues Passwort wählen.",
         ),
-        "email_verification": Asking(
+        "email_verification": ActionTexts(
             "E-Mail-Adresse bestätigen",
             "Ein Klick bestätigt, dass diese Adresse stimmt.",
             "Adresse bestätigen",
             "Die Adresse ist bestätigt",
             "Vielen Dank. Mehr ist nicht zu tun.",
         ),
-        "invite": Asking(
+        "invite": ActionTexts(
             "Eine Einladung",
             "Hier wartet eine Einladung zu {portal}. Nach dem Annehmen ist das Konto bereit.",
             "Einladung annehmen",
             "Herzlich willkommen",
             "Das Konto bei {portal} ist aktiv. Die Anmeldung ist ab sofort möglich.",
         ),
-        "": Asking(
+        "": ActionTexts(
             "Bitte bestätigen",
             "Bitte bestätigen, was bei {portal} angefragt wurde.",
             "Bestätigen",
@@ -172,7 +176,7 @@ GERMAN = Words(
             "Vielen Dank. Mehr ist nicht zu tun.",
         ),
     },
-    set_password=Asking(
+    set_password=ActionTexts(
         "Neues Passwort wählen",
         "Bitte den Code aus unserer E-Mail eingeben und das Passwort, das von nun an gelten soll.",
         "Passwort setzen",
@@ -180,40 +184,40 @@ GERMAN = Words(
         "Die Anmeldung bei {portal} ist ab sofort mit dem neuen Passwort möglich.",
     ),
     endings={
-        "forged": Ending(
+        "forged": EndingTexts(
             "Dieser Link ist nicht gültig",
             "Vielleicht ist er abgeschnitten. Bitte noch einmal aus der E-Mail öffnen"
             " oder dort die ganze Adresse kopieren.",
         ),
-        "expired": Ending(
+        "expired": EndingTexts(
             "Dieser Link ist abgelaufen",
             "Links gelten nur für begrenzte Zeit. Bitte einen neuen anfordern.",
         ),
-        "used": Ending(
+        "used": EndingTexts(
             "Dieser Link wurde schon benutzt",
             "Jeder Link gilt einmal. Geschah es hier, ist alles erledigt. Wenn nicht, bitte einen neuen anfordern.",
         ),
-        "superseded": Ending(
+        "superseded": EndingTexts(
             "Es gibt einen neueren Link",
             "Seitdem haben wir eine weitere E-Mail geschickt. Bitte den Link aus der neuesten nehmen.",
         ),
-        "wrong_code": Ending(
+        "wrong_code": EndingTexts(
             "Der Code stimmt nicht", "Bitte den Link noch einmal aus der E-Mail öffnen."
         ),
-        "void": Ending(
+        "void": EndingTexts(
             "Zu viele falsche Codes",
             "Zum Schutz des Kontos gilt dieser Link nicht mehr. Bitte einen neuen anfordern.",
         ),
-        "suspended": Ending(
+        "suspended": EndingTexts(
             "Das Konto ist gesperrt", "Das geht gerade nicht. Der Support kann helfen."
         ),
-        "throttled": Ending(
+        "throttled": EndingTexts(
             "Zu viele Versuche", "Bitte eine Minute warten und den Link noch einmal öffnen."
         ),
-        "malformed": Ending(
+        "malformed": EndingTexts(
             "Das kam nicht vollständig an", "Bitte den Link noch einmal aus der E-Mail öffnen."
         ),
-        "away": Ending(
+        "away": EndingTexts(
             "Das lässt sich gerade nicht prüfen",
             "Nichts ist verloren. Bitte den Link in einer Minute noch einmal öffnen; er gilt weiterhin.",
         ),
@@ -230,10 +234,10 @@ GERMAN = Words(
     refused="Dieses Passwort wurde nicht angenommen. Bitte ein anderes wählen.",
 )
 
-LANGUAGES: Mapping[str, Words] = {"en": ENGLISH, "de": GERMAN}
+LANGUAGES: Mapping[str, PageTexts] = {"en": ENGLISH, "de": GERMAN}
 DEFAULT = "en"
 # Ranges of a header that are looked at: people understand fewer languages.
-MOST_RANGES = 20
+MAX_RANGES = 20
 
 
 def language_for(*wanted: str | None) -> str:
@@ -248,7 +252,7 @@ def language_for(*wanted: str | None) -> str:
 
 def _ranges(header: str) -> list[str]:
     """The languages of a header Accept-Language, the most wanted first; none that is not wanted."""
-    parts = [part.partition(";") for part in header.split(",")[:MOST_RANGES]]
+    parts = [part.partition(";") for part in header.split(",")[:MAX_RANGES]]
     weighed = [(_weight(more), name.strip()) for name, _, more in parts]
     return [name for weight, name in sorted(weighed, key=lambda one: -one[0]) if weight > 0]
 
