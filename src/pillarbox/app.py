@@ -69,8 +69,8 @@ from pillarbox.track.reports import parse as parse_report
 if TYPE_CHECKING:
     from pillarbox.deliver.transports.http_client import HttpClient
     from pillarbox.deliver.transports.http_sending import Api
-    from pillarbox.lifecycle.assembly import Lifecycle
     from pillarbox.lifecycle.collector import Collector
+    from pillarbox.lifecycle.services import LifecycleServices
     from pillarbox.track.webhook_call import WebhookLine
 
 # How often a worker looks for new providers and classes: soon enough for a person at the command
@@ -101,7 +101,7 @@ class App:
     _authenticator: Authenticator | None = field(default=None, init=False, repr=False)
     _http: HttpClient | None = field(default=None, init=False, repr=False)
     _ingest: Ingest | None = field(default=None, init=False, repr=False)
-    _lifecycle: Lifecycle | None = field(default=None, init=False, repr=False)
+    _lifecycle: LifecycleServices | None = field(default=None, init=False, repr=False)
     _reception: Reception | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -130,12 +130,12 @@ class App:
         return self._authenticator
 
     @property
-    def lifecycle(self) -> Lifecycle:
+    def lifecycle(self) -> LifecycleServices:
         """What accounts and administrators need."""
         if self._lifecycle is None:
-            from pillarbox.lifecycle.assembly import Lifecycle
+            from pillarbox.lifecycle.services import LifecycleServices
 
-            self._lifecycle = Lifecycle(
+            self._lifecycle = LifecycleServices(
                 self.database, self.settings, self.metrics, self.authenticator, self.supervisor
             )
         return self._lifecycle

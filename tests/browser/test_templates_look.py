@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, Route, sync_playwright
 
-from pillarbox.lifecycle.checking import sample_of
 from pillarbox.lifecycle.rendering import Templates
+from pillarbox.lifecycle.template_checks import sample_of
 
 CHROMIUM = (
     shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

@@ -9,7 +9,7 @@ import pytest
 
 from pillarbox.errors import NotPossible
 from pillarbox.lifecycle import passwords
-from pillarbox.lifecycle.passwords import AT_ONCE, LONGEST, SHORTEST, WORST, Passwords, check
+from pillarbox.lifecycle.passwords import AT_ONCE, LONGEST, SHORTEST, WORST, PasswordHashing, check
 
 GOOD = "seven green chairs"
 
@@ -49,7 +49,7 @@ def test_the_list_holds_only_what_is_long_enough_to_get_that_far() -> None:
 
 
 async def test_what_is_kept_is_argon2id_with_a_salt() -> None:
-    ours = Passwords()
+    ours = PasswordHashing()
     kept = await ours.hash(GOOD)
     assert kept.reveal().startswith("$argon2id$v=19$m=65536,t=3,p=4$")
     assert GOOD not in kept.reveal()
@@ -60,7 +60,7 @@ async def test_what_is_kept_is_argon2id_with_a_salt() -> None:
 
 
 async def test_where_nothing_was_kept_nothing_is_right() -> None:
-    ours = Passwords()
+    ours = PasswordHashing()
     assert not await ours.is_right(None, GOOD)
     assert ours._nobodys is not None
     assert (
@@ -70,13 +70,13 @@ async def test_where_nothing_was_kept_nothing_is_right() -> None:
 
 
 async def test_composed_characters_are_the_same() -> None:
-    ours = Passwords()
+    ours = PasswordHashing()
     kept = await ours.hash("caf\u00e9 au lait noir")
     assert await ours.is_right(kept.reveal(), "cafe\u0301 au lait noir")
 
 
 async def test_few_are_compared_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = Passwords()
+    ours = PasswordHashing()
     lock, running, most = threading.Lock(), 0, 0
     real = ours._fits
 
@@ -97,7 +97,7 @@ async def test_few_are_compared_at_once(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 async def test_whoever_waits_too_long_is_not_compared() -> None:
-    ours = Passwords()
+    ours = PasswordHashing()
 
     def no() -> None:
         raise NotPossible("too late")

@@ -150,7 +150,7 @@ def test_folding_changes_nothing(
     folded = one(tmp_path, source, source, shop__portal_toml=TOML).render(
         "shop/order", "en", {"numbers": [1, 2]}
     )
-    monkeypatch.setattr("pillarbox.lifecycle.sandbox.fold", lambda tree, known: tree)
+    monkeypatch.setattr("pillarbox.lifecycle.template_sandbox.fold", lambda tree, known: tree)
     plain = one(tmp_path, source, source, shop__portal_toml=TOML).render(
         "shop/order", "en", {"numbers": [1, 2]}
     )

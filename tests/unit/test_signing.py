@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from pillarbox.errors import ExpiredToken, ForgedToken, NotFound, SecretError
-from pillarbox.lifecycle.keys import has_keys, key_ring
 from pillarbox.lifecycle.signing import (
     PATHS,
-    KeyRing,
     SignedPath,
+    SigningKeyRing,
     check_expiry,
     link,
     sign,
     sign_expiry,
     verify,
 )
+from pillarbox.lifecycle.signing_keys import has_keys, key_ring
 from pillarbox.settings import Settings, load
 
 KEY = bytes.fromhex("deadbeef" * 8)
@@ -119,7 +119,7 @@ def test_no_error_tells_the_secret() -> None:
 
 def test_a_rotated_key_verifies_until_it_retires() -> None:
     now = [1000.0]
-    ring = KeyRing([OTHER, (KEY, 2000.0)], clock=lambda: now[0])
+    ring = SigningKeyRing([OTHER, (KEY, 2000.0)], clock=lambda: now[0])
     assert (
         sign("activation", SECRET, None, ring)
         == sign("activation", SECRET, None, OTHER)
@@ -137,17 +137,17 @@ def test_a_rotated_key_verifies_until_it_retires() -> None:
 
 def test_a_key_that_retired_signs_no_more() -> None:
     now = [1000.0]
-    ring = KeyRing([(KEY, 1500.0), OTHER], clock=lambda: now[0])
+    ring = SigningKeyRing([(KEY, 1500.0), OTHER], clock=lambda: now[0])
     assert sign("activation", SECRET, None, ring) == ACTIVATION
     now[0] = 1500.0
     assert verify(sign("activation", SECRET, None, ring), "activation", None, [OTHER]) == SECRET
     with pytest.raises(SecretError, match="retired"):
-        KeyRing([(KEY, 1.0)]).newest()
+        SigningKeyRing([(KEY, 1.0)]).newest()
 
 
 def test_a_ring_hides_its_keys() -> None:
-    assert KEY.hex() not in repr(KeyRing([KEY]))
-    assert repr(KEY) not in repr(KeyRing([KEY]))
+    assert KEY.hex() not in repr(SigningKeyRing([KEY]))
+    assert repr(KEY) not in repr(SigningKeyRing([KEY]))
 
 
 @pytest.mark.parametrize("key", [b"", KEY[:31], KEY + b"x", KEY.hex()])
@@ -169,7 +169,7 @@ def test_without_a_key_nothing_counts() -> None:
     with pytest.raises(ForgedToken):
         verify(ACTIVATION, "activation", None, [])
     with pytest.raises(SecretError):
-        KeyRing([])
+        SigningKeyRing([])
 
 
 def test_an_expired_link_is_told_from_a_forged_one() -> None:

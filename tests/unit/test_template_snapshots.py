@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pillarbox.lifecycle.checking import sample_of
 from pillarbox.lifecycle.rendering import Templates
-from pillarbox.lifecycle.sources import PARTS
+from pillarbox.lifecycle.template_checks import sample_of
+from pillarbox.lifecycle.template_files import PARTS
 
 FOLDER = Path(__file__).parents[1] / "snapshots" / "templates"
 TEMPLATES = Templates()

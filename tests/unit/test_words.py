@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pillarbox.lifecycle.checking import check, sample_of
-from pillarbox.lifecycle.rendering import Rendered, Templates
+from pillarbox.lifecycle.rendering import RenderedMail, Templates
+from pillarbox.lifecycle.template_checks import check, sample_of
 
 EVERY = {
     "activation", "welcome", "forgot_password", "password_changed", "email_verification", "invite", "sign_in_code"
@@ -46,7 +46,7 @@ each_mail = pytest.mark.parametrize(
 )
 
 
-def rendered(name: str, locale: str, **data: Any) -> tuple[Rendered, dict[str, Any]]:
+def rendered(name: str, locale: str, **data: Any) -> tuple[RenderedMail, dict[str, Any]]:
     sample = {**sample_of(TEMPLATES, name), **data}
     return TEMPLATES.render(name, locale, sample), sample
 

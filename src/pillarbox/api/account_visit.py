@@ -16,8 +16,8 @@ from pillarbox.api.fields import StrictModel
 from pillarbox.api.problems import ProblemError
 from pillarbox.api.routing import parsed
 from pillarbox.errors import InvalidToken, PasswordRefused, WrongCode
-from pillarbox.lifecycle.codes import tidy
-from pillarbox.lifecycle.links import Given
+from pillarbox.lifecycle.account_links import LinkFields
+from pillarbox.lifecycle.one_time_codes import tidy
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -61,7 +61,7 @@ class Visit:
     ) -> None:
         self.request = request
         self.action = action
-        self.given = Given()
+        self.given = LinkFields()
         self.sets_password = sets_password
         self._passwords: tuple[str | None, str | None] = (
             None,
@@ -214,8 +214,8 @@ def _fields(text: bytes) -> dict[str, str]:
     return dict(reversed(pairs))
 
 
-def _given(fields: dict[str, str]) -> Given:
+def _given(fields: dict[str, str]) -> LinkFields:
     code = fields.get("code")
-    return Given(
+    return LinkFields(
         fields.get("token", ""), fields.get("expires"), None if code is None else tidy(code)
     )

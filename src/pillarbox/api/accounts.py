@@ -31,9 +31,9 @@ from pillarbox.errors import (
     Throttled,
     WrongCode,
 )
-from pillarbox.lifecycle.keys import key_ring
-from pillarbox.lifecycle.links import Links, check, check_account
+from pillarbox.lifecycle.account_links import AccountLinks, check, check_account
 from pillarbox.lifecycle.password_hook import PasswordHook
+from pillarbox.lifecycle.signing_keys import key_ring
 from pillarbox.model.throttle import Failures
 from pillarbox.store import lifecycle_schema
 from pillarbox.store.lifecycle import Tokens
@@ -112,9 +112,11 @@ class AccountEndpoint:
         return Actions(self._app)
 
     @cached_property
-    def _links(self) -> Links:
+    def _links(self) -> AccountLinks:
         app = self._app
-        return Links(app.database, Tokens(app.settings.lifecycle_schema), key_ring(app.settings))
+        return AccountLinks(
+            app.database, Tokens(app.settings.lifecycle_schema), key_ring(app.settings)
+        )
 
     @cached_property
     def _hook(self) -> PasswordHook | None:

@@ -26,7 +26,7 @@ from pillarbox.api.openapi import BODY, needs, problems
 from pillarbox.api.problems import ProblemError
 from pillarbox.api.routing import Context, json_response, router
 from pillarbox.errors import NotFound
-from pillarbox.lifecycle import set_aside
+from pillarbox.lifecycle import set_aside_tokens
 from pillarbox.model.access import Scope
 from pillarbox.store import dlq as store
 from pillarbox.store.dlq_change import Wanted, change
@@ -76,7 +76,9 @@ async def summarize_dead_letters(
     context: Context, query: Annotated[DeadLetterFilter, Query()]
 ) -> Response:
     counts = await store.summary(context.app.database, context.tenant.id, query.to_filter())
-    tokens = await set_aside.count(context.app.database, context.app.settings, context.tenant.name)
+    tokens = await set_aside_tokens.count(
+        context.app.database, context.app.settings, context.tenant.name
+    )
     return json_response(
         DeadLetterSummary(
             total=counts.total,

@@ -14,7 +14,7 @@ from pillarbox.api.openapi import BODY, needs, problems
 from pillarbox.api.problems import ProblemError
 from pillarbox.api.routing import Context, json_response, router
 from pillarbox.errors import InvalidToken, NotAllowed, WrongCode
-from pillarbox.lifecycle.codes import Challenge
+from pillarbox.lifecycle.one_time_codes import Challenge
 from pillarbox.model.access import Scope
 
 routes = router()

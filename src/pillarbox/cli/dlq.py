@@ -11,7 +11,7 @@ from pillarbox.cli import dlq_change, dlq_tokens, options, output, queue_show
 from pillarbox.cli.command import Given, command
 from pillarbox.cli.dlq_change import tenant_id_of, with_filters
 from pillarbox.cli.ids import shown_ids
-from pillarbox.lifecycle import set_aside
+from pillarbox.lifecycle import set_aside_tokens
 from pillarbox.model.secret import MASK
 from pillarbox.store import dlq as store
 from pillarbox.store.messages import Filter, find_message
@@ -64,7 +64,11 @@ async def list_(
             return
         chosen = any(filters.values())  # no filter fits a token
         ids = await shown_ids(app.database, [one.id for one in found])
-        tokens = [] if chosen else await set_aside.listed(app.database, app.settings, tenant, limit)
+        tokens = (
+            []
+            if chosen
+            else await set_aside_tokens.listed(app.database, app.settings, tenant, limit)
+        )
     heads = ("id", "accepted", "tenant", "to~", "subject~", "reason", "tries#", "error~")
     output.table(heads, [_row(one, ids[one.id]) for one in found], "no dead letter fits")
     if last is not None:
@@ -102,7 +106,7 @@ async def summary(given: Given, tenant: options.TenantFilter = None, **filters: 
         counts = await store.summary(
             app.database, await tenant_id_of(app, tenant), Filter(**filters)
         )
-        tokens = await set_aside.count(app.database, app.settings, tenant)
+        tokens = await set_aside_tokens.count(app.database, app.settings, tenant)
     if given.json:
         output.print_json({**output.plain(counts), "tokens": tokens})
         return

@@ -10,7 +10,7 @@ import typer
 
 from pillarbox.cli import options, output
 from pillarbox.cli.command import Given, command
-from pillarbox.lifecycle import set_aside
+from pillarbox.lifecycle import set_aside_tokens
 
 if TYPE_CHECKING:
     from pillarbox.store.lifecycle import SetAside
@@ -42,8 +42,8 @@ async def tokens(
     """
     async with given.app() as app:
         if retry:
-            return _told(given, await set_aside.retry(app.database, app.settings, numbers))
-        found = await set_aside.listed(app.database, app.settings, None, limit)
+            return _told(given, await set_aside_tokens.retry(app.database, app.settings, numbers))
+        found = await set_aside_tokens.listed(app.database, app.settings, None, limit)
     shown = [one for one in found if not numbers or one.token in numbers]
     if given.json:
         output.print_json([one._asdict() for one in shown])

@@ -37,7 +37,7 @@ from pillarbox.cli.command import (
 from pillarbox.cli.first_run import ensure_development_key, ensure_provider
 from pillarbox.cli.signals import foreground, stopping
 from pillarbox.errors import NotPossible, SettingsError, StoreError
-from pillarbox.lifecycle.keys import has_keys
+from pillarbox.lifecycle.signing_keys import has_keys
 from pillarbox.settings import Settings
 from pillarbox.sockets import check_free
 from pillarbox.store.opening import keep_embedded_running, patiently

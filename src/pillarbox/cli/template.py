@@ -12,9 +12,9 @@ from rich.text import Text
 from pillarbox.cli import output
 from pillarbox.cli.command import TEMPLATE_DIRS, Given, command, setting
 from pillarbox.errors import SettingsError
-from pillarbox.lifecycle.checking import Finding, check, sample_of
-from pillarbox.lifecycle.rendering import Rendered, Templates
-from pillarbox.lifecycle.sources import PACKAGE, PARTS
+from pillarbox.lifecycle.rendering import RenderedMail, Templates
+from pillarbox.lifecycle.template_checks import Finding, check, sample_of
+from pillarbox.lifecycle.template_files import PACKAGE, PARTS
 from pillarbox.setting_kinds import LISTEN
 from pillarbox.settings import split_address
 
@@ -152,7 +152,7 @@ def _read(data: str) -> dict[str, Any]:
     return values
 
 
-def _show(rendered: Rendered) -> None:
+def _show(rendered: RenderedMail) -> None:
     size = output.octets(len(rendered.html.encode())) if rendered.html else "none"
     output.pairs(
         [

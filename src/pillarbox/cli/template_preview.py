@@ -21,8 +21,8 @@ from pillarbox.api.server import serve_until
 from pillarbox.cli import output
 from pillarbox.cli.signals import stopping
 from pillarbox.errors import PillarboxError, RenderError
-from pillarbox.lifecycle.checking import Finding, check, sample_of
-from pillarbox.lifecycle.rendering import Rendered, Templates
+from pillarbox.lifecycle.rendering import RenderedMail, Templates
+from pillarbox.lifecycle.template_checks import Finding, check, sample_of
 from pillarbox.settings import Settings
 from pillarbox.sockets import listen, show_address
 
@@ -114,7 +114,7 @@ def _findings(found: Sequence[Finding]) -> str:
     return f'<ul class="wrong">{items}</ul>'
 
 
-def _shown(rendered: Rendered) -> str:
+def _shown(rendered: RenderedMail) -> str:
     subject = f'<p class="subject">{escape(rendered.subject)}</p>'
     frames = "".join(_frames(rendered.html or "", dark) for dark in (False, True))
     text = f"<h2>Text</h2><pre>{escape(rendered.text or '')}</pre>"

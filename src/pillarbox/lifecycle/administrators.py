@@ -9,12 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from pillarbox.errors import InvalidMail, NotPossible, WrongCode
-from pillarbox.lifecycle import codes as coding
+from pillarbox.lifecycle import one_time_codes as coding
 from pillarbox.lifecycle import passwords as judging
-from pillarbox.lifecycle.codes import ADMIN, Challenge, Codes, tidy
-from pillarbox.lifecycle.even import evenly
-from pillarbox.lifecycle.mails import Mails, Reader
-from pillarbox.lifecycle.passwords import Passwords
+from pillarbox.lifecycle.constant_time import constant_time
+from pillarbox.lifecycle.mail_writer import LifecycleRecipient, MailWriter
+from pillarbox.lifecycle.one_time_codes import ADMIN, Challenge, OneTimeCodes, tidy
+from pillarbox.lifecycle.passwords import PasswordHashing
 from pillarbox.model.address import address_of
 from pillarbox.model.secret import Secret
 from pillarbox.store import admins, challenges, tenants
@@ -51,15 +51,15 @@ class Administrators:
         database: Database,
         settings: Settings,
         authenticator: Authenticator,
-        codes: Callable[[], Awaitable[Codes]],
-        mails: Mails,
+        codes: Callable[[], Awaitable[OneTimeCodes]],
+        mails: MailWriter,
     ) -> None:
         self._database = database
         self._settings = settings
         self._authenticator = authenticator
         self._codes = codes
         self._mails = mails
-        self._passwords = Passwords()
+        self._passwords = PasswordHashing()
 
     async def create(self, email: str, name: str | None, password: Secret) -> Admin:
         """Add an administrator; NotPossible if the address is taken or no address, or the password too easy."""
@@ -117,7 +117,7 @@ class Administrators:
     async def login(self, email: str, password: str, peer: str) -> Challenge:
         """Mail a code to whoever knows the password; Unauthorized or Throttled, the same for every reason."""
         self._authenticator.throttle(_DOOR, peer, email.lower())
-        async with evenly(EVEN):
+        async with constant_time(EVEN):
             kept = await self._proven(email, password, peer)
             codes = await self._codes()
             tenant = await tenants.get_tenant(self._database, self._settings.lifecycle_tenant)
@@ -126,7 +126,9 @@ class Administrators:
                 if held is not None:
                     self._authenticator.admit(_DOOR)
                     write = partial(
-                        self._mails.write_code, Reader(held.email, held.email, held.name), tenant
+                        self._mails.write_code,
+                        LifecycleRecipient(held.email, held.email, held.name),
+                        tenant,
                     )
                     return await codes.begin(connection, ADMIN, held.id, held.email, write)
             # The password was changed, or the administrator disabled, since it was compared.

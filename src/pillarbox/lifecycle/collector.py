@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from pillarbox.errors import NotPossible, StoreBug, StoreError
-from pillarbox.lifecycle.gather import AS_THE_ORIGINAL, Collect, Gather, Rule
+from pillarbox.lifecycle.batch_policy import ORIGINAL_LIMITS, BatchLimits, BatchPolicy, CollectBatch
 from pillarbox.loops import wait, wait_for_any
 from pillarbox.store import lifecycle_schema
 from pillarbox.store.hearing import hear
@@ -27,8 +27,8 @@ from pillarbox.telemetry import logs
 if TYPE_CHECKING:
     import asyncpg
 
-    from pillarbox.lifecycle.mailing import Done
-    from pillarbox.lifecycle.registry import TemplateRegistry
+    from pillarbox.lifecycle.mail_sink import BatchResult
+    from pillarbox.lifecycle.template_registry import TemplateRegistry
     from pillarbox.settings import Settings
     from pillarbox.store.database import Database
     from pillarbox.store.lifecycle import Due, Tokens
@@ -52,12 +52,12 @@ AHEAD = 10
 COUNTED = 100_000
 
 
-class Post(Protocol):
+class TokenSink(Protocol):
     """Where tokens go: into mails, or to standard output."""
 
     at_once: int  # batches that may be in hand at the same time, if enough tokens wait for them
 
-    async def send(self, connection: asyncpg.Connection, batch: Sequence[Due]) -> Done:
+    async def send(self, connection: asyncpg.Connection, batch: Sequence[Due]) -> BatchResult:
         """Send tokens, in the transaction that took them, and say what became of each."""
         ...
 
@@ -66,13 +66,13 @@ class Post(Protocol):
         ...
 
 
-def rule_of(settings: Settings, *, stdout: bool = False) -> Rule:
+def batch_limits(settings: Settings, *, stdout: bool = False) -> BatchLimits:
     """How batches are gathered: as the settings say, else as the original does, or as the rate suggests."""
     limit, timeout = settings.lifecycle_batch_limit, settings.lifecycle_batch_timeout
     if not stdout:
-        return Rule(limit, timeout)
-    usual = AS_THE_ORIGINAL
-    return Rule(
+        return BatchLimits(limit, timeout)
+    usual = ORIGINAL_LIMITS
+    return BatchLimits(
         limit or usual.limit, usual.timeout if timeout is None else timeout, urgent_waits=True
     )
 
@@ -84,10 +84,10 @@ class Collector:
         self,
         database: Database,
         tokens: Tokens,
-        post: Post,
+        post: TokenSink,
         metrics: Metrics,
         settings: Settings,
-        rule: Rule,
+        rule: BatchLimits,
         registry: TemplateRegistry | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
@@ -98,7 +98,7 @@ class Collector:
         self._metrics = metrics
         self._settings = settings
         self._supervisor = supervisor or Supervisor(metrics)
-        self._gather = Gather(rule)
+        self._gather = BatchPolicy(rule)
         self._registry = registry
         self._hinted = asyncio.Event()
         self._stopping: Callable[[], bool] = lambda: False
@@ -137,7 +137,7 @@ class Collector:
             group.create_task(self._limit_draining(stop))
             while (
                 not stop.is_set()
-                and await self._collect_some(Collect(limit, "once"), at_once) >= limit
+                and await self._collect_some(CollectBatch(limit, "once"), at_once) >= limit
             ):
                 pass
             self._end(stop)
@@ -191,12 +191,12 @@ class Collector:
         most = self._gather.rule.most
         waiting = await self._tokens.count(self._database, most * AHEAD)
         decision = self._gather.look(waiting.ready, waiting.urgent, time.monotonic())
-        if not isinstance(decision, Collect):
+        if not isinstance(decision, CollectBatch):
             return decision.seconds
         whole = 1 if decision.urgent_only else max(1, waiting.ready // most)
         return 0.0 if await self._collect_some(decision, whole) else OTHERS
 
-    async def _collect_some(self, wanted: Collect, batches: int) -> int:
+    async def _collect_some(self, wanted: CollectBatch, batches: int) -> int:
         """Collect so many batches, some at once: while the database stores one, the next is being written."""
         left = iter(range(batches))
 
@@ -211,7 +211,7 @@ class Collector:
                 raise one
         return sum(one for one in counts if isinstance(one, int))
 
-    async def collect(self, wanted: Collect) -> int:
+    async def collect(self, wanted: CollectBatch) -> int:
         """Take a batch, send it and settle it; returns how many tokens it had."""
         begun = time.perf_counter()
         async with self._database.transaction() as connection:

@@ -51,7 +51,7 @@ def check(password: str, *others: str) -> None:
         raise NotPossible("the password is the address or the name: choose another")
 
 
-class Passwords:
+class PasswordHashing:
     """Makes and compares hashes in threads, few at once. One for a process."""
 
     def __init__(self) -> None:

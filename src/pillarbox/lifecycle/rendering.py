@@ -12,10 +12,10 @@ from jinja2 import TemplateError, TemplateSyntaxError
 from jinja2.environment import Template
 
 from pillarbox.errors import RenderError, SettingsError
-from pillarbox.lifecycle import inlining
+from pillarbox.lifecycle import css_inlining
 from pillarbox.lifecycle.portals import Portal, PortalError, nearest, read_portal
-from pillarbox.lifecycle.sandbox import MissingVariable, Refusal, Sandbox
-from pillarbox.lifecycle.sources import LAYOUT, PACKAGE, PARTS, Sources
+from pillarbox.lifecycle.template_files import LAYOUT, PACKAGE, PARTS, TemplateFiles
+from pillarbox.lifecycle.template_sandbox import MissingVariable, TemplateRefused, TemplateSandbox
 from pillarbox.telemetry import logs
 
 log = logs.get("pillarbox.templates")
@@ -29,7 +29,7 @@ MOST_REPORTED = 100
 _control = re.compile("[\x00-\x20\x7f-\xa0\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
 
 
-class Rendered(NamedTuple):
+class RenderedMail(NamedTuple):
     """A mail in words. A template may lack one of text and HTML."""
 
     subject: str
@@ -38,11 +38,11 @@ class Rendered(NamedTuple):
     locale: str  # the language it is in
 
 
-class _Ready(NamedTuple):
+class _CompiledTemplate(NamedTuple):
     """A template in one language, ready to be filled."""
 
     locale: str
-    sandbox: Sandbox
+    sandbox: TemplateSandbox
     known: Mapping[str, Any]  # the portal and the language
     parts: Mapping[str, Template]
 
@@ -64,18 +64,18 @@ class Templates:
         self.default = default
         self._missed = missed
         self._reported: set[tuple[str, str]] = set()
-        self._begin(Sources(self._folders))
+        self._begin(TemplateFiles(self._folders))
 
-    def _begin(self, sources: Sources) -> None:
+    def _begin(self, sources: TemplateFiles) -> None:
         self.sources = sources
         self._portals: dict[str, Portal] = {}
-        self._sandboxes: dict[tuple[str, str], Sandbox] = {}
-        self._ready: dict[tuple[str, str], _Ready] = {}
+        self._sandboxes: dict[tuple[str, str], TemplateSandbox] = {}
+        self._ready: dict[tuple[str, str], _CompiledTemplate] = {}
 
     def refresh(self) -> bool:
         """Read the files anew, and say whether one changed. While they cannot be read, all stays as it was."""
         try:
-            sources = Sources(self._folders)
+            sources = TemplateFiles(self._folders)
         except SettingsError as error:
             log.warning("templates cannot be read anew; the old ones count", error=str(error))
             return False
@@ -99,7 +99,7 @@ class Templates:
             found = self._portals[key] = self._read_portal(key)
         return found
 
-    def render(self, name: str, locale: str | None, data: Mapping[str, Any]) -> Rendered:
+    def render(self, name: str, locale: str | None, data: Mapping[str, Any]) -> RenderedMail:
         """Fill a template; RenderError says what is missing, and where. `portal` and `locale` are never the data's."""
         asked = locale or self.default
         ready = self._ready.get((name, asked)) or self._prepare(name, asked)
@@ -107,7 +107,7 @@ class Templates:
         subject = _control.sub(" ", _fill(name, "subject", ready, values)).strip()
         text = _fill(name, "text", ready, values) if "text" in ready.parts else None
         html = _fill(name, "html", ready, values) if "html" in ready.parts else None
-        return Rendered(subject, text, html, ready.locale)
+        return RenderedMail(subject, text, html, ready.locale)
 
     def variables(self, name: str, locale: str) -> dict[str, dict[str, int]]:
         """What each part of a template asks the data for, and in which line first."""
@@ -132,7 +132,7 @@ class Templates:
             return "among those that come with Pillarbox; the setting template_dirs names no folder of your own"
         return f"in {', '.join(str(one.resolve()) for one in own)}, nor among those that come with Pillarbox"
 
-    def _prepare(self, name: str, asked: str) -> _Ready:
+    def _prepare(self, name: str, asked: str) -> _CompiledTemplate:
         """Find the language that fits best, and compile the template in it."""
         offered = self._languages(name)
         locale = nearest(asked, self.default, offered)
@@ -156,31 +156,31 @@ class Templates:
                 used=self.default,
             )
 
-    def _compile(self, name: str, locale: str, parts: set[str]) -> _Ready:
+    def _compile(self, name: str, locale: str, parts: set[str]) -> _CompiledTemplate:
         if "subject" not in parts:
             raise RenderError(name, f"there is no {locale}.subject", part="subject")
         sandbox = self._sandbox(name.partition("/")[0], locale)
         compiled = {part: self._compiled(sandbox, name, locale, part) for part in parts}
-        return _Ready(locale, sandbox, sandbox.known, compiled)
+        return _CompiledTemplate(locale, sandbox, sandbox.known, compiled)
 
-    def _compiled(self, sandbox: Sandbox, name: str, locale: str, part: str) -> Template:
+    def _compiled(self, sandbox: TemplateSandbox, name: str, locale: str, part: str) -> Template:
         try:
             return sandbox.get_template(f"{name}/{locale}{PARTS[part]}")
         except Exception as error:
             raise _explained(error, name, part, {}) from None
 
-    def _sandbox(self, key: str, locale: str) -> Sandbox:
+    def _sandbox(self, key: str, locale: str) -> TemplateSandbox:
         """Where a portal's templates run: its colours are part of every style, its words of every foot."""
         found = self._sandboxes.get((key, locale))
         if found is None:
             style = self.style(key)
             known = {"portal": self.portal(key).seen_in(locale, self.default), "locale": locale}
-            found = self._sandboxes[key, locale] = Sandbox(
+            found = self._sandboxes[key, locale] = TemplateSandbox(
                 lambda name: self._source(name, style), known
             )
         return found
 
-    def style(self, key: str) -> inlining.Style:
+    def style(self, key: str) -> css_inlining.StyleSheet:
         """The style sheet of a portal: the common one, then its own."""
         sheets = (f"{LAYOUT}/style.css", f"{key}/style.css")
         variables = self.portal(key).css_variables()
@@ -189,21 +189,21 @@ class Templates:
         for style in styles:
             for name, said in style.classes.items():
                 classes[name] = f"{classes[name]} {said}" if name in classes else said
-        return inlining.Style(classes, " ".join(style.media for style in styles))
+        return css_inlining.StyleSheet(classes, " ".join(style.media for style in styles))
 
-    def _parsed_sheet(self, sheet: str, variables: Mapping[str, str]) -> inlining.Style:
+    def _parsed_sheet(self, sheet: str, variables: Mapping[str, str]) -> css_inlining.StyleSheet:
         try:
-            return inlining.parse(self.sources.files[sheet].text, variables)
-        except inlining.InliningError as error:
+            return css_inlining.parse(self.sources.files[sheet].text, variables)
+        except css_inlining.InliningError as error:
             raise RenderError(sheet, str(error), part="css", line=error.line) from None
 
-    def _source(self, name: str, style: inlining.Style) -> str | None:
+    def _source(self, name: str, style: css_inlining.StyleSheet) -> str | None:
         text = self.sources.text(name)
         if text is None or not name.endswith(".html"):
             return text
         try:
-            return inlining.inline(text, style)
-        except inlining.InliningError as error:
+            return css_inlining.inline(text, style)
+        except css_inlining.InliningError as error:
             raise TemplateSyntaxError(str(error), error.line or 1, name) from None
 
     def _read_portal(self, key: str) -> Portal:
@@ -215,7 +215,7 @@ class Templates:
             raise RenderError(file, str(error)) from None
 
 
-def _fill(name: str, part: str, ready: _Ready, values: dict[str, Any]) -> str:
+def _fill(name: str, part: str, ready: _CompiledTemplate, values: dict[str, Any]) -> str:
     """One part of a mail."""
     template = ready.parts[part]
     ready.sandbox.steps = 0
@@ -225,7 +225,7 @@ def _fill(name: str, part: str, ready: _Ready, values: dict[str, Any]) -> str:
         for piece in template.root_render_func(template.new_context(values, shared=True)):
             size += len(piece)
             if size > MOST_CHARACTERS:
-                raise Refusal(f"it becomes longer than {MOST_CHARACTERS} characters")
+                raise TemplateRefused(f"it becomes longer than {MOST_CHARACTERS} characters")
             pieces.append(piece)
         return "".join(pieces)
     except Exception as error:
@@ -239,7 +239,7 @@ def _explained(error: Exception, name: str, part: str, values: Mapping[str, Any]
         case MissingVariable():
             variable = _path(error, values)
             message = f"there is no variable {variable}"
-        case Refusal():
+        case TemplateRefused():
             message = str(error)
         case TemplateSyntaxError():
             place = (

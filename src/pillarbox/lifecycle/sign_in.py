@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pillarbox.errors import NotPossible, WrongCode
-from pillarbox.lifecycle.codes import Challenge, Codes, realm_of, tidy
-from pillarbox.lifecycle.even import evenly
-from pillarbox.lifecycle.mails import Mails, Reader
+from pillarbox.lifecycle.constant_time import constant_time
+from pillarbox.lifecycle.mail_writer import LifecycleRecipient, MailWriter
+from pillarbox.lifecycle.one_time_codes import Challenge, OneTimeCodes, realm_of, tidy
 from pillarbox.store import lifecycle_schema, tenants
 from pillarbox.store.lifecycle import Account, Tokens
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 ELIGIBLE = "active"
 
 
-class SignIn:
+class SignInService:
     """Begins challenges for accounts, and verifies their codes."""
 
     def __init__(
         self,
         database: Database,
         settings: Settings,
-        codes: Callable[[], Awaitable[Codes]],
-        mails: Mails,
+        codes: Callable[[], Awaitable[OneTimeCodes]],
+        mails: MailWriter,
     ) -> None:
         self._database = database
         self._settings = settings
@@ -42,7 +42,7 @@ class SignIn:
     async def begin(self, email: str) -> Challenge:
         """Mail a code to the account with this address; the same answer, at the same time, if there is none."""
         await self._check_installed()
-        async with evenly():
+        async with constant_time():
             codes = await self._codes()
             tenant = await tenants.get_tenant(self._database, self._settings.lifecycle_tenant)
             account = await self._tokens.find_account(self._database, email)
@@ -80,7 +80,7 @@ class SignIn:
             )
 
 
-def _reader(account: Account) -> Reader:
-    return Reader(
+def _reader(account: Account) -> LifecycleRecipient:
+    return LifecycleRecipient(
         account.email, account.login, account.name, account.portal, account.locale, account.data
     )

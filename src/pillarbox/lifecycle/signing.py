@@ -54,7 +54,7 @@ PATHS: Mapping[str, SignedPath] = MappingProxyType(
 )
 
 
-class KeyRing:
+class SigningKeyRing:
     """Keys of 32 bytes, newest first, each until a moment (seconds since 1970; None: for ever). Shows none of them."""
 
     def __init__(
@@ -70,7 +70,7 @@ class KeyRing:
         self._clock = clock
 
     def __repr__(self) -> str:
-        return f"KeyRing({len(self._keys)} keys)"
+        return f"SigningKeyRing({len(self._keys)} keys)"
 
     def current(self) -> list[bytes]:
         """The keys that count now, newest first."""
@@ -85,9 +85,10 @@ class KeyRing:
         return current[0]
 
 
+KeyRing = SigningKeyRing  # deprecated: removed in 0.3
 Action = str | SignedPath
-Key = bytes | KeyRing
-Keys = Sequence[bytes] | KeyRing
+Key = bytes | SigningKeyRing
+Keys = Sequence[bytes] | SigningKeyRing
 
 
 def sign(action: Action, secret: bytes, code: str | None, key: Key) -> str:
@@ -174,13 +175,13 @@ def _data(where: SignedPath, secret: bytes, code: str | None) -> bytes:
 def _signed(data: bytes, signature: bytes, keys: Keys) -> bool:
     """Whether one of the keys signed it. Every key is tried, and every byte compared: time tells nothing."""
     right = False
-    for key in keys.current() if isinstance(keys, KeyRing) else keys:
+    for key in keys.current() if isinstance(keys, SigningKeyRing) else keys:
         right |= compare_digest(digest(_key(key), data, "sha256")[: len(signature)], signature)
     return right
 
 
 def _newest(key: Key) -> bytes:
-    return key.newest() if isinstance(key, KeyRing) else _key(key)
+    return key.newest() if isinstance(key, SigningKeyRing) else _key(key)
 
 
 def _key(key: bytes) -> bytes:

@@ -75,7 +75,7 @@ class Due(NamedTuple):
     verdict: str | None
 
 
-class Waiting(NamedTuple):
+class TokenCounts(NamedTuple):
     """How many tokens could be taken now, and how many of them are urgent; both counted up to a limit only."""
 
     ready: int
@@ -153,11 +153,11 @@ class Tokens:
         self.schema = schema
         self._sql = sql.load("lifecycle", quoted(schema))
 
-    async def count(self, db: Db, most: int) -> Waiting:
+    async def count(self, db: Db, most: int) -> TokenCounts:
         """How many could be taken now, counted up to `most`: cheap, however many there are."""
         row = await db.fetchrow(self._sql["count"], most)
         assert row is not None
-        return Waiting(*row)
+        return TokenCounts(*row)
 
     async def take(
         self, connection: asyncpg.Connection, limit: int, *, urgent_only: bool = False

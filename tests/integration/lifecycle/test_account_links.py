@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pillarbox.lifecycle import signing
-from pillarbox.lifecycle.links import TRIES
+from pillarbox.lifecycle.account_links import TRIES
 from tests.integration.lifecycle.lifecycle_helpers import KEY, wrong
 from tests.integration.lifecycle.link_helpers import OLD_KEY, PATHS, Link, Town, recovering, town_of
 

@@ -15,8 +15,8 @@ import pytest
 
 from pillarbox.app import build_collector
 from pillarbox.errors import SchemaMismatch, SecretError, StoreError
-from pillarbox.lifecycle import assembly
-from pillarbox.lifecycle.gather import Collect
+from pillarbox.lifecycle import services
+from pillarbox.lifecycle.batch_policy import CollectBatch
 from pillarbox.lifecycle.signing import check_expiry, verify
 from pillarbox.store import tenants
 from pillarbox.store.database import Database
@@ -35,7 +35,7 @@ from tests.integration.lifecycle.collector_helpers import (
 )
 from tests.integration.lifecycle.lifecycle_helpers import KEY, install
 
-ALL = Collect(1000, "test")
+ALL = CollectBatch(1000, "test")
 KEYS = [bytes.fromhex(KEY)]
 
 
@@ -361,7 +361,7 @@ async def test_a_rendering_failure_sets_one_aside_and_the_rest_leaves(
 async def test_it_is_collected_again_after_the_fix(
     database: Database, database_url: str, broken: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assembly, "LOOK_AGAIN", 0.0)
+    monkeypatch.setattr(services, "LOOK_AGAIN", 0.0)
     await accounts(database, 2, portal="org")
     async with collecting(database_url, template_dirs=broken):
         await until(database, set_aside=2)

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from pillarbox.errors import ExpiredToken, StoreDataError
-from pillarbox.lifecycle.gather import Collect
+from pillarbox.lifecycle.batch_policy import CollectBatch
 from pillarbox.store.database import Database
 from pillarbox.store.lifecycle import Tokens
 from pillarbox.store.lifecycle_schema import check_if_installed, install, is_installed
@@ -18,7 +18,7 @@ from tests.harness import eventually
 from tests.integration.lifecycle.collector_helpers import collector, issue, outcomes
 from tests.integration.lifecycle.lifecycle_helpers import SCHEMA, add_account, add_token
 
-ALL = Collect(1000, "test")
+ALL = CollectBatch(1000, "test")
 
 
 @pytest_asyncio.fixture

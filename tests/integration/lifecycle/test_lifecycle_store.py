@@ -21,7 +21,7 @@ from pillarbox.errors import (
 )
 from pillarbox.store import messages
 from pillarbox.store.database import Database
-from pillarbox.store.lifecycle import Tokens, Waiting
+from pillarbox.store.lifecycle import TokenCounts, Tokens
 from pillarbox.store.lifecycle_schema import install
 from tests import PATIENCE
 from tests.harness import enqueue, eventually, states
@@ -104,8 +104,8 @@ async def test_urgent_ones_come_first_and_then_by_id(db: Database, tokens: Token
     assert found == [urgent, *range(1, len(people) + 1), bulk]
     assert await taken(tokens, db, 2) == [(urgent, None), (1, None)]
     assert await taken(tokens, db, urgent_only=True) == [(urgent, None)]
-    assert await tokens.count(db, 100) == Waiting(5, 1)
-    assert await tokens.count(db, 3) == Waiting(3, 1)
+    assert await tokens.count(db, 100) == TokenCounts(5, 1)
+    assert await tokens.count(db, 3) == TokenCounts(3, 1)
 
 
 async def test_verdicts(db: Database, tokens: Tokens) -> None:
@@ -185,7 +185,7 @@ async def test_settled_ones_are_gone_and_told(db: Database, tokens: Tokens) -> N
         await tokens.settle(
             connection, [(1, "mailed", mail), (2, "expired", None), (3, "written", None)]
         )
-    assert await tokens.count(db, 10) == Waiting(0, 0)
+    assert await tokens.count(db, 10) == TokenCounts(0, 0)
     rows = await db.fetch(
         "SELECT token, outcome, message_id FROM lifecycle.collected ORDER BY token"
     )
@@ -299,7 +299,7 @@ async def test_set_aside_ones_are_collected_again_after_the_fix(
         await asyncio.wait_for(heard.wait(), PATIENCE)
     assert await taken(tokens, db) == [(2, None)]
     assert await tokens.retry_set_aside(db) == 2
-    assert await tokens.count(db, 10) == Waiting(3, 0)
+    assert await tokens.count(db, 10) == TokenCounts(3, 0)
 
 
 # --- newest wins

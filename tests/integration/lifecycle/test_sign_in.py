@@ -14,17 +14,17 @@ import pytest
 
 from pillarbox import AsyncClient, Client
 from pillarbox.errors import ForgedToken, WrongCode
-from pillarbox.lifecycle.assembly import Lifecycle
-from pillarbox.lifecycle.codes import (
+from pillarbox.lifecycle.constant_time import DEFAULT_INTERVAL
+from pillarbox.lifecycle.one_time_codes import (
     WRONG_A_DAY,
-    Codes,
-    Made,
-    Wanted,
+    CodeRequest,
+    IssuedCode,
+    OneTimeCodes,
     _hash_code,
     open_codes,
     realm_of,
 )
-from pillarbox.lifecycle.even import USUAL
+from pillarbox.lifecycle.services import LifecycleServices
 from pillarbox.model.access import Scope
 from pillarbox.model.secret import Secret
 from pillarbox.settings import load
@@ -328,7 +328,7 @@ async def test_no_code_answers_a_decoy(world: World) -> None:
     """Not even the one whose hash is kept."""
     codes = await open_codes(world.database, world.api.app.settings)
     async with world.database.transaction() as connection:
-        [made] = await codes.make(connection, REALM, [Wanted(None, NOBODY)])
+        [made] = await codes.make(connection, REALM, [CodeRequest(None, NOBODY)])
     with pytest.raises(WrongCode):
         await codes.verify(world.database, REALM, codes.token_of(made.id), made.code)
 
@@ -346,7 +346,7 @@ async def test_the_time_does_not_tell_who_has_an_account(world: World) -> None:
             await world.challenge(email)
             taken.append(time.perf_counter() - begun)
     assert len(await world.mails()) == 10
-    assert min(known + unknown) >= USUAL - 0.01
+    assert min(known + unknown) >= DEFAULT_INTERVAL - 0.01
 
 
 async def test_a_template_that_fails_does_not_tell_either(world: World) -> None:
@@ -416,11 +416,11 @@ async def test_a_schema_of_another_name(database_url: str) -> None:
 # --- tokens that ask for a code
 
 
-async def collected(world: World, token: int, account: int) -> Made:
+async def collected(world: World, token: int, account: int) -> IssuedCode:
     """As the collector does it."""
     codes = await open_codes(world.database, world.api.app.settings)
     async with world.database.transaction() as connection:
-        [made] = await codes.make(connection, REALM, [Wanted(account, ADA, token, 300)])
+        [made] = await codes.make(connection, REALM, [CodeRequest(account, ADA, token, 300)])
     return made
 
 
@@ -445,7 +445,9 @@ async def issued(world: World) -> int:
     with_keys = replace(
         app.settings, lifecycle_keys=load({}, overrides={"lifecycle_keys": KEY}).lifecycle_keys
     )
-    collector = await Lifecycle(app.database, with_keys, app.metrics, app.authenticator).collector()
+    collector = await LifecycleServices(
+        app.database, with_keys, app.metrics, app.authenticator
+    ).collector()
     await collector.run_once(asyncio.Event())
     return token
 
@@ -518,7 +520,7 @@ async def test_another_accounts_code_is_not_found_by_a_token(world: World) -> No
 # --- keys
 
 
-async def code_under(world: World, *keys: str) -> Codes:
+async def code_under(world: World, *keys: str) -> OneTimeCodes:
     given = load(
         {}, overrides={"database_url": "postgresql://unused", "secret_keys": ",".join(keys)}
     )

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from pillarbox.lifecycle.sources import PACKAGE
+from pillarbox.lifecycle.template_files import PACKAGE
 from tests import PATIENCE
 from tests.integration.cli.cli_helpers import Cli, process
 from tests.unit.template_helpers import write

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pillarbox.accept.mail import Mail
 
 if TYPE_CHECKING:
-    from pillarbox.lifecycle.codes import Made
+    from pillarbox.lifecycle.one_time_codes import IssuedCode
     from pillarbox.lifecycle.portals import Portal
     from pillarbox.lifecycle.rendering import Templates
     from pillarbox.model.access import Tenant
@@ -22,7 +22,7 @@ SIGN_IN_CODE = "sign_in_code"
 DEVELOPMENT = "Pillarbox <pillarbox@localhost.localdomain>"
 
 
-class Reader(NamedTuple):
+class LifecycleRecipient(NamedTuple):
     """Who a mail is for."""
 
     email: str
@@ -33,7 +33,7 @@ class Reader(NamedTuple):
     data: Mapping[str, Any] = {}  # of the account's own, for templates
 
 
-class Matter(NamedTuple):
+class MailDetails(NamedTuple):
     """What a mail is about: by default, a code to sign in with."""
 
     expires_at: datetime
@@ -46,18 +46,18 @@ class Matter(NamedTuple):
     metadata: Mapping[str, Any] | None = None
 
 
-class Mails:
+class MailWriter:
     """Writes them."""
 
     def __init__(self, templates: Callable[[], Templates], settings: Settings) -> None:
         self._templates = templates
         self._settings = settings
 
-    def write_code(self, reader: Reader, tenant: Tenant, made: Made) -> Mail:
+    def write_code(self, reader: LifecycleRecipient, tenant: Tenant, made: IssuedCode) -> Mail:
         """The mail with a code to sign in with."""
-        return self.write(reader, Matter(made.expires_at, made.seconds, made.code), tenant)
+        return self.write(reader, MailDetails(made.expires_at, made.seconds, made.code), tenant)
 
-    def write(self, reader: Reader, matter: Matter, tenant: Tenant) -> Mail:
+    def write(self, reader: LifecycleRecipient, matter: MailDetails, tenant: Tenant) -> Mail:
         """The mail; RenderError where the template does not allow it."""
         templates = self._templates()
         said = templates.render(
@@ -80,7 +80,7 @@ class Mails:
         )
 
 
-def _data(reader: Reader, matter: Matter) -> dict[str, Any]:
+def _data(reader: LifecycleRecipient, matter: MailDetails) -> dict[str, Any]:
     """What templates see."""
     return {
         **reader.data,

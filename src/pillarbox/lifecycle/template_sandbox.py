@@ -21,7 +21,7 @@ from jinja2.runtime import BlockReference, Context, LoopContext, Macro, Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.tests import TESTS
 
-from pillarbox.lifecycle.folding import fold, made_in
+from pillarbox.lifecycle.constant_folding import fold, made_in
 from pillarbox.lifecycle.portals import WEB
 
 # Rounds of loops and calls of macros in one part: a long list in a mail has hundreds, a mistake has
@@ -45,7 +45,7 @@ _BY_NAME = (nodes.Extends, nodes.Include, nodes.Import, nodes.FromImport)
 _FORBIDDEN = (nodes.EvalContextModifier, nodes.ScopedEvalContextModifier)
 
 
-class Refusal(Exception):
+class TemplateRefused(Exception):
     """A template does what it may not; the text says what, and holds no value."""
 
 
@@ -58,7 +58,7 @@ class MissingVariable(UndefinedError):
         self.obj = obj
 
 
-class Missing(StrictUndefined):
+class MissingValue(StrictUndefined):
     """What stands for a variable that is not there, until it is used."""
 
     __slots__ = ()
@@ -74,37 +74,41 @@ def web(value: Any) -> Any:
     if isinstance(value, Undefined):
         str(value)
     if not (isinstance(value, str) and value.startswith(WEB)):
-        raise Refusal("a link must begin with https://, http:// or mailto:")
+        raise TemplateRefused("a link must begin with https://, http:// or mailto:")
     return value
 
 
 def time(value: Any, form: str = "%Y-%m-%d %H:%M UTC") -> str:
     """A filter: a moment in UTC, in the way that `form` says."""
     if not _time_format(form):
-        raise Refusal("the form of a time has plain directives only, such as %d.%m.%Y %H:%M")
+        raise TemplateRefused(
+            "the form of a time has plain directives only, such as %d.%m.%Y %H:%M"
+        )
     if isinstance(value, Undefined):
         str(value)
     moment = datetime.fromisoformat(value) if isinstance(value, str) else value
     if not isinstance(moment, datetime):
-        raise Refusal("this is no time")
+        raise TemplateRefused("this is no time")
     return moment.astimezone(UTC).strftime(form)
 
 
 def shown(value: Any) -> Any:
     """What is printed: nothing is not, for nobody wants to read `None`."""
     if value is None:
-        raise Refusal('a value is null: write what is to be shown instead, as in {{ name or "…" }}')
+        raise TemplateRefused(
+            'a value is null: write what is to be shown instead, as in {{ name or "…" }}'
+        )
     return value
 
 
-class Sandbox(ImmutableSandboxedEnvironment):
+class TemplateSandbox(ImmutableSandboxedEnvironment):
     """An environment for the templates of one portal in one language: `known` are its constants."""
 
     intercepted_binops = frozenset({"*", "**", "%"})
 
     def __init__(self, source: Callable[[str], str | None], known: Mapping[str, Any]) -> None:
         super().__init__(
-            loader=_Loader(source), undefined=Missing, finalize=shown, autoescape=is_html, auto_reload=False,
+            loader=_Loader(source), undefined=MissingValue, finalize=shown, autoescape=is_html, auto_reload=False,
             cache_size=-1, trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
         self.globals.clear()
@@ -151,7 +155,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         # One number for all threads: it bounds what a mistake costs, and need not be exact.
         self.steps += 1
         if self.steps > MOST_STEPS:
-            raise Refusal(f"it takes more than {MOST_STEPS} rounds and calls")
+            raise TemplateRefused(f"it takes more than {MOST_STEPS} rounds and calls")
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         kind = type(obj)
@@ -167,7 +171,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             )  # Jinja's own sandbox knows which of them are harmless
         elif isinstance(obj, Undefined):
             str(obj)  # raises, and names what is really missing
-        return Missing(obj=obj, name=attribute)
+        return MissingValue(obj=obj, name=attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
         if isinstance(obj, Undefined):
@@ -177,7 +181,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
                 return obj[argument]
             except (LookupError, TypeError):
                 pass
-        return Missing(obj=obj, name="[…]")  # what was looked for is a value, and not told
+        return MissingValue(obj=obj, name="[…]")  # what was looked for is a value, and not told
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         __self._step()
@@ -188,14 +192,16 @@ class Sandbox(ImmutableSandboxedEnvironment):
         if isinstance(__obj, Undefined):
             str(__obj)
         if not _is_callable(__obj):
-            raise Refusal("only macros can be called: use a filter instead of a method")
+            raise TemplateRefused("only macros can be called: use a filter instead of a method")
         return __context.call(__obj, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         if operator == "**" or not (
             isinstance(left, int | float) and isinstance(right, int | float)
         ):
-            raise Refusal(f"{operator} is for numbers" if operator != "**" else "there is no **")
+            raise TemplateRefused(
+                f"{operator} is for numbers" if operator != "**" else "there is no **"
+            )
         return super().call_binop(context, operator, left, right)
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from pillarbox.lifecycle.inlining import InliningError, Style, classes_in, inline, parse
+from pillarbox.lifecycle.css_inlining import InliningError, StyleSheet, classes_in, inline, parse
 
 COLOURS = {"accent": "#123456", "accent-text": "#ffffff"}
 
@@ -47,7 +47,9 @@ def test_media_rules_stay_rules_on_one_line() -> None:
         "/* no\n.x {} */ @media (a) {\n .a { color: var(--accent) !important }\n}\n.a { margin: 0 }",
         COLOURS,
     )
-    assert style == Style({"a": "margin: 0;"}, "@media (a) { .a { color: #123456 !important } }")
+    assert style == StyleSheet(
+        {"a": "margin: 0;"}, "@media (a) { .a { color: #123456 !important } }"
+    )
     html = '<head>\n<link rel="stylesheet" href="style.css">\n</head>'
     assert (
         inline(html, style)

@@ -1,4 +1,4 @@
-"""Codes in mails: six digits for a challenge, hashed at rest, good for a few minutes, a few tries and one use.
+"""One-time codes in mails: six digits for a challenge, hashed at rest, good for a few minutes, a few tries and one use.
 
 A challenge names who is asked to prove that they read a mailbox. Whoever asks for one gets an
 opaque token for it, also where nobody has the address: then there is a row like any other, and no
@@ -61,7 +61,7 @@ _AROUND = str.maketrans("", "", " \t\r\n\u00a0-")
 _SUPERSEDED = {"who": "pillarbox", "as": "superseded"}
 
 
-class Wanted(NamedTuple):
+class CodeRequest(NamedTuple):
     """Somebody to be sent a code."""
 
     subject: int | None  # the administrator or account; None: nobody has the address
@@ -70,7 +70,7 @@ class Wanted(NamedTuple):
     lifetime: float | None = None  # seconds; None: as long as codes may last, which is the most
 
 
-class Made(NamedTuple):
+class IssuedCode(NamedTuple):
     """A challenge that was just made, and its code, which is kept nowhere."""
 
     id: UUID
@@ -78,7 +78,7 @@ class Made(NamedTuple):
     seconds: float  # how long it lasts
 
     def __repr__(self) -> str:
-        return f"Made(id={self.id})"
+        return f"IssuedCode(id={self.id})"
 
     @property
     def expires_at(self) -> datetime:
@@ -98,11 +98,11 @@ def realm_of(schema: str) -> str:
     return f"accounts:{schema}"
 
 
-async def open_codes(database: Database, settings: Settings) -> Codes:
+async def open_codes(database: Database, settings: Settings) -> OneTimeCodes:
     """The codes of this installation; SecretError without a key ring."""
     keys = key_ring(settings).derive(_CODES)
     addresses = hmac.digest(await providers.redaction_key(database), _ADDRESSES, "sha256")
-    return Codes(
+    return OneTimeCodes(
         keys,
         addresses,
         lifetime=settings.code_lifetime,
@@ -111,7 +111,7 @@ async def open_codes(database: Database, settings: Settings) -> Codes:
     )
 
 
-class Codes:
+class OneTimeCodes:
     """Makes challenges and codes, and judges codes that are given. `keys` are newest first; all of them verify."""
 
     def __init__(
@@ -135,7 +135,7 @@ class Codes:
         realm: str,
         subject: int | None,
         address: str,
-        mail: Callable[[Made], Mail] | None = None,
+        mail: Callable[[IssuedCode], Mail] | None = None,
     ) -> Challenge:
         """A challenge for whoever says that this is their address, and its mail, in the connection's transaction.
 
@@ -149,7 +149,7 @@ class Codes:
             connection, realm, asked, self._pause, WRONG_A_DAY, LONG_PAUSE
         ):
             return Challenge(self.token_of(found.id), found.seconds)
-        [made] = await self.make(connection, realm, [Wanted(subject, address)])
+        [made] = await self.make(connection, realm, [CodeRequest(subject, address)])
         if mail is not None and (message := await _enqueued(connection, made, mail)):
             await self.mailed(connection, [(made.id, message)])
         return Challenge(self.token_of(made.id), made.seconds)
@@ -173,13 +173,13 @@ class Codes:
         return found
 
     async def make(
-        self, connection: asyncpg.Connection, realm: str, wanted: Sequence[Wanted]
-    ) -> list[Made]:
+        self, connection: asyncpg.Connection, realm: str, wanted: Sequence[CodeRequest]
+    ) -> list[IssuedCode]:
         """New challenges with their codes; older ones of the same people are void, and their mails cancelled."""
         if not wanted:
             return []
         made = [
-            Made(uuid4(), _new_code(), min(one.lifetime or self._lifetime, self._lifetime))
+            IssuedCode(uuid4(), _new_code(), min(one.lifetime or self._lifetime, self._lifetime))
             for one in wanted
         ]
         rows = [self._row(realm, one, new) for one, new in zip(wanted, made, strict=True)]
@@ -259,7 +259,7 @@ class Codes:
             raise ForgedToken("this challenge is not one of ours")
         return number
 
-    def _row(self, realm: str, one: Wanted, made: Made) -> Row:
+    def _row(self, realm: str, one: CodeRequest, made: IssuedCode) -> Row:
         asked, code_hash = (
             self._hash_address(realm, one.address),
             _hash_code(self._keys[0], made.id, made.code),
@@ -310,7 +310,7 @@ async def cancel(connection: asyncpg.Connection, messages: Sequence[UUID]) -> No
 
 
 async def _enqueued(
-    connection: asyncpg.Connection, made: Made, mail: Callable[[Made], Mail]
+    connection: asyncpg.Connection, made: IssuedCode, mail: Callable[[IssuedCode], Mail]
 ) -> UUID | None:
     """Store the mail; None, and a line in the log, where it cannot be made or is refused."""
     try:

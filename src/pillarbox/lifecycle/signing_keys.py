@@ -6,7 +6,7 @@ from datetime import UTC, datetime, time
 from typing import TYPE_CHECKING
 
 from pillarbox.errors import SecretError
-from pillarbox.lifecycle.signing import KeyRing
+from pillarbox.lifecycle.signing import SigningKeyRing
 from pillarbox.setting_kinds import key_bytes
 from pillarbox.store.vault import load_or_create_key_file
 
@@ -23,14 +23,14 @@ def has_keys(settings: Settings) -> bool:
     return bool(settings.lifecycle_keys) or settings.database_url is None
 
 
-def key_ring(settings: Settings) -> KeyRing:
+def key_ring(settings: Settings) -> SigningKeyRing:
     """The keys that sign and verify links; SecretError where there are none."""
     if settings.lifecycle_keys:
-        return KeyRing(
+        return SigningKeyRing(
             [(key_bytes(one.key), _moment(one.until)) for one in settings.lifecycle_keys]
         )
     if settings.database_url is None:
-        return KeyRing([key_bytes(load_or_create_key_file(settings.data_dir / FILE))])
+        return SigningKeyRing([key_bytes(load_or_create_key_file(settings.data_dir / FILE))])
     raise SecretError(
         "no key that signs links: set PILLARBOX_LIFECYCLE_KEYS (make one with `pillarbox keys generate`)"
     )

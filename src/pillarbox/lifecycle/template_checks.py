@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from pillarbox.errors import RenderError
-from pillarbox.lifecycle.inlining import classes_in
-from pillarbox.lifecycle.rendering import Rendered, Templates
-from pillarbox.lifecycle.sources import PARTS
+from pillarbox.lifecycle.css_inlining import classes_in
+from pillarbox.lifecycle.rendering import RenderedMail, Templates
+from pillarbox.lifecycle.template_files import PARTS
 
 # Octets of HTML: Gmail shows 102 KB and hides the rest, which may hold the link.
 LARGEST_HTML = 100_000
@@ -147,7 +147,7 @@ def _unknown_variables(templates: Templates, name: str, locale: str) -> Iterator
                 yield Finding(name, locale, part, line, f"sample.json has no variable {variable}")
 
 
-def _check_rendered(rendered: Rendered) -> Iterator[tuple[str, str]]:
+def _check_rendered(rendered: RenderedMail) -> Iterator[tuple[str, str]]:
     if not rendered.subject:
         yield "subject", "it is empty"
     if len(rendered.subject) > LONGEST_SUBJECT:
@@ -237,7 +237,9 @@ def _check_url(url: str) -> Iterator[str]:
         yield f"{shown} is not a legal address"
 
 
-def _check_vital(templates: Templates, name: str, rendered: Rendered) -> Iterator[tuple[str, str]]:
+def _check_vital(
+    templates: Templates, name: str, rendered: RenderedMail
+) -> Iterator[tuple[str, str]]:
     """A link or code that some part of some language shows must be in both parts of this one."""
     data = sample_of(templates, name)
     for variable in _VITAL:
@@ -258,7 +260,7 @@ def _is_used(templates: Templates, name: str, variable: str) -> bool:
     return any(word.search(text) for text in files)
 
 
-def _check_classes(templates: Templates, name: str, rendered: Rendered) -> Iterator[str]:
+def _check_classes(templates: Templates, name: str, rendered: RenderedMail) -> Iterator[str]:
     style = templates.style(name.partition("/")[0])
     for unknown in sorted(classes_in(rendered.html or "") - style.classes.keys()):
         if f".{unknown}" not in style.media:

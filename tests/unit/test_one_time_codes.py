@@ -1,4 +1,4 @@
-"""Codes without a database: what is handed out, what is kept of it, and what leaves when."""
+"""One-time codes without a database: what is handed out, what is kept of it, and what leaves when."""
 
 from __future__ import annotations
 
@@ -13,15 +13,23 @@ import pytest
 from tests import PATIENCE
 
 from pillarbox.errors import ForgedToken
-from pillarbox.lifecycle import codes as module
-from pillarbox.lifecycle.codes import ADMIN, DIGITS, Codes, Made, _hash_code, realm_of, tidy
-from pillarbox.lifecycle.even import evenly, left
+from pillarbox.lifecycle import one_time_codes as module
+from pillarbox.lifecycle.constant_time import constant_time, time_left
+from pillarbox.lifecycle.one_time_codes import (
+    ADMIN,
+    DIGITS,
+    IssuedCode,
+    OneTimeCodes,
+    _hash_code,
+    realm_of,
+    tidy,
+)
 
 KEY = bytes(range(32))
 
 
-def codes(key: bytes = KEY) -> Codes:
-    return Codes([key], key, lifetime=600, tries=5, pause=60)
+def codes(key: bytes = KEY) -> OneTimeCodes:
+    return OneTimeCodes([key], key, lifetime=600, tries=5, pause=60)
 
 
 def test_a_challenge_is_read_back() -> None:
@@ -75,7 +83,7 @@ def test_a_challenge_of_another_installation_is_none() -> None:
 
 def test_a_challenge_of_an_older_key_of_the_ring_is_read() -> None:
     number = uuid4()
-    rotated = Codes([b"newer", KEY], KEY, lifetime=600, tries=5, pause=60)
+    rotated = OneTimeCodes([b"newer", KEY], KEY, lifetime=600, tries=5, pause=60)
     assert rotated.read(codes().token_of(number)) == number
     assert rotated.token_of(number) == codes(b"newer").token_of(number)
 
@@ -120,7 +128,7 @@ def test_no_schema_is_the_administrators_realm() -> None:
 
 
 def test_a_code_does_not_show_itself() -> None:
-    made = Made(UUID(int=1), "123456", 600)
+    made = IssuedCode(UUID(int=1), "123456", 600)
     assert "123456" not in repr(made)
     assert "123456" not in str(made)
 
@@ -135,15 +143,15 @@ def test_codes_are_taken_as_people_type_them(typed: str) -> None:
     [(0.0, 0.0), (0.01, 0.24), (0.24, 0.01), (0.26, 0.24), (0.6, 0.15), (1.0, 0.0)],
 )
 def test_answers_leave_at_multiples_of_the_time(taken: float, wanted: float) -> None:
-    assert left(taken, 0.25) == pytest.approx(wanted)
-    assert left(taken, 0) == 0
+    assert time_left(taken, 0.25) == pytest.approx(wanted)
+    assert time_left(taken, 0) == 0
 
 
 @pytest.mark.parametrize("work", [0.0, 0.03, 0.07])
 async def test_what_is_done_evenly_ends_at_the_time(work: float) -> None:
     clock = asyncio.get_running_loop().time
     begun = clock()
-    async with evenly(0.1):
+    async with constant_time(0.1):
         await asyncio.sleep(work)
     assert clock() - begun >= 0.099
 
@@ -152,14 +160,14 @@ async def test_errors_leave_at_the_time_too() -> None:
     clock = asyncio.get_running_loop().time
     begun = clock()
     with pytest.raises(ValueError, match="no"):
-        async with evenly(0.1):
+        async with constant_time(0.1):
             raise ValueError("no")
     assert clock() - begun >= 0.099
 
 
 async def test_whoever_is_cancelled_does_not_wait() -> None:
     async def work() -> None:
-        async with evenly(10 * PATIENCE):
+        async with constant_time(10 * PATIENCE):
             await asyncio.sleep(10 * PATIENCE)
 
     task = asyncio.create_task(work())

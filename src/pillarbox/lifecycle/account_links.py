@@ -15,7 +15,7 @@ from pillarbox.errors import (
     UsedToken,
     WrongCode,
 )
-from pillarbox.lifecycle.signing import KeyRing, SignedPath, check_expiry, secret_of, verify
+from pillarbox.lifecycle.signing import SignedPath, SigningKeyRing, check_expiry, secret_of, verify
 
 if TYPE_CHECKING:
     from pillarbox.lifecycle.password_hook import PasswordHook
@@ -34,7 +34,7 @@ WRONG = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class LinkFields:
     """What somebody brings: the fields of a link, and the code they typed. Shown nowhere."""
 
     token: str = field(default="", repr=False)
@@ -44,22 +44,22 @@ class Given:
     code: str | None = field(default=None, repr=False)
 
 
-class Proof(NamedTuple):
+class LinkProof(NamedTuple):
     """The secret of a link. `is_signed`: it is proven that we made the link; without, only the database can tell."""
 
     secret: bytes
     is_signed: bool
 
 
-class Links:
+class AccountLinks:
     """The links of one installation."""
 
-    def __init__(self, database: Database, tokens: Tokens, keys: KeyRing) -> None:
+    def __init__(self, database: Database, tokens: Tokens, keys: SigningKeyRing) -> None:
         self._database = database
         self._tokens = tokens
         self._keys = keys
 
-    def prove(self, action: Action, given: Given) -> Proof:
+    def prove(self, action: Action, given: LinkFields) -> LinkProof:
         """What the signatures say, without the database; ForgedToken, or ExpiredToken for one that we made.
 
         A token that was signed with a code proves nothing without it; its expiry is signed, and
@@ -68,7 +68,7 @@ class Links:
         secret = secret_of(given.token) if action.with_code else self._verified(action, given)
         if given.expires is not None:
             check_expiry(given.expires, given.token, self._keys)
-        return Proof(secret, is_signed=given.expires is not None or not action.with_code)
+        return LinkProof(secret, is_signed=given.expires is not None or not action.with_code)
 
     async def look(self, action: Action, secret: bytes) -> TokenState:
         """Whose it is, and what using it would come to; changes nothing."""
@@ -77,7 +77,7 @@ class Links:
             raise _nothing()
         return state
 
-    async def use(self, action: Action, given: Given, secret: bytes) -> TokenState:
+    async def use(self, action: Action, given: LinkFields, secret: bytes) -> TokenState:
         """Use it, once. A code that does not fit the signature counts as a wrong one, also if the database has it."""
         code = self._code(action, given)
         try:
@@ -88,7 +88,7 @@ class Links:
         return used
 
     async def use_with(
-        self, action: Action, given: Given, secret: bytes, hook: PasswordHook, password: str
+        self, action: Action, given: LinkFields, secret: bytes, hook: PasswordHook, password: str
     ) -> TokenState:
         """Use it once the hook has set the password. What the hook refuses leaves it as it was.
 
@@ -110,7 +110,7 @@ class Links:
         finally:
             await self._tokens.let_go(self._database, secret, action.name)
 
-    def _code(self, action: Action, given: Given) -> str | None:
+    def _code(self, action: Action, given: LinkFields) -> str | None:
         if not action.with_code:
             return None
         try:
@@ -119,7 +119,7 @@ class Links:
             return WRONG
         return given.code
 
-    def _verified(self, action: Action, given: Given) -> bytes:
+    def _verified(self, action: Action, given: LinkFields) -> bytes:
         assert action.path is not None
         return verify(
             given.token, SignedPath(action.path, action.with_code), given.code, self._keys

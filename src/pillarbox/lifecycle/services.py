@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from pillarbox.errors import SecretError
 from pillarbox.lifecycle.administrators import Administrators
-from pillarbox.lifecycle.codes import Codes, open_codes
-from pillarbox.lifecycle.collector import Collector, Post, rule_of
-from pillarbox.lifecycle.keys import key_ring
-from pillarbox.lifecycle.mailing import Mailing, SignInCodes, Writer
-from pillarbox.lifecycle.mails import Mails
-from pillarbox.lifecycle.registry import TemplateRegistry
+from pillarbox.lifecycle.collector import Collector, TokenSink, batch_limits
+from pillarbox.lifecycle.mail_sink import MailSink, TokenCodes, TokenMailWriter
+from pillarbox.lifecycle.mail_writer import MailWriter
+from pillarbox.lifecycle.one_time_codes import OneTimeCodes, open_codes
 from pillarbox.lifecycle.rendering import Templates
-from pillarbox.lifecycle.sign_in import SignIn
-from pillarbox.lifecycle.stdout import Pipe, Writing
+from pillarbox.lifecycle.sign_in import SignInService
+from pillarbox.lifecycle.signing_keys import key_ring
+from pillarbox.lifecycle.stdout_sink import PipeWriter, StdoutSink
+from pillarbox.lifecycle.template_registry import TemplateRegistry
 from pillarbox.store import lifecycle_schema
 from pillarbox.store.lifecycle import Tokens
 from pillarbox.supervisor import Supervisor
@@ -24,7 +24,7 @@ from pillarbox.telemetry import logs
 
 if TYPE_CHECKING:
     from pillarbox.accept.auth import Authenticator
-    from pillarbox.lifecycle.gather import Rule
+    from pillarbox.lifecycle.batch_policy import BatchLimits
     from pillarbox.settings import Settings
     from pillarbox.store.database import Database
     from pillarbox.telemetry.metrics import Metrics
@@ -38,7 +38,7 @@ LOOK_AGAIN = 2.0
 SOONEST = 0.1
 
 
-class Lifecycle:
+class LifecycleServices:
     """Each part is made when it is asked for: nobody needs accounts to let administrators in."""
 
     def __init__(
@@ -54,8 +54,8 @@ class Lifecycle:
         self._metrics = metrics
         self._authenticator = authenticator
         self._supervisor = supervisor or Supervisor(metrics)
-        self._mails = Mails(lambda: self.templates, settings)
-        self._codes: Codes | None = None
+        self._mails = MailWriter(lambda: self.templates, settings)
+        self._codes: OneTimeCodes | None = None
         self._templates: Templates | None = None
         self._read_at = 0.0
 
@@ -92,11 +92,11 @@ class Lifecycle:
         )
 
     @cached_property
-    def sign_in(self) -> SignIn:
+    def sign_in(self) -> SignInService:
         """Lets people with accounts in, by a code."""
-        return SignIn(self._database, self._settings, self.codes, self._mails)
+        return SignInService(self._database, self._settings, self.codes, self._mails)
 
-    async def codes(self) -> Codes:
+    async def codes(self) -> OneTimeCodes:
         """The codes of this installation; its key is read once."""
         if self._codes is None:
             try:
@@ -113,8 +113,8 @@ class Lifecycle:
         async with self._database.connection() as connection:
             await lifecycle_schema.check(connection, self._settings.lifecycle_schema)
         tokens = Tokens(self._settings.lifecycle_schema)
-        codes = SignInCodes(self.codes, tokens.schema)
-        rule = rule_of(self._settings, stdout=stdout)
+        codes = TokenCodes(self.codes, tokens.schema)
+        rule = batch_limits(self._settings, stdout=stdout)
         if stdout:
             return self._collector(tokens, self._writing(codes), rule)
         post = self._mailing(tokens, codes)
@@ -123,17 +123,21 @@ class Lifecycle:
         return self._collector(tokens, post, rule, registry)
 
     def _collector(
-        self, tokens: Tokens, post: Post, rule: Rule, registry: TemplateRegistry | None = None
+        self,
+        tokens: Tokens,
+        post: TokenSink,
+        rule: BatchLimits,
+        registry: TemplateRegistry | None = None,
     ) -> Collector:
         settings, supervisor = self._settings, self._supervisor
         return Collector(
             self._database, tokens, post, self._metrics, settings, rule, registry, supervisor
         )
 
-    def _mailing(self, tokens: Tokens, codes: SignInCodes) -> Post:
+    def _mailing(self, tokens: Tokens, codes: TokenCodes) -> TokenSink:
         self.templates  # noqa: B018 -- read now: a wrong folder stops us here, not the first mail
-        writer = Writer(self._mails, key_ring(self._settings), self._settings)
-        return Mailing(self._database, tokens, writer, codes, self._settings.lifecycle_tenant)
+        writer = TokenMailWriter(self._mails, key_ring(self._settings), self._settings)
+        return MailSink(self._database, tokens, writer, codes, self._settings.lifecycle_tenant)
 
-    def _writing(self, codes: SignInCodes) -> Post:
-        return Writing(key_ring(self._settings), codes, Pipe())
+    def _writing(self, codes: TokenCodes) -> TokenSink:
+        return StdoutSink(key_ring(self._settings), codes, PipeWriter())

@@ -15,15 +15,15 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pillarbox.errors import NotPossible
-from pillarbox.lifecycle.mailing import Done
+from pillarbox.lifecycle.mail_sink import BatchResult
 from pillarbox.lifecycle.signing import SignedPath, sign
 
 if TYPE_CHECKING:
     import asyncpg
 
-    from pillarbox.lifecycle.codes import Made
-    from pillarbox.lifecycle.mailing import SignInCodes
-    from pillarbox.lifecycle.signing import KeyRing
+    from pillarbox.lifecycle.mail_sink import TokenCodes
+    from pillarbox.lifecycle.one_time_codes import IssuedCode
+    from pillarbox.lifecycle.signing import SigningKeyRing
     from pillarbox.store.lifecycle import Due
 
 # What a pipe that can be written to takes without blocking (POSIX: PIPE_BUF).
@@ -38,7 +38,9 @@ def line_of(fields: Iterable[str]) -> bytes:
     return (",".join(fields) + "\n").encode("utf-8", "surrogatepass")
 
 
-def fields_of(due: Due, keys: KeyRing, made: Made | None = None) -> tuple[str, str, str, str, str]:
+def fields_of(
+    due: Due, keys: SigningKeyRing, made: IssuedCode | None = None
+) -> tuple[str, str, str, str, str]:
     """A token's five fields: a notice has no link, and so no secret. ValueError if it has a link and lacks its code."""
     secret = ""
     if due.path is not None:
@@ -52,7 +54,7 @@ def quoted(field: str) -> str:
     return field if _NEEDS_QUOTES.isdisjoint(field) else '"' + field.replace('"', '""') + '"'
 
 
-class Pipe:
+class PipeWriter:
     """Writes whole lines to a file descriptor; made for a thread, which `give_up` frees if nobody reads."""
 
     def __init__(self, descriptor: int = 1) -> None:
@@ -88,19 +90,19 @@ class Pipe:
             raise NotPossible(f"standard output cannot be written: {error.strerror}") from None
 
 
-class Writing:
+class StdoutSink:
     """Writes tokens to standard output, in the transaction that took them: they are settled once they were written."""
 
     at_once = 1  # lines come one after the other
 
-    def __init__(self, keys: KeyRing, codes: SignInCodes, pipe: Pipe) -> None:
+    def __init__(self, keys: SigningKeyRing, codes: TokenCodes, pipe: PipeWriter) -> None:
         self._keys = keys
         self._codes = codes
         self._pipe = pipe
 
-    async def send(self, connection: asyncpg.Connection, batch: Sequence[Due]) -> Done:
+    async def send(self, connection: asyncpg.Connection, batch: Sequence[Due]) -> BatchResult:
         """Write a batch as a line; NotPossible, and nothing is settled, if nobody reads it."""
-        done = Done([], [])
+        done = BatchResult([], [])
         made = await self._codes.make(connection, batch, time.time(), done)
         fields = list[str]()
         for due in done.left_of(batch):

@@ -24,22 +24,22 @@ PARTS = {"subject": ".subject", "text": ".txt", "html": ".html"}
 LAYOUT = "layout"
 
 
-class Source(NamedTuple):
+class TemplateFile(NamedTuple):
     """One file: the folder of templates that it came from, and what is in it."""
 
     folder: Path
     text: str
 
 
-class Sources:
+class TemplateFiles:
     """All files by their names below the folders of templates; an earlier folder's file hides a later one's."""
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        self.files: dict[str, Source] = {}
+        self.files: dict[str, TemplateFile] = {}
         for folder in folders:
             for name, path in _found(folder):
                 if name not in self.files:
-                    self.files[name] = Source(folder, _read(path))
+                    self.files[name] = TemplateFile(folder, _read(path))
         self.templates = _templates(self.files)
 
     def text(self, name: str) -> str | None:
@@ -83,7 +83,7 @@ def _read(path: Path) -> str:
         raise SettingsError(f"template_dirs: {path} is not UTF-8") from None
 
 
-def _templates(files: dict[str, Source]) -> dict[str, dict[str, set[str]]]:
+def _templates(files: dict[str, TemplateFile]) -> dict[str, dict[str, set[str]]]:
     """The templates: by name (`hub/welcome`), by language, which parts there are."""
     found: dict[str, dict[str, set[str]]] = {}
     parts = {ending: part for part, ending in PARTS.items()}

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.template_helpers import failure, one
 
 from pillarbox.lifecycle.rendering import MOST_CHARACTERS
-from pillarbox.lifecycle.sandbox import MOST_STEPS
+from pillarbox.lifecycle.template_sandbox import MOST_STEPS
 
 ATTRIBUTES = (
     "{{ ''.__class__ }}",

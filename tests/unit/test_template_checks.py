@@ -8,8 +8,8 @@ import pytest
 from tests.unit.template_helpers import one, write
 
 from pillarbox.errors import RenderError
-from pillarbox.lifecycle.checking import LARGEST_HTML, check, check_html, sample_of
 from pillarbox.lifecycle.rendering import Templates
+from pillarbox.lifecycle.template_checks import LARGEST_HTML, check, check_html, sample_of
 
 
 def found(templates: Templates) -> list[tuple[str | None, str | None, int | None, str]]:

@@ -35,14 +35,14 @@ class InliningError(Exception):
         self.line = line
 
 
-class Style(NamedTuple):
+class StyleSheet(NamedTuple):
     """A style sheet taken apart: what each class says, and the @media rules, which stay rules."""
 
     classes: Mapping[str, str]
     media: str
 
 
-def parse(css: str, variables: Mapping[str, str]) -> Style:
+def parse(css: str, variables: Mapping[str, str]) -> StyleSheet:
     """Take a style sheet apart, with the portal's colours in the place of `var(--…)`."""
     rest = _comment.sub(lambda found: _blank(found[0]), css)
     rest = _variable.sub(lambda found: _value(found, rest, variables), rest)
@@ -61,7 +61,7 @@ def parse(css: str, variables: Mapping[str, str]) -> Style:
         raise InliningError(
             "there is something behind the last rule", _line(rest, len(rest.rstrip()))
         )
-    return Style({name: " ".join(said) for name, said in classes.items()}, " ".join(media))
+    return StyleSheet({name: " ".join(said) for name, said in classes.items()}, " ".join(media))
 
 
 def _blank(text: str) -> str:
@@ -106,7 +106,7 @@ def _add(classes: dict[str, list[str]], head: str, body: str, line: int) -> None
         classes.setdefault(name[1], []).append(said)
 
 
-def inline(source: str, style: Style) -> str:
+def inline(source: str, style: StyleSheet) -> str:
     """A template's source with the styles of all classes in it; its lines stay where they are."""
     if _OPEN in source or _CLOSE in source:
         raise InliningError("U+E000 and U+E001 cannot be used here")
@@ -137,14 +137,14 @@ def _without_jinja(source: str) -> tuple[str, list[str]]:
     return "".join((*pieces, source[place:])), tags
 
 
-def _inlined(source: str, start: int, end: int, style: Style) -> str:
+def _inlined(source: str, start: int, end: int, style: StyleSheet) -> str:
     def styled(tag: re.Match[str]) -> str:
         return _styled(tag[0], style, _line(source, start + tag.start()))
 
     return _tag.sub(styled, source[start:end])
 
 
-def _styled(tag: str, style: Style, line: int) -> str:
+def _styled(tag: str, style: StyleSheet, line: int) -> str:
     """One tag; what it says of itself comes last, and so wins."""
     found = _classes.search(tag)
     if found is None:

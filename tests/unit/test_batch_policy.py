@@ -8,73 +8,80 @@ from typing import Any
 
 import pytest
 
-from pillarbox.lifecycle.collector import rule_of
-from pillarbox.lifecycle.gather import LONGEST, MOST, Collect, Gather, Rule, Wait
-from pillarbox.lifecycle.signing import KeyRing, verify
-from pillarbox.lifecycle.stdout import fields_of, line_of
+from pillarbox.lifecycle.batch_policy import (
+    LONGEST,
+    MOST,
+    BatchLimits,
+    BatchPolicy,
+    CollectBatch,
+    WaitForTokens,
+)
+from pillarbox.lifecycle.collector import batch_limits
+from pillarbox.lifecycle.signing import SigningKeyRing, verify
+from pillarbox.lifecycle.stdout_sink import fields_of, line_of
 from pillarbox.settings import load
 from pillarbox.store.lifecycle import Due
 
-KEYS = KeyRing([bytes.fromhex("deadbeef" * 8)])
+KEYS = SigningKeyRing([bytes.fromhex("deadbeef" * 8)])
 
 
-def opened(rule: Rule, now: float = 0.0) -> Gather:
+def opened(rule: BatchLimits, now: float = 0.0) -> BatchPolicy:
     """One that found nothing when it began."""
-    gather = Gather(rule)
-    assert gather.look(0, 0, now) == Wait(None)
+    gather = BatchPolicy(rule)
+    assert gather.look(0, 0, now) == WaitForTokens(None)
     return gather
 
 
 def test_the_originals_demonstration() -> None:
     """Limit 3, timeout 5 s, five accounts: three at once, two five seconds after they were seen."""
-    gather = opened(Rule(3, 5.0))
-    assert gather.look(3, 0, 10.0) == Collect(3, "max reached")
+    gather = opened(BatchLimits(3, 5.0))
+    assert gather.look(3, 0, 10.0) == CollectBatch(3, "max reached")
     gather.collected(3)
-    assert gather.look(2, 0, 10.25) == Wait(5.0)
-    assert gather.look(2, 0, 12.25) == Wait(3.0)
-    assert gather.look(2, 0, 15.25) == Collect(3, "timeout")
+    assert gather.look(2, 0, 10.25) == WaitForTokens(5.0)
+    assert gather.look(2, 0, 12.25) == WaitForTokens(3.0)
+    assert gather.look(2, 0, 15.25) == CollectBatch(3, "timeout")
     gather.collected(2)
-    assert gather.look(0, 0, 15.5) == Wait(None)
+    assert gather.look(0, 0, 15.5) == WaitForTokens(None)
 
 
 def test_the_first_of_a_batch_says_how_long_it_waits() -> None:
-    gather = opened(Rule(10, 5.0))
-    assert gather.look(1, 0, 100.0) == Wait(5.0)
-    assert gather.look(9, 0, 104.0) == Wait(1.0)
-    assert gather.look(9, 0, 105.0) == Collect(10, "timeout")
+    gather = opened(BatchLimits(10, 5.0))
+    assert gather.look(1, 0, 100.0) == WaitForTokens(5.0)
+    assert gather.look(9, 0, 104.0) == WaitForTokens(1.0)
+    assert gather.look(9, 0, 105.0) == CollectBatch(10, "timeout")
 
 
 def test_what_waited_before_we_came_is_collected_at_once() -> None:
-    gather = Gather(Rule(3, 5.0))
+    gather = BatchPolicy(BatchLimits(3, 5.0))
     for left, taken in ((7, 3), (4, 3), (1, 1)):
-        assert gather.look(min(left, 3), 0, 0.0) == Collect(3, "start")
+        assert gather.look(min(left, 3), 0, 0.0) == CollectBatch(3, "start")
         gather.collected(taken)
-    assert gather.look(1, 0, 1.0) == Wait(5.0)
+    assert gather.look(1, 0, 1.0) == WaitForTokens(5.0)
     gather.reopened()
-    assert gather.look(1, 0, 2.0) == Collect(3, "start")
+    assert gather.look(1, 0, 2.0) == CollectBatch(3, "start")
 
 
 def test_the_urgent_ones_do_not_wait_for_others() -> None:
-    gather = opened(Rule(10, 5.0))
-    assert gather.look(3, 0, 1.0) == Wait(5.0)
-    assert gather.look(4, 1, 2.0) == Collect(10, "urgent", urgent_only=True)
+    gather = opened(BatchLimits(10, 5.0))
+    assert gather.look(3, 0, 1.0) == WaitForTokens(5.0)
+    assert gather.look(4, 1, 2.0) == CollectBatch(10, "urgent", urgent_only=True)
     gather.collected(1, was_urgent_only=True)
-    assert gather.look(3, 0, 3.0) == Wait(3.0), "the others wait on"
-    assert opened(Rule(10, 5.0, urgent_waits=True)).look(4, 1, 2.0) == Wait(5.0), (
+    assert gather.look(3, 0, 3.0) == WaitForTokens(3.0), "the others wait on"
+    assert opened(BatchLimits(10, 5.0, urgent_waits=True)).look(4, 1, 2.0) == WaitForTokens(5.0), (
         "the original knows no hurry"
     )
 
 
 def test_a_rare_token_does_not_wait() -> None:
-    gather = opened(Rule())
+    gather = opened(BatchLimits())
     for now in range(10, 100, 10):
-        assert isinstance(gather.look(1, 0, float(now)), Collect)
+        assert isinstance(gather.look(1, 0, float(now)), CollectBatch)
         gather.collected(1)
-        assert gather.look(0, 0, now + 0.01) == Wait(None)
+        assert gather.look(0, 0, now + 0.01) == WaitForTokens(None)
 
 
 def arriving(
-    gather: Gather, per_second: float, seconds: float, begin: float = 0.0
+    gather: BatchPolicy, per_second: float, seconds: float, begin: float = 0.0
 ) -> list[tuple[int, float]]:
     """Let tokens arrive evenly, looking every 5 ms; returns each batch with how long its first token waited."""
     batches, waiting, arrived, since = list[tuple[int, float]](), 0, 0, 0.0
@@ -84,7 +91,7 @@ def arriving(
         since = now if waiting == 0 and come else since
         waiting, arrived = waiting + come, arrived + come
         match gather.look(min(waiting, MOST), 0, now):
-            case Collect(limit, _, _):
+            case CollectBatch(limit, _, _):
                 taken = min(waiting, limit)
                 batches.append((taken, now - since))
                 waiting -= taken
@@ -97,7 +104,7 @@ def arriving(
     [(10, 1, 1), (100, 1, 6), (500, 20, 90), (2000, 300, 600), (4000, 700, 1000)],
 )
 def test_batches_follow_the_rate_within_limits(per_second: float, least: int, most: int) -> None:
-    gather = opened(Rule())
+    gather = opened(BatchLimits())
     arriving(gather, per_second, 5.0)
     later = arriving(gather, per_second, 5.0, begin=5.0)
     assert gather.rate == pytest.approx(per_second, rel=0.5)
@@ -107,36 +114,40 @@ def test_batches_follow_the_rate_within_limits(per_second: float, least: int, mo
 
 
 def test_a_backlog_leaves_in_the_largest_batches() -> None:
-    gather = Gather(Rule())
+    gather = BatchPolicy(BatchLimits())
     for turn in range(100):
-        assert gather.look(MOST, 0, turn * 0.1) == Collect(MOST, "start")
+        assert gather.look(MOST, 0, turn * 0.1) == CollectBatch(MOST, "start")
         gather.collected(MOST)
 
 
 def test_the_rate_is_forgotten_when_nothing_comes() -> None:
-    gather = opened(Rule())
+    gather = opened(BatchLimits())
     arriving(gather, 2000, 3.0)
     gather.look(0, 0, 60.0)
-    assert isinstance(gather.look(1, 0, 70.0), Collect)
+    assert isinstance(gather.look(1, 0, 70.0), CollectBatch)
 
 
 @pytest.mark.parametrize(
     ("env", "stdout", "rule"),
     [
-        ({}, False, Rule()),
-        ({"MAILROOM_BATCH_LIMIT": "3", "MAILROOM_BATCH_TIMEOUT": "5000"}, False, Rule(3, 5.0)),
-        ({"MAILROOM_BATCH_LIMIT": "1000"}, False, Rule(1000, None)),
-        ({}, True, Rule(10, 5.0, urgent_waits=True)),
-        ({"MAILROOM_BATCH_TIMEOUT": "0"}, True, Rule(10, 0.0, urgent_waits=True)),
+        ({}, False, BatchLimits()),
+        (
+            {"MAILROOM_BATCH_LIMIT": "3", "MAILROOM_BATCH_TIMEOUT": "5000"},
+            False,
+            BatchLimits(3, 5.0),
+        ),
+        ({"MAILROOM_BATCH_LIMIT": "1000"}, False, BatchLimits(1000, None)),
+        ({}, True, BatchLimits(10, 5.0, urgent_waits=True)),
+        ({"MAILROOM_BATCH_TIMEOUT": "0"}, True, BatchLimits(10, 0.0, urgent_waits=True)),
         (
             {"MAILROOM_BATCH_LIMIT": "100", "MAILROOM_BATCH_TIMEOUT": "1s"},
             True,
-            Rule(100, 1.0, urgent_waits=True),
+            BatchLimits(100, 1.0, urgent_waits=True),
         ),
     ],
 )
-def test_the_settings_say_how(env: dict[str, str], stdout: bool, rule: Rule) -> None:
-    assert rule_of(load(env), stdout=stdout) == rule
+def test_the_settings_say_how(env: dict[str, str], stdout: bool, rule: BatchLimits) -> None:
+    assert batch_limits(load(env), stdout=stdout) == rule
 
 
 # --- the line of `--stdout`

@@ -24,7 +24,7 @@ MEMORY = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class BatchLimits:
     """How batches are gathered. None: as the rate suggests."""
 
     limit: int | None = None
@@ -37,10 +37,10 @@ class Rule:
         return MOST if self.limit is None else self.limit
 
 
-AS_THE_ORIGINAL = Rule(LIMIT, TIMEOUT, urgent_waits=True)
+ORIGINAL_LIMITS = BatchLimits(LIMIT, TIMEOUT, urgent_waits=True)
 
 
-class Collect(NamedTuple):
+class CollectBatch(NamedTuple):
     """Collect now, at most so many. `why`: max reached, timeout, urgent, or the start."""
 
     limit: int
@@ -48,19 +48,19 @@ class Collect(NamedTuple):
     urgent_only: bool = False
 
 
-class Wait(NamedTuple):
+class WaitForTokens(NamedTuple):
     """Look again when hinted, or after so many seconds; None: nothing waits."""
 
     seconds: float | None
 
 
-Decision = Collect | Wait
+Decision = CollectBatch | WaitForTokens
 
 
-class Gather:
+class BatchPolicy:
     """Watches tokens arrive, and says when a batch is complete. Times are any clock's seconds."""
 
-    def __init__(self, rule: Rule) -> None:
+    def __init__(self, rule: BatchLimits) -> None:
         self.rule = rule
         self._first: float | None = None  # when the oldest of those that wait was seen
         self._opening = True  # what waited before we came does not wait any longer
@@ -83,21 +83,21 @@ class Gather:
         self._observe(ready, now)
         if not ready:
             self._first, self._opening = None, False
-            return Wait(None)
+            return WaitForTokens(None)
         if self._first is None:
             self._first = now
         return self._decide(ready, urgent, self._first + self._patience() - now)
 
     def _decide(self, ready: int, urgent: int, left: float) -> Decision:
         if self._opening:
-            return Collect(self.rule.most, "start")
+            return CollectBatch(self.rule.most, "start")
         if ready >= self._enough():
-            return Collect(self.rule.most, "max reached")
+            return CollectBatch(self.rule.most, "max reached")
         if left <= 0:
-            return Collect(self.rule.most, "timeout")
+            return CollectBatch(self.rule.most, "timeout")
         if urgent and not self.rule.urgent_waits:
-            return Collect(self.rule.most, "urgent", urgent_only=True)
-        return Wait(left)
+            return CollectBatch(self.rule.most, "urgent", urgent_only=True)
+        return WaitForTokens(left)
 
     def collected(self, count: int, was_urgent_only: bool = False) -> None:
         """So many were taken; those that are left, or come now, are a new batch."""

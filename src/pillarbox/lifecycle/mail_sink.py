@@ -11,9 +11,15 @@ from uuid import UUID
 
 from pillarbox.accept.prepare import prepare_mail
 from pillarbox.errors import InvalidMail, NotAllowed, RenderError, SecretError
-from pillarbox.lifecycle.codes import Made, Wanted, realm_of
-from pillarbox.lifecycle.mails import CLASS, SIGN_IN_CODE, Mails, Matter, Reader
-from pillarbox.lifecycle.signing import KeyRing, SignedPath, link, sign, sign_expiry
+from pillarbox.lifecycle.mail_writer import (
+    CLASS,
+    SIGN_IN_CODE,
+    LifecycleRecipient,
+    MailDetails,
+    MailWriter,
+)
+from pillarbox.lifecycle.one_time_codes import CodeRequest, IssuedCode, realm_of
+from pillarbox.lifecycle.signing import SignedPath, SigningKeyRing, link, sign, sign_expiry
 from pillarbox.model.access import Principal, Scope, Tenant
 from pillarbox.model.delivery import LANES
 from pillarbox.store import intake, tenants
@@ -24,7 +30,7 @@ if TYPE_CHECKING:
     import asyncpg
 
     from pillarbox.accept.mail import Mail
-    from pillarbox.lifecycle.codes import Codes
+    from pillarbox.lifecycle.one_time_codes import OneTimeCodes
     from pillarbox.settings import Settings
     from pillarbox.store.database import Database
     from pillarbox.store.lifecycle import Due, Tokens
@@ -50,7 +56,7 @@ _FAULTS = {
 }
 
 
-class Done(NamedTuple):
+class BatchResult(NamedTuple):
     """What became of tokens: those settled, with outcome and mail, and those set aside, with why and for how long."""
 
     settled: list[tuple[int, str, UUID | None]]
@@ -65,23 +71,23 @@ class Done(NamedTuple):
         return [due for due in batch if due.token not in known]
 
 
-class Written(NamedTuple):
+class WrittenMail(NamedTuple):
     """A token's mail, written and checked."""
 
     due: Due
     entry: MailRow
 
 
-class SignInCodes:
+class TokenCodes:
     """The codes of tokens whose code is made when they are mailed. `codes` is asked for only when there are any."""
 
-    def __init__(self, codes: Callable[[], Awaitable[Codes]], schema: str) -> None:
+    def __init__(self, codes: Callable[[], Awaitable[OneTimeCodes]], schema: str) -> None:
         self._codes = codes
         self._realm = realm_of(schema)
 
     async def make(
-        self, connection: asyncpg.Connection, batch: Sequence[Due], now: float, done: Done
-    ) -> dict[int, Made]:
+        self, connection: asyncpg.Connection, batch: Sequence[Due], now: float, done: BatchResult
+    ) -> dict[int, IssuedCode]:
         """New codes, by token; older ones of the same accounts are void.
 
         A token within the pause, or beyond the limit of a day, gets none: it is settled as
@@ -102,14 +108,14 @@ class SignInCodes:
         )
         asking = done.left_of(asking)
         wanted = [
-            Wanted(due.account, due.email, due.token, max(1.0, due.expires_at - now))
+            CodeRequest(due.account, due.email, due.token, max(1.0, due.expires_at - now))
             for due in asking
         ]
         made = await codes.make(connection, self._realm, wanted)
         return {due.token: one for due, one in zip(asking, made, strict=True)}
 
     async def mailed(
-        self, connection: asyncpg.Connection, made: Mapping[int, Made], done: Done
+        self, connection: asyncpg.Connection, made: Mapping[int, IssuedCode], done: BatchResult
     ) -> None:
         """Note which mails carry them."""
         mails = [
@@ -121,22 +127,22 @@ class SignInCodes:
             await (await self._codes()).mailed(connection, mails)
 
 
-class Writer:
+class TokenMailWriter:
     """Writes a token's mail."""
 
-    def __init__(self, mails: Mails, keys: KeyRing, settings: Settings) -> None:
+    def __init__(self, mails: MailWriter, keys: SigningKeyRing, settings: Settings) -> None:
         self._mails = mails
         self._keys = keys
         self._base = settings.lifecycle_url or f"http://{settings.http}"
 
-    def write(self, due: Due, tenant: Tenant, made: Made | None, now: float) -> Mail:
+    def write(self, due: Due, tenant: Tenant, made: IssuedCode | None, now: float) -> Mail:
         """The mail, in the words of its portal and language; RenderError where the template does not allow it."""
         data = {**due.account_data, **due.token_data}
-        reader = Reader(due.email, due.login, due.name, due.portal, due.locale, data)
+        reader = LifecycleRecipient(due.email, due.login, due.name, due.portal, due.locale, data)
         expires = (
             now + made.seconds if made else due.expires_at
         )  # a code may last for less time than its token
-        matter = Matter(
+        matter = MailDetails(
             expires_at=datetime.fromtimestamp(expires, UTC),
             seconds=expires - now,
             code=made.code if made else due.code if due.with_code else None,
@@ -156,14 +162,19 @@ class Writer:
         return link(self._base, due.path, token, sign_expiry(token, due.expires_at, key))
 
 
-class Mailing:
+class MailSink:
     """Mails tokens, in the transaction that took them."""
 
     # Python and PostgreSQL work at the same time then, each on a processor of its own.
     at_once = 2
 
     def __init__(
-        self, database: Database, tokens: Tokens, writer: Writer, codes: SignInCodes, tenant: str
+        self,
+        database: Database,
+        tokens: Tokens,
+        writer: TokenMailWriter,
+        codes: TokenCodes,
+        tenant: str,
     ) -> None:
         self._database = database
         self._tokens = tokens
@@ -173,12 +184,12 @@ class Mailing:
         self._principal: tuple[float, Principal] | None = None
         self._ahead: float | None = None  # the database's clock against ours
 
-    async def send(self, connection: asyncpg.Connection, batch: Sequence[Due]) -> Done:
+    async def send(self, connection: asyncpg.Connection, batch: Sequence[Due]) -> BatchResult:
         """Write and store the mails of these tokens; whoever cannot be is set aside, and the others leave."""
         principal = await self._as_tenant()
         if self._ahead is None:
             self._ahead = await intake.clock(connection) - time.time()
-        done, written = Done([], []), list[Written]()
+        done, written = BatchResult([], []), list[WrittenMail]()
         made = await self._codes.make(connection, batch, self._now(), done)
         batch = done.left_of(batch)  # a token that gets no code takes no earlier mail's place
         await self._tokens.supersede(connection, [due.token for due in batch])
@@ -205,17 +216,23 @@ class Mailing:
         return self._principal[1]
 
     async def _write(
-        self, part: Sequence[Due], principal: Principal, made: Mapping[int, Made], done: Done
-    ) -> list[Written]:
+        self,
+        part: Sequence[Due],
+        principal: Principal,
+        made: Mapping[int, IssuedCode],
+        done: BatchResult,
+    ) -> list[WrittenMail]:
         """Those mails that can be written. Whatever goes wrong with one is noted, and harms no other."""
-        written, now, tenant = list[Written](), self._now(), principal.tenant
+        written, now, tenant = list[WrittenMail](), self._now(), principal.tenant
         assert tenant is not None
         for place, due in enumerate(part):
             if place % SLICE == 0:
                 await asyncio.sleep(0)
             try:
                 mail = self._writer.write(due, tenant, made.get(due.token), now)
-                written.append(Written(due, prepare_mail(principal, mail, None, "lifecycle").row))
+                written.append(
+                    WrittenMail(due, prepare_mail(principal, mail, None, "lifecycle").row)
+                )
             except (RenderError, InvalidMail, NotAllowed, SecretError, ValueError) as error:
                 done.set_aside(due.token, str(error))
             except Exception as error:
@@ -224,7 +241,7 @@ class Mailing:
         return written
 
     async def _store(
-        self, connection: asyncpg.Connection, written: Sequence[Written], done: Done
+        self, connection: asyncpg.Connection, written: Sequence[WrittenMail], done: BatchResult
     ) -> None:
         """Store mails with one statement, or one by one where a single one made the statement fail."""
         if not written:
@@ -247,7 +264,7 @@ class Mailing:
             _note(one.due.token, mail, verdict, done)
 
 
-def _note(token: int, mail: UUID, verdict: str, done: Done) -> None:
+def _note(token: int, mail: UUID, verdict: str, done: BatchResult) -> None:
     if verdict in ("queued", "pending"):
         done.settled.append((token, "mailed", mail))
     elif verdict == "early_expires_at":
