@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pillarbox
-from benchmarks import chart, doors, harness, mails
+from benchmarks import chart, harness, installation, mails
 from benchmarks.harness import Bench, Sample, middle, percentile
 from benchmarks.report import FOLDER, Finding, Report, Table, at_most, number, within
 from pillarbox.store import providers
@@ -302,7 +302,7 @@ async def _singles(
 
 async def _arrivals(record: Path, count: int) -> tuple[list[float], dict[str, float]]:
     """When each of the great many came, and when each single mail did."""
-    await doors.received(record, count)
+    await installation.received(record, count)
     came = read_records(record)
     return sorted(one.at for one in came if not one.headers[0]), {
         one.headers[0]: one.at for one in came

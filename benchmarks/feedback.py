@@ -12,9 +12,9 @@ from functools import partial
 
 import asyncpg
 
-from benchmarks import doors, harness, mails, twins
-from benchmarks.doors import Load
+from benchmarks import harness, installation, mails, twins
 from benchmarks.harness import Bench, Process, Sample, Skipped, middle, percentile
+from benchmarks.installation import Load
 from benchmarks.report import Finding, Report, Table, compare, number, within
 from pillarbox.testing.twins import SendGridTwin, TwinMail
 from pillarbox.testing.twins.base import Kind
@@ -33,7 +33,7 @@ KINDS: Sequence[Kind] = ("delivered", "opened")  # what is said of each mail, on
 ABOUT = f"""One worker with {CONNECTIONS} connections drains waiting mails of 4 KB through a twin of SendGrid
 ({twins.LATENCY * 1e3:.0f} ms for each answer). Meanwhile {RATE:,} events a second about mails that have left
 ({", ".join(KINDS)}) are posted to `POST /webhooks/sendgrid/…` of `pillarbox serve --roles api`, signed,
-{BATCH[0]} to {BATCH[1]} in a request, on schedule, from a process of its own over {doors.SESSIONS} kept connections.
+{BATCH[0]} to {BATCH[1]} in a request, on schedule, from a process of its own over {installation.SESSIONS} kept connections.
 The time of an answer counts from the moment the request was due; it says that the events are committed. What
 leaves is counted for as long before, during and after the feedback, with the same processes running."""
 WITHOUT, WITH = "without feedback", "with feedback"
@@ -113,7 +113,7 @@ async def _measure(bench: Bench, url: str) -> dict[str, Sample]:
         known = await _sent(to, history, worker)
         requests = list(_requests(signer, known, number))
         load = await stack.enter_async_context(
-            doors.load(bench, "http", port, [head for head, _ in requests])
+            installation.load(bench, "http", port, [head for head, _ in requests])
         )
         crew = {"front door": door, "worker": worker, "twin": to.child}
         windows = Windows(bench, watch, crew, seconds)

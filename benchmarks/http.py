@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
-from benchmarks import doors, harness, mails
-from benchmarks.doors import Timed
+from benchmarks import harness, installation, mails
 from benchmarks.harness import Bench, Process, Sample, Skipped, middle, percentile
+from benchmarks.installation import Timed
 from benchmarks.peers import FOLDER
 from benchmarks.report import Finding, Report, Table, compare, number, within
 
-ABOUT = f"""`POST /api/v1/messages` with mails of 4 KB (text and HTML) over {doors.SESSIONS} kept
+ABOUT = f"""`POST /api/v1/messages` with mails of 4 KB (text and HTML) over {installation.SESSIONS} kept
 connections, one request at a time on each, from a client of our own in a process of its own. Pillarbox
 (`up` without its worker, one process) knows the caller by an API key that it looks up for each request,
 and commits before it answers. The references run in the same kind of server (uvicorn, httptools, uvloop)
@@ -33,7 +33,7 @@ LATENCY = ("server", "requests/s", *(f"{name} ms" for name in SHARES), "longest"
 
 async def run(bench: Bench) -> Report:
     async with bench.schema("http") as url:
-        key = await doors.key(url)
+        key = await installation.key(url)
         variants = {name: partial(_reference, bench, kind) for name, kind in REFERENCES.items()}
         variants[OURS] = partial(_ours, bench, url, key)
         results = await bench.rounds_of("http", variants)
@@ -82,7 +82,10 @@ def _middle(runs: Sequence[Sample], name: str) -> float:
 
 
 async def _ours(bench: Bench, url: str, key: str) -> Sample:
-    async with doors.installation(bench, url, doors.FRONT) as ours, harness.connected(url) as watch:
+    async with (
+        installation.running(bench, url, installation.FRONT) as ours,
+        harness.connected(url) as watch,
+    ):
         sample = await _measure(bench, ours.crew["front door"], ours.ports["http"], key)
         stored = await watch.fetchval("SELECT count(*) FROM pillarbox.deliveries")
     if stored != sample.extra["asked"]:
@@ -105,7 +108,7 @@ async def _server(bench: Bench, kind: str) -> AsyncIterator[tuple[Process, int]]
 async def _measure(bench: Bench, server: Process, port: int, key: str) -> Sample:
     """As fast as it goes; then at half of that, on schedule."""
     count, seconds = bench.scale(20_000, 1_000), bench.scale(10, 2)
-    async with doors.load(bench, "http", port, requests(key)) as load:
+    async with installation.load(bench, "http", port, requests(key)) as load:
         await load.closed(WARMING)
         before = _spent(bench, server, load.child)
         fast = await load.closed(count)

@@ -103,7 +103,7 @@ class Smtp(asyncio.Protocol):
             self._done(self, self._good, line)
 
 
-class Crew:
+class LoadClients:
     """All connections, and what waits for one that is free."""
 
     def __init__(self, requests: list[Request]) -> None:
@@ -181,16 +181,16 @@ async def main(protocol: str, port: str, connections: str, given: str, out: str)
         (one[0].encode("latin-1"), one[1].encode("latin-1"))
         for one in json.loads(Path(given).read_text())
     ]
-    crew = Crew(requests)
+    clients = LoadClients(requests)
     kind: type[Http | Smtp] = Http if protocol == "http" else Smtp
-    await crew.connect(kind, int(port), int(connections))
+    await clients.connect(kind, int(port), int(connections))
     print("ready", flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
         asked: dict[str, Any] = json.loads(line)
-        await crew.send(**asked)
-        Path(out).write_text(json.dumps(crew.answered))
+        await clients.send(**asked)
+        Path(out).write_text(json.dumps(clients.answered))
         print(
-            json.dumps({"refused": crew.refused, "why": crew.why[:300].decode("latin-1")}),
+            json.dumps({"refused": clients.refused, "why": clients.why[:300].decode("latin-1")}),
             flush=True,
         )
 

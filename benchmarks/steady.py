@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 
-from benchmarks import doors, harness, http, mails
-from benchmarks.doors import Load
+from benchmarks import harness, http, installation, mails
 from benchmarks.harness import Bench, Sample, SinkProcess, percentile, tree_cpu
+from benchmarks.installation import Load
 from benchmarks.peers import postfix
 from benchmarks.report import Finding, Report, Table, number, within
 from pillarbox.testing.sink import read_records
 
-ABOUT = f"""10,000 mails of 4 KB a minute, at random moments around that rate, over {doors.SESSIONS} kept
+ABOUT = f"""10,000 mails of 4 KB a minute, at random moments around that rate, over {installation.SESSIONS} kept
 connections; accepted by HTTP (with an API key) or SMTP, delivered to an SMTP sink by a worker with default
 settings; in one process (`up`) or in two (`up` without its worker, and `serve --roles worker`). From
 acceptance: from the answer that says so
@@ -31,13 +31,13 @@ COLUMNS = ("way in, processes", "mails", "from acceptance: p50 ms", "p95", "p99"
 
 async def run(bench: Bench) -> Report:
     async with bench.schema("steady") as url:
-        key = await doors.key(url)
+        key = await installation.key(url)
         by_http, by_smtp = ("http", http.requests(key)), ("smtp", _mails())
         variants = {
-            "HTTP, two": partial(_ours, bench, url, *by_http, doors.APART),
-            "HTTP, one": partial(_ours, bench, url, *by_http, doors.TOGETHER),
-            "SMTP, two": partial(_ours, bench, url, *by_smtp, doors.APART),
-            "SMTP, one": partial(_ours, bench, url, *by_smtp, doors.TOGETHER),
+            "HTTP, two": partial(_ours, bench, url, *by_http, installation.APART),
+            "HTTP, one": partial(_ours, bench, url, *by_http, installation.TOGETHER),
+            "SMTP, two": partial(_ours, bench, url, *by_smtp, installation.APART),
+            "SMTP, one": partial(_ours, bench, url, *by_smtp, installation.TOGETHER),
             PEER: partial(_peer, bench, *by_smtp),
         }
         rounds, bench.rounds = bench.rounds, 1  # these take long
@@ -91,9 +91,9 @@ async def _ours(
 ) -> Sample:
     async with AsyncExitStack() as stack:
         to = await stack.enter_async_context(_sink(bench))
-        ours = await stack.enter_async_context(doors.installation(bench, url, commands, to))
+        ours = await stack.enter_async_context(installation.running(bench, url, commands, to))
         load = await stack.enter_async_context(
-            doors.load(bench, protocol, ours.ports[protocol], requests)
+            installation.load(bench, protocol, ours.ports[protocol], requests)
         )
         return await _measure(bench, load, to, ours.spent)
 
@@ -102,7 +102,7 @@ async def _peer(bench: Bench, protocol: str, requests: list[tuple[bytes, bytes]]
     async with AsyncExitStack() as stack:
         to = await stack.enter_async_context(_sink(bench))
         master, port = await stack.enter_async_context(postfix.running(bench, to.port))
-        load = await stack.enter_async_context(doors.load(bench, protocol, port, requests))
+        load = await stack.enter_async_context(installation.load(bench, protocol, port, requests))
         return await _measure(bench, load, to, lambda: {"worker": tree_cpu(master)})
 
 
@@ -117,11 +117,11 @@ async def _measure(
 ) -> Sample:
     """The steady load until its last mail has arrived; CPU as shares of a core."""
     assert to.record
-    await load.closed(doors.SESSIONS)  # connections open, plans made
-    await doors.received(to.record, doors.SESSIONS)
+    await load.closed(installation.SESSIONS)  # connections open, plans made
+    await installation.received(to.record, installation.SESSIONS)
     before, begun = spent(), time.monotonic()
     answers = await load.open(PER_SECOND, bench.scale(180, 10))
-    last = await doors.received(to.record, doors.SESSIONS + len(answers))
+    last = await installation.received(to.record, installation.SESSIONS + len(answers))
     shares = {kind: (after - before[kind]) / (last - begun) for kind, after in spent().items()}
     came = {int(one.headers[0]): one.at for one in read_records(to.record)}
     accepted = [(came[one.number] - one.answered) * 1e3 for one in answers]

@@ -6,12 +6,12 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
-from benchmarks import doors, harness
+from benchmarks import harness, installation
 from benchmarks.harness import Bench, Sample, Skipped
 from benchmarks.peers import postfix
 from benchmarks.report import Finding, Report, Table, compare, number
 
-ABOUT = f"""`smtp-source` of Debian's Postfix sends mails of 4 KB in {doors.SESSIONS} sessions, with a
+ABOUT = f"""`smtp-source` of Debian's Postfix sends mails of 4 KB in {installation.SESSIONS} sessions, with a
 connection for each mail (as it does unless told otherwise) or with one for each session. Accepting:
 Pillarbox (`up` without its worker, one process) commits to PostgreSQL before it answers, Postfix syncs
 each mail into its hold queue; the clock runs until the last answer. End to end: the same mails, accepted
@@ -45,9 +45,11 @@ async def run(bench: Bench) -> Report:
                 f"{LIMIT}, {how}": partial(_limit, count, keep),
                 f"{HELD}, {how}": partial(postfix.hold, bench, count, keep),
                 f"{OURS}, {how}": partial(_accept, bench, url, count, keep),
-                f"{RELAY}, {how}": partial(postfix.relay, bench, count, doors.SESSIONS, keep),
-                f"{UP}, {how}": partial(_relay, bench, url, count, keep, doors.TOGETHER),
-                f"{ROLES}, {how}": partial(_relay, bench, url, count, keep, doors.APART),
+                f"{RELAY}, {how}": partial(
+                    postfix.relay, bench, count, installation.SESSIONS, keep
+                ),
+                f"{UP}, {how}": partial(_relay, bench, url, count, keep, installation.TOGETHER),
+                f"{ROLES}, {how}": partial(_relay, bench, url, count, keep, installation.APART),
             }
         results = await bench.rounds_of("submission", variants)
     return _report({name: harness.median(runs) for name, runs in results.items()})
@@ -100,25 +102,31 @@ async def _limit(count: int, keep: bool) -> Sample:
     async with harness.sink() as to:
         before = to.child.cpu
         begun = time.monotonic()
-        source = await doors.smtp_source(to.port, count, keep=keep)
+        source = await installation.smtp_source(to.port, count, keep=keep)
         ended = time.monotonic()
         cpu = {"sink": to.child.cpu - before, "client": source}
     return Sample(count / (ended - begun), count, cpu)
 
 
 async def _accept(bench: Bench, url: str, count: int, keep: bool) -> Sample:
-    async with doors.installation(bench, url, doors.FRONT) as ours, harness.connected(url) as watch:
-        await doors.smtp_source(
-            ours.ports["smtp"], doors.SESSIONS, keep=keep
+    async with (
+        installation.running(bench, url, installation.FRONT) as ours,
+        harness.connected(url) as watch,
+    ):
+        await installation.smtp_source(
+            ours.ports["smtp"], installation.SESSIONS, keep=keep
         )  # plans and caches of a running server
         before = ours.spent()
         begun = time.monotonic()
-        source = await doors.smtp_source(ours.ports["smtp"], count, keep=keep)
+        source = await installation.smtp_source(ours.ports["smtp"], count, keep=keep)
         ended = time.monotonic()
         cpu = {kind: spent - before[kind] for kind, spent in ours.spent().items()} | {
             "client": source
         }
-        stored = await watch.fetchval("SELECT count(*) FROM pillarbox.deliveries") - doors.SESSIONS
+        stored = (
+            await watch.fetchval("SELECT count(*) FROM pillarbox.deliveries")
+            - installation.SESSIONS
+        )
     if stored != count:
         raise Skipped(f"it stored {stored} of {count} mails")
     return Sample(count / (ended - begun), count, cpu)
@@ -129,14 +137,17 @@ async def _relay(
 ) -> Sample:
     record = bench.directory / "relayed"
     record.unlink(missing_ok=True)
-    async with harness.sink(record) as to, doors.installation(bench, url, commands, to) as ours:
-        warming = doors.SESSIONS
-        await doors.smtp_source(ours.ports["smtp"], warming, keep=keep)
-        await doors.received(record, warming)
+    async with (
+        harness.sink(record) as to,
+        installation.running(bench, url, commands, to) as ours,
+    ):
+        warming = installation.SESSIONS
+        await installation.smtp_source(ours.ports["smtp"], warming, keep=keep)
+        await installation.received(record, warming)
         before = ours.spent(sink=to.child)
         begun = time.monotonic()
-        source = await doors.smtp_source(ours.ports["smtp"], count, keep=keep)
-        ended = await doors.received(record, warming + count)
+        source = await installation.smtp_source(ours.ports["smtp"], count, keep=keep)
+        ended = await installation.received(record, warming + count)
         cpu = {kind: spent - before[kind] for kind, spent in ours.spent(sink=to.child).items()} | {
             "client": source
         }

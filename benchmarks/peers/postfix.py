@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from benchmarks import doors
+from benchmarks import installation
 from benchmarks.harness import Bench, Sample, Skipped, sink, tree_cpu
 
 PROGRAM, DEFAULTS = "/usr/sbin/postfix", Path("/etc/postfix")
@@ -67,14 +67,14 @@ async def relay(bench: Bench, count: int, sessions: int = SESSIONS, keep: bool =
     record = bench.directory / "postfix-received"
     record.unlink(missing_ok=True)
     async with sink(record) as to, running(bench, to.port) as (master, port):
-        await doors.smtp_source(
+        await installation.smtp_source(
             port, sessions, sessions=sessions, keep=keep
         )  # its processes started
-        await doors.received(record, sessions)
+        await installation.received(record, sessions)
         before = (tree_cpu(master), to.child.cpu)
         begun = time.monotonic()
-        source = await doors.smtp_source(port, count, sessions=sessions, keep=keep)
-        ended = await doors.received(record, sessions + count)
+        source = await installation.smtp_source(port, count, sessions=sessions, keep=keep)
+        ended = await installation.received(record, sessions + count)
         cpu = {
             "worker": tree_cpu(master) - before[0],
             "sink": to.child.cpu - before[1],
@@ -86,15 +86,15 @@ async def relay(bench: Bench, count: int, sessions: int = SESSIONS, keep: bool =
 async def hold(bench: Bench, count: int, keep: bool) -> Sample:
     """Mails per second into the hold queue, each synced to disk before it is answered for, and sent nowhere."""
     async with running(bench, NOWHERE, HOLD) as (master, port):
-        await doors.smtp_source(port, doors.SESSIONS, keep=keep)
+        await installation.smtp_source(port, installation.SESSIONS, keep=keep)
         before = tree_cpu(master)
         begun = time.monotonic()
-        source = await doors.smtp_source(port, count, keep=keep)
+        source = await installation.smtp_source(port, count, keep=keep)
         ended = time.monotonic()
         cpu = {"front door": tree_cpu(master) - before, "client": source}
         held = (
             sum(1 for one in (bench.directory / "postfix/queue/hold").rglob("*") if one.is_file())
-            - doors.SESSIONS
+            - installation.SESSIONS
         )
     if held != count:
         raise Skipped(f"it holds {held} of {count} mails")

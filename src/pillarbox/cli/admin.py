@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pillarbox.cli import options, output
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.cli.secret_input import is_given, read_secret
 from pillarbox.errors import SecretError
 from pillarbox.model.secret import Secret
@@ -41,7 +41,7 @@ def register(root: typer.Typer) -> None:
 
 
 async def create(
-    given: Given,
+    context: CommandContext,
     email: Email,
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="What to call them.")
@@ -57,25 +57,25 @@ async def create(
       pillarbox admin create ada@example.com --password-stdin < password.txt
     """
     secret = _new_password(email, password_stdin, password_env)
-    async with given.app() as app:
+    async with context.app() as app:
         made = await app.lifecycle.administrators.create(email, name, secret)
     _tell(
-        given,
+        context,
         made,
         f"added {email}; for when mail is broken: pillarbox admin recovery-codes {email}",
     )
 
 
-async def list_(given: Given) -> None:
+async def list_(context: CommandContext) -> None:
     """List the administrators.
 
     \b
     Example:
       pillarbox admin list
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = await admins.list_all(app.database)
-    if given.json:
+    if context.json:
         output.print_json(found)
         return
     rows = [
@@ -88,7 +88,7 @@ async def list_(given: Given) -> None:
 
 
 async def password(
-    given: Given, email: Email, password_stdin: Stdin = False, password_env: Env = None
+    context: CommandContext, email: Email, password_stdin: Stdin = False, password_env: Env = None
 ) -> None:
     """Give an administrator another password. All their sessions end, and codes on their way are void.
 
@@ -97,45 +97,45 @@ async def password(
       pillarbox admin password ada@example.com
     """
     secret = _new_password(email, password_stdin, password_env)
-    async with given.app() as app:
+    async with context.app() as app:
         changed = await app.lifecycle.administrators.change_password(email, secret)
-    _tell(given, changed, f"changed the password of {changed.email}; their sessions have ended")
+    _tell(context, changed, f"changed the password of {changed.email}; their sessions have ended")
 
 
-async def disable(given: Given, email: Email, yes: options.Yes = False) -> None:
+async def disable(context: CommandContext, email: Email, yes: options.Yes = False) -> None:
     """Let an administrator in no more. All their sessions end at once; keys they made stay (`pillarbox key list`).
 
     \b
     Example:
       pillarbox admin disable ada@example.com
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = await admins.get(app.database, email)
         options.confirm(f"Disable {found.email}?", yes)
         await app.lifecycle.administrators.disable(email)
-    _tell(given, found, f"disabled {found.email}; their sessions have ended")
+    _tell(context, found, f"disabled {found.email}; their sessions have ended")
 
 
-async def enable(given: Given, email: Email) -> None:
+async def enable(context: CommandContext, email: Email) -> None:
     """Let an administrator in again, with the password they had.
 
     \b
     Example:
       pillarbox admin enable ada@example.com
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = await app.lifecycle.administrators.enable(email)
-    _tell(given, found, f"enabled {found.email}")
+    _tell(context, found, f"enabled {found.email}")
 
 
-async def recovery_codes(given: Given, email: Email, yes: options.Yes = False) -> None:
+async def recovery_codes(context: CommandContext, email: Email, yes: options.Yes = False) -> None:
     """Print ten codes, each of which stands in once for the one by mail. They are shown once; old ones are void.
 
     \b
     Example:
       pillarbox admin recovery-codes ada@example.com
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = await admins.get(app.database, email)
         options.confirm(
             f"Make new recovery codes for {found.email}? The old ones will be void.", yes
@@ -143,7 +143,7 @@ async def recovery_codes(given: Given, email: Email, yes: options.Yes = False) -
         codes = [
             one.reveal() for one in await app.lifecycle.administrators.new_recovery_codes(email)
         ]
-    if given.json:
+    if context.json:
         output.print_json({"email": found.email, "recovery_codes": codes})
         return
     print("\n".join(codes))
@@ -152,7 +152,7 @@ async def recovery_codes(given: Given, email: Email, yes: options.Yes = False) -
     )
 
 
-async def sign_in(given: Given, email: Email, yes: options.Yes = False) -> None:
+async def sign_in(context: CommandContext, email: Email, yes: options.Yes = False) -> None:
     """Print a session, without password and mail: for whoever has this machine when mail is broken.
 
     \b
@@ -160,11 +160,11 @@ async def sign_in(given: Given, email: Email, yes: options.Yes = False) -> None:
       pillarbox admin sign-in ada@example.com
       pillarbox admin sign-in ada@example.com --yes --json
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = await admins.get(app.database, email)
         options.confirm(f"Begin a session as {found.email}?", yes)
         session = await app.lifecycle.administrators.sign_in_here(email)
-    if given.json:
+    if context.json:
         output.print_json({"session": session.secret.reveal(), "expires_at": session.expires_at})
         return
     print(session.secret.reveal())
@@ -182,8 +182,8 @@ def _new_password(email: str, stdin: bool, env: str | None) -> Secret:
     return given
 
 
-def _tell(given: Given, admin: Admin, text: str) -> None:
-    output.print_json(_public(admin)) if given.json else output.say(output.clean(text))
+def _tell(context: CommandContext, admin: Admin, text: str) -> None:
+    output.print_json(_public(admin)) if context.json else output.say(output.clean(text))
 
 
 def _public(admin: Admin) -> dict[str, Any]:

@@ -8,8 +8,8 @@ import typer
 from rich.text import Text
 
 from pillarbox.cli import options, output
-from pillarbox.cli.command import Given, command
-from pillarbox.cli.readable import readable
+from pillarbox.cli.command import CommandContext, command
+from pillarbox.cli.readable_mail import readable
 from pillarbox.store import catalog
 
 
@@ -23,7 +23,7 @@ def register(root: typer.Typer) -> None:
 
 
 async def list_(
-    given: Given,
+    context: CommandContext,
     recipient: options.RecipientFilter = None,
     sender: options.SenderFilter = None,
     provider: options.ProviderFilter = None,
@@ -41,11 +41,11 @@ async def list_(
       pillarbox captured list
       pillarbox captured list --recipient ada@ --since 1h --json
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = await catalog.list_captured(
             app.database, limit, before, since, until, recipient, sender, provider
         )
-    if given.json:
+    if context.json:
         output.print_json(found)
         return
     rows = [
@@ -65,7 +65,7 @@ async def list_(
 
 
 async def show(
-    given: Given,
+    context: CommandContext,
     number: Annotated[
         int, typer.Argument(metavar="NUMBER", min=1, help="Its number in `captured list`.")
     ],
@@ -88,7 +88,7 @@ async def show(
     """
     if raw and text:
         raise typer.BadParameter("give --raw or --text, not both")
-    async with given.app() as app:
+    async with context.app() as app:
         content = await catalog.captured_content(app.database, number)
     if raw:
         output.write_bytes(content)

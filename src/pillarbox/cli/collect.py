@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from pillarbox.app import App, build_collector
-from pillarbox.cli.command import TEMPLATE_DIRS, Given, command, setting
+from pillarbox.cli.command import TEMPLATE_DIRS, CommandContext, command, setting
 from pillarbox.cli.run import stay
 from pillarbox.store.opening import patiently
 
@@ -22,7 +22,7 @@ def register(root: typer.Typer) -> None:
 
 
 async def collect(
-    given: Given,
+    context: CommandContext,
     stdout: Annotated[
         bool,
         typer.Option("--stdout", help="Write tokens to standard output instead of mailing them."),
@@ -50,4 +50,4 @@ async def collect(
         collector = await patiently(partial(build_collector, app, stdout=stdout), stop)
         await (collector.run_once(stop) if once else collector.run(stop))
 
-    return await stay(given.settings, lambda app: [collector_role])
+    return await stay(context.settings, lambda app: [collector_role])

@@ -17,7 +17,7 @@ import typer
 
 from pillarbox.app import App, open_app
 from pillarbox.cli import output
-from pillarbox.cli.flags import Command
+from pillarbox.cli.flag_help import FlagCommand
 from pillarbox.errors import PillarboxError, SettingsError, StoreError
 from pillarbox.settings import SPECS, Settings, load
 from pillarbox.store.opening import place_of
@@ -76,7 +76,7 @@ JSON = _parameter(
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class CommandContext:
     """What the common options and the environment said."""
 
     settings: Settings
@@ -120,13 +120,15 @@ def command(
     *options: inspect.Parameter,
     store: bool = True,
     json: bool = True,
-) -> Callable[[Callable[Concatenate[Given, P], Work]], Callable[Concatenate[Given, P], Work]]:
-    """Register an async function that gets a Given, then its own options; it may return an exit code."""
+) -> Callable[
+    [Callable[Concatenate[CommandContext, P], Work]], Callable[Concatenate[CommandContext, P], Work]
+]:
+    """Register an async function that gets a CommandContext, then its own options; it may return an exit code."""
     shared = (*options, *(STORE if store else ()), *COMMON, *((JSON,) if json else ()))
 
     def register(
-        function: Callable[Concatenate[Given, P], Work],
-    ) -> Callable[Concatenate[Given, P], Work]:
+        function: Callable[Concatenate[CommandContext, P], Work],
+    ) -> Callable[Concatenate[CommandContext, P], Work]:
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
 
         def call(**values: Any) -> None:
@@ -136,7 +138,7 @@ def command(
             [*(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own), *shared]
         )
         call.__doc__ = function.__doc__
-        group.command(name, cls=Command)(call)
+        group.command(name, cls=FlagCommand)(call)
         return function
 
     return register
@@ -145,9 +147,9 @@ def command(
 def _run(function: Callable[..., Work], values: dict[str, Any]) -> int:
     file, json = values.pop("config", None), values.pop("json", False)
     overrides = {name: values.pop(name) for name in list(values) if name in SPECS}
-    given = Given(load(file=file, overrides=overrides), json)
+    context = CommandContext(load(file=file, overrides=overrides), json)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(function(given, **values)) or 0
+        return runner.run(function(context, **values)) or 0
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pillarbox.cli import output
-from pillarbox.cli.command import CONCURRENCY, HTTP, Given, command
+from pillarbox.cli.command import CONCURRENCY, HTTP, CommandContext, command
 
 
 def register(root: typer.Typer) -> None:
@@ -15,7 +15,7 @@ def register(root: typer.Typer) -> None:
 
 
 async def config(
-    given: Given,
+    context: CommandContext,
     explain: Annotated[
         bool, typer.Option("--explain", help="Also say what each is for, and what is allowed.")
     ] = False,
@@ -30,8 +30,8 @@ async def config(
       pillarbox config --explain
       PILLARBOX_WORKER_POLL_INTERVAL=1s pillarbox config --json
     """
-    rows = given.settings.describe()
-    if given.json:
+    rows = context.settings.describe()
+    if context.json:
         output.print_json([row._asdict() for row in rows])
     elif explain:
         for row in rows:

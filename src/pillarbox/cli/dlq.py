@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pillarbox.cli import dlq_change, dlq_tokens, options, output, queue_show
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.cli.dlq_change import tenant_id_of, with_filters
-from pillarbox.cli.ids import shown_ids
+from pillarbox.cli.message_ids import shown_ids
 from pillarbox.lifecycle import set_aside_tokens
 from pillarbox.model.secret import MASK
 from pillarbox.store import dlq as store
@@ -33,7 +33,7 @@ def register(root: typer.Typer) -> None:
 
 
 async def list_(
-    given: Given,
+    context: CommandContext,
     tenant: options.TenantFilter = None,
     before: options.Before = None,
     limit: options.Limit = 20,
@@ -48,7 +48,7 @@ async def list_(
       pillarbox dlq list --subject invoice --json      (with every attempt)
     """
     found: list[DeadMessage] = []
-    async with given.app() as app:
+    async with context.app() as app:
         tenant_id = await tenant_id_of(app, tenant)
         last = None if before is None else await find_message(app.database, before)
         while len(found) < limit:
@@ -59,7 +59,7 @@ async def list_(
             last = page.next
             if last is None:
                 break
-        if given.json:
+        if context.json:
             output.print_json(found)
             return
         chosen = any(filters.values())  # no filter fits a token
@@ -94,7 +94,9 @@ def _row(one: DeadMessage, id: str) -> tuple[object, ...]:
     )
 
 
-async def summary(given: Given, tenant: options.TenantFilter = None, **filters: Any) -> None:
+async def summary(
+    context: CommandContext, tenant: options.TenantFilter = None, **filters: Any
+) -> None:
     """Count dead letters by reason and by provider.
 
     \b
@@ -102,12 +104,12 @@ async def summary(given: Given, tenant: options.TenantFilter = None, **filters: 
       pillarbox dlq summary
       pillarbox dlq summary --tenant shop --since 1d --json
     """
-    async with given.app() as app:
+    async with context.app() as app:
         counts = await store.summary(
             app.database, await tenant_id_of(app, tenant), Filter(**filters)
         )
         tokens = await set_aside_tokens.count(app.database, app.settings, tenant)
-    if given.json:
+    if context.json:
         output.print_json({**output.plain(counts), "tokens": tokens})
         return
     output.say(f"{output.counted(counts.total, 'delivery', more=not counts.complete)} failed")
@@ -122,11 +124,11 @@ async def summary(given: Given, tenant: options.TenantFilter = None, **filters: 
         )
 
 
-async def show(given: Given, id: options.MessageId) -> None:
+async def show(context: CommandContext, id: options.MessageId) -> None:
     """Tell the whole story of a dead letter: envelope, deliveries, attempts with what was said, events.
 
     \b
     Example:
       pillarbox dlq show 0c2f0c3d7a11
     """
-    await queue_show.show(given, id)
+    await queue_show.show(context, id)

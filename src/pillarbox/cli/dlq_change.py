@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from pillarbox.cli import options, output
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.cli.queue_change import COUNTED
 from pillarbox.lifecycle import resending
 from pillarbox.store import dlq as store
@@ -66,7 +66,7 @@ async def tenant_id_of(app: App, name: str | None) -> int | None:
 
 
 async def reprocess(
-    given: Given,
+    context: CommandContext,
     ids: Ids = None,
     all: All = False,
     via: Annotated[
@@ -105,11 +105,11 @@ async def reprocess(
         )
 
     ask = _Ask(ids, all, Filter(**filters), tenant, limit, dry_run, yes, from_tokens=via is None)
-    return await _change(given, REPROCESS, ask, run)
+    return await _change(context, REPROCESS, ask, run)
 
 
 async def discard(
-    given: Given,
+    context: CommandContext,
     ids: Ids = None,
     all: All = False,
     tenant: options.TenantFilter = None,
@@ -130,7 +130,7 @@ async def discard(
         return await change(app.database, DISCARD, wanted, told=told)
 
     ask = _Ask(ids, all, Filter(**filters), tenant, limit, dry_run, yes)
-    return await _change(given, DISCARD, ask, run)
+    return await _change(context, DISCARD, ask, run)
 
 
 class _Ask(NamedTuple):
@@ -146,10 +146,10 @@ class _Ask(NamedTuple):
     from_tokens: bool = False  # mails of accounts are rendered again
 
 
-async def _change(given: Given, operation: Operation, ask: _Ask, run: Run) -> int:
+async def _change(context: CommandContext, operation: Operation, ask: _Ask, run: Run) -> int:
     if bool(ask.ids) == ask.all:
         raise typer.BadParameter("give messages' IDs, or --all with filters")
-    async with given.app() as app:
+    async with context.app() as app:
         ids = [await find_message(app.database, one) for one in ask.ids] if ask.ids else None
         resent = 0
         if ids and ask.from_tokens:
@@ -165,7 +165,7 @@ async def _change(given: Given, operation: Operation, ask: _Ask, run: Run) -> in
                 options.confirm(f"{what} will be {operation.word}. Go on?", ask.yes)
             done = await _with_progress(app, operation, wanted, would.changed, run)
     done.changed += resent
-    _tell(given, operation, done, ask.dry_run)
+    _tell(context, operation, done, ask.dry_run)
     return 1 if ask.ids and not done.changed else 0
 
 
@@ -191,8 +191,8 @@ async def _with_progress(
         return await run(app, wanted, lambda count: progress.update(task, advance=count))
 
 
-def _tell(given: Given, operation: Operation, done: Change, dry_run: bool) -> None:
-    if given.json:
+def _tell(context: CommandContext, operation: Operation, done: Change, dry_run: bool) -> None:
+    if context.json:
         told = {operation.word: done.changed, "dry_run": dry_run}
         rest = {name: value for name, value in output.plain(done).items() if name != "changed"}
         output.print_json(told | rest)

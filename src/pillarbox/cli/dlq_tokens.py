@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pillarbox.cli import options, output
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.lifecycle import set_aside_tokens
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def register(group: typer.Typer) -> None:
 
 
 async def tokens(
-    given: Given,
+    context: CommandContext,
     numbers: Numbers = None,
     retry: Annotated[bool, typer.Option("--retry", help="Collect them again at once.")] = False,
     limit: options.Limit = 100,
@@ -40,20 +40,20 @@ async def tokens(
       pillarbox dlq tokens --retry           (after you mended the template)
       pillarbox dlq tokens 4711 4712 --retry
     """
-    async with given.app() as app:
+    async with context.app() as app:
         if retry:
-            return _told(given, await set_aside_tokens.retry(app.database, app.settings, numbers))
+            return _told(context, await set_aside_tokens.retry(app.database, app.settings, numbers))
         found = await set_aside_tokens.listed(app.database, app.settings, None, limit)
     shown = [one for one in found if not numbers or one.token in numbers]
-    if given.json:
+    if context.json:
         output.print_json([one._asdict() for one in shown])
     else:
         show(shown, "no token is set aside")
     return 0
 
 
-def _told(given: Given, count: int) -> int:
-    if given.json:
+def _told(context: CommandContext, count: int) -> int:
+    if context.json:
         output.print_json({"retried": count})
     else:
         output.say(f"{output.counted(count, 'token')} will be collected again")

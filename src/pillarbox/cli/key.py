@@ -19,7 +19,7 @@ from pillarbox.cli.access_options import (
     state,
     used,
 )
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.errors import NotFound, NotPossible
 from pillarbox.model.access import Scope
 from pillarbox.store import access, lineage
@@ -53,7 +53,7 @@ def register(root: typer.Typer) -> None:
 
 
 async def add(
-    given: Given,
+    context: CommandContext,
     name: Name,
     tenant: Annotated[
         str | None,
@@ -94,12 +94,12 @@ async def add(
         raise typer.BadParameter("metrics are those of the whole installation: leave out --tenant")
     owner = None if admin or for_metrics else tenant or "default"
     scopes = [Scope.ADMIN] if admin else scope or [Scope.SEND]
-    async with given.app() as app:
+    async with context.app() as app:
         facts, secret = await access.add_key(
             app.database, owner, name, scopes, sender_domains=sender_domain or (),
             recipient_domains=recipient_domain or (), expires_at=expires,
         )  # fmt: skip
-    if given.json:
+    if context.json:
         output.print_json(_public(facts) | {"key": secret.reveal()})
     else:
         print(secret.reveal())
@@ -107,7 +107,7 @@ async def add(
 
 
 async def list_(
-    given: Given,
+    context: CommandContext,
     tenant: Of = None,
     all_: All = False,
     exceeding: Annotated[
@@ -129,13 +129,13 @@ async def list_(
       pillarbox key list --tenant shop --all
       pillarbox key list --exceeding
     """
-    async with given.app() as app:
+    async with context.app() as app:
         await access_options.check_tenant(app.database, tenant)
         if exceeding:
-            await _list_exceeding(app, tenant, given.json)
+            await _list_exceeding(app, tenant, context.json)
             return
         found = await access.list_keys(app.database, tenant, revoked=all_)
-    if given.json:
+    if context.json:
         output.print_json([_public(one) for one in found])
         return
     rows = [
@@ -161,7 +161,7 @@ async def _list_exceeding(app: App, tenant: str | None, as_json: bool) -> None:
     output.table(heads, rows, "no key or login exceeds a key that made it, or may have made it")
 
 
-async def show(given: Given, key: Key, tenant: Of = None) -> None:
+async def show(context: CommandContext, key: Key, tenant: Of = None) -> None:
     """Show what is known of a key.
 
     \b
@@ -169,9 +169,9 @@ async def show(given: Given, key: Key, tenant: Of = None) -> None:
       pillarbox key show pbx_k3x9q2m7ab
       pillarbox key show website --tenant shop --json
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = await _find(app, key, tenant)
-    if given.json:
+    if context.json:
         output.print_json(_public(found))
         return
     output.say(Text.assemble((_beginning(found), "bold"), (f" ({found.name})", "dim")))
@@ -192,7 +192,7 @@ async def show(given: Given, key: Key, tenant: Of = None) -> None:
 
 
 async def revoke(
-    given: Given,
+    context: CommandContext,
     key: Key,
     tenant: Of = None,
     keep_descendants: Annotated[
@@ -209,7 +209,7 @@ async def revoke(
       pillarbox key revoke website --tenant shop --yes
       pillarbox key revoke website --tenant shop --keep-descendants
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = await _find(app, key, tenant)
         if found.revoked_at:
             raise NotPossible(f"{_beginning(found)} was revoked at {output.when(found.revoked_at)}")
@@ -220,7 +220,7 @@ async def revoke(
             f"Revoke the key {found.name} of {_owner(found)}{_with_descendants(made)}?", yes
         )
         made = await access.revoke_key(app.database, found.id, keep_descendants=keep_descendants)
-    if given.json:
+    if context.json:
         told = {"prefix": _beginning(found), "name": found.name, "revoked": True}
         output.print_json(told | {"descendants": {"keys": made.keys, "logins": made.logins}})
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from pillarbox.cli import output
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.store import providers, webhooks
 from pillarbox.store.vault import generate_key
 
@@ -17,7 +17,7 @@ def register(root: typer.Typer) -> None:
     root.add_typer(group, name="keys")
 
 
-async def generate(given: Given) -> None:
+async def generate(context: CommandContext) -> None:
     """Make a new key for PILLARBOX_SECRET_KEYS.
 
     \b
@@ -25,10 +25,10 @@ async def generate(given: Given) -> None:
       export PILLARBOX_SECRET_KEYS="$(pillarbox keys generate)"
     """
     key = generate_key()
-    output.print_json({"key": key}) if given.json else print(key)
+    output.print_json({"key": key}) if context.json else print(key)
 
 
-async def rotate(given: Given) -> None:
+async def rotate(context: CommandContext) -> None:
     """Seal every secret of providers and webhooks with the newest key.
 
     \b
@@ -37,12 +37,12 @@ async def rotate(given: Given) -> None:
       2. pillarbox keys rotate
       3. take the old one out
     """
-    async with given.app() as app:
+    async with context.app() as app:
         ring = app.keys()
         of_providers = await providers.rotate_secrets(app.database, ring)
         of_webhooks = await webhooks.rotate_secrets(app.database, ring)
         resealed, total = (sum(both) for both in zip(of_providers, of_webhooks, strict=True))
-    if given.json:
+    if context.json:
         output.print_json({"resealed": resealed, "secrets": total, "key": ring.key_ids[0]})
     else:
         output.say(

@@ -12,6 +12,7 @@ from pillarbox.cli import (
     captured,
     collect,
     config,
+    database_setup,
     dlq,
     key,
     keys,
@@ -22,7 +23,6 @@ from pillarbox.cli import (
     route,
     run,
     send,
-    setup,
     smtp_login,
     sql,
     suppression,
@@ -30,7 +30,7 @@ from pillarbox.cli import (
     tenant,
     webhook,
 )
-from pillarbox.cli.flags import apply_to_groups
+from pillarbox.cli.flag_help import apply_to_groups
 
 root = typer.Typer(
     name="pillarbox",
@@ -48,7 +48,7 @@ root = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for module in (
-    run, setup, send, collect, queue, dlq, suppression, report, provider, route, captured,
+    run, database_setup, send, collect, queue, dlq, suppression, report, provider, route, captured,
     tenant, message_class, admin, key, smtp_login, sql, keys, config, webhook, template,
 ):  # fmt: skip  # fmt: skip
     module.register(root)

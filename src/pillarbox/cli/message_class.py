@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pillarbox.cli import options, output
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.cli.provider_options import positive
 from pillarbox.model.delivery import Unknown
 from pillarbox.model.retry import POLICIES
@@ -27,16 +27,16 @@ def register(root: typer.Typer) -> None:
     root.add_typer(classes, name="class")
 
 
-async def list_classes(given: Given) -> None:
+async def list_classes(context: CommandContext) -> None:
     """List the classes and their policies.
 
     \b
     Example:
       pillarbox class list
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = await catalog.list_classes(app.database)
-    if given.json:
+    if context.json:
         output.print_json(found)
     else:
         heads = ("name", "retry", "unknowns", "secret", "content kept", "waits for a provider")
@@ -61,7 +61,7 @@ def _row(one: catalog.ClassFacts) -> tuple[str, ...]:
 
 
 async def set_class(
-    given: Given,
+    context: CommandContext,
     name: Name,
     retry: Annotated[
         str | None,
@@ -103,7 +103,7 @@ async def set_class(
         raise typer.BadParameter(f"--retry must be one of {', '.join(POLICIES)} or provider")
     waits = None if max_wait in (None, "never") else timedelta(seconds=positive(max_wait))
     kept = timedelta(seconds=options.seconds(keep)) if keep not in (None, "default") else None
-    async with given.app() as app:
+    async with context.app() as app:
         known = {one.name: one for one in await catalog.list_classes(app.database)}
         old = known.get(name, catalog.ClassFacts(name, None, Unknown.RESEND, False, None))
         new = catalog.ClassFacts(
@@ -115,7 +115,7 @@ async def set_class(
             old.max_wait if max_wait is None else waits,
         )
         await catalog.put_class(app.database, new)
-    if given.json:
+    if context.json:
         output.print_json(new)
     else:
         output.say(f"{'changed' if name in known else 'added'} class {name}")

@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from pillarbox.cli import options, output, provider_add, provider_health, provider_limit, route
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.errors import InvalidMail, NotPossible
 from pillarbox.model.message import Content, Message
 from pillarbox.model.provider import HTTP_KINDS, Provider, SmtpSettings
@@ -44,7 +44,7 @@ def register(root: typer.Typer) -> None:
 
 
 async def list_(
-    given: Given,
+    context: CommandContext,
     kind: Annotated[
         str | None, typer.Option("--kind", metavar="KIND", help="Only this kind, such as ses.")
     ] = None,
@@ -59,11 +59,11 @@ async def list_(
       pillarbox provider list
       pillarbox provider list --kind smtp --enabled --json
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = await providers.list_providers(app.database)
         sealed = await catalog.sealed_providers(app.database)
     shown = [one for one in found if kind in (None, one.kind) and enabled in (None, one.enabled)]
-    if given.json:
+    if context.json:
         output.print_json([_public(one, sealed) for one in shown])
         return
     rows = [
@@ -107,17 +107,17 @@ def _public(provider: Provider, sealed: set[tuple[int, str]]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def show(given: Given, name: Name) -> None:
+async def show(context: CommandContext, name: Name) -> None:
     """Show one provider with every setting; what was not given has its default. The secret stays hidden.
 
     \b
     Example:
       pillarbox provider show relay
     """
-    async with given.app() as app:
+    async with context.app() as app:
         provider = await providers.get_provider(app.database, name)
         public = _public(provider, await catalog.sealed_providers(app.database))
-    if given.json:
+    if context.json:
         output.print_json(public)
         return
     output.say(Text.assemble((provider.name, "bold"), (f" ({provider.kind})", "dim")))
@@ -156,7 +156,7 @@ def _setting(value: object) -> str:
 
 
 async def prove(
-    given: Given,
+    context: CommandContext,
     name: Name,
     send_to: Annotated[
         list[str] | None,
@@ -174,7 +174,7 @@ async def prove(
       pillarbox provider test relay
       pillarbox provider test relay --send-to me@example.com
     """
-    async with given.app() as app:
+    async with context.app() as app:
         provider = await providers.get_provider(app.database, name, app.keys)
         transport = app.build_transport(provider)
         redact = app.redactor_for(provider)
@@ -185,7 +185,7 @@ async def prove(
         finally:
             await transport.close()
         results = await _try(app, provider, sender, send_to) if send_to else []
-    if given.json:
+    if context.json:
         output.print_json(
             {
                 "ok": all(one["verdict"] == "accepted" for one in results),
@@ -224,37 +224,37 @@ async def _try(
     ]
 
 
-async def enable(given: Given, name: Name) -> None:
+async def enable(context: CommandContext, name: Name) -> None:
     """Use a provider again.
 
     \b
     Example:
       pillarbox provider enable relay
     """
-    await _switch(given, name, True)
+    await _switch(context, name, True)
 
 
-async def disable(given: Given, name: Name) -> None:
+async def disable(context: CommandContext, name: Name) -> None:
     """Use a provider no more, until it is enabled again; what is in flight through it ends normally.
 
     \b
     Example:
       pillarbox provider disable relay
     """
-    await _switch(given, name, False)
+    await _switch(context, name, False)
 
 
-async def _switch(given: Given, name: str, enabled: bool) -> None:
-    async with given.app() as app:
+async def _switch(context: CommandContext, name: str, enabled: bool) -> None:
+    async with context.app() as app:
         await providers.enable_provider(app.database, name, enabled)
     word = "enabled" if enabled else "disabled"
-    output.print_json({"name": name, "enabled": enabled}) if given.json else output.say(
+    output.print_json({"name": name, "enabled": enabled}) if context.json else output.say(
         f"{word} {name}"
     )
 
 
 async def release_only(
-    given: Given,
+    context: CommandContext,
     name: Name,
     on: Annotated[
         bool, typer.Option("--on/--off", help="Keep it out of the default route, or let it in.")
@@ -267,9 +267,9 @@ async def release_only(
       pillarbox provider release-only relay
       pillarbox provider release-only relay --off
     """
-    async with given.app() as app:
+    async with context.app() as app:
         await providers.set_release_only(app.database, name, on)
-    if given.json:
+    if context.json:
         output.print_json({"name": name, "release_only": on})
     else:
         output.say(
@@ -277,18 +277,18 @@ async def release_only(
         )
 
 
-async def remove(given: Given, name: Name, yes: options.Yes = False) -> None:
+async def remove(context: CommandContext, name: Name, yes: options.Yes = False) -> None:
     """Remove a provider and forget its secret; the story of what it sent stays.
 
     \b
     Example:
       pillarbox provider remove relay --yes
     """
-    async with given.app() as app:
+    async with context.app() as app:
         await providers.get_provider(app.database, name)
         await route.warn_of_removal(app, name)
         options.confirm(f"Remove the provider {name} and forget its secret?", yes)
         await providers.remove_provider(app.database, name)
-    output.print_json({"name": name, "removed": True}) if given.json else output.say(
+    output.print_json({"name": name, "removed": True}) if context.json else output.say(
         f"removed {name}"
     )

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pillarbox.cli import provider_http
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.cli.provider_options import (
     Name,
     ReleaseOnly,
@@ -41,7 +41,7 @@ def register(group: typer.Typer) -> None:
 
 
 async def add_smtp(
-    given: Given,
+    context: CommandContext,
     name: Name,
     host: Annotated[
         str, typer.Option("--host", parser=_host, metavar="HOST", help="The SMTP server.")
@@ -152,18 +152,18 @@ async def add_smtp(
         "max_messages": max_messages, "max_age": max_age, "max_idle": max_idle,
     }  # fmt: skip
     await add(
-        given, name, "smtp", without_none(settings), password, retry, release_only=release_only
+        context, name, "smtp", without_none(settings), password, retry, release_only=release_only
     )
 
 
-async def add_capture(given: Given, name: Name, retry: Retry = None) -> None:
+async def add_capture(context: CommandContext, name: Name, retry: Retry = None) -> None:
     """Add a provider that keeps mails for reading and sends nothing out.
 
     \b
     Example:
       pillarbox provider add capture dev
     """
-    await add(given, name, "capture", {}, None, retry)
+    await add(context, name, "capture", {}, None, retry)
 
 
 def _readable(file: str | None) -> str | None:

@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from pillarbox.cli import options, output
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.deliver.vitals import NEAR_BUDGET
 from pillarbox.errors import NotFound
 from pillarbox.store import health
@@ -23,7 +23,7 @@ def register(group: typer.Typer) -> None:
 
 
 async def health_(
-    given: Given,
+    context: CommandContext,
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="Only this provider.")
     ] = None,
@@ -40,7 +40,7 @@ async def health_(
       pillarbox provider health ses --events
       pillarbox provider health --json
     """
-    async with given.app() as app:
+    async with context.app() as app:
         usage = [one for one in (await health.list_usage(app.database)).values() if not one.removed]
         found = [one for one in usage if name in (None, one.name)]
         if name is not None and not found:
@@ -49,11 +49,11 @@ async def health_(
             told = await health.list_events(
                 app.database, found[0].id if name is not None else None, limit
             )
-            _tell_events(given, told)
+            _tell_events(context, told)
             return
         rows = await health.list_health(app.database)
     shown = [(one, rows.get(one.id, HealthRow())) for one in found]
-    if given.json:
+    if context.json:
         output.print_json([public(*one) for one in shown])
     elif name is not None:
         _tell(*shown[0])
@@ -133,8 +133,8 @@ def _tell(use: ProviderUse, row: HealthRow) -> None:
     ])  # fmt: skip
 
 
-def _tell_events(given: Given, found: list[ProviderEvent]) -> None:
-    if given.json:
+def _tell_events(context: CommandContext, found: list[ProviderEvent]) -> None:
+    if context.json:
         output.print_json(found)
         return
     rows = [

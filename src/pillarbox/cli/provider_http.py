@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from pillarbox.cli import output
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.cli.provider_options import (
     Name,
     ReleaseOnly,
@@ -81,7 +81,7 @@ def register(adding: typer.Typer, group: typer.Typer) -> None:
 
 
 async def add_sendgrid(
-    given: Given,
+    context: CommandContext,
     name: Name,
     secret_stdin: SecretStdin = False,
     secret_env: SecretEnv = None,
@@ -107,11 +107,11 @@ async def add_sendgrid(
     }
     settings = _checked("sendgrid", given_settings)
     secret = _secret("API key", secret_stdin, secret_env)
-    await add(given, name, "sendgrid", settings, secret, retry, release_only=release_only)
+    await add(context, name, "sendgrid", settings, secret, retry, release_only=release_only)
 
 
 async def add_ses(
-    given: Given,
+    context: CommandContext,
     name: Name,
     region: Annotated[str, typer.Option("--region", metavar="REGION", help="Such as eu-west-1.")],
     access_key_id: Annotated[
@@ -148,11 +148,11 @@ async def add_ses(
         "topics": topic or None, "connections": connections, "timeout": timeout,
     })  # fmt: skip
     secret = _secret("secret access key", secret_stdin, secret_env)
-    await add(given, name, "ses", settings, secret, retry, release_only=release_only)
+    await add(context, name, "ses", settings, secret, retry, release_only=release_only)
 
 
 async def add_mailgun(
-    given: Given,
+    context: CommandContext,
     name: Name,
     domain: Annotated[str, typer.Option("--domain", metavar="DOMAIN", help="The sending domain.")],
     region: Annotated[
@@ -187,12 +187,12 @@ async def add_mailgun(
     secret = _secret("API key", secret_stdin, secret_env)
     webhook_secret = _webhook_secret(webhook_secret_stdin, webhook_secret_env)
     await add(
-        given, name, "mailgun", settings, secret, retry, webhook_secret, release_only=release_only
+        context, name, "mailgun", settings, secret, retry, webhook_secret, release_only=release_only
     )
 
 
 async def feedback(
-    given: Given,
+    context: CommandContext,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in `provider list`.")],
     webhook_key: WebhookKey = None,
     topic: Topics = None,
@@ -208,7 +208,7 @@ async def feedback(
       pillarbox provider feedback mg --webhook-secret-env MAILGUN_SIGNING_KEY
     """
     changed = without_none({"webhook_key": webhook_key, "topics": topic or None})
-    async with given.app() as app:
+    async with context.app() as app:
         provider = await providers.get_provider(app.database, name)
         if provider.kind not in HTTP_KINDS:
             raise typer.BadParameter(
@@ -231,7 +231,7 @@ async def feedback(
         sealed = (provider.id, "webhook_secret") in await catalog.sealed_providers(app.database)
     path = feedback_path(provider.kind, provider.id)
     believed = bool(settings.get("webhook_key") or settings.get("topics") or sealed)
-    if given.json:
+    if context.json:
         output.print_json({"name": name, "webhook": path, "changed": bool(changed or secret)})
     else:
         output.say(

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from pillarbox.cli import output
-from pillarbox.cli.command import Given
+from pillarbox.cli.command import CommandContext
 from pillarbox.model.access_settings import MOST
 from pillarbox.model.provider import Provider
 from pillarbox.store import providers
@@ -64,7 +64,7 @@ def _cost(name: str, help: str) -> Any:
 
 
 async def limit(
-    given: Given,
+    context: CommandContext,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Its name in `provider list`.")],
     rate_per_second: Annotated[int | None, Rate] = None,
     rate_per_hour: Annotated[int | None, Rate] = None,
@@ -105,7 +105,7 @@ async def limit(
     }  # fmt: skip
     if not none and all(one is None for one in wanted.values()):
         raise typer.BadParameter("give a limit, or --none to lift them all")
-    async with given.app() as app:
+    async with context.app() as app:
         provider = await providers.get_provider(app.database, name)
         changed = _changed(limits(provider), wanted, none)
         await providers.limit_provider(app.database, name, *(changed[one] for one in RATES))
@@ -113,7 +113,7 @@ async def limit(
             app.database, name, *(changed[one] for one in (*MONEY, *RESERVES))
         )
         provider = await providers.get_provider(app.database, name)
-    output.print_json({"name": name, **shown(provider)}) if given.json else output.say(
+    output.print_json({"name": name, **shown(provider)}) if context.json else output.say(
         f"{name}: {_told(provider)}"
     )
 

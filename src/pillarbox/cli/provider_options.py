@@ -13,7 +13,7 @@ from pillarbox.model.retry import POLICIES
 from pillarbox.store import providers
 
 if TYPE_CHECKING:
-    from pillarbox.cli.command import Given
+    from pillarbox.cli.command import CommandContext
     from pillarbox.model.secret import Secret
 
 Name = Annotated[str, typer.Argument(parser=options.name, metavar="NAME", help="What to call it.")]
@@ -60,7 +60,7 @@ def without_none(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def add(
-    given: Given,
+    context: CommandContext,
     name: str,
     kind: str,
     settings: Mapping[str, Any],
@@ -71,7 +71,7 @@ async def add(
     release_only: bool = False,
 ) -> None:
     """Add a provider, and say what to do next."""
-    async with given.app() as app:
+    async with context.app() as app:
         number = await providers.add_provider(
             app.database,
             app.keys,
@@ -87,7 +87,7 @@ async def add(
             app.database, development=app.settings.is_development
         )
     path = feedback_path(kind, number) if kind in HTTP_KINDS else None
-    if given.json:
+    if context.json:
         output.print_json(
             {"id": number, "name": name, "kind": kind} | without_none({"webhook": path})
         )

@@ -6,8 +6,8 @@ import typer
 from rich.text import Text
 
 from pillarbox.cli import options, output, queue_change, queue_show, queue_stats
-from pillarbox.cli.command import Given, command
-from pillarbox.cli.ids import shown_ids
+from pillarbox.cli.command import CommandContext, command
+from pillarbox.cli.message_ids import shown_ids
 from pillarbox.store.messages import Filter, Listed, find_message, list_messages
 
 
@@ -23,7 +23,7 @@ def register(root: typer.Typer) -> None:
 
 
 async def list_(
-    given: Given,
+    context: CommandContext,
     state: options.States = None,
     tenant: options.TenantFilter = None,
     recipient: options.RecipientFilter = None,
@@ -48,7 +48,7 @@ async def list_(
       pillarbox queue list --before 0c2f0c3d7a11      (the next page)
     """
     states = [str(one) for one in state or ()]
-    async with given.app() as app:
+    async with context.app() as app:
         last = None if before is None else await find_message(app.database, before)
         which = Filter(
             states,
@@ -66,7 +66,7 @@ async def list_(
         )
         found = await list_messages(app.database, which, limit)
         ids = await shown_ids(app.database, [one.id for one in found])
-    if given.json:
+    if context.json:
         output.print_json(found)
         return
     heads = ("id", "accepted", "state", "tries#", "to~", "subject~", "reason", "provider")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pillarbox.cli import options, output
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.lifecycle import resending
 from pillarbox.model.delivery import State
 from pillarbox.store import operations
@@ -43,7 +43,7 @@ def register(group: typer.Typer) -> None:
 
 
 async def retry(
-    given: Given,
+    context: CommandContext,
     id: OptionalId = None,
     all: All = False,
     delivery: Number = None,
@@ -73,11 +73,11 @@ async def retry(
     which = Filter(
         states, tenant, class_name, kind, provider=provider, reason=reason, since=since, until=until
     )
-    return await _change(given, operations.RETRY, which, id, all, delivery, yes)
+    return await _change(context, operations.RETRY, which, id, all, delivery, yes)
 
 
 async def cancel(
-    given: Given,
+    context: CommandContext,
     id: OptionalId = None,
     all: All = False,
     delivery: Number = None,
@@ -99,11 +99,11 @@ async def cancel(
     which = Filter(
         _states(state, operations.CANCEL), tenant, class_name, kind, since=since, until=until
     )
-    return await _change(given, operations.CANCEL, which, id, all, delivery, yes)
+    return await _change(context, operations.CANCEL, which, id, all, delivery, yes)
 
 
 async def release(
-    given: Given,
+    context: CommandContext,
     id: OptionalId = None,
     resend: Annotated[
         bool, typer.Option("--resend", help="Send it again; it may arrive twice.")
@@ -135,10 +135,10 @@ async def release(
     if len(chosen) != 1:
         raise typer.BadParameter("say what became of it: one of --resend, --sent, --failed")
     which = Filter((), tenant, class_name, kind, provider=provider, since=since, until=until)
-    return await _change(given, operations.RELEASES[chosen[0]], which, id, all, delivery, yes)
+    return await _change(context, operations.RELEASES[chosen[0]], which, id, all, delivery, yes)
 
 
-async def reap(given: Given) -> None:
+async def reap(context: CommandContext) -> None:
     """Take back what dead workers held, once. Workers do this by themselves all the time.
 
     Waits up to `worker_lease` where no process has watched the database: a worker that is alive may
@@ -148,9 +148,9 @@ async def reap(given: Given) -> None:
     Example:
       pillarbox queue reap
     """
-    async with given.app() as app:
+    async with context.app() as app:
         count = await app.reap(_tell_wait)
-    output.print_json({"reaped": count}) if given.json else output.say(
+    output.print_json({"reaped": count}) if context.json else output.say(
         f"{output.counted(count, 'delivery')} taken back"
     )
 
@@ -164,7 +164,7 @@ def _states(wanted: list[State] | None, operation: Operation) -> tuple[State, ..
 
 
 async def _change(
-    given: Given,
+    context: CommandContext,
     operation: Operation,
     which: Filter,
     id: str | None,
@@ -174,27 +174,31 @@ async def _change(
 ) -> int:
     if (id is None) == (not all):
         raise typer.BadParameter("give a message's ID, or --all with filters")
-    async with given.app() as app:
+    async with context.app() as app:
         if id is not None:
-            return await _change_one(given, app, operation, id, n)
+            return await _change_one(context, app, operation, id, n)
         count = await _change_all(app, operation, which, yes)
-    if given.json:
+    if context.json:
         output.print_json({operation.word: count})
     else:
         output.say(f"{output.counted(count, 'delivery')} {operation.word}")
     return 0
 
 
-async def _change_one(given: Given, app: App, operation: Operation, id: str, n: int | None) -> int:
+async def _change_one(
+    context: CommandContext, app: App, operation: Operation, id: str, n: int | None
+) -> int:
     message_id = await find_message(app.database, id)
     if operation is operations.RETRY and (
         token := await resending.token_of(app.database, app.settings, message_id)
     ):
         return _tell_resent(
-            given, message_id, await resending.resend(app.database, app.settings, message_id, token)
+            context,
+            message_id,
+            await resending.resend(app.database, app.settings, message_id, token),
         )
     changed = await operations.change_message(app.database, operation, message_id, n)
-    if given.json:
+    if context.json:
         output.print_json(
             {"id": message_id, operation.word: sorted(number for _, number in changed)}
         )
@@ -207,8 +211,8 @@ async def _change_one(given: Given, app: App, operation: Operation, id: str, n: 
     return 0
 
 
-def _tell_resent(given: Given, message_id: UUID, resent: Resent) -> int:
-    if given.json:
+def _tell_resent(context: CommandContext, message_id: UUID, resent: Resent) -> int:
+    if context.json:
         output.print_json({"id": message_id, "token": resent.token, "is_new": resent.is_new})
     elif resent.is_new:
         output.say(

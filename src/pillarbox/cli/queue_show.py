@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from pillarbox.cli import options, output
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.deliver.mime import compose
 from pillarbox.errors import NotFound
 from pillarbox.model.delivery import State
@@ -38,7 +38,7 @@ def register(group: typer.Typer) -> None:
 
 
 async def show(
-    given: Given,
+    context: CommandContext,
     id: options.MessageId,
     raw: Annotated[
         bool, typer.Option("--raw", help="Print the mail as it is sent, instead.")
@@ -52,7 +52,7 @@ async def show(
       pillarbox queue show 0c2f0c3d7a11 --json
       pillarbox queue show 0c2f0c3d7a11 --raw > mail.eml
     """
-    async with given.app() as app:
+    async with context.app() as app:
         message_id = await messages.find_message(app.database, id)
         story = await messages.story(app.database, message_id)
         if story.message.secret:
@@ -64,7 +64,7 @@ async def show(
                 f"the content of message {message_id} was dropped: nothing is left to compose"
             )
         output.write_bytes(compose(messages.message_of(story.message), content))
-    elif given.json:
+    elif context.json:
         output.print_json(as_json(story))
     else:
         _tell(story, content)
@@ -193,7 +193,7 @@ def _tell_text(text: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class HistoryEntry:
     """One thing that happened, with lines below it."""
 
     at: datetime
@@ -201,36 +201,38 @@ class Moment:
     below: tuple[Text, ...] = ()
 
 
-def moments(story: Story) -> Iterator[Moment]:
+def moments(story: Story) -> Iterator[HistoryEntry]:
     """Everything that happened: accepted, attempts, events, and each state that a delivery went through."""
-    yield Moment(story.message.created_at, Text("accepted"))
+    yield HistoryEntry(story.message.created_at, Text("accepted"))
     grouped = groupby(story.attempts, key=lambda one: (one.claim, one.step))
     for number, (_, rows) in enumerate(grouped, 1):
         yield _attempt(number, list(rows))
     for event in story.events:
         about = "" if event.n is None else f" (delivery {event.n})"
         data = " ".join(f"{key}={value}" for key, value in event.data.items())
-        yield Moment(event.at, Text(output.clean(f"{event.kind}{about} {data}".rstrip())))
+        yield HistoryEntry(event.at, Text(output.clean(f"{event.kind}{about} {data}".rstrip())))
     for one in story.deliveries:
         yield from _states(story, one)
 
 
-def _states(story: Story, one: DeliveryFacts) -> Iterator[Moment]:
+def _states(story: Story, one: DeliveryFacts) -> Iterator[HistoryEntry]:
     """The states of a delivery after the first; not those that an attempt or an event of the same name tells."""
     told = {event.kind for event in story.events if event.n == one.n}
     for state in history(story, one)[1:]:
         about = f" (delivery {one.n})"
         if state.state is State.PROCESSING:
             if one.state == State.PROCESSING and state.at == one.claimed_at:
-                yield Moment(state.at, Text(f"claimed by worker {one.worker}{about}, in flight"))
+                yield HistoryEntry(
+                    state.at, Text(f"claimed by worker {one.worker}{about}, in flight")
+                )
         elif state.state not in told:
             why = f" {state.reason}" if state.reason else ""
-            yield Moment(
+            yield HistoryEntry(
                 state.at, Text.assemble(output.styled(state.state), output.clean(f"{why}{about}"))
             )
 
 
-def _attempt(number: int, rows: list[AttemptFacts]) -> Moment:
+def _attempt(number: int, rows: list[AttemptFacts]) -> HistoryEntry:
     first = rows[0]
     took = output.span((first.ended_at - first.started_at).total_seconds())
     via = f" via {provider_name(first)}" if first.provider else ""
@@ -241,7 +243,7 @@ def _attempt(number: int, rows: list[AttemptFacts]) -> Moment:
             Text(f"  {line}", style="dim")
             for line in output.clean_lines(first.conversation).split("\n")
         ]
-    return Moment(
+    return HistoryEntry(
         first.started_at, Text(output.clean(f"attempt {number}{via}{by}, {took}")), tuple(below)
     )
 

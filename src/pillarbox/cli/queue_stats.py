@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.text import Text
 
 from pillarbox.cli import options, output
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.store.statistics import STATES, Statistics, WorkerFacts, statistics
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def register(group: typer.Typer) -> None:
 
 
 async def stats(
-    given: Given,
+    context: CommandContext,
     tenant: options.TenantFilter = None,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Stay, and keep it fresh; q ends.")
@@ -49,11 +49,11 @@ async def stats(
       pillarbox queue stats --watch --interval 500ms
       pillarbox queue stats --json
     """
-    async with given.app() as app:
+    async with context.app() as app:
         if not watch:
-            _show(await statistics(app.database, tenant), given.json)
+            _show(await statistics(app.database, tenant), context.json)
         else:
-            await _watch(app.database, tenant, max(interval, 0.1), given.json)
+            await _watch(app.database, tenant, max(interval, 0.1), context.json)
 
 
 def _show(numbers: Statistics, json: bool) -> None:

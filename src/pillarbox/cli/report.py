@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pillarbox.cli import output
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.errors import NotPossible
 from pillarbox.model.delivery import delivery_id
 from pillarbox.track.reports import NotAReport
@@ -26,7 +26,7 @@ def register(root: typer.Typer) -> None:
 
 
 async def report(
-    given: Given,
+    context: CommandContext,
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="The mail as it was received; - for stdin.")
     ],
@@ -41,18 +41,18 @@ async def report(
       pillarbox report - < bounce.eml
       pillarbox report complaint.eml --json
     """
-    most = given.settings.feedback_max_body
+    most = context.settings.feedback_max_body
     mail = _read(file, most)
     if len(mail) > most:
         raise NotPossible(
             f"{file} has more than {output.octets(most)}: raise the setting feedback_max_body"
         )
-    async with given.app() as app:
+    async with context.app() as app:
         try:
             heard = await app.hear_report(mail)
         except NotAReport as error:
             raise NotPossible(f"{file}: {error}") from None
-    if given.json:
+    if context.json:
         output.print_json({"events": [_told(*one) for one in heard]})
     else:
         _show(heard)

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from pillarbox.cli import options, output, route_explain
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.cli.route_options import (
     FLAGS,
     conditions_of,
@@ -77,7 +77,7 @@ def register(root: typer.Typer) -> None:
 
 
 async def add(
-    given: Given,
+    context: CommandContext,
     name: Name,
     provider: Annotated[list[str], typer.Option("--provider", metavar="NAME", help=_PROVIDER)],
     tenant: Of = None,
@@ -101,7 +101,7 @@ async def add(
       pillarbox route add large --min-size 20MB --provider relay --before resets
     """
     changes, weights = given_conditions(conditions), given_weights(weight)
-    async with given.app() as app:
+    async with context.app() as app:
         made = await routes.add_route(
             app.database,
             name,
@@ -113,12 +113,12 @@ async def add(
             **changes,
         )
         earlier = await routes.list_routes(app.database, tenant)
-    _tell(given, made, f"added route {name}")
+    _tell(context, made, f"added route {name}")
     _warn_of_shadow(made, earlier)
 
 
 async def change(
-    given: Given,
+    context: CommandContext,
     name: Known,
     tenant: Of = None,
     provider: Annotated[
@@ -149,14 +149,14 @@ async def change(
         changes["providers"] = provider
     if not changes:
         raise typer.BadParameter("nothing to change: see `pillarbox route change --help`")
-    async with given.app() as app:
+    async with context.app() as app:
         found = await _find(app, name, tenant)
         changed = await routes.change_route(app.database, found.rule.id, **changes)
-    _tell(given, changed, f"changed route {name}")
+    _tell(context, changed, f"changed route {name}")
 
 
 async def list_(
-    given: Given,
+    context: CommandContext,
     tenant: Annotated[
         str | None,
         typer.Option(
@@ -171,9 +171,9 @@ async def list_(
       pillarbox route list
       pillarbox route list --tenant shop
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = await routes.list_routes(app.database, tenant)
-    if given.json:
+    if context.json:
         output.print_json([one.shown() for one in found])
         return
     rows = [
@@ -185,20 +185,24 @@ async def list_(
     output.table(("for", "place#", "name", "mails~", "providers~", ""), rows, empty)
 
 
-async def show(given: Given, name: Known, tenant: Of = None) -> None:
+async def show(context: CommandContext, name: Known, tenant: Of = None) -> None:
     """Show one route with its conditions and providers.
 
     \b
     Example:
       pillarbox route show news --tenant shop
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = await _find(app, name, tenant)
-    _tell(given, found, None)
+    _tell(context, found, None)
 
 
 async def move(
-    given: Given, name: Known, tenant: Of = None, before: Before = None, place: Place = None
+    context: CommandContext,
+    name: Known,
+    tenant: Of = None,
+    before: Before = None,
+    place: Place = None,
 ) -> None:
     """Move a route before another, or to a place counted from 1; to the end when neither is given.
 
@@ -207,54 +211,56 @@ async def move(
       pillarbox route move resets --place 1
       pillarbox route move large --before resets
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = await _find(app, name, tenant)
         moved = await routes.move_route(app.database, found.rule.id, before=before, place=place)
-    _tell(given, moved, f"{name} stands at place {moved.rule.place}")
+    _tell(context, moved, f"{name} stands at place {moved.rule.place}")
 
 
-async def enable(given: Given, name: Known, tenant: Of = None) -> None:
+async def enable(context: CommandContext, name: Known, tenant: Of = None) -> None:
     """Ask a route again.
 
     \b
     Example:
       pillarbox route enable news --tenant shop
     """
-    await _switch(given, name, tenant, True)
+    await _switch(context, name, tenant, True)
 
 
-async def disable(given: Given, name: Known, tenant: Of = None) -> None:
+async def disable(context: CommandContext, name: Known, tenant: Of = None) -> None:
     """Pass a route over until it is enabled again.
 
     \b
     Example:
       pillarbox route disable news --tenant shop
     """
-    await _switch(given, name, tenant, False)
+    await _switch(context, name, tenant, False)
 
 
-async def _switch(given: Given, name: str, tenant: str | None, enabled: bool) -> None:
-    async with given.app() as app:
+async def _switch(context: CommandContext, name: str, tenant: str | None, enabled: bool) -> None:
+    async with context.app() as app:
         found = await _find(app, name, tenant)
         await routes.enable_route(app.database, found.rule.id, enabled)
     word = "enabled" if enabled else "disabled"
-    output.print_json({"name": name, "enabled": enabled}) if given.json else output.say(
+    output.print_json({"name": name, "enabled": enabled}) if context.json else output.say(
         f"{word} {name}"
     )
 
 
-async def remove(given: Given, name: Known, tenant: Of = None, yes: options.Yes = False) -> None:
+async def remove(
+    context: CommandContext, name: Known, tenant: Of = None, yes: options.Yes = False
+) -> None:
     """Remove a route. Mails that wait are routed by what is left.
 
     \b
     Example:
       pillarbox route remove news --tenant shop --yes
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = await _find(app, name, tenant)
         options.confirm(f"Remove the route {name} of {found.tenant or 'all tenants'}?", yes)
         await routes.remove_route(app.database, found.rule.id)
-    output.print_json({"name": name, "removed": True}) if given.json else output.say(
+    output.print_json({"name": name, "removed": True}) if context.json else output.say(
         f"removed {name}"
     )
 
@@ -265,8 +271,8 @@ async def _find(app: App, name: str, tenant: str | None) -> Route:
     return await routes.find_route(app.database, name, tenant)
 
 
-def _tell(given: Given, route: Route, done: str | None) -> None:
-    if given.json:
+def _tell(context: CommandContext, route: Route, done: str | None) -> None:
+    if context.json:
         output.print_json(route.shown())
         return
     output.say(done if done else Text(route.rule.name, style="bold"))

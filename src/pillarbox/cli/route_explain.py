@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from pillarbox.cli import output
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.cli.route_options import lane as lane_
 from pillarbox.cli.route_options import octets
 from pillarbox.route import asked
@@ -28,7 +28,7 @@ def register(group: typer.Typer) -> None:
 
 
 async def explain(
-    given: Given,
+    context: CommandContext,
     id: Annotated[
         str | None, typer.Argument(metavar="[ID]", help="A message's id, or its beginning.")
     ] = None,
@@ -79,7 +79,7 @@ async def explain(
     """
     if (id is None) == (to is None):
         raise typer.BadParameter("give a message's id, or describe a mail with --to")
-    async with given.app() as app:
+    async with context.app() as app:
         if id is not None:
             found = await asked.explain_message(
                 app.database,
@@ -105,7 +105,7 @@ async def explain(
                 ).explain(facts, raw=raw)
             ]
         names = await _tenant_names(app)
-    if given.json:
+    if context.json:
         output.print_json([told(one) | {"tenant": names.get(one.facts.tenant_id)} for one in found])
         return
     for place, one in enumerate(found):

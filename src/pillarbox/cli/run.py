@@ -30,7 +30,7 @@ from pillarbox.cli.command import (
     HTTP,
     INTERRUPTED,
     TEMPLATE_DIRS,
-    Given,
+    CommandContext,
     command,
     setting,
 )
@@ -102,7 +102,7 @@ Verbose = Annotated[
 
 
 async def up(
-    given: Given,
+    context: CommandContext,
     demo: WithDemo = False,
     require_key: RequireKey = False,
     capture_all: CaptureAll = False,
@@ -138,7 +138,7 @@ async def up(
       PILLARBOX_DATABASE_URL=postgresql://mail@db.example/mail pillarbox up
     """
     logs.catch_uncaught()
-    settings = given.settings
+    settings = context.settings
     embedded = settings.database_url is None
     if demo and not embedded:
         raise SettingsError(
@@ -227,7 +227,7 @@ Roles = Annotated[
 ]
 
 
-async def serve(given: Given, roles: Roles = None) -> int:
+async def serve(context: CommandContext, roles: Roles = None) -> int:
     """Run a process of a production installation until Ctrl-C, on a database that was prepared with `migrate`.
 
     Roles are `api` (HTTP), `smtp` (where smtp_submission, smtp_tls or smtp say), `worker`
@@ -241,8 +241,8 @@ async def serve(given: Given, roles: Roles = None) -> int:
       pillarbox serve --roles api,smtp --http 0.0.0.0:8025 --smtp-submission 0.0.0.0:587
       pillarbox serve --roles worker --concurrency 20
     """
-    chosen = _chosen(given.settings, roles)
-    _check_ports(given.settings, http="api" in chosen, smtp="smtp" in chosen)
+    chosen = _chosen(context.settings, roles)
+    _check_ports(context.settings, http="api" in chosen, smtp="smtp" in chosen)
 
     def all_roles(app: App) -> list[Role]:
         doors = _doors(chosen, partial(told, app, chosen))
@@ -252,7 +252,7 @@ async def serve(given: Given, roles: Roles = None) -> int:
             *([collect] if "collector" in chosen else []),
         ]
 
-    return await stay(given.settings, all_roles)
+    return await stay(context.settings, all_roles)
 
 
 def _chosen(settings: Settings, roles: str | None) -> list[str]:
@@ -291,7 +291,7 @@ def _doors(roles: Sequence[str], ready: Callable[[dict[str, str]], None]) -> lis
     return [doors[role] for role in roles if role in doors]
 
 
-async def worker(given: Given) -> int:
+async def worker(context: CommandContext) -> int:
     """Deliver mail until Ctrl-C: one process, as many as you like on as many machines as you like.
 
     \b
@@ -302,14 +302,14 @@ async def worker(given: Given) -> int:
     """
 
     with_http = (
-        given.settings.sources.get("http") == "flag"
+        context.settings.sources.get("http") == "flag"
     )  # a worker needs no port unless asked for
-    _check_ports(given.settings, http=with_http, smtp=False)
+    _check_ports(context.settings, http=with_http, smtp=False)
 
     def roles(app: App) -> list[Role]:
         return [work, tend, *([serve_http] if with_http else [])]
 
-    return await stay(given.settings, roles)
+    return await stay(context.settings, roles)
 
 
 async def stay(settings: Settings, roles: Callable[[App], list[Role]]) -> int:

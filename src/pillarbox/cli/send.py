@@ -16,8 +16,8 @@ from rich.text import Text
 from pillarbox.accept.enqueue import enqueue, enqueue_many
 from pillarbox.accept.mail import Attachment, Mail
 from pillarbox.cli import options, output
-from pillarbox.cli.command import Given, command
-from pillarbox.cli.send_wait import SETTLED, Watch
+from pillarbox.cli.command import CommandContext, command
+from pillarbox.cli.send_wait import SETTLED, DeliveryWatch
 from pillarbox.errors import InvalidMail, NotPossible
 from pillarbox.model.delivery import State
 from pillarbox.store.messages import provider_name, short_id, story
@@ -34,7 +34,7 @@ def register(root: typer.Typer) -> None:
 
 
 async def send(
-    given: Given,
+    context: CommandContext,
     to: Annotated[
         list[str], typer.Option("--to", metavar="ADDRESS", help="A recipient; may be repeated.")
     ],
@@ -117,13 +117,13 @@ async def send(
         attachments=[_attachment(path) for path in attach or ()], tenant=tenant, class_=class_name, kind=kind,
         tags=tag or (), priority=priority, send_at=send_at, max_attempts=max_attempts,
     )  # fmt: skip
-    async with given.app() as app:
+    async with context.app() as app:
         ids = await _enqueue(app, mail, count)
         if not wait:
-            _print_ids(ids, given.json)
+            _print_ids(ids, context.json)
             return 0
-        _print_ids(ids, False) if not given.json and count == 1 else None
-        return await _await(app, ids, timeout, given.json)
+        _print_ids(ids, False) if not context.json and count == 1 else None
+        return await _await(app, ids, timeout, context.json)
 
 
 def _attachment(path: Path) -> Attachment:
@@ -164,7 +164,9 @@ def _print_ids(ids: Sequence[UUID], json: bool) -> None:
 
 async def _await(app: App, ids: Sequence[UUID], timeout: float, json: bool) -> int:
     """Wait until everything is settled; the exit code says whether everything was sent."""
-    states = await Watch(app.database, ids, output.note if json else output.say).run(timeout)
+    states = await DeliveryWatch(app.database, ids, output.note if json else output.say).run(
+        timeout
+    )
     if json:
         output.print_json({"ids": ids, "states": states})
     elif len(ids) == 1:

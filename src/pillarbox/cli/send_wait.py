@@ -24,7 +24,7 @@ POLL = 0.1
 QUIET = 3.0
 
 
-class Watch:
+class DeliveryWatch:
     """Polls the states of some mails; `tell` gets the lines for people."""
 
     def __init__(

@@ -19,7 +19,7 @@ from pillarbox.cli.access_options import (
     state,
     used,
 )
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.errors import NotFound
 from pillarbox.store import access
 from pillarbox.store.access import LoginFacts
@@ -38,7 +38,7 @@ def register(root: typer.Typer) -> None:
 
 
 async def add(
-    given: Given,
+    context: CommandContext,
     name: Name,
     tenant: Owner = "default",
     sender_domain: Senders = None,
@@ -52,19 +52,19 @@ async def add(
       pillarbox smtp-login add --tenant shop --name printer
       pillarbox smtp-login add --tenant shop --name crm --sender-domain shop.example --expires 365d --json
     """
-    async with given.app() as app:
+    async with context.app() as app:
         facts, password = await access.add_login(
             app.database, tenant, name, sender_domains=sender_domain or (), recipient_domains=recipient_domain or (),
             expires_at=expires,
         )  # fmt: skip
-    if given.json:
+    if context.json:
         output.print_json(_public(facts) | {"password": password.reveal()})
     else:
         output.pairs([("username", facts.username), ("password", password.reveal())])
         output.note("the password is shown this once: keep it now")
 
 
-async def list_(given: Given, tenant: Of = None, all_: All = False) -> None:
+async def list_(context: CommandContext, tenant: Of = None, all_: All = False) -> None:
     """List logins by their user names.
 
     \b
@@ -72,10 +72,10 @@ async def list_(given: Given, tenant: Of = None, all_: All = False) -> None:
       pillarbox smtp-login list
       pillarbox smtp-login list --tenant shop --all
     """
-    async with given.app() as app:
+    async with context.app() as app:
         await access_options.check_tenant(app.database, tenant)
         found = await access.list_logins(app.database, tenant, revoked=all_)
-    if given.json:
+    if context.json:
         output.print_json([_public(one) for one in found])
         return
     rows = [
@@ -87,14 +87,14 @@ async def list_(given: Given, tenant: Of = None, all_: All = False) -> None:
     output.table(heads, rows, "no login: make one with `pillarbox smtp-login add`")
 
 
-async def revoke(given: Given, username: Username, yes: options.Yes = False) -> None:
+async def revoke(context: CommandContext, username: Username, yes: options.Yes = False) -> None:
     """Take a login out of force, at once and for good. What it handed over stays.
 
     \b
     Example:
       pillarbox smtp-login revoke printer@shop --yes
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = await access.list_logins(app.database, username=username)
         if not found:
             raise NotFound(
@@ -102,7 +102,7 @@ async def revoke(given: Given, username: Username, yes: options.Yes = False) -> 
             )
         options.confirm(f"Revoke the login {username}?", yes)
         await access.revoke_login(app.database, found[0].id)
-    output.print_json({"username": username, "revoked": True}) if given.json else output.say(
+    output.print_json({"username": username, "revoked": True}) if context.json else output.say(
         f"revoked {username}"
     )
 

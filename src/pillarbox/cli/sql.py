@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import typer
 
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.errors import NotPossible
 from pillarbox.store.embedded import bundled_binaries
 from pillarbox.store.opening import running_url
@@ -33,7 +33,7 @@ ShowUrl = Annotated[
 ]
 
 
-async def sql(given: Given, statement: Statement = None, url: ShowUrl = False) -> None:
+async def sql(context: CommandContext, statement: Statement = None, url: ShowUrl = False) -> None:
     """Talk SQL with the database in use: a statement, a script on stdin, or a session on a terminal.
 
     It is psql, which comes with Pillarbox. A script ends at its first error, with exit code 3.
@@ -45,9 +45,9 @@ async def sql(given: Given, statement: Statement = None, url: ShowUrl = False) -
       pillarbox sql
       export DB="$(pillarbox sql --url)"     for psycopg, asyncpg, psql and the like
     """
-    place = running_url(given.settings)
+    place = running_url(context.settings)
     if url:
-        if given.settings.database_url is not None:
+        if context.settings.database_url is not None:
             raise NotPossible(
                 "the URL is the one that you gave as database_url: it is not printed, for its password"
             )

@@ -15,7 +15,7 @@ import typer
 from pillarbox.accept.suppressions import COLUMNS, SuppressionFault, checked, read, row, written
 from pillarbox.cli import options, output
 from pillarbox.cli.access_options import Expires, Owner
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.errors import InvalidMail, NotFound, NotPossible
 from pillarbox.model.suppression import Cause, Entry
 from pillarbox.store import suppressions as store
@@ -56,7 +56,7 @@ def register(root: typer.Typer) -> None:
 
 
 async def list_(
-    given: Given,
+    context: CommandContext,
     tenant: Owner = "default",
     address: Annotated[
         str | None, typer.Option("--address", metavar="ADDRESS", help="Only this address.")
@@ -79,12 +79,12 @@ async def list_(
       pillarbox suppression list --address ada@mail.example --json
       pillarbox suppression list --reason complaint --limit 100
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = [
             one
             async for one in _some(app, tenant, address, store.Wanted(prefix, reason, after), limit)
         ]
-    if given.json:
+    if context.json:
         output.print_json(found)
         return
     rows = [(one.address, one.reason, output.when(one.created_at), output.when(one.expires_at), one.note)
@@ -111,7 +111,7 @@ async def _some(
 
 
 async def add(
-    given: Given,
+    context: CommandContext,
     addresses: Addresses,
     tenant: Owner = "default",
     reason: Annotated[
@@ -130,9 +130,9 @@ async def add(
       pillarbox suppression add a@mail.example b@mail.example --reason unsubscribed --expires 365d
     """
     entries = [_entry(address, reason, note, expires) for address in addresses]
-    async with given.app() as app:
+    async with context.app() as app:
         added = await store.add(app.database, (await get_tenant(app.database, tenant)).id, entries)
-    _tell(given, added)
+    _tell(context, added)
 
 
 def _entry(address: str, reason: Cause, note: str | None, expires: datetime | None) -> Entry:
@@ -147,9 +147,9 @@ def _entry(address: str, reason: Cause, note: str | None, expires: datetime | No
         ) from None
 
 
-def _tell(given: Given, added: Added, refused: int | None = None) -> None:
+def _tell(context: CommandContext, added: Added, refused: int | None = None) -> None:
     more = {} if refused is None else {"refused": refused}
-    if given.json:
+    if context.json:
         output.print_json(added._asdict() | more)
     else:
         output.say(
@@ -157,7 +157,7 @@ def _tell(given: Given, added: Added, refused: int | None = None) -> None:
         )
 
 
-async def remove(given: Given, addresses: Addresses, tenant: Owner = "default") -> None:
+async def remove(context: CommandContext, addresses: Addresses, tenant: Owner = "default") -> None:
     """Take addresses off the list: mails are sent to them again.
 
     What failed meanwhile stays failed: see `pillarbox dlq reprocess --reason suppressed`.
@@ -166,17 +166,17 @@ async def remove(given: Given, addresses: Addresses, tenant: Owner = "default") 
     Example:
       pillarbox suppression remove ada@mail.example --tenant shop
     """
-    async with given.app() as app:
+    async with context.app() as app:
         tenant_id = (await get_tenant(app.database, tenant)).id
         for address in addresses:
             await store.remove(app.database, tenant_id, address)
-    output.print_json({"removed": addresses}) if given.json else output.say(
+    output.print_json({"removed": addresses}) if context.json else output.say(
         f"{len(addresses)} removed"
     )
 
 
 async def import_(
-    given: Given,
+    context: CommandContext,
     file: Source,
     tenant: Owner = "default",
     partial: Annotated[
@@ -199,10 +199,10 @@ async def import_(
         raise NotPossible(
             f"{output.counted(len(faults), 'line')} with a fault, and nothing was added (--partial adds the others)"
         )
-    async with given.app() as app:
+    async with context.app() as app:
         tenant_id = (await get_tenant(app.database, tenant)).id
         added = await _store(app, tenant_id, entries)
-    _tell(given, added, len(faults))
+    _tell(context, added, len(faults))
     return 1 if faults else 0
 
 
@@ -242,7 +242,7 @@ def _opened(file: Path) -> Iterator[IO[str]]:
 
 
 async def export(
-    given: Given, file: Target = None, tenant: Owner = "default", reason: Why = None
+    context: CommandContext, file: Target = None, tenant: Owner = "default", reason: Why = None
 ) -> None:
     """Write the list as CSV, as `import` takes it; with --json, one object on each line.
 
@@ -251,13 +251,13 @@ async def export(
       pillarbox suppression export --tenant shop > suppressions.csv
       pillarbox suppression export complaints.csv --reason complaint
     """
-    async with given.app() as app:
+    async with context.app() as app:
         tenant_id = (await get_tenant(app.database, tenant)).id
         with _writable(file) as target:
-            target.write("" if given.json else written([COLUMNS]))
+            target.write("" if context.json else written([COLUMNS]))
             count = 0
             async for some in store.walk(app.database, tenant_id, store.Wanted(reason=reason)):
-                target.write(_lines(some, given.json))
+                target.write(_lines(some, context.json))
                 count += len(some)
     if file is not None:
         output.note(f"{output.counted(count, 'address')} written to {file}")

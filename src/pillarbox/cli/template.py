@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from pillarbox.cli import output
-from pillarbox.cli.command import TEMPLATE_DIRS, Given, command, setting
+from pillarbox.cli.command import TEMPLATE_DIRS, CommandContext, command, setting
 from pillarbox.errors import SettingsError
 from pillarbox.lifecycle.rendering import RenderedMail, Templates
 from pillarbox.lifecycle.template_checks import Finding, check, sample_of
@@ -38,7 +38,7 @@ def register(root: typer.Typer) -> None:
 
 
 async def preview(
-    given: Given,
+    context: CommandContext,
     place: Annotated[
         str,
         typer.Option(
@@ -64,14 +64,14 @@ async def preview(
         serve,
     )  # only here: a web framework takes long to import
 
-    await serve(given.settings, host, port)
+    await serve(context.settings, host, port)
 
 
-def templates_of(given: Given) -> Templates:
-    return Templates(given.settings.template_dirs, given.settings.lifecycle_locale)
+def templates_of(context: CommandContext) -> Templates:
+    return Templates(context.settings.template_dirs, context.settings.lifecycle_locale)
 
 
-async def list_(given: Given) -> None:
+async def list_(context: CommandContext) -> None:
     """List templates, their languages, and which folders they come from.
 
     \b
@@ -79,11 +79,11 @@ async def list_(given: Given) -> None:
       pillarbox template list
       pillarbox template list --template-dirs ./mails
     """
-    templates = templates_of(given)
+    templates = templates_of(context)
     rows = [
         (name, templates.locales(name), _folders(templates, name)) for name in templates.names()
     ]
-    if given.json:
+    if context.json:
         output.print_json(
             [{"name": name, "locales": locales, "from": folders} for name, locales, folders in rows]
         )
@@ -100,7 +100,7 @@ def _folders(templates: Templates, name: str) -> list[str]:
 
 
 async def render(
-    given: Given,
+    context: CommandContext,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Such as hub/welcome.")],
     locale: Annotated[
         str | None, typer.Option("--locale", metavar="LANGUAGE", help="Such as de or de-AT.")
@@ -128,10 +128,10 @@ async def render(
     """
     if part is not None and part not in PARTS:
         raise typer.BadParameter("must be subject, text or html", param_hint="--part")
-    templates = templates_of(given)
+    templates = templates_of(context)
     values = sample_of(templates, name) if data is None else _read(data)
     rendered = templates.render(name, locale, values)
-    if given.json:
+    if context.json:
         output.print_json(rendered._asdict())
     elif part is not None:
         output.write_bytes((getattr(rendered, part) or "").encode())
@@ -165,7 +165,7 @@ def _show(rendered: RenderedMail) -> None:
 
 
 async def check_(
-    given: Given,
+    context: CommandContext,
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these; all without one.")
     ] = None,
@@ -180,9 +180,9 @@ async def check_(
       pillarbox template check
       pillarbox template check shop/order --template-dirs ./mails --json
     """
-    templates = templates_of(given)
+    templates = templates_of(context)
     found = check(templates, names or None)
-    if given.json:
+    if context.json:
         output.print_json([one._asdict() for one in found])
     else:
         _tell(found, len(names or templates.names()))

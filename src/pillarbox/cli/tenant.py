@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from pillarbox.cli import options, output
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.model.access import Order, Tenant
 from pillarbox.model.access_settings import LEAST_MESSAGE_BYTES, MOST
 from pillarbox.model.address import split_mailbox
@@ -49,7 +49,7 @@ def _age(value: str) -> timedelta:
         raise typer.BadParameter(f"{value!r}: must be {kind.allowed}") from None
 
 
-class Setting(NamedTuple):
+class TenantSetting(NamedTuple):
     """An option that gives one field of a tenant; `cleared` is what `--no-…` makes of it."""
 
     field: str
@@ -63,19 +63,19 @@ class Setting(NamedTuple):
 
 _RATE = {"min": 1, "max": MOST}
 SETTINGS = (
-    Setting("default_sender", "--sender", str, "MAILBOX", "Sender of its mails that name none.", {"parser": _mailbox}),
-    Setting("default_class", "--class", str, "NAME", "Class of its mails that name none.", {}, "transactional"),
-    Setting("order", "--order", Order, "fifo|strict|parallel", "How its mails follow each other.", {}, Order.FIFO),
-    Setting("max_message_bytes", "--max-size", int, "SIZE", "Largest mail it may hand over.", {"parser": _octets}),
-    Setting("max_recipients", "--max-recipients", int, "N", "Most recipients of one mail.", _RATE),
-    Setting("sender_domains", "--sender-domain", list[str], "DOMAIN",
+    TenantSetting("default_sender", "--sender", str, "MAILBOX", "Sender of its mails that name none.", {"parser": _mailbox}),
+    TenantSetting("default_class", "--class", str, "NAME", "Class of its mails that name none.", {}, "transactional"),
+    TenantSetting("order", "--order", Order, "fifo|strict|parallel", "How its mails follow each other.", {}, Order.FIFO),
+    TenantSetting("max_message_bytes", "--max-size", int, "SIZE", "Largest mail it may hand over.", {"parser": _octets}),
+    TenantSetting("max_recipients", "--max-recipients", int, "N", "Most recipients of one mail.", _RATE),
+    TenantSetting("sender_domains", "--sender-domain", list[str], "DOMAIN",
             "Only from here: example.com, *.example.com; may be repeated.", {}, ()),
-    Setting("rate_per_second", "--rate-per-second", int, "N", "Most mails that leave in a second; more wait.", _RATE),
-    Setting("rate_per_hour", "--rate-per-hour", int, "N", "Most mails that leave in an hour.", _RATE),
-    Setting("rate_per_day", "--rate-per-day", int, "N", "Most mails that leave in a day.", _RATE),
-    Setting("content_retention", "--keep-content", timedelta, "AGE", "How long bodies and files are kept: 7d.",
+    TenantSetting("rate_per_second", "--rate-per-second", int, "N", "Most mails that leave in a second; more wait.", _RATE),
+    TenantSetting("rate_per_hour", "--rate-per-hour", int, "N", "Most mails that leave in an hour.", _RATE),
+    TenantSetting("rate_per_day", "--rate-per-day", int, "N", "Most mails that leave in a day.", _RATE),
+    TenantSetting("content_retention", "--keep-content", timedelta, "AGE", "How long bodies and files are kept: 7d.",
             {"parser": _age}),
-    Setting("finished_retention", "--keep-finished", timedelta, "AGE", "How long finished mails are kept: 90d.",
+    TenantSetting("finished_retention", "--keep-finished", timedelta, "AGE", "How long finished mails are kept: 90d.",
             {"parser": _age}),
 )  # fmt: skip
 
@@ -130,7 +130,7 @@ def _given(settings: dict[str, Any]) -> dict[str, Any]:
     return changes
 
 
-async def add(given: Given, name: Name, **settings: Any) -> None:
+async def add(context: CommandContext, name: Name, **settings: Any) -> None:
     """Add a tenant. What is not given is the installation's, or has no limit.
 
     \b
@@ -140,12 +140,12 @@ async def add(given: Given, name: Name, **settings: Any) -> None:
       pillarbox tenant add lab --sender-domain lab.example --sender-domain "*.lab.example" --keep-content 2d
     """
     changes = _given(settings)
-    async with given.app() as app:
+    async with context.app() as app:
         made = await tenants.add_tenant(app.database, name, **changes)
-    output.print_json(made) if given.json else output.say(f"added tenant {name}")
+    output.print_json(made) if context.json else output.say(f"added tenant {name}")
 
 
-async def change(given: Given, name: Known, **settings: Any) -> None:
+async def change(context: CommandContext, name: Known, **settings: Any) -> None:
     """Change what is given of a tenant; the rest stays. Limits hold for the next mail.
 
     \b
@@ -157,25 +157,25 @@ async def change(given: Given, name: Known, **settings: Any) -> None:
     changes = _given(settings)
     if not changes:
         raise typer.BadParameter("nothing to change: see `pillarbox tenant change --help`")
-    async with given.app() as app:
+    async with context.app() as app:
         made = await tenants.change_tenant(app.database, name, **changes)
-    if given.json:
+    if context.json:
         output.print_json(made)
     else:
         output.say(f"changed tenant {name}")
         output.pairs(_rows(made))
 
 
-async def list_(given: Given) -> None:
+async def list_(context: CommandContext) -> None:
     """List the tenants.
 
     \b
     Example:
       pillarbox tenant list
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = await tenants.list_tenants(app.database)
-    if given.json:
+    if context.json:
         output.print_json(found)
     else:
         rows = [
@@ -185,16 +185,16 @@ async def list_(given: Given) -> None:
         output.table(("name", "default sender~", "order", "limits~", "since"), rows)
 
 
-async def show(given: Given, name: Known) -> None:
+async def show(context: CommandContext, name: Known) -> None:
     """Show a tenant with all its settings.
 
     \b
     Example:
       pillarbox tenant show shop
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = await tenants.get_tenant(app.database, name)
-    if given.json:
+    if context.json:
         output.print_json(found)
     else:
         output.say(Text(found.name, style="bold"))

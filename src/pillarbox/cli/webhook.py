@@ -9,7 +9,7 @@ from rich.text import Text
 
 from pillarbox.cli import options, output, webhook_calls
 from pillarbox.cli.access_options import Of, Owner
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.cli.webhook_calls import WebhookId, find
 from pillarbox.errors import NotPossible, RefusedAddress
 from pillarbox.model.webhook import CallState, Kind
@@ -48,7 +48,9 @@ def register(root: typer.Typer) -> None:
     root.add_typer(group, name="webhook")
 
 
-async def add(given: Given, url: Url, tenant: Owner = "default", kind: Kinds = None) -> None:
+async def add(
+    context: CommandContext, url: Url, tenant: Owner = "default", kind: Kinds = None
+) -> None:
     """Add a webhook and print the secret that its calls are signed with. It is shown this once.
 
     \b
@@ -56,12 +58,12 @@ async def add(given: Given, url: Url, tenant: Owner = "default", kind: Kinds = N
       pillarbox webhook add https://shop.example/hooks/mail --tenant shop
       pillarbox webhook add https://shop.example/hooks --kind message.bounced --kind message.complained
     """
-    async with given.app() as app:
+    async with context.app() as app:
         owner = await tenants.get_tenant(app.database, tenant)
         made, secret = await webhooks.add_endpoint(
             app.database, app.keys, owner.id, _checked(app, url), [str(one) for one in kind or ()]
         )
-    if given.json:
+    if context.json:
         output.print_json(public(made) | {"secret": secret.reveal()})
     else:
         output.pairs([("webhook", str(made.id)), ("secret", secret.reveal())])
@@ -84,7 +86,7 @@ def _checked(app: App, url: str) -> str:
         raise NotPossible(f"{url!r} cannot be a webhook: {error}.{hint}") from None
 
 
-async def list_(given: Given, tenant: Of = None) -> None:
+async def list_(context: CommandContext, tenant: Of = None) -> None:
     """List webhooks, and how they do.
 
     \b
@@ -92,10 +94,10 @@ async def list_(given: Given, tenant: Of = None) -> None:
       pillarbox webhook list
       pillarbox webhook list --tenant shop --json
     """
-    async with given.app() as app:
+    async with context.app() as app:
         owner = await tenants.get_tenant(app.database, tenant) if tenant else None
         found = await webhooks.list_endpoints(app.database, owner.id if owner else None)
-    if given.json:
+    if context.json:
         output.print_json([public(one) for one in found])
         return
     rows = [(str(one.id), one.tenant, one.url, _health(one), str(one.waiting)) for one in found]
@@ -103,16 +105,16 @@ async def list_(given: Given, tenant: Of = None) -> None:
     output.table(heads, rows, "no webhook: add one with `pillarbox webhook add`")
 
 
-async def show(given: Given, webhook: WebhookId, tenant: Of = None) -> None:
+async def show(context: CommandContext, webhook: WebhookId, tenant: Of = None) -> None:
     """Show a webhook. Its secret is not shown: make a new one with `webhook rotate` if it was lost.
 
     \b
     Example:
       pillarbox webhook show 0198c5a2-7d7e
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = await find(app.database, webhook, tenant)
-    if given.json:
+    if context.json:
         output.print_json(public(found))
         return
     output.say(Text.assemble((str(found.id), "bold")))
@@ -132,7 +134,7 @@ async def show(given: Given, webhook: WebhookId, tenant: Of = None) -> None:
 
 
 async def remove(
-    given: Given, webhook: WebhookId, tenant: Of = None, yes: options.Yes = False
+    context: CommandContext, webhook: WebhookId, tenant: Of = None, yes: options.Yes = False
 ) -> None:
     """Forget a webhook, with its secret, its log and the calls that wait.
 
@@ -140,58 +142,58 @@ async def remove(
     Example:
       pillarbox webhook remove 0198c5a2-7d7e --yes
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = await find(app.database, webhook, tenant)
         options.confirm(f"Remove the webhook {found.id} of {found.tenant}?", yes)
         await webhooks.remove_endpoint(app.database, found.id, found.tenant_id)
-    output.print_json({"id": found.id, "removed": True}) if given.json else output.say(
+    output.print_json({"id": found.id, "removed": True}) if context.json else output.say(
         f"removed {found.id}"
     )
 
 
-async def enable(given: Given, webhook: WebhookId, tenant: Of = None) -> None:
+async def enable(context: CommandContext, webhook: WebhookId, tenant: Of = None) -> None:
     """Call a webhook again; calls that waited when it was disabled are made at once.
 
     \b
     Example:
       pillarbox webhook enable 0198c5a2-7d7e
     """
-    await _switch(given, webhook, tenant, True)
+    await _switch(context, webhook, tenant, True)
 
 
-async def disable(given: Given, webhook: WebhookId, tenant: Of = None) -> None:
+async def disable(context: CommandContext, webhook: WebhookId, tenant: Of = None) -> None:
     """Stop calling a webhook. What waits is kept; nothing new is, until it is enabled.
 
     \b
     Example:
       pillarbox webhook disable 0198c5a2-7d7e
     """
-    await _switch(given, webhook, tenant, False)
+    await _switch(context, webhook, tenant, False)
 
 
-async def _switch(given: Given, webhook: str, tenant: str | None, on: bool) -> None:
-    async with given.app() as app:
+async def _switch(context: CommandContext, webhook: str, tenant: str | None, on: bool) -> None:
+    async with context.app() as app:
         found = await find(app.database, webhook, tenant)
         change = webhooks.enable_endpoint if on else webhooks.disable_endpoint
         await change(app.database, found.id, found.tenant_id)
         now = await webhooks.get_endpoint(app.database, found.id)
-    output.print_json(public(now)) if given.json else output.say(
+    output.print_json(public(now)) if context.json else output.say(
         f"{'enabled' if on else 'disabled'} {found.id}"
     )
 
 
-async def rotate(given: Given, webhook: WebhookId, tenant: Of = None) -> None:
+async def rotate(context: CommandContext, webhook: WebhookId, tenant: Of = None) -> None:
     """Make a new secret and print it. For a day calls are signed with the old one, too.
 
     \b
     Example:
       pillarbox webhook rotate 0198c5a2-7d7e
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = await find(app.database, webhook, tenant)
         secret = await webhooks.rotate_endpoint(app.database, app.keys, found.id, found.tenant_id)
         now = await webhooks.get_endpoint(app.database, found.id)
-    if given.json:
+    if context.json:
         output.print_json(public(now) | {"secret": secret.reveal()})
     else:
         print(secret.reveal())
@@ -200,18 +202,18 @@ async def rotate(given: Given, webhook: WebhookId, tenant: Of = None) -> None:
         )
 
 
-async def try_out(given: Given, webhook: WebhookId, tenant: Of = None) -> int:
+async def try_out(context: CommandContext, webhook: WebhookId, tenant: Of = None) -> int:
     """Call a webhook once, now, and say how it went; even while it is disabled.
 
     \b
     Example:
       pillarbox webhook test 0198c5a2-7d7e
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = await find(app.database, webhook, tenant)
         result = await app.test_webhook(found.id, found.tenant_id)
     delivered = result.state is CallState.DELIVERED
-    if given.json:
+    if context.json:
         told = {
             "delivered": delivered,
             "status": result.status,

@@ -9,7 +9,7 @@ import typer
 
 from pillarbox.cli import options, output
 from pillarbox.cli.access_options import Of
-from pillarbox.cli.command import Given, command
+from pillarbox.cli.command import CommandContext, command
 from pillarbox.model.webhook import CallState
 from pillarbox.store import tenants, webhook_log, webhooks
 
@@ -43,7 +43,7 @@ async def find(database: Database, word: str, tenant: str | None) -> Endpoint:
 
 
 async def calls(
-    given: Given,
+    context: CommandContext,
     webhook: WebhookId,
     tenant: Of = None,
     state: States = None,
@@ -56,13 +56,13 @@ async def calls(
       pillarbox webhook calls 0198c5a2-7d7e
       pillarbox webhook calls 0198c5a2-7d7e --state failed --limit 500 --json
     """
-    async with given.app() as app:
+    async with context.app() as app:
         found = await find(app.database, webhook, tenant)
         states = [str(one) for one in state or ()]
         made = await webhook_log.list_calls(
             app.database, found.id, found.tenant_id, states, limit=limit
         )
-    if given.json:
+    if context.json:
         output.print_json([_public(one) for one in made])
         return
     rows = [
@@ -75,7 +75,7 @@ async def calls(
 
 
 async def replay(
-    given: Given,
+    context: CommandContext,
     webhook: WebhookId,
     tenant: Of = None,
     call: CallIds = None,
@@ -95,13 +95,13 @@ async def replay(
     if call and (state or since or until):
         raise typer.BadParameter("give --call, or --state, --since and --until, not both")
     ids = [options.uuid(one) for one in call] if call else None
-    async with given.app() as app:
+    async with context.app() as app:
         found = await find(app.database, webhook, tenant)
         wanted = [str(one) for one in state or (CallState.FAILED,)]
         if ids is None:
             options.confirm(f"Make the calls again that are {' or '.join(wanted)}?", yes)
         count = await _replay(app.database, found, ids, wanted, since, until)
-    output.print_json({"replayed": count}) if given.json else output.say(
+    output.print_json({"replayed": count}) if context.json else output.say(
         f"{output.counted(count, 'call')} will be made again"
     )
 

@@ -15,20 +15,20 @@ def _without_type(parameters: list[Any]) -> list[Any]:
     return parameters
 
 
-class Command(TyperCommand):
+class FlagCommand(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_type(super().get_params(ctx))
 
 
-class Group(TyperGroup):
+class FlagGroup(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_type(super().get_params(ctx))
 
 
 def apply_to_groups(root: typer.Typer) -> None:
     """Let a group of commands, and all groups in it, be of our kind."""
-    root.info.cls = Group
+    root.info.cls = FlagGroup
     for one in root.registered_groups:
-        one.cls = Group
+        one.cls = FlagGroup
         if one.typer_instance:
             apply_to_groups(one.typer_instance)

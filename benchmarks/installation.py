@@ -50,7 +50,7 @@ class Installation:
 
 
 @asynccontextmanager
-async def installation(
+async def running(
     bench: Bench, url: str, commands: Mapping[str, str], to: SinkProcess | None = None
 ) -> AsyncIterator[Installation]:
     """An empty installation with default settings, which delivers to the sink; ready when all of it is."""

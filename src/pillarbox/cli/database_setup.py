@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pillarbox.cli import output
-from pillarbox.cli.command import Given, command, setting
+from pillarbox.cli.command import CommandContext, command, setting
 from pillarbox.store import adoption, catalog, lifecycle_schema, lineage
 from pillarbox.store.lifecycle import Tokens
 from pillarbox.store.migrations import migrate as apply
@@ -48,7 +48,7 @@ Adopt = Annotated[
 ]
 
 
-async def migrate(given: Given, parts: Parts = None, adopt: Adopt = None) -> None:
+async def migrate(context: CommandContext, parts: Parts = None, adopt: Adopt = None) -> None:
     """Bring the database's schema up to date. Safe to run at any time, and by several at once.
 
     With `--with lifecycle` it also makes the schema of accounts and tokens, from which activation,
@@ -67,7 +67,9 @@ async def migrate(given: Given, parts: Parts = None, adopt: Adopt = None) -> Non
       pillarbox migrate --with lifecycle --adopt public
       pillarbox migrate --json
     """
-    schema = _adopted(given.settings, parts, adopt) if adopt else given.settings.lifecycle_schema
+    schema = (
+        _adopted(context.settings, parts, adopt) if adopt else context.settings.lifecycle_schema
+    )
     for part in parts or []:
         if part not in PARTS:
             raise typer.BadParameter(
@@ -77,7 +79,7 @@ async def migrate(given: Given, parts: Parts = None, adopt: Adopt = None) -> Non
     if adopt:
         lifecycle = adoption.adopt
     lifecycle_schema.quoted(schema)  # a name that cannot be leaves nothing half done
-    async with open_database(given.settings) as database, database.connection() as connection:
+    async with open_database(context.settings) as database, database.connection() as connection:
         applied = [("pillarbox", one) for one in await apply(connection)]
         applied += [(schema, one) for one in await lifecycle(connection, schema)]
         exceeding = (
@@ -85,7 +87,7 @@ async def migrate(given: Given, parts: Parts = None, adopt: Adopt = None) -> Non
             if any(one.name == PARENTS for _, one in applied)
             else []
         )
-    if given.json:
+    if context.json:
         output.print_json(
             [{"schema": place, "version": one.version, "name": one.name} for place, one in applied]
         )
@@ -97,7 +99,7 @@ async def migrate(given: Given, parts: Parts = None, adopt: Adopt = None) -> Non
         )
     if not applied:
         output.say("the schema is up to date")
-    if schema != given.settings.lifecycle_schema:
+    if schema != context.settings.lifecycle_schema:
         output.note(
             f"set PILLARBOX_LIFECYCLE_SCHEMA={schema} for every process of Pillarbox: accounts are there now"
         )
@@ -119,7 +121,7 @@ def _adopted(settings: Settings, parts: list[str] | None, adopt: str) -> str:
 
 
 async def grant(
-    given: Given,
+    context: CommandContext,
     app: Annotated[
         str, typer.Option("--app", metavar="ROLE", help="The role your application connects as.")
     ],
@@ -133,13 +135,13 @@ async def grant(
     Example:
       pillarbox grant --app shop
     """
-    schema = given.settings.lifecycle_schema
-    async with given.app() as opened:
+    schema = context.settings.lifecycle_schema
+    async with context.app() as opened:
         statements = await catalog.grant(opened.database, app)
         async with opened.database.transaction() as connection:
             if await lifecycle_schema.is_installed(connection, schema):
                 statements += await Tokens(schema).grant(connection, app)
-    if given.json:
+    if context.json:
         output.print_json(statements)
         return
     for statement in statements:
