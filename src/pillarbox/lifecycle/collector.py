@@ -27,7 +27,7 @@ from pillarbox.telemetry import logs
 if TYPE_CHECKING:
     import asyncpg
 
-    from pillarbox.lifecycle.mail_sink import BatchResult
+    from pillarbox.lifecycle.mail_sink import SinkResult
     from pillarbox.lifecycle.template_registry import TemplateRegistry
     from pillarbox.settings import Settings
     from pillarbox.store.database import Database
@@ -57,7 +57,7 @@ class TokenSink(Protocol):
 
     at_once: int  # batches that may be in hand at the same time, if enough tokens wait for them
 
-    async def send(self, connection: asyncpg.Connection, batch: Sequence[Due]) -> BatchResult:
+    async def send(self, connection: asyncpg.Connection, batch: Sequence[Due]) -> SinkResult:
         """Send tokens, in the transaction that took them, and say what became of each."""
         ...
 

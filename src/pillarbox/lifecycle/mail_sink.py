@@ -56,7 +56,7 @@ _FAULTS = {
 }
 
 
-class BatchResult(NamedTuple):
+class SinkResult(NamedTuple):
     """What became of tokens: those settled, with outcome and mail, and those set aside, with why and for how long."""
 
     settled: list[tuple[int, str, UUID | None]]
@@ -86,7 +86,7 @@ class TokenCodes:
         self._realm = realm_of(schema)
 
     async def make(
-        self, connection: asyncpg.Connection, batch: Sequence[Due], now: float, done: BatchResult
+        self, connection: asyncpg.Connection, batch: Sequence[Due], now: float, done: SinkResult
     ) -> dict[int, IssuedCode]:
         """New codes, by token; older ones of the same accounts are void.
 
@@ -115,7 +115,7 @@ class TokenCodes:
         return {due.token: one for due, one in zip(asking, made, strict=True)}
 
     async def mailed(
-        self, connection: asyncpg.Connection, made: Mapping[int, IssuedCode], done: BatchResult
+        self, connection: asyncpg.Connection, made: Mapping[int, IssuedCode], done: SinkResult
     ) -> None:
         """Note which mails carry them."""
         mails = [
@@ -184,12 +184,12 @@ class MailSink:
         self._principal: tuple[float, Principal] | None = None
         self._ahead: float | None = None  # the database's clock against ours
 
-    async def send(self, connection: asyncpg.Connection, batch: Sequence[Due]) -> BatchResult:
+    async def send(self, connection: asyncpg.Connection, batch: Sequence[Due]) -> SinkResult:
         """Write and store the mails of these tokens; whoever cannot be is set aside, and the others leave."""
         principal = await self._as_tenant()
         if self._ahead is None:
             self._ahead = await intake.clock(connection) - time.time()
-        done, written = BatchResult([], []), list[WrittenMail]()
+        done, written = SinkResult([], []), list[WrittenMail]()
         made = await self._codes.make(connection, batch, self._now(), done)
         batch = done.left_of(batch)  # a token that gets no code takes no earlier mail's place
         await self._tokens.supersede(connection, [due.token for due in batch])
@@ -220,7 +220,7 @@ class MailSink:
         part: Sequence[Due],
         principal: Principal,
         made: Mapping[int, IssuedCode],
-        done: BatchResult,
+        done: SinkResult,
     ) -> list[WrittenMail]:
         """Those mails that can be written. Whatever goes wrong with one is noted, and harms no other."""
         written, now, tenant = list[WrittenMail](), self._now(), principal.tenant
@@ -241,7 +241,7 @@ class MailSink:
         return written
 
     async def _store(
-        self, connection: asyncpg.Connection, written: Sequence[WrittenMail], done: BatchResult
+        self, connection: asyncpg.Connection, written: Sequence[WrittenMail], done: SinkResult
     ) -> None:
         """Store mails with one statement, or one by one where a single one made the statement fail."""
         if not written:
@@ -264,7 +264,7 @@ class MailSink:
             _note(one.due.token, mail, verdict, done)
 
 
-def _note(token: int, mail: UUID, verdict: str, done: BatchResult) -> None:
+def _note(token: int, mail: UUID, verdict: str, done: SinkResult) -> None:
     if verdict in ("queued", "pending"):
         done.settled.append((token, "mailed", mail))
     elif verdict == "early_expires_at":

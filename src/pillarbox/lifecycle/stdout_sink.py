@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pillarbox.errors import NotPossible
-from pillarbox.lifecycle.mail_sink import BatchResult
+from pillarbox.lifecycle.mail_sink import SinkResult
 from pillarbox.lifecycle.signing import SignedPath, sign
 
 if TYPE_CHECKING:
@@ -100,9 +100,9 @@ class StdoutSink:
         self._codes = codes
         self._pipe = pipe
 
-    async def send(self, connection: asyncpg.Connection, batch: Sequence[Due]) -> BatchResult:
+    async def send(self, connection: asyncpg.Connection, batch: Sequence[Due]) -> SinkResult:
         """Write a batch as a line; NotPossible, and nothing is settled, if nobody reads it."""
-        done = BatchResult([], [])
+        done = SinkResult([], [])
         made = await self._codes.make(connection, batch, time.time(), done)
         fields = list[str]()
         for due in done.left_of(batch):
