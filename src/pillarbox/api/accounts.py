@@ -198,7 +198,7 @@ class AccountEndpoint:
             )
         else:
             used = await self._links.use(visit.action, visit.given, secret)
-        self._app.doorkeeper.admit("link")
+        self._app.authenticator.admit("link")
         visit.meet(used)
         return visit.done(used)
 
