@@ -1,30 +1,37 @@
-"""Every error Pillarbox raises on purpose.
+"""The tree of errors that Pillarbox raises on purpose.
 
-PillarboxError ├── InvalidMail              the mail breaks a rule; says which, in which field, and
-what to do │   ├── IdempotencyConflict  the key was used before, for a different mail │   └──
-UnknownName          a tenant, class or lane that does not exist ├── SettingsError            a
-setting has a wrong name or value ├── StoreError               PostgreSQL cannot carry out a
-statement now; it can be made again │   ├── StoreDataError       PostgreSQL cannot hold a value of
-the statement; repeating does not help │   ├── StoreBug             the statement itself is wrong:
-an error in Pillarbox, or a changed schema │   └── WrongDatabase        PostgreSQL is too old, or
-the schema is not Pillarbox's │       └── SchemaMismatch   the schema is older or newer than this
-program ├── SecretError              a secret cannot be sealed or opened with the keys at hand ├──
-Refused                  whoever asks may not do this │   ├── Unauthorized         no key or
-password, or a wrong one │   ├── NotAllowed           the key, login or tenant does not allow it │
-├── Throttled            too many failures or requests; says when to come back │   └── Forged
-feedback that is not proven to come from its provider ├── NotFound                 nothing with that
-name or id ├── NotPossible              the thing exists but its state forbids what was asked ├──
-InvalidToken             a link or code does not count; says why │   ├── ForgedToken          it was
-not signed with a key of ours for this, or is cut off │   ├── ExpiredToken         it was good, and
-came too late │   ├── UsedToken            it was used before │   ├── SupersededToken      a newer
-one took its place │   ├── WrongCode            the code is wrong, or was wrong too often │   └──
-SuspendedAccount     it is good, but not while its account is suspended ├── PasswordRefused
-the application does not take a new password; may say why ├── RenderError              a template
-cannot be rendered; says which, where, and what is missing ├── InvalidWebhook           a webhook
-call was not signed with the secret, or not lately ├── RefusedAddress           calls to customers
-may not go there ├── NoAnswer                 a server cannot be reached, or did not answer as it
-should ├── TaskEnded                a background task returned although it was not asked to stop └──
-NotStarted               a transport gave a parcel back before sending any of it
+PillarboxError
+├── InvalidMail             the mail breaks a rule: which rule, which field, what to do
+│   ├── IdempotencyConflict the key was used before for a different mail
+│   └── UnknownName         the tenant, class or lane does not exist
+├── SettingsError           a setting has an unknown name or an invalid value
+├── StoreError              PostgreSQL cannot run a statement now; retryable
+│   ├── StoreDataError      PostgreSQL cannot store a value; not retryable
+│   ├── StoreBug            the statement is wrong: a bug in Pillarbox, or a changed schema
+│   └── WrongDatabase       PostgreSQL is too old, or the schema is not Pillarbox's
+│       └── SchemaMismatch  the schema is older or newer than this program
+├── SecretError             a secret cannot be sealed or opened with the available keys
+├── Refused                 the caller is not permitted to do this
+│   ├── Unauthorized        the key or password is missing or wrong
+│   ├── NotAllowed          the key, login or tenant does not permit it
+│   ├── Throttled           too many failures or requests; carries the time to wait
+│   └── Forged              feedback without a valid proof that its provider sent it
+├── NotFound                nothing exists with that name or id
+├── NotPossible             the object exists, but its state forbids the operation
+├── InvalidToken            a link or code is not valid; carries the reason
+│   ├── ForgedToken         not signed for this purpose with a key of this installation
+│   ├── ExpiredToken        its lifetime has ended
+│   ├── UsedToken           it was used before
+│   ├── SupersededToken     a newer link or code has replaced it
+│   ├── WrongCode           the code is wrong, or was wrong too often
+│   └── SuspendedAccount    valid, but its account is suspended
+├── PasswordRefused         the application refused a new password; may carry the reason
+├── RenderError             a template cannot be rendered: which, where, what is missing
+├── InvalidWebhook          a webhook call has no valid signature, or is too old
+├── RefusedAddress          webhooks may not call this address
+├── NoAnswer                a server cannot be reached, or its answer is not usable
+├── TaskEnded               a background task returned before it was stopped
+└── NotStarted              a transport returned a parcel before sending any part of it
 """
 
 from __future__ import annotations
@@ -34,16 +41,23 @@ class PillarboxError(Exception):
     """The root: catch this to catch everything Pillarbox raises on purpose."""
 
 
-class InvalidMail(PillarboxError):
-    """The mail breaks a rule. `code` is stable, `field` names the argument, `hint` says what to do."""
+class _FieldError(PillarboxError):
+    """An error about one field of a mail: a stable `code`, the `field`, a text and a hint."""
 
     def __init__(self, code: str, field: str, message: str, hint: str | None = None) -> None:
-        super().__init__(f"{field}: {message}" + (f" ({hint})" if hint else ""))
+        text = f"{field}: {message}"
+        if hint:
+            text += f" ({hint})"
+        super().__init__(text)
         self.code = code
         self.field = field
         self.message = message
         self.hint = hint
-        self.position: int | None = None  # which of several mails, counted from 0
+        self.position: int | None = None  # the index of the mail among several
+
+
+class InvalidMail(_FieldError):
+    """The mail breaks a rule. `code` is stable, `field` names the argument, `hint` what to do."""
 
 
 class IdempotencyConflict(InvalidMail):
@@ -55,11 +69,11 @@ class UnknownName(InvalidMail):
 
 
 class SettingsError(PillarboxError):
-    """A setting has a wrong name or value; the text says which and what is allowed."""
+    """A setting has an unknown name or an invalid value; the text says what is allowed."""
 
 
 class StoreError(PillarboxError):
-    """PostgreSQL cannot carry out a statement now. Retryable, except for the subclasses that say otherwise.
+    """PostgreSQL cannot run a statement now. Retryable, except for subclasses that say otherwise.
 
     `sqlstate` is PostgreSQL's error code; None if the server did not answer.
     """
@@ -72,7 +86,7 @@ class StoreError(PillarboxError):
 
 
 class StoreDataError(StoreError):
-    """PostgreSQL cannot hold a value, or a constraint forbids it. Never contains the value.
+    """PostgreSQL cannot store a value, or a constraint forbids it. Never contains the value.
 
     `constraint` is the name of the violated constraint, if there is one.
     """
@@ -87,13 +101,16 @@ class StoreDataError(StoreError):
 
 
 class StoreBug(StoreError):
-    """The statement is wrong (syntax, undefined object): repeating it cannot help."""
+    """The statement is wrong (syntax, undefined object); repeating it cannot succeed."""
 
     retryable = False
 
 
 class WrongDatabase(StoreError):
-    """PostgreSQL is too old, its address is wrong, or the schema is not Pillarbox's: a person must change something."""
+    """PostgreSQL is too old, its address is wrong, or the schema is not Pillarbox's.
+
+    Only an operator can correct this.
+    """
 
     retryable = False
 
@@ -103,31 +120,23 @@ class SchemaMismatch(WrongDatabase):
 
 
 class SecretError(PillarboxError):
-    """A secret cannot be sealed or opened with the keys at hand."""
+    """A secret cannot be sealed or opened with the available keys."""
 
 
 class Refused(PillarboxError):
-    """Whoever asks may not do this."""
+    """The caller is not permitted to do this."""
 
 
 class Unauthorized(Refused):
-    """No key or password was given, or a wrong, expired or revoked one. Never says which."""
+    """The key or password is missing, wrong, expired or revoked. The text never says which."""
 
 
-class NotAllowed(Refused):
-    """The key, login or tenant does not allow it. `field` names what is at fault, `hint` says what to do."""
-
-    def __init__(self, code: str, field: str, message: str, hint: str | None = None) -> None:
-        super().__init__(f"{field}: {message}" + (f" ({hint})" if hint else ""))
-        self.code = code
-        self.field = field
-        self.message = message
-        self.hint = hint
-        self.position: int | None = None  # which of several mails, counted from 0
+class NotAllowed(_FieldError, Refused):
+    """The key, login or tenant does not permit it. `field` names the cause, `hint` what to do."""
 
 
 class Throttled(Refused):
-    """Too many failures or requests from there; `retry_after` is in seconds."""
+    """Too many failures or requests from this client; `retry_after` is in seconds."""
 
     def __init__(self, message: str, retry_after: float) -> None:
         super().__init__(message)
@@ -135,7 +144,10 @@ class Throttled(Refused):
 
 
 class Forged(Refused):
-    """Feedback that is not proven to come from its provider, or comes late. `reason` is one word, for the metrics."""
+    """Feedback without a valid, recent proof that its provider sent it.
+
+    `reason` is one word, for the metrics.
+    """
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -143,39 +155,39 @@ class Forged(Refused):
 
 
 class NotFound(PillarboxError):
-    """Nothing with that name or id."""
+    """Nothing exists with that name or id."""
 
 
 class NotPossible(PillarboxError):
-    """The thing exists, but its state forbids what was asked."""
+    """The object exists, but its state forbids the operation."""
 
 
 class InvalidToken(PillarboxError):
-    """A link or code does not count. `reason` is one word, stable."""
+    """A link or code is not valid. `reason` is one stable word."""
 
     reason = "unknown"
 
 
 class ForgedToken(InvalidToken):
-    """It was not signed with a key of ours for this, was altered, or is cut off."""
+    """It was not signed for this purpose with a key of this installation, or was altered."""
 
     reason = "forged"
 
 
 class ExpiredToken(InvalidToken):
-    """It was good, and came too late."""
+    """Its lifetime has ended."""
 
     reason = "expired"
 
 
 class UsedToken(InvalidToken):
-    """It was used before: each counts once."""
+    """It was used before; each works once."""
 
     reason = "used"
 
 
 class SupersededToken(InvalidToken):
-    """A newer one took its place."""
+    """A newer link or code has replaced it."""
 
     reason = "superseded"
 
@@ -191,21 +203,21 @@ class WrongCode(InvalidToken):
 
 
 class SuspendedAccount(InvalidToken):
-    """It is good, but counts only while its account is not suspended."""
+    """It is valid, but its account is suspended."""
 
     reason = "suspended"
 
 
 class PasswordRefused(PillarboxError):
-    """The application does not take this password. `detail` is what it says to the person, if anything."""
+    """The application refused this password. `detail` is its text for the person, if any."""
 
     def __init__(self, detail: str | None = None) -> None:
-        super().__init__(detail or "the application does not take this password")
+        super().__init__(detail or "the application does not accept this password")
         self.detail = detail
 
 
 class RenderError(PillarboxError):
-    """A template cannot be rendered. `template` is its name; `line` of `part` is where; `variable` what is missing."""
+    """A template cannot be rendered: `line` of `part` of `template`; `variable` is missing."""
 
     def __init__(
         self,
@@ -216,8 +228,12 @@ class RenderError(PillarboxError):
         line: int | None = None,
         variable: str | None = None,
     ) -> None:
-        where = f"{template}, {part}" + (f", line {line}" if line else "") if part else template
-        super().__init__(f"{where}: {message}")
+        location = template
+        if part:
+            location += f", {part}"
+            if line:
+                location += f", line {line}"
+        super().__init__(f"{location}: {message}")
         self.template = template
         self.message = message
         self.part = part
@@ -226,17 +242,18 @@ class RenderError(PillarboxError):
 
 
 class InvalidWebhook(PillarboxError):
-    """A webhook call was not signed with the secret, or not lately: pass it over."""
+    """A webhook call has no valid signature, or is too old: ignore it."""
 
 
 class RefusedAddress(PillarboxError):
-    """Calls to customers may not go to this address; the text says why."""
+    """Webhooks may not call this address; the text says why."""
 
 
 class NoAnswer(PillarboxError):
-    """A client got no answer from the server, or none that it understands. What was asked may have been done.
+    """A client got no usable answer from the server. The request may have been carried out.
 
-    `status` is that of an answer, 0 without one; `reached` is false if the server cannot have heard of it.
+    `status` is the HTTP status, 0 without an answer; `reached` is false if the server cannot have
+    received the request.
     """
 
     def __init__(self, message: str, status: int = 0, *, reached: bool = True) -> None:
@@ -246,8 +263,8 @@ class NoAnswer(PillarboxError):
 
 
 class TaskEnded(PillarboxError):
-    """A background task returned although it was not asked to stop."""
+    """A background task returned before it was stopped."""
 
 
 class NotStarted(PillarboxError):
-    """A transport gave a parcel back before sending any of it; it can be released without harm."""
+    """A transport returned a parcel before sending any part of it; the claim can be released."""

@@ -1,6 +1,6 @@
-"""Supervision of background tasks: an unexpected error is logged, counted, and the task goes on after a pause.
+"""Supervision of background tasks: errors are logged and counted, and the task is retried.
 
-A task that must not go on raises through its role: then `app.serve` stops the other roles, which
+A task that cannot continue raises through its role: `app.serve` then stops the other roles, which
 drain, and the process ends with status 1.
 """
 
@@ -21,18 +21,17 @@ if TYPE_CHECKING:
     from pillarbox.telemetry.metrics import Metrics
 
 log = logs.get("pillarbox.tasks")
-# Pauses after failures double from the first to the longest; half a minute is soon enough to notice
-# recovery.
+# The backoff after failures; half a minute is soon enough to notice recovery.
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 # Tasks without which a worker delivers nothing: readiness fails while one of them fails.
 ESSENTIAL = ("claim", "settle", "heartbeat")
-# Seconds that an essential task may fail before readiness does: a deadlock or a lost connection is
-# over by then.
-MOMENT = 1.0
+# Seconds that an essential task may fail before readiness does: a retry after a deadlock or a lost
+# connection has succeeded by then.
+READINESS_GRACE = 1.0
 
 
 class Supervisor:
-    """Watches the background tasks of one process, and answers its liveness and readiness probes."""
+    """Watches the background tasks of one process; answers its liveness and readiness probes."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics
@@ -51,12 +50,12 @@ class Supervisor:
         *,
         longest: float | None = None,
     ) -> None:
-        """Call `run_once` every `seconds` (± 10 %, so that processes do not march in step) until `stop` is set.
+        """Call `run_once` every `seconds` (± 10 % jitter) until `stop` is set.
 
-        After a failure it is called again sooner, then with pauses that double up to `longest`
-        (LONGEST_PAUSE).
+        After a failure it is called with exponential backoff, up to `longest` (LONGEST_PAUSE).
         """
-        first, longest = min(seconds, FIRST_PAUSE), max(seconds, longest or LONGEST_PAUSE)
+        first = min(seconds, FIRST_PAUSE)
+        longest = max(seconds, longest or LONGEST_PAUSE)
         pauses = backoff(first, longest)
         while not stop.is_set():
             try:
@@ -73,11 +72,11 @@ class Supervisor:
     async def keep(
         self, name: str, run: Callable[[], Awaitable[object]], stop: asyncio.Event
     ) -> None:
-        """Keep `run` running until `stop` is set: when it raises or returns before, run it again after a pause."""
+        """Keep `run` running until `stop` is set: restart it with backoff if it raises or returns."""
         pauses = backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while not stop.is_set():
             began = self._clock()
-            error: Exception = TaskEnded("it returned before it was asked to stop")
+            error: Exception = TaskEnded("the task returned before it was stopped")
             try:
                 await run()
             except Exception as raised:
@@ -96,13 +95,15 @@ class Supervisor:
         task.add_done_callback(lambda task: self._report_task(name, task))
 
     def _report_task(self, name: str, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
+        if task.cancelled():
+            return
+        error = task.exception()
         if isinstance(error, Exception):
             self.report(name, error)
 
     @contextmanager
     def catching_unhandled(self) -> Iterator[None]:
-        """Within, errors of tasks that are not awaited are reported as task `other`: none ends silently."""
+        """Report errors of tasks that are not awaited as task `other`, so that no task ends silently."""
         loop = asyncio.get_running_loop()
         before = loop.get_exception_handler()
         loop.set_exception_handler(self._unhandled)
@@ -118,60 +119,54 @@ class Supervisor:
         else:
             loop.default_exception_handler(context)
 
-    # -- what tasks say
+    # -- reports of tasks
 
     def report(self, name: str, error: Exception) -> None:
-        """Log and count an error that a task survives."""
+        """Log and count an error after which the task continues."""
         self._metrics.task_failures.labels(name).inc()
         if isinstance(error, PillarboxError):
-            log.warning("a task failed; it will be tried again", task=name, error=str(error))
+            log.warning("task failed; it will be retried", task=name, error=str(error))
         else:
-            log.error(
-                "a task failed; it will be tried again", task=name, error=repr(error), exc=error
-            )
+            log.error("task failed; it will be retried", task=name, error=repr(error), exc=error)
 
     def failed(self, name: str, error: Exception) -> None:
-        """Report an error of a task that fails until it says `succeeded`."""
+        """Report an error; the task counts as failing until `succeeded`."""
         self.report(name, error)
         self._failing.setdefault(name, self._clock())
 
     def succeeded(self, name: str) -> None:
-        """A task works, perhaps again."""
+        """Record that a run of the task succeeded."""
         if self._failing.pop(name, None) is not None:
-            log.info("a task works again", task=name)
+            log.info("task recovered", task=name)
 
     def ended(self, name: str, error: Exception) -> None:
-        """A task ended for good: this process cannot go on."""
+        """Record that a task has ended permanently: this process must stop."""
         self._metrics.task_failures.labels(name).inc()
         self._ended.append(name)
-        while (
-            isinstance(error, ExceptionGroup) and len(error.exceptions) == 1
-        ):  # a task group wraps what ended it
+        # A task group wraps the error of its task.
+        while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
-        unexpected = None if isinstance(error, PillarboxError) else error
-        log.error(
-            "a task ended for good; stopping the process",
-            task=name,
-            error=str(error),
-            exc=unexpected,
-        )
+        fields: dict[str, object] = {"task": name, "error": str(error)}
+        if not isinstance(error, PillarboxError):
+            fields["exc"] = error
+        log.error("task ended permanently; stopping the process", **fields)
 
-    # -- what probes ask
+    # -- probes
 
     @property
     def failing(self) -> frozenset[str]:
-        """The tasks whose last try failed."""
+        """The tasks whose last run failed."""
         return frozenset(self._failing)
 
     def dead(self) -> str | None:
-        """The task that ended for good, if one did: only a restart helps."""
-        return self._ended[0] if self._ended else None
+        """The first task that has ended permanently, or None: only a restart helps."""
+        return next(iter(self._ended), None)
 
     def not_ready(self) -> str | None:
-        """The essential task that has failed for longer than a moment, if one has."""
+        """An essential task that has failed for longer than READINESS_GRACE, or None."""
         now = self._clock()
         for name in ESSENTIAL:
             since = self._failing.get(name)
-            if since is not None and now - since >= MOMENT:
+            if since is not None and now - since >= READINESS_GRACE:
                 return name
         return None

@@ -9,7 +9,7 @@ import pytest
 
 from pillarbox import supervisor as module
 from pillarbox.errors import StoreError
-from pillarbox.supervisor import ESSENTIAL, MOMENT, Supervisor
+from pillarbox.supervisor import ESSENTIAL, READINESS_GRACE, Supervisor
 from pillarbox.telemetry.metrics import Metrics
 
 
@@ -96,7 +96,7 @@ def test_readiness_fails_while_an_essential_task_fails_for_longer_than_a_moment(
     supervisor = Supervisor(Metrics(), clock)
     supervisor.failed(task, StoreError("away"))
     assert supervisor.not_ready() is None
-    clock.now += MOMENT
+    clock.now += READINESS_GRACE
     supervisor.failed(task, StoreError("away"))
     assert supervisor.not_ready() == task
     assert supervisor.dead() is None  # a restart would not help
