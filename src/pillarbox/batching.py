@@ -1,4 +1,4 @@
-"""One statement for many callers: what is asked while one runs goes with the next (group commit, shared look-ups)."""
+"""Group commit: one statement serves many callers. Items that arrive while it runs form the next."""
 
 from __future__ import annotations
 
@@ -11,128 +11,126 @@ from typing import Final, Generic, Literal, TypeVar
 
 from pillarbox.errors import PillarboxError
 
-Asked = TypeVar("Asked")
-Answer = TypeVar("Answer")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
-class Again(Enum):
-    """The type of AGAIN."""
+class Requeue(Enum):
+    """The type of REQUEUE."""
 
-    AGAIN = "again"
-
-
-# A statement that takes so long waits for something: for a lock, for the disk, for a mail of many
-# megabytes.
-PATIENCE = 0.05
-# The answer of a `run` that cannot answer yet: what was asked goes with the next batch, before all
-# that waits.
-AGAIN: Final = Again.AGAIN
-Answers = Sequence[Answer | PillarboxError | Literal[Again.AGAIN]]
+    REQUEUE = "requeue"
 
 
-class Batcher(Generic[Asked, Answer]):
-    """Answers concurrent callers together: `run` gets what they asked and returns an answer for each, in order.
+# A statement that takes this long waits: for a lock, for the disk, for a mail of many megabytes.
+SLOW_STATEMENT = 0.05
+# The result of an item that `run` could not finish: it goes first in the next batch.
+REQUEUE: Final = Requeue.REQUEUE
+Results = Sequence[Result | PillarboxError | Literal[Requeue.REQUEUE]]
 
-    An idle batcher runs at once, a busy one gathers while its statement runs: two at a time would only halve the
-    batches. But when one takes longer than PATIENCE another may start, up to `at_once`, so that one caller's
-    trouble does not become everybody's. An answer that is an error of ours is raised for its caller alone; if
-    `run` itself raises, all of its batch get that error. A batch has at most `most` questions that weigh at most
-    `heaviest` together, unless a single one does.
+
+class Batcher(Generic[Item, Result]):
+    """Runs the items of concurrent callers together: `run` returns one result per item, in order.
+
+    An idle batcher runs at once; a busy one collects items while its statement runs. Two statements
+    at a time would only halve the batches, but when one takes longer than SLOW_STATEMENT another
+    may start, up to `max_concurrency`, so that one slow statement does not delay every caller.
+
+    A result that is a PillarboxError is raised for its caller alone. If `run` itself raises, every
+    caller of that batch gets the error. A batch has at most `max_items` items with at most
+    `max_weight` in total; a single heavier item forms a batch alone.
     """
 
     def __init__(
         self,
-        run: Callable[[list[Asked]], Awaitable[Answers[Answer]]],
+        run: Callable[[list[Item]], Awaitable[Results[Result]]],
         *,
-        most: int = 200,
-        heaviest: int = 8 * 2**20,
-        weigh: Callable[[Asked], int] = lambda _: 0,
-        at_once: int = 1,
+        max_items: int = 200,
+        max_weight: int = 8 * 2**20,
+        weigh: Callable[[Item], int] = lambda _: 0,
+        max_concurrency: int = 1,
     ) -> None:
         self._run = run
-        self._most = most
-        self._heaviest = heaviest
+        self._max_items = max_items
+        self._max_weight = max_weight
         self._weigh = weigh
-        self._at_once = at_once
-        self._waiting: deque[tuple[Asked, asyncio.Future[Answer]]] = deque()
+        self._max_concurrency = max_concurrency
+        self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
         self._running = 0  # tasks that run statements, or wait for one
-        self._gathering = 0  # the number of the one that takes what is waiting next; 0: none does
+        self._collecting = 0  # the number of the task that takes the next batch; 0: no task
         self._numbers = itertools.count(1)
-        self._begun = 0.0  # when its last statement was
+        self._started_at = 0.0  # when the collecting task began its last statement
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()  # the loop itself keeps only weak references
 
-    async def ask(self, asked: Asked) -> Answer:
-        """The answer to one question. Cancelling the caller does not undo what was asked."""
-        return await self._put(asked)
+    async def submit(self, item: Item) -> Result:
+        """The result of one item. Cancelling the caller does not cancel the item."""
+        return await self._put(item)
 
-    async def ask_many(self, asked: Sequence[Asked]) -> list[Answer | PillarboxError]:
-        """The answers to several questions, in order; errors of ours stand in their places."""
-        futures = [self._put(one) for one in asked]
-        answers = await asyncio.gather(*futures, return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, PillarboxError):
-                raise answer
-        return answers  # type: ignore[return-value]  # what is left are answers and errors of ours
+    async def submit_many(self, items: Sequence[Item]) -> list[Result | PillarboxError]:
+        """The results of several items, in order; a PillarboxError takes the place of a result."""
+        futures = [self._put(item) for item in items]
+        results = await asyncio.gather(*futures, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, PillarboxError):
+                raise result
+        return results  # type: ignore[return-value]  # only results and PillarboxErrors are left
 
-    def _put(self, asked: Asked) -> asyncio.Future[Answer]:
+    def _put(self, item: Item) -> asyncio.Future[Result]:
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Answer] = loop.create_future()
-        self._waiting.append((asked, future))
-        if self._running < self._at_once:
-            if not self._gathering:
+        future: asyncio.Future[Result] = loop.create_future()
+        self._waiting.append((item, future))
+        if self._running < self._max_concurrency:
+            if not self._collecting:
                 self._start()
             elif self._timer is None:
-                self._timer = loop.call_later(PATIENCE, self._relieve, loop)
+                self._timer = loop.call_later(SLOW_STATEMENT, self._start_another, loop)
         return future
 
     def _start(self) -> None:
         self._running += 1
-        self._gathering = next(self._numbers)
-        task = asyncio.create_task(self._work(self._gathering))
+        self._collecting = next(self._numbers)
+        task = asyncio.create_task(self._work(self._collecting))
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Serve who still waits after an unexpected error, too; the error itself goes to the loop's handler."""
+        """Serve waiting callers after an unexpected error, which goes to the loop's handler."""
         self._tasks.discard(task)
         if not task.cancelled() and self._waiting and not self._running:
             self._start()
 
-    def _relieve(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _start_another(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start one more statement if the last has run for too long."""
         self._timer = None
-        if not self._waiting or self._running >= self._at_once:
+        if not self._waiting or self._running >= self._max_concurrency:
             return
-        left = self._begun + PATIENCE - loop.time()
-        if left <= 0 or not self._gathering:
+        remaining = self._started_at + SLOW_STATEMENT - loop.time()
+        if remaining <= 0 or not self._collecting:
             self._start()
         else:
-            self._timer = loop.call_later(left, self._relieve, loop)
+            self._timer = loop.call_later(remaining, self._start_another, loop)
 
     async def _work(self, number: int) -> None:
         loop = asyncio.get_running_loop()
         try:
-            while self._waiting and self._gathering in (
-                number,
-                0,
-            ):  # no other has taken over meanwhile
-                self._gathering = number
-                self._begun = loop.time()
-                await self._work_off(self._take())
+            # Until another task has taken over, or nothing waits.
+            while self._waiting and self._collecting in (number, 0):
+                self._collecting = number
+                self._started_at = loop.time()
+                await self._run_batch(self._take_batch())
         finally:
-            # Here, not when the loop finds the task done: who asks in between would wait for ever.
+            # Here, not when the loop finds the task done: an item put in between would wait forever.
             self._running -= 1
-            if self._gathering == number:
-                self._gathering = 0
+            if self._collecting == number:
+                self._collecting = 0
 
-    async def _work_off(self, batch: list[tuple[Asked, asyncio.Future[Answer]]]) -> None:
+    async def _run_batch(self, batch: list[tuple[Item, asyncio.Future[Result]]]) -> None:
         try:
-            answers = await self._run([asked for asked, _ in batch])
-            again = [
-                one
-                for one, answer in zip(batch, answers, strict=True)
-                if not _settle(one[1], answer)
+            results = await self._run([item for item, _ in batch])
+            requeued = [
+                entry
+                for entry, result in zip(batch, results, strict=True)
+                if not _finish(entry[1], result)
             ]
         except Exception as error:
             for _, future in batch:
@@ -142,32 +140,32 @@ class Batcher(Generic[Asked, Answer]):
                 future.cancel()
             raise
         else:
-            self._waiting.extendleft(reversed(again))
+            self._waiting.extendleft(reversed(requeued))
 
-    def _take(self) -> list[tuple[Asked, asyncio.Future[Answer]]]:
+    def _take_batch(self) -> list[tuple[Item, asyncio.Future[Result]]]:
         batch = [self._waiting.popleft()]
         weight = self._weigh(batch[0][0])
-        while self._waiting and len(batch) < self._most:
+        while self._waiting and len(batch) < self._max_items:
             weight += self._weigh(self._waiting[0][0])
-            if weight > self._heaviest:
+            if weight > self._max_weight:
                 break
             batch.append(self._waiting.popleft())
         return batch
 
 
-def _settle(
-    future: asyncio.Future[Answer], answer: Answer | PillarboxError | Literal[Again.AGAIN]
+def _finish(
+    future: asyncio.Future[Result], result: Result | PillarboxError | Literal[Requeue.REQUEUE]
 ) -> bool:
-    """Give the caller its answer; false if there is none yet."""
-    if answer is AGAIN:
+    """Give the caller its result; false if the item has to run again."""
+    if result is REQUEUE:
         return False
-    if isinstance(answer, PillarboxError):
-        _fail(future, answer)
-    elif not future.done():  # the caller may have gone
-        future.set_result(answer)
+    if isinstance(result, PillarboxError):
+        _fail(future, result)
+    elif not future.done():  # the caller may have been cancelled
+        future.set_result(result)
     return True
 
 
-def _fail(future: asyncio.Future[Answer], error: Exception) -> None:
+def _fail(future: asyncio.Future[Result], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)

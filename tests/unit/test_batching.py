@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests import PATIENCE
 
 from pillarbox import batching
-from pillarbox.batching import AGAIN, Batcher
+from pillarbox.batching import REQUEUE, Batcher
 from pillarbox.errors import NotFound, PillarboxError, StoreError
 
 
@@ -43,13 +43,13 @@ def _answer(one: Any) -> Any:
 
 
 def ask_all(batcher: Batcher[Any, Any], questions: Sequence[Any]) -> list[asyncio.Task[Any]]:
-    return [asyncio.create_task(batcher.ask(one)) for one in questions]
+    return [asyncio.create_task(batcher.submit(one)) for one in questions]
 
 
 async def test_an_idle_batcher_runs_at_once() -> None:
     statements = Statements()
     statements.open.set()
-    assert await Batcher(statements.run).ask("x") == ("answer", "x")
+    assert await Batcher(statements.run).submit("x") == ("answer", "x")
     assert statements.batches == [["x"]]
 
 
@@ -67,7 +67,7 @@ async def test_what_is_asked_meanwhile_goes_together() -> None:
 
 async def test_one_statement_at_a_time_while_none_is_held_up() -> None:
     statements = Statements()
-    batcher: Batcher[Any, Any] = Batcher(statements.run, at_once=2)
+    batcher: Batcher[Any, Any] = Batcher(statements.run, max_concurrency=2)
     first = ask_all(batcher, ["a"])
     await statements.begun(1)
     others = ask_all(batcher, ["b", "c"])
@@ -87,22 +87,26 @@ async def test_a_statement_that_is_held_up_does_not_hold_up_the_others() -> None
             await release.wait()
         return asked
 
-    batcher = Batcher(run, at_once=2)
+    batcher = Batcher(run, max_concurrency=2)
     (slow,) = ask_all(batcher, ["slow"])
     await begun.wait()
     for number in range(5):  # the first of them waits a moment, the others find the way open
-        assert await asyncio.wait_for(batcher.ask(f"fast {number}"), PATIENCE) == f"fast {number}"
+        assert (
+            await asyncio.wait_for(batcher.submit(f"fast {number}"), PATIENCE) == f"fast {number}"
+        )
     release.set()
     assert await slow == "slow"
-    assert await batcher.ask("after") == "after"
+    assert await batcher.submit("after") == "after"
 
 
 async def test_no_more_statements_at_once_than_allowed() -> None:
     statements = Statements()
-    batcher: Batcher[Any, Any] = Batcher(statements.run, most=1, at_once=2)
+    batcher: Batcher[Any, Any] = Batcher(statements.run, max_items=1, max_concurrency=2)
     tasks = ask_all(batcher, range(100, 110))
     await asyncio.wait_for(statements.begun(2), PATIENCE)
-    await asyncio.wait(tasks, timeout=3 * batching.PATIENCE)  # long enough for a third to start
+    await asyncio.wait(
+        tasks, timeout=3 * batching.SLOW_STATEMENT
+    )  # long enough for a third to start
     statements.open.set()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert statements.most_running == 2
@@ -126,13 +130,13 @@ async def test_an_error_of_the_statement_is_raised_for_all_of_its_batch_only() -
             raise StoreError("away")
         return asked
 
-    batcher = Batcher(run, most=2)
+    batcher = Batcher(run, max_items=2)
     results = await asyncio.gather(
         *ask_all(batcher, ["bad", "a", "b", "c"]), return_exceptions=True
     )
     assert [type(one) for one in results[:2]] == [StoreError, StoreError]
     assert results[2:] == ["b", "c"]
-    assert await batcher.ask("d") == "d"  # and it goes on
+    assert await batcher.submit("d") == "d"  # and it goes on
 
 
 async def test_too_few_answers_are_an_error_and_no_endless_wait() -> None:
@@ -140,7 +144,7 @@ async def test_too_few_answers_are_an_error_and_no_endless_wait() -> None:
         return asked[1:]
 
     with pytest.raises(ValueError, match="shorter"):
-        await asyncio.wait_for(Batcher(run).ask("a"), PATIENCE)
+        await asyncio.wait_for(Batcher(run).submit("a"), PATIENCE)
 
 
 async def test_a_cancelled_caller_disturbs_nobody() -> None:
@@ -167,9 +171,9 @@ async def test_what_cannot_be_answered_yet_goes_first_with_the_next() -> None:
     async def run(asked: list[str]) -> list[Any]:
         batches.append(asked)
         first = asked[0]
-        return [AGAIN if one == "later" and first != "later" else one for one in asked]
+        return [REQUEUE if one == "later" and first != "later" else one for one in asked]
 
-    batcher: Batcher[str, str] = Batcher(run, most=3)
+    batcher: Batcher[str, str] = Batcher(run, max_items=3)
     results = await asyncio.gather(*ask_all(batcher, ["a", "later", "later", "b", "c"]))
     assert results == ["a", "later", "later", "b", "c"]
     assert batches == [["a", "later", "later"], ["later", "later", "b"], ["c"]]
@@ -178,15 +182,15 @@ async def test_what_cannot_be_answered_yet_goes_first_with_the_next() -> None:
 async def test_several_at_once_keep_their_order_and_their_errors() -> None:
     statements = Statements()
     statements.open.set()
-    batcher: Batcher[int, Any] = Batcher(statements.run, most=4)
-    results = await batcher.ask_many(range(20))
+    batcher: Batcher[int, Any] = Batcher(statements.run, max_items=4)
+    results = await batcher.submit_many(range(20))
     assert [
         one if isinstance(one, PillarboxError) else one[1]
         for one in results
         if not isinstance(one, NotFound)
     ] == [one for one in range(20) if one % 7 != 3]
     assert [place for place, one in enumerate(results) if isinstance(one, NotFound)] == [3, 10, 17]
-    assert await batcher.ask_many([]) == []
+    assert await batcher.submit_many([]) == []
 
 
 async def test_a_foreign_error_is_raised_for_several() -> None:
@@ -194,7 +198,7 @@ async def test_a_foreign_error_is_raised_for_several() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await Batcher(run).ask_many(["a", "b"])
+        await Batcher(run).submit_many(["a", "b"])
 
 
 async def test_callers_do_not_hang_when_the_statement_is_cancelled() -> None:
@@ -202,7 +206,7 @@ async def test_callers_do_not_hang_when_the_statement_is_cancelled() -> None:
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(Batcher(run).ask("a"), PATIENCE)
+        await asyncio.wait_for(Batcher(run).submit("a"), PATIENCE)
 
 
 @given(
@@ -210,7 +214,7 @@ async def test_callers_do_not_hang_when_the_statement_is_cancelled() -> None:
     st.integers(1, 10),
     st.integers(1, 40),
     st.integers(1, 3),
-    st.sampled_from([0, batching.PATIENCE]),
+    st.sampled_from([0, batching.SLOW_STATEMENT]),
 )
 @settings(max_examples=150)
 def test_every_caller_gets_its_own_answer(
@@ -227,17 +231,21 @@ def test_every_caller_gets_its_own_answer(
 
     async def scenario() -> list[Any]:
         batcher: Batcher[tuple[int, int], Any] = Batcher(
-            run, most=most, heaviest=heaviest, weigh=lambda one: one[1], at_once=at_once
+            run,
+            max_items=most,
+            max_weight=heaviest,
+            weigh=lambda one: one[1],
+            max_concurrency=at_once,
         )
         tasks = []
         for place, (weight, pauses) in enumerate(asked):
-            tasks.append(asyncio.create_task(batcher.ask((place, weight))))
+            tasks.append(asyncio.create_task(batcher.submit((place, weight))))
             for _ in range(pauses):
                 await asyncio.sleep(0)
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batching, "PATIENCE", patience)
+        patch.setattr(batching, "SLOW_STATEMENT", patience)
         results = asyncio.run(scenario())
     for place, result in enumerate(results):
         expected = _answer(place)

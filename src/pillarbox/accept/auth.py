@@ -127,7 +127,7 @@ class Authenticator:
         """The principal of a loopback client without a key; Unauthorized except in development."""
         if not self._development:
             raise Unauthorized("a key is needed: make one with `pillarbox key add`")
-        return await self._tenants.ask(None)
+        return await self._tenants.submit(None)
 
     async def close(self) -> None:
         """Wait until the last uses are written."""
@@ -150,7 +150,7 @@ class Authenticator:
         if refusal := self._refusal(kind, attempt):
             raise refusal
         try:
-            return await look_up.ask(attempt)
+            return await look_up.submit(attempt)
         except Unauthorized as error:
             raise await self._share(kind, attempt) or error from None
 
@@ -225,7 +225,7 @@ class Authenticator:
             return
         _keep_newest(self._noted, key, now)
         batcher = self._used_keys if principal.kind == "key" else self._used_logins
-        task = asyncio.create_task(batcher.ask(principal.id))
+        task = asyncio.create_task(batcher.submit(principal.id))
         self._notes.add(task)
         task.add_done_callback(self._notes.discard)
         # An error loses one note; the next use is noted.

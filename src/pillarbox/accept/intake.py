@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
 from pillarbox.accept.prepare import PreparedMail, prepare_mail
-from pillarbox.batching import AGAIN, Again, Answers, Batcher
+from pillarbox.batching import REQUEUE, Batcher, Requeue, Results
 from pillarbox.errors import (
     IdempotencyConflict,
     InvalidMail,
@@ -62,7 +62,7 @@ class Receipt:
 
 
 _Outcome = tuple[UUID, str] | PillarboxError  # an id and a verdict
-_Answers = list[Receipt | PillarboxError | Literal[Again.AGAIN]]
+_Answers = list[Receipt | PillarboxError | Literal[Requeue.REQUEUE]]
 _KnownKeys = dict[TenantKey, KnownKey | StoreError]  # what is known of a key, or why nothing is
 
 
@@ -79,10 +79,10 @@ class Intake:
         self._ahead: float | None = None  # the database's clock against ours: ids follow the former
         self._batcher: Batcher[PreparedMail, Receipt] = Batcher(
             self._run,
-            most=MAX_BATCH_MAILS,
-            heaviest=MAX_BATCH_OCTETS,
+            max_items=MAX_BATCH_MAILS,
+            max_weight=MAX_BATCH_OCTETS,
             weigh=lambda item: item.row.size,
-            at_once=STATEMENTS_AT_ONCE,
+            max_concurrency=STATEMENTS_AT_ONCE,
         )
 
     async def accept(
@@ -93,7 +93,7 @@ class Intake:
         `received` is the value of a Received header for a raw mail. Raises InvalidMail, UnknownName,
         IdempotencyConflict or NotAllowed, and nothing was stored; or StoreError, and it may have been.
         """
-        return await self._batcher.ask(prepare_mail(principal, mail, received, source))
+        return await self._batcher.submit(prepare_mail(principal, mail, received, source))
 
     async def accept_many(
         self, principal: Principal, mails: Sequence[Mail], *, source: str = "http"
@@ -101,7 +101,7 @@ class Intake:
         """Check several mails and store the good ones; returns a receipt or an error for each, in order."""
         results = [_item_or_error(principal, mail, source) for mail in mails]
         items = [result for result in results if isinstance(result, PreparedMail)]
-        answers = iter(await self._batcher.ask_many(items))
+        answers = iter(await self._batcher.submit_many(items))
         return [next(answers) if isinstance(result, PreparedMail) else result for result in results]
 
     async def close(self) -> None:
@@ -109,17 +109,17 @@ class Intake:
         if self._own is not None:
             await self._own.close()
 
-    async def _run(self, items: list[PreparedMail]) -> Answers[Receipt]:
+    async def _run(self, items: list[PreparedMail]) -> Results[Receipt]:
         begun = time.perf_counter()
         database = self._own or await self._open()
         chosen = _one_of_each_key(items)
         outcomes = await self._store(database, [items[place] for place in chosen])
-        answers: _Answers = [AGAIN] * len(items)
+        answers: _Answers = [REQUEUE] * len(items)
         known: _KnownKeys = {}
         for place, outcome in zip(chosen, outcomes, strict=True):
             answers[place] = _answer(items[place], outcome, known)
         self._count(answers, items, time.perf_counter() - begun)
-        if AGAIN in answers:
+        if REQUEUE in answers:
             await self._look_up(database, items, answers, known)
         return answers
 
@@ -155,7 +155,7 @@ class Intake:
     ) -> None:
         """Answer those whose key was used before; one whose key is free after all (a bad mail had it) stays."""
         left = [
-            (place, items[place], key) for place, key in _keys(items) if answers[place] is AGAIN
+            (place, items[place], key) for place, key in _keys(items) if answers[place] is REQUEUE
         ]
         unknown = {key for _, _, key in left if key not in known}
         try:
@@ -166,7 +166,7 @@ class Intake:
             if key in known:
                 answers[place] = _repeated(item, known[key])
 
-    def _count(self, answers: Answers[Receipt], items: list[PreparedMail], seconds: float) -> None:
+    def _count(self, answers: Results[Receipt], items: list[PreparedMail], seconds: float) -> None:
         stored = [
             item.source
             for item, answer in zip(items, answers, strict=True)
@@ -201,7 +201,7 @@ def _one_of_each_key(items: list[PreparedMail]) -> Sequence[int]:
 
 def _answer(
     item: PreparedMail, outcome: _Outcome, known: _KnownKeys
-) -> Receipt | PillarboxError | Literal[Again.AGAIN]:
+) -> Receipt | PillarboxError | Literal[Requeue.REQUEUE]:
     """The answer for a mail, if it is one already; notes what others with its key need to know."""
     if isinstance(outcome, PillarboxError):
         if item.key is not None and isinstance(outcome, StoreError):
@@ -209,7 +209,7 @@ def _answer(
         return outcome
     message_id, verdict = outcome
     if verdict == "known_key":
-        return AGAIN
+        return REQUEUE
     if verdict not in _STORED:
         return _fault(verdict, item.row.class_name)
     if item.key is not None and item.row.request_hash is not None:

@@ -44,7 +44,7 @@ class SharedFailures:
     async def add(self, *keys: FailureKey) -> Sequence[Counted]:
         """Count a failure of each key; returns the counts of all processes, or nothing if unavailable."""
         try:
-            return await self._batcher.ask(tuple(map(self._hashed, keys)))
+            return await self._batcher.submit(tuple(map(self._hashed, keys)))
         except StoreError as error:
             log.warning("failed logins are counted by this process only, for now", error=str(error))
             return ()

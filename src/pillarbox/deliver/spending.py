@@ -29,4 +29,4 @@ class Spending:
             batcher = self._batchers[provider_id] = Batcher(
                 partial(vitals.spend, self._database, provider_id)
             )
-        return await batcher.ask((lane, recipients))
+        return await batcher.submit((lane, recipients))

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import idna
 
-from pillarbox.batching import AGAIN, Answers, Batcher
+from pillarbox.batching import REQUEUE, Batcher, Results
 from pillarbox.errors import Forged, StoreError
-from pillarbox.model.address import MAX_ADDRESS_OCTETS, ascii_address
+from pillarbox.model.address import MAX_ADDRESS_BYTES, ascii_address
 from pillarbox.store import feedback as store
 from pillarbox.store.database import Database
 from pillarbox.store.feedback import Found, Row, Token
@@ -59,7 +59,7 @@ class Ingest:
         self._metrics = metrics
         self._redact = redact
         self._lasts = None if lasts is None else timedelta(seconds=lasts)
-        self._events = Batcher(self._hear, heaviest=MOST, weigh=len, at_once=AT_ONCE)
+        self._events = Batcher(self._hear, max_weight=MOST, weigh=len, max_concurrency=AT_ONCE)
         self._tokens = Batcher(self._use)
 
     async def take(
@@ -70,7 +70,7 @@ class Ingest:
         rows = make() if len(heard) <= FEW else await asyncio.to_thread(make)
         parts = [rows[start : start + MOST] for start in range(0, len(rows), MOST)]
         found: list[Found | None] = []
-        for answer in await self._events.ask_many(parts):
+        for answer in await self._events.submit_many(parts):
             if isinstance(answer, Exception):
                 raise answer
             found += answer
@@ -80,7 +80,7 @@ class Ingest:
     async def use(self, provider_id: int, once: Once) -> None:
         """Use a token up; Forged if it came with another body before."""
         token = Token(provider_id, once.token, once.digest, once.expires_at)
-        if await self._tokens.ask(token) != once.digest:
+        if await self._tokens.submit(token) != once.digest:
             raise Forged("replayed", "the token was used before, with another body")
 
     async def catch_up(self) -> int:
@@ -90,7 +90,7 @@ class Ingest:
             done += count
         return done
 
-    async def _hear(self, batch: list[list[Row]]) -> Answers[list[Found | None]]:
+    async def _hear(self, batch: list[list[Row]]) -> Results[list[Found | None]]:
         rows = [row for part in batch for row in part]
         found = iter(await self._insist(rows))
         return [[next(found) for _ in part] for part in batch]
@@ -104,9 +104,9 @@ class Ingest:
                     raise
         raise AssertionError
 
-    async def _use(self, tokens: list[Token]) -> Answers[bytes]:
+    async def _use(self, tokens: list[Token]) -> Results[bytes]:
         digests = await store.use_tokens(self._database, tokens)
-        return [AGAIN if digest is None else digest for digest in digests]
+        return [REQUEUE if digest is None else digest for digest in digests]
 
     def _count(self, source: Source, heard: Sequence[Heard], found: Sequence[Found | None]) -> None:
         for one, about in zip(heard, found, strict=True):
@@ -154,11 +154,7 @@ def data_of(source: Source, heard: Heard, redact: Redact) -> dict[str, Any]:
 
 def spellings(recipient: object) -> tuple[str | None, str | None]:
     """An address in lower case with its domain in A-labels, and in letters; nothing if it can be no address."""
-    if (
-        not isinstance(recipient, str)
-        or "@" not in recipient
-        or len(recipient) > MAX_ADDRESS_OCTETS
-    ):
+    if not isinstance(recipient, str) or "@" not in recipient or len(recipient) > MAX_ADDRESS_BYTES:
         return None, None
     address = (
         recipient.strip().strip("<>").replace("\0", "").encode("utf-8", "replace").decode().lower()
