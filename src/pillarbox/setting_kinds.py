@@ -39,7 +39,7 @@ _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class SettingKind:
     """A kind of value: what is allowed in words, how to read it (ValueError if wrong), how to show it."""
 
     allowed: str
@@ -71,27 +71,27 @@ def _number_and_unit(raw: object, units: Mapping[str, float], plain: str) -> flo
     return float(match[1]) * units[match[2] or plain]
 
 
-def text(allowed: str, pattern: str = r".*") -> Kind:
+def text(allowed: str, pattern: str = r".*") -> SettingKind:
     def read(raw: object) -> str:
         value = _string(raw)
         if not re.fullmatch(pattern, value):
             raise ValueError
         return value
 
-    return Kind(allowed, read)
+    return SettingKind(allowed, read)
 
 
-def one_of(*choices: str) -> Kind:
+def one_of(*choices: str) -> SettingKind:
     def read(raw: object) -> str:
         value = _string(raw).lower()
         if value not in choices:
             raise ValueError
         return value
 
-    return Kind("one of " + ", ".join(choices), read, choices=choices)
+    return SettingKind("one of " + ", ".join(choices), read, choices=choices)
 
 
-def integer(low: int, high: int) -> Kind:
+def integer(low: int, high: int) -> SettingKind:
     def read(raw: object) -> int:
         value = _string(raw)
         if not re.fullmatch(r"\d{1,18}", value, re.ASCII):
@@ -99,29 +99,31 @@ def integer(low: int, high: int) -> Kind:
         _within(int(value), low, high)
         return int(value)
 
-    return Kind(f"a whole number from {low} to {high}", read)
+    return SettingKind(f"a whole number from {low} to {high}", read)
 
 
-def fraction() -> Kind:
+def fraction() -> SettingKind:
     def read(raw: object) -> float:
         value = float(_string(raw))
         _within(value, 0.0, 1.0)
         return value
 
-    return Kind("a number from 0 to 1", read, lambda value: f"{value:g}")
+    return SettingKind("a number from 0 to 1", read, lambda value: f"{value:g}")
 
 
-def boolean() -> Kind:
+def boolean() -> SettingKind:
     def read(raw: object) -> bool:
         value = str(raw).strip().lower()
         if value not in _TRUE + _FALSE:
             raise ValueError
         return value in _TRUE
 
-    return Kind("true or false (1/0, yes/no, on/off)", read, lambda value: str(value).lower())
+    return SettingKind(
+        "true or false (1/0, yes/no, on/off)", read, lambda value: str(value).lower()
+    )
 
 
-def duration(low: str = "0s", *, or_off: bool = False) -> Kind:
+def duration(low: str = "0s", *, or_off: bool = False) -> SettingKind:
     least = _number_and_unit(low, _UNITS, "s")
 
     def read(raw: object) -> float | None:
@@ -134,16 +136,16 @@ def duration(low: str = "0s", *, or_off: bool = False) -> Kind:
     words = "a duration such as 500ms, 5s, 10m, 2h, 7d, or plain seconds" + (
         ", or off" if or_off else ""
     )
-    return Kind(f"{words}; at least {low}", read, show_duration)
+    return SettingKind(f"{words}; at least {low}", read, show_duration)
 
 
-def milliseconds() -> Kind:
+def milliseconds() -> SettingKind:
     def read(raw: object) -> float:
         seconds = _number_and_unit(raw, _UNITS, "ms")
         _within(seconds, 0, _YEAR)
         return seconds
 
-    return Kind("a duration such as 5s, or plain milliseconds", read, show_duration)
+    return SettingKind("a duration such as 5s, or plain milliseconds", read, show_duration)
 
 
 def show_duration(seconds: float | None) -> str:
@@ -157,13 +159,13 @@ def show_duration(seconds: float | None) -> str:
     return f"{seconds:g}s"
 
 
-def size(low: int) -> Kind:
+def size(low: int) -> SettingKind:
     def read(raw: object) -> int:
         value = int(_number_and_unit(raw, _SIZES, ""))
         _within(value, low, 2**40)  # a tebibyte: no process holds more mail in memory
         return value
 
-    return Kind(
+    return SettingKind(
         f"a size such as 64MiB, 10MB, or plain bytes; at least {show_size(low)}", read, show_size
     )
 
@@ -294,25 +296,29 @@ def _hidden(value: object) -> str:
 
 
 _KEY = "32 bytes as 64 hex digits or base64"
-KEY = Kind(_KEY, _read_key, _hidden)
-KEYS = Kind(f"keys separated by commas, newest first, each {_KEY}", _read_keys, _hidden, empty=())
-RETIRING_KEYS = Kind(
+KEY = SettingKind(_KEY, _read_key, _hidden)
+KEYS = SettingKind(
+    f"keys separated by commas, newest first, each {_KEY}", _read_keys, _hidden, empty=()
+)
+RETIRING_KEYS = SettingKind(
     f"keys separated by commas, newest first, each {_KEY}; one that retires ends with @ and the day, as @2030-01-31",
     _read_retiring_keys, _hidden, empty=(),
 )  # fmt: skip
-URL = Kind("a URL such as postgresql://user@host:5432/name", _read_database, show_url)
+URL = SettingKind("a URL such as postgresql://user@host:5432/name", _read_database, show_url)
 WEB = text("a URL such as https://mail.example.com", r"https?://[^\s?#]+")
 LOCALE = text("a language tag such as en or de-AT", r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
-LISTEN = Kind("host:port, such as 127.0.0.1:8025 or [::1]:8025", _read_listen)
-LISTEN_OR_OFF = Kind("host:port, such as 127.0.0.1:1025 or [::1]:1025, or off", _read_listen_or_off)
-LOCAL_LISTEN = Kind("a port of this machine such as 2525, or host:port", _read_local_listen)
+LISTEN = SettingKind("host:port, such as 127.0.0.1:8025 or [::1]:8025", _read_listen)
+LISTEN_OR_OFF = SettingKind(
+    "host:port, such as 127.0.0.1:1025 or [::1]:1025, or off", _read_listen_or_off
+)
+LOCAL_LISTEN = SettingKind("a port of this machine such as 2525, or host:port", _read_local_listen)
 HOST = text(
     "a host name or address, without a port", r"[^\s/@:\[\]]+|[0-9a-fA-F.]*(:[0-9a-fA-F.]*){2,}"
 )
-HOSTS = Kind(
+HOSTS = SettingKind(
     "host names separated by commas, without ports, or *", _read_hosts, ", ".join, empty=()
 )
-NETWORKS = Kind(
+NETWORKS = SettingKind(
     "IP addresses and networks separated by commas, such as 10.0.0.7 or 10.0.0.0/8",
     _read_networks, _show_networks, empty=(),
 )  # fmt: skip
@@ -323,10 +329,10 @@ MAILBOX = text(
 )
 NAME = text("a name of small letters, digits and _", r"[a-z_][a-z0-9_]{0,62}")
 PORT = integer(1, 65535)
-PATHS = Kind(
+PATHS = SettingKind(
     f"paths separated by {os.pathsep}",
     _read_paths,
     lambda value: os.pathsep.join(map(str, value)),
     empty=(),
 )
-PATH = Kind("a path", lambda raw: Path(os.path.expanduser(_string(raw))))
+PATH = SettingKind("a path", lambda raw: Path(os.path.expanduser(_string(raw))))

@@ -9,17 +9,17 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pillarbox.setting_kinds import Kind
+from pillarbox.setting_kinds import SettingKind
 
 PREFIX = "PILLARBOX_"
 CONFIG_ENV = PREFIX + "CONFIG"
 CONFIG_FILE = "pillarbox.toml"
 
 
-class Spec(NamedTuple):
+class SettingSpec(NamedTuple):
     """What is declared about one setting."""
 
-    kind: Kind
+    kind: SettingKind
     default: str
     help: str
     why: str
@@ -27,7 +27,7 @@ class Spec(NamedTuple):
     secret: bool
 
 
-class Given(NamedTuple):
+class GivenValue(NamedTuple):
     """A value as given: by what name, and from where."""
 
     label: str
@@ -35,12 +35,12 @@ class Given(NamedTuple):
     raw: Any
 
 
-class Sources:
+class SettingSources:
     """Gathers what was given for these settings, and what is wrong with it."""
 
-    def __init__(self, specs: Mapping[str, Spec]) -> None:
+    def __init__(self, specs: Mapping[str, SettingSpec]) -> None:
         self._specs = specs
-        self.given: dict[str, Given] = {}
+        self.given: dict[str, GivenValue] = {}
         self.problems: list[str] = []
 
     def file(self, env: Mapping[str, str], file: Path | None) -> None:
@@ -51,7 +51,7 @@ class Sources:
             return
         for key, raw in self._parse(path).items():
             if key in self._specs:
-                self.given[key] = Given(f"{key} in {path}", str(path), raw)
+                self.given[key] = GivenValue(f"{key} in {path}", str(path), raw)
             else:
                 self.problems.append(_unknown(f"{key} in {path}", key, self._specs) + _flat(raw))
 
@@ -72,13 +72,13 @@ class Sources:
             if (
                 key and env.get(key) and not _injected(key, env[key])
             ):  # shared names: empty means not set
-                self.given[name] = Given(key, f"env {key}", env[key])
+                self.given[name] = GivenValue(key, f"env {key}", env[key])
         names = {PREFIX + name.upper(): name for name in self._specs}
         for key, raw in env.items():
             if not key.startswith(PREFIX) or key == CONFIG_ENV or _injected(key, raw):
                 continue
             if key in names:
-                self.given[names[key]] = Given(key, f"env {key}", raw)
+                self.given[names[key]] = GivenValue(key, f"env {key}", raw)
             else:
                 self.problems.append(_unknown(key, key, [*names, CONFIG_ENV]))
 
@@ -87,7 +87,7 @@ class Sources:
             if name not in self._specs:
                 self.problems.append(_unknown(name, name, self._specs))
             elif raw is not None:  # None: the flag was not given
-                self.given[name] = Given("--" + name.replace("_", "-"), "flag", raw)
+                self.given[name] = GivenValue("--" + name.replace("_", "-"), "flag", raw)
 
     def read(self) -> Iterator[tuple[str, Any]]:
         """What was given, by setting, as its kind reads it."""
@@ -114,7 +114,7 @@ def _suggest(word: str, known: Collection[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _wrong(spec: Spec, one: Given) -> str:
+def _wrong(spec: SettingSpec, one: GivenValue) -> str:
     """Says what is wrong; a secret's value is never part of it."""
     if one.raw == "":
         return f"{one.label} is empty: remove it, or give {spec.kind.allowed}"

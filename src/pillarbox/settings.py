@@ -38,8 +38,8 @@ from pillarbox.setting_kinds import (
     RETIRING_KEYS,
     URL,
     WEB,
-    Kind,
     RetiringKey,
+    SettingKind,
     boolean,
     duration,
     fraction,
@@ -49,10 +49,10 @@ from pillarbox.setting_kinds import (
     size,
     text,
 )
-from pillarbox.setting_sources import PREFIX, Sources, Spec
+from pillarbox.setting_sources import PREFIX, SettingSources, SettingSpec
 
 
-class Row(NamedTuple):
+class SettingRow(NamedTuple):
     """One line of `pillarbox config` and of the reference page; a secret's value is ****."""
 
     name: str
@@ -69,7 +69,7 @@ class Row(NamedTuple):
 
 def setting(
     default: str | None,
-    kind: Kind,
+    kind: SettingKind,
     help: str,
     why: str,
     *,
@@ -79,7 +79,7 @@ def setting(
 ) -> Any:
     """Declare a setting: its default as a person would write it, its kind, what it does, why that default."""
     value = kind.empty if default is None else kind.read(default)
-    spec = Spec(kind, unset if default is None else default, help, why, short, secret)
+    spec = SettingSpec(kind, unset if default is None else default, help, why, short, secret)
     return field(default=value, repr=not secret, metadata={"spec": spec})
 
 
@@ -410,7 +410,7 @@ class Settings:
         """Host and port of `http`, an IPv6 host without its brackets."""
         return split_address(self.http)
 
-    def describe(self) -> list[Row]:
+    def describe(self) -> list[SettingRow]:
         """Every setting with its value and where it came from; secrets hidden."""
         return [_row(self, name, spec) for name, spec in SPECS.items()]
 
@@ -421,17 +421,17 @@ def split_address(listen: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-SPECS: dict[str, Spec] = {f.name: f.metadata["spec"] for f in fields(Settings) if "spec" in f.metadata}
+SPECS: dict[str, SettingSpec] = {f.name: f.metadata["spec"] for f in fields(Settings) if "spec" in f.metadata}
 DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(Settings) if f.name in SPECS}
 
 
-def _row(settings: Settings, name: str, spec: Spec) -> Row:
+def _row(settings: Settings, name: str, spec: SettingSpec) -> SettingRow:
     value = getattr(settings, name)
     source = settings.sources.get(name, "default")
     unset = source == "default" and value == spec.kind.empty
     shown = spec.default if unset else spec.kind.show(value)
     env = PREFIX + name.upper()
-    return Row(
+    return SettingRow(
         name, env, spec.short, name, shown, spec.default, source, spec.kind.allowed, spec.help, spec.why
     )
 
@@ -443,7 +443,7 @@ def load(
 ) -> Settings:
     """Read all settings, or raise one SettingsError that names everything wrong."""
     env = os.environ if env is None else env
-    sources = Sources(SPECS)
+    sources = SettingSources(SPECS)
     sources.file(env, file)
     sources.environment(env)
     sources.flags(overrides or {})
