@@ -26,7 +26,7 @@ from pillarbox.model.access import (
 )
 from pillarbox.model.access_settings import (
     MAX_DOMAINS,
-    MOST,
+    MAX_INTEGER,
     check_together,
     checked_domains,
     checked_name,
@@ -238,7 +238,7 @@ def test_a_header_can_be_checked_like_the_sender() -> None:
     [
         ({"rate_per_second": 0}, "out_of_range"),
         ({"rate_per_hour": -1}, "out_of_range"),
-        ({"rate_per_day": MOST + 1}, "out_of_range"),
+        ({"rate_per_day": MAX_INTEGER + 1}, "out_of_range"),
         ({"max_recipients": 0}, "out_of_range"),
         ({"max_message_bytes": 100}, "out_of_range"),
         ({"order": "random"}, "unknown_order"),

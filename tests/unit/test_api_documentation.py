@@ -24,7 +24,7 @@ from pillarbox.api.protocol import MAX_HEAD_BYTES
 from pillarbox.api.suppression_files import MAX_BYTES, MAX_LINES
 from pillarbox.api.suppressions import SuppressionQuery
 from pillarbox.api.v1 import description
-from pillarbox.model.suppression import Cause
+from pillarbox.model.suppression import SuppressionReason
 from pillarbox.settings import SPECS
 from pillarbox.store import dlq
 from pillarbox.store.pages import LOOKED_AT
@@ -87,7 +87,7 @@ def test_everything_about_dead_letters_is_documented() -> None:
 
 def test_everything_about_suppressions_is_documented() -> None:
     said = section("Suppressions")
-    assert {*SuppressionQuery.model_fields, *Cause, ",".join(COLUMNS)} <= words(said)
+    assert {*SuppressionQuery.model_fields, *SuppressionReason, ",".join(COLUMNS)} <= words(said)
     assert f"{MAX_LINES:,}" in said
     assert f"{MAX_BYTES // 2**20} MiB" in said
 

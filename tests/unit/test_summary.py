@@ -12,7 +12,7 @@ from pillarbox.model.delivery import State
 from pillarbox.model.outcome import Reason, Verdict
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
-from pillarbox.telemetry.summary import SUMMARY_INTERVAL, Summary
+from pillarbox.telemetry.summary import SUMMARY_INTERVAL, MailSummary
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def lines(written: io.StringIO) -> list[dict[str, object]]:
 
 async def test_one_line_per_interval_and_none_in_silence(written: io.StringIO) -> None:
     metrics, now = Metrics(), [1000.0]
-    summary = Summary(metrics, clock=lambda: now[0])
+    summary = MailSummary(metrics, clock=lambda: now[0])
     await summary.look()
     assert lines(written) == []
     metrics.accepted_batch({"smtp": 3}, 0.1)

@@ -14,7 +14,16 @@ import pillarbox
 from pillarbox.errors import InvalidWebhook
 from pillarbox.model import webhook
 from pillarbox.model.secret import Secret
-from pillarbox.model.webhook import DELAYS, Kind, body, delay, headers, secret_of, sign, verify
+from pillarbox.model.webhook import (
+    DELAYS,
+    WebhookEventType,
+    body,
+    delay,
+    headers,
+    secret_of,
+    sign,
+    verify,
+)
 
 # The example of the specification's own libraries.
 SECRET = Secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
@@ -108,7 +117,9 @@ def test_what_is_no_secret_is_said_to_be_none(secret: str) -> None:
 
 def test_the_helper_for_customers() -> None:
     at = datetime(2030, 1, 2, 3, 4, 5, 6000, UTC)
-    content = body(Kind.BOUNCED, at, {"recipient": "ädä@mail.example", "metadata": {"order": 7}})
+    content = body(
+        WebhookEventType.BOUNCED, at, {"recipient": "ädä@mail.example", "metadata": {"order": 7}}
+    )
     sent = headers("one", int(time.time()), content, [SECRET])
     told = pillarbox.verify_webhook(
         {name.title(): value for name, value in sent.items()}, content, SECRET.reveal()
@@ -135,5 +146,5 @@ def test_the_waits_come_to_about_three_days() -> None:
 
 
 def test_every_kind_is_one_of_a_message() -> None:
-    assert all(one.startswith("message.") for one in Kind)
-    assert webhook.TEST not in list(Kind)
+    assert all(one.startswith("message.") for one in WebhookEventType)
+    assert webhook.TEST not in list(WebhookEventType)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from pillarbox.accept.checks import check_recipient
 from pillarbox.errors import InvalidMail
-from pillarbox.model.suppression import Cause, Entry
+from pillarbox.model.suppression import SuppressionEntry, SuppressionReason
 
 COLUMNS = ("address", "reason", "note", "expires_at")
 # A sentence or two; whole stories belong elsewhere.
@@ -35,9 +35,9 @@ class SuppressionFault(NamedTuple):
 
 def checked(
     address: str, reason: str | None, note: str | None, expires_at: datetime | None
-) -> Entry:
+) -> SuppressionEntry:
     """An entry, if it may stand on a list; InvalidMail says what is wrong with it."""
-    return Entry(_bare(address), _cause(reason), _note(note), _future(expires_at))
+    return SuppressionEntry(_bare(address), _cause(reason), _note(note), _future(expires_at))
 
 
 def is_address(text: str) -> bool:
@@ -59,11 +59,13 @@ def _bare(address: str) -> str:
     return address
 
 
-def _cause(reason: str | None) -> Cause:
+def _cause(reason: str | None) -> SuppressionReason:
     try:
-        return Cause(reason or Cause.MANUAL)
+        return SuppressionReason(reason or SuppressionReason.MANUAL)
     except ValueError:
-        raise InvalidMail("bad_value", "reason", f"must be one of {', '.join(Cause)}") from None
+        raise InvalidMail(
+            "bad_value", "reason", f"must be one of {', '.join(SuppressionReason)}"
+        ) from None
 
 
 def _note(note: str | None) -> str | None:
@@ -92,7 +94,7 @@ def _future(at: datetime | None) -> datetime | None:
 # --- CSV
 
 
-def read(lines: Iterable[str]) -> Iterator[Entry | SuppressionFault]:
+def read(lines: Iterable[str]) -> Iterator[SuppressionEntry | SuppressionFault]:
     """The entries of a list, line by line, and what is wrong with the others.
 
     The first line may name the columns, in any order; without such a line they are `COLUMNS`, of
@@ -126,7 +128,9 @@ def _head(cells: Sequence[str]) -> tuple[Sequence[str], bool]:
     return (words, True) if "address" in words else (COLUMNS, False)
 
 
-def _entry(line: int, names: Sequence[str], cells: Sequence[str]) -> Entry | SuppressionFault:
+def _entry(
+    line: int, names: Sequence[str], cells: Sequence[str]
+) -> SuppressionEntry | SuppressionFault:
     if len(cells) > len(names):
         return SuppressionFault(
             line, "bad_value", "line", f"has {len(cells)} columns instead of {len(names)}"

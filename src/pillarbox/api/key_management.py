@@ -22,7 +22,7 @@ from pillarbox.api.problems import ProblemError
 from pillarbox.errors import InvalidMail, NotAllowed, NotFound, NotPossible
 from pillarbox.model.access import Principal, Scope
 from pillarbox.model.access_settings import checked_domains
-from pillarbox.model.lineage import covers, earlier, within
+from pillarbox.model.grants import covers, earlier, within
 from pillarbox.store import access
 from pillarbox.store.lineage import Maker
 

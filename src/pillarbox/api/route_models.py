@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import BaseModel, Field, model_validator
 
 from pillarbox.api.fields import MAX_FILTER_LENGTH, Name, StrictInt, StrictModel
-from pillarbox.model.access_settings import MOST
+from pillarbox.model.access_settings import MAX_INTEGER
 from pillarbox.route.asked import EMPTY
 from pillarbox.route.explain import Explanation, Fate, Use, Why
 from pillarbox.route.told import told
@@ -17,7 +17,7 @@ from pillarbox.store.health import HealthRow, ProviderUse
 from pillarbox.store.routes import Route
 
 LaneWord = Literal["urgent", "normal", "bulk"]
-Octets = Annotated[StrictInt, Field(ge=0, le=MOST)]
+Octets = Annotated[StrictInt, Field(ge=0, le=MAX_INTEGER)]
 Words = Annotated[tuple[str, ...] | None, Field(description="One must fit; null or empty: any.")]
 Domains = Annotated[
     tuple[str, ...] | None,

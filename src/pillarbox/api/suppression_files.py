@@ -18,7 +18,7 @@ from pillarbox.api.problems import ProblemError
 from pillarbox.api.routing import Context, context_of, json_response, router
 from pillarbox.api.suppressions import SuppressionsAdded
 from pillarbox.model.access import Scope
-from pillarbox.model.suppression import Cause, Entry
+from pillarbox.model.suppression import SuppressionEntry, SuppressionReason
 from pillarbox.store import suppressions as store
 
 routes = router()
@@ -96,16 +96,16 @@ def _refused(faults: Sequence[SuppressionFault]) -> ProblemError:
     )
 
 
-def _parsed(content: bytes) -> tuple[list[Entry], list[SuppressionFault]]:
+def _parsed(content: bytes) -> tuple[list[SuppressionEntry], list[SuppressionFault]]:
     """The entries of a file and its faults; a ProblemError if it is no text, or too long."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ProblemError("malformed", "the body is not UTF-8") from None
-    entries: list[Entry] = []
+    entries: list[SuppressionEntry] = []
     faults: list[SuppressionFault] = []
     for one in read(io.StringIO(text, newline="")):
-        entries.append(one) if isinstance(one, Entry) else faults.append(one)
+        entries.append(one) if isinstance(one, SuppressionEntry) else faults.append(one)
         if len(entries) + len(faults) > MAX_LINES:
             raise ProblemError("too-large", f"an import may have {MAX_LINES:,} lines: send several")
     return entries, faults
@@ -124,7 +124,9 @@ def _parsed(content: bytes) -> tuple[list[Entry], list[SuppressionFault]]:
 )
 async def export_suppressions(
     context: Context,
-    reason: Annotated[Cause | None, Query(description="Only addresses with this reason.")] = None,
+    reason: Annotated[
+        SuppressionReason | None, Query(description="Only addresses with this reason.")
+    ] = None,
 ) -> Response:
     found = store.walk(context.app.database, context.tenant.id, store.Wanted(reason=reason))
     first = await anext(found)  # before the answer begins: a database that is away is a 503

@@ -21,7 +21,7 @@ from pillarbox.api.problems import MAX_FAULTS, ProblemError
 from pillarbox.api.routing import Context, LargeBodyRoute, json_response, router
 from pillarbox.errors import InvalidMail, NotFound
 from pillarbox.model.access import Scope
-from pillarbox.model.suppression import Cause
+from pillarbox.model.suppression import SuppressionReason
 from pillarbox.store import suppressions as store
 
 routes = router()
@@ -58,7 +58,7 @@ class SuppressionQuery(BaseModel):
     prefix: Annotated[
         FilterText | None, Field(description="How addresses begin, whatever the case.")
     ] = None
-    reason: Cause | None = None
+    reason: SuppressionReason | None = None
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE_SIZE)] = 50
     cursor: Annotated[
         str | None,
@@ -71,7 +71,7 @@ class SuppressionShown(ResponseModel):
     """An address that the tenant's mails are not sent to."""
 
     address: Annotated[str, Field(description="In lower case.")]
-    reason: Cause
+    reason: SuppressionReason
     note: str | None
     message_id: Annotated[UUID | None, Field(description="The message whose feedback added it.")]
     created_at: datetime
@@ -92,7 +92,7 @@ class NewSuppression(StrictModel):
     """An address to add. One that is there already keeps the stronger reason and the later expiry."""
 
     address: Annotated[str, Field(description="A bare address; compared in lower case.")]
-    reason: Cause = Cause.MANUAL
+    reason: SuppressionReason = SuppressionReason.MANUAL
     note: Annotated[str | None, Field(max_length=LONGEST_NOTE)] = None
     expires_at: Annotated[
         Timestamp | None, Field(description="Null: it stays until it is removed.")

@@ -11,14 +11,15 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from pillarbox.api.fields import StrictModel, Timestamp
 from pillarbox.api.listing import MAX_PAGE_SIZE, Cursor, checked_cursor
 from pillarbox.model.delivery import delivery_id
-from pillarbox.model.webhook import CallState, Disabled, Kind
+from pillarbox.model.webhook import CallState, DisabledReason, WebhookEventType
 from pillarbox.store.webhook_log import MOST_REPLAYED, Call
 from pillarbox.store.webhooks import Endpoint
 
 # Ids in one request: some tens of kilobytes.
 MAX_IDS = 1000
 Kinds = Annotated[
-    list[Kind], Field(description="What to be told of; none: everything.", max_length=len(Kind))
+    list[WebhookEventType],
+    Field(description="What to be told of; none: everything.", max_length=len(WebhookEventType)),
 ]
 Url = Annotated[str, Field(description="Of the public internet, with https.", max_length=2048)]
 
@@ -47,7 +48,7 @@ class WebhookShown(BaseModel):
     enabled: bool
     disabled_at: datetime | None
     disabled_reason: Annotated[
-        Disabled | None,
+        DisabledReason | None,
         Field(
             description="`failing`: nothing but failures for days; `gone`: it answered 410; `person`: somebody did."
         ),

@@ -11,7 +11,7 @@ import typer
 
 from pillarbox.cli import output
 from pillarbox.cli.command import CommandContext
-from pillarbox.model.access_settings import MOST
+from pillarbox.model.access_settings import MAX_INTEGER
 from pillarbox.model.provider import Provider
 from pillarbox.store import providers
 
@@ -52,7 +52,7 @@ def _money(name: str) -> Any:
     return read
 
 
-Rate = typer.Option(metavar="N", min=1, max=MOST, show_default=False)
+Rate = typer.Option(metavar="N", min=1, max=MAX_INTEGER, show_default=False)
 
 
 def _share(help: str) -> Any:

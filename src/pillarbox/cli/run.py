@@ -42,7 +42,7 @@ from pillarbox.settings import Settings
 from pillarbox.sockets import check_free
 from pillarbox.store.opening import keep_embedded_running, patiently
 from pillarbox.telemetry import logs
-from pillarbox.telemetry.summary import LOOK_INTERVAL, Summary
+from pillarbox.telemetry.summary import LOOK_INTERVAL, MailSummary
 
 SMTP = tuple(
     setting(name, "--" + name.replace("_", "-"), "HOST:PORT")
@@ -194,7 +194,7 @@ async def _run_all(app: App, stop: asyncio.Event, demo: bool) -> None:
         ]
         more += [shown.run] if shown else []
         more += [_keep_postgres_running] if settings.database_url is None else []
-        summary = Summary(app.metrics)
+        summary = MailSummary(app.metrics)
         more.append(
             lambda app, stop: app.supervisor.run_every("summary", LOOK_INTERVAL, summary.look, stop)
         )

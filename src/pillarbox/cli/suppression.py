@@ -17,7 +17,7 @@ from pillarbox.cli import options, output
 from pillarbox.cli.access_options import Expires, Owner
 from pillarbox.cli.command import CommandContext, command
 from pillarbox.errors import InvalidMail, NotFound, NotPossible
-from pillarbox.model.suppression import Cause, Entry
+from pillarbox.model.suppression import SuppressionEntry, SuppressionReason
 from pillarbox.store import suppressions as store
 from pillarbox.store.tenants import get_tenant
 
@@ -31,7 +31,8 @@ Addresses = Annotated[
     list[str], typer.Argument(metavar="ADDRESS…", help="Bare addresses; the case does not matter.")
 ]
 Why = Annotated[
-    Cause | None, typer.Option("--reason", metavar="WORD", help="Only with this reason.")
+    SuppressionReason | None,
+    typer.Option("--reason", metavar="WORD", help="Only with this reason."),
 ]
 Source = Annotated[
     Path,
@@ -115,8 +116,9 @@ async def add(
     addresses: Addresses,
     tenant: Owner = "default",
     reason: Annotated[
-        Cause, typer.Option("--reason", metavar="WORD", help=f"One of {', '.join(Cause)}.")
-    ] = (Cause.MANUAL),
+        SuppressionReason,
+        typer.Option("--reason", metavar="WORD", help=f"One of {', '.join(SuppressionReason)}."),
+    ] = (SuppressionReason.MANUAL),
     note: Annotated[
         str | None, typer.Option("--note", metavar="TEXT", help="For whoever wonders why.")
     ] = None,
@@ -135,7 +137,9 @@ async def add(
     _tell(context, added)
 
 
-def _entry(address: str, reason: Cause, note: str | None, expires: datetime | None) -> Entry:
+def _entry(
+    address: str, reason: SuppressionReason, note: str | None, expires: datetime | None
+) -> SuppressionEntry:
     """An entry; what is wrong with one of several addresses says which."""
     try:
         return checked(address, reason, note, expires)
@@ -206,7 +210,7 @@ async def import_(
     return 1 if faults else 0
 
 
-async def _store(app: App, tenant_id: int, entries: list[Entry]) -> Added:
+async def _store(app: App, tenant_id: int, entries: list[SuppressionEntry]) -> Added:
     """Add all in one transaction, and show how far it is."""
     result = store.Added()
     with output.progress() as progress:
@@ -218,13 +222,13 @@ async def _store(app: App, tenant_id: int, entries: list[Entry]) -> Added:
     return result
 
 
-def _read(file: Path) -> tuple[list[Entry], list[SuppressionFault]]:
-    entries: list[Entry] = []
+def _read(file: Path) -> tuple[list[SuppressionEntry], list[SuppressionFault]]:
+    entries: list[SuppressionEntry] = []
     faults: list[SuppressionFault] = []
     try:
         with _opened(file) as lines:
             for one in read(lines):
-                entries.append(one) if isinstance(one, Entry) else faults.append(one)
+                entries.append(one) if isinstance(one, SuppressionEntry) else faults.append(one)
     except OSError as error:
         raise NotFound(f"{file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

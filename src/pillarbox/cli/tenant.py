@@ -14,7 +14,7 @@ from rich.text import Text
 from pillarbox.cli import options, output
 from pillarbox.cli.command import CommandContext, command
 from pillarbox.model.access import Order, Tenant
-from pillarbox.model.access_settings import LEAST_MESSAGE_BYTES, MOST
+from pillarbox.model.access_settings import MAX_INTEGER, MIN_MESSAGE_BYTES
 from pillarbox.model.address import split_mailbox
 from pillarbox.setting_kinds import duration, show_duration, show_size, size
 from pillarbox.store import tenants
@@ -34,7 +34,7 @@ def _mailbox(value: str) -> str:
 
 
 def _octets(value: str) -> int:
-    kind = size(LEAST_MESSAGE_BYTES)
+    kind = size(MIN_MESSAGE_BYTES)
     try:
         return int(kind.read(value))
     except (ValueError, TypeError):
@@ -61,7 +61,7 @@ class TenantSetting(NamedTuple):
     cleared: Any = None
 
 
-_RATE = {"min": 1, "max": MOST}
+_RATE = {"min": 1, "max": MAX_INTEGER}
 SETTINGS = (
     TenantSetting("default_sender", "--sender", str, "MAILBOX", "Sender of its mails that name none.", {"parser": _mailbox}),
     TenantSetting("default_class", "--class", str, "NAME", "Class of its mails that name none.", {}, "transactional"),

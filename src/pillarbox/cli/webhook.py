@@ -12,7 +12,7 @@ from pillarbox.cli.access_options import Of, Owner
 from pillarbox.cli.command import CommandContext, command
 from pillarbox.cli.webhook_calls import WebhookId, find
 from pillarbox.errors import NotPossible, RefusedAddress
-from pillarbox.model.webhook import CallState, Kind
+from pillarbox.model.webhook import CallState, WebhookEventType
 from pillarbox.store import tenants, webhooks
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ Url = Annotated[
     str, typer.Argument(metavar="URL", help="Where to call: https://…, on the public internet.")
 ]
 Kinds = Annotated[
-    list[Kind] | None,
+    list[WebhookEventType] | None,
     typer.Option(
         "--kind",
         metavar="KIND",

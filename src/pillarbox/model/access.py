@@ -18,7 +18,7 @@ from pillarbox.model.address import ascii_domain
 from pillarbox.model.shown_domains import shown_domains
 
 # RFC 1035 2.3.4, less the root's own octet.
-MAX_DOMAIN_OCTETS = 253
+MAX_DOMAIN_BYTES = 253
 _pattern = re.compile(
     r"(?:\*\.)?(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 )
@@ -178,7 +178,7 @@ def domain_pattern(given: str) -> str:
     """`example.com` or `*.example.com` as it is compared: lower case, in A-labels; ValueError if it is neither."""
     star, rest = ("*.", given[2:]) if given.startswith("*.") else ("", given)
     pattern = star + _compared(rest)
-    if not _pattern.fullmatch(pattern) or len(pattern) > MAX_DOMAIN_OCTETS:
+    if not _pattern.fullmatch(pattern) or len(pattern) > MAX_DOMAIN_BYTES:
         raise ValueError(f"not a domain: {given!r}")
     return pattern
 

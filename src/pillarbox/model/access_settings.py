@@ -14,9 +14,9 @@ from pillarbox.model.address import split_mailbox
 # Every mail is compared with all of them.
 MAX_DOMAINS = 100
 # An empty mail counts as 1,024 octets: with less than this hardly any would pass.
-LEAST_MESSAGE_BYTES = 2048
+MIN_MESSAGE_BYTES = 2048
 # What the database's integers hold; beyond it a limit limits nothing.
-MOST = 2**31 - 1
+MAX_INTEGER = 2**31 - 1
 SHORTEST_RETENTION = timedelta(seconds=1)
 LONGEST_RETENTION = timedelta(days=36500)  # beyond a century clocks and intervals overflow
 
@@ -95,8 +95,13 @@ def _order(field: str, value: str) -> Order:
 
 def _number(low: int) -> Callable[[str, int | None], int | None]:
     def check(field: str, value: int | None) -> int | None:
-        if value is not None and not low <= value <= MOST:
-            _refuse("out_of_range", field, f"must be {low} to {MOST}", "leave it out for no limit")
+        if value is not None and not low <= value <= MAX_INTEGER:
+            _refuse(
+                "out_of_range",
+                field,
+                f"must be {low} to {MAX_INTEGER}",
+                "leave it out for no limit",
+            )
         return value
 
     return check
@@ -121,7 +126,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "default_sender": _sender,
     "default_class": lambda _, value: value,
     "order": _order,
-    "max_message_bytes": _number(LEAST_MESSAGE_BYTES),
+    "max_message_bytes": _number(MIN_MESSAGE_BYTES),
     "max_recipients": _number(1),
     "sender_domains": checked_domains,
     "rate_per_second": _number(1),

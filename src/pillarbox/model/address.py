@@ -7,7 +7,7 @@ import re
 import idna
 
 # RFC 5321 4.5.3.1: 64 octets of local part, "@", 255 of domain. Nothing longer can be delivered.
-MAX_ADDRESS_OCTETS = 320
+MAX_ADDRESS_BYTES = 320
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"')
@@ -56,7 +56,7 @@ def ascii_address(address: str) -> str:
 
 
 def _checked(address: str) -> str:
-    if not _ADDRESS.fullmatch(address) or len(address.encode()) > MAX_ADDRESS_OCTETS:
+    if not _ADDRESS.fullmatch(address) or len(address.encode()) > MAX_ADDRESS_BYTES:
         raise ValueError(f"not an address: {address!r}")
     return address
 

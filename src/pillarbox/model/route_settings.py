@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pillarbox.errors import InvalidMail, UnknownName
-from pillarbox.model.access_settings import MOST, checked_domains
+from pillarbox.model.access_settings import MAX_INTEGER, checked_domains
 from pillarbox.model.delivery import LANES
 from pillarbox.model.routing import Match
 
@@ -110,8 +110,10 @@ def _lanes(field: str, given: Sequence[str] | None) -> tuple[str, ...] | None:
 
 
 def _size(field: str, value: int | None) -> int | None:
-    if value is not None and not 0 <= value <= MOST:
-        _refuse("out_of_range", field, f"must be 0 to {MOST} octets", "leave it out for any size")
+    if value is not None and not 0 <= value <= MAX_INTEGER:
+        _refuse(
+            "out_of_range", field, f"must be 0 to {MAX_INTEGER} octets", "leave it out for any size"
+        )
     return value
 
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 from uuid import UUID
 
 
-class Cause(StrEnum):
+class SuppressionReason(StrEnum):
     """Why an address is on the list, from weak to strong: of two for one address the stronger is kept."""
 
     MANUAL = "manual"  # somebody put it there
@@ -18,11 +18,11 @@ class Cause(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SuppressionEntry:
     """What is put on the list. Without `expires_at` it stays until it is removed."""
 
     address: str
-    reason: Cause = Cause.MANUAL
+    reason: SuppressionReason = SuppressionReason.MANUAL
     note: str | None = None
     expires_at: datetime | None = None
     message_id: UUID | None = None  # whose feedback added it

@@ -29,7 +29,7 @@ DELAYS = (5.0, 30.0, 120.0, 600.0, 3600.0, 10800.0, *(21600.0,) * 11)
 JITTER = 0.2
 
 
-class Kind(StrEnum):
+class WebhookEventType(StrEnum):
     """What customers are told."""
 
     SENT = "message.sent"
@@ -55,7 +55,7 @@ class CallState(StrEnum):
     FAILED = "failed"
 
 
-class Disabled(StrEnum):
+class DisabledReason(StrEnum):
     """Why an endpoint gets no calls."""
 
     FAILING = "failing"  # nothing but failures for as long as the installation allows

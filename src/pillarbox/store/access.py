@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from pillarbox.errors import NotFound, NotPossible
 from pillarbox.model.access import Principal, Scope
 from pillarbox.model.access_settings import checked_domains, checked_name, checked_scopes
-from pillarbox.model.lineage import Grant
+from pillarbox.model.grants import Grant
 from pillarbox.model.secret import Secret
 from pillarbox.store import lineage, sql, tenants
 from pillarbox.store.lineage import COMMAND, Maker, Revoked

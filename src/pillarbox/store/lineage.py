@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pillarbox.errors import NotAllowed
 from pillarbox.model.access import Scope
-from pillarbox.model.lineage import Grant, excess, narrowed
+from pillarbox.model.grants import Grant, excess, narrowed
 from pillarbox.store import sql
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from pillarbox.errors import NotFound
-from pillarbox.model.suppression import Cause, Entry
+from pillarbox.model.suppression import SuppressionEntry, SuppressionReason
 from pillarbox.store import sql
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ BATCH = 1000
 # Addresses that a page with filters looks at: some milliseconds, however long the list and rare the
 # hits.
 LOOKED_AT = 10_000
-STRENGTHS = [one.value for one in Cause]
+STRENGTHS = [one.value for one in SuppressionReason]
 _columns = attrgetter("address", "reason", "note", "expires_at", "message_id")
 
 
@@ -62,7 +62,7 @@ class Wanted:
     """Which addresses; None means any. `prefix` is how they begin, whatever the case."""
 
     prefix: str | None = None
-    reason: Cause | None = None
+    reason: SuppressionReason | None = None
     after: str | None = None
 
 
@@ -73,7 +73,7 @@ class Page(NamedTuple):
     next: str | None
 
 
-async def add(database: Database, tenant_id: int, entries: Sequence[Entry]) -> Added:
+async def add(database: Database, tenant_id: int, entries: Sequence[SuppressionEntry]) -> Added:
     """Put addresses on a tenant's list, all or none.
 
     Where one is there already, the stronger reason and the later expiry stay: to shorten it, remove
@@ -87,7 +87,7 @@ async def add(database: Database, tenant_id: int, entries: Sequence[Entry]) -> A
 
 
 async def add_to(
-    connection: asyncpg.Connection, tenant_id: int, entries: Iterable[Entry]
+    connection: asyncpg.Connection, tenant_id: int, entries: Iterable[SuppressionEntry]
 ) -> AsyncIterator[Added]:
     """As `add`, in the transaction of a connection, batch by batch."""
     for some in _batches(entries):
@@ -98,7 +98,7 @@ async def add_to(
         yield Added(*row)
 
 
-def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+def _batches(entries: Iterable[SuppressionEntry]) -> Iterator[list[SuppressionEntry]]:
     rest = iter(entries)
     while some := list(islice(rest, BATCH)):
         yield some

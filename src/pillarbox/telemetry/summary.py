@@ -22,7 +22,7 @@ WORDS = {"sent": "sent", "queued": "deferred", "failed": "failed", "held": "held
 MOST_REASONS = 5
 
 
-class Summary:
+class MailSummary:
     """Counts of this process since the last line. Nothing is written while nothing happens."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = monotonic) -> None:

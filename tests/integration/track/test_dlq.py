@@ -12,7 +12,7 @@ import pytest
 
 from pillarbox.model.access import Scope
 from pillarbox.model.retry import POLICIES
-from pillarbox.model.suppression import Entry
+from pillarbox.model.suppression import SuppressionEntry
 from pillarbox.store import dlq, dlq_change, operations, providers, suppressions
 from pillarbox.store.database import Database
 from pillarbox.store.messages import FIRST_ID, LAST_ID
@@ -323,7 +323,7 @@ async def test_what_is_still_suppressed_is_said_to_fail_again(api: Api) -> None:
         api, to=["Ada@mail.example", "bo@mail.example"], columns_={"reason": "suppressed"}
     )
     await fail(api.database, message_id, 1)
-    await suppressions.add(api.database, 2, [Entry("ada@mail.example")])
+    await suppressions.add(api.database, 2, [SuppressionEntry("ada@mail.example")])
     answer = await reprocess(api.shop, message_ids=[message_id])
     assert (answer["requeued"], answer["suppressed"]) == (2, 1)
 
@@ -517,7 +517,7 @@ async def test_changing_at_the_command_line(database: Database, database_url: st
     for one in ids:
         await fail(database, one, attempts=10, retry="quadratic")
     await database.execute("DELETE FROM pillarbox.contents WHERE message_id = $1", ids[0])
-    await suppressions.add(database, 1, [Entry("1@mail.example")])
+    await suppressions.add(database, 1, [SuppressionEntry("1@mail.example")])
     dry = await run("reprocess", "--all", "--dry-run")
     assert "5 deliveries would be reprocessed" in dry.out
     assert "1 left out: content_purged" in dry.err

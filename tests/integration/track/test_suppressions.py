@@ -15,7 +15,7 @@ import pytest
 from pillarbox.accept.suppressions import COLUMNS, Fault, read, written
 from pillarbox.api import suppression_files
 from pillarbox.model.access import Scope
-from pillarbox.model.suppression import Cause, Entry
+from pillarbox.model.suppression import SuppressionEntry, SuppressionReason
 from pillarbox.store import suppressions as store
 from pillarbox.store.database import Database
 from pillarbox.store.retention import purge
@@ -27,7 +27,7 @@ from tests.integration.cli.cli_helpers import Cli
 SOON, LATER = (datetime(2090 + n, 1, 1, tzinfo=UTC) for n in (0, 1))
 
 
-async def put(database: Database, *entries: Entry, tenant_id: int = 1) -> store.Added:
+async def put(database: Database, *entries: SuppressionEntry, tenant_id: int = 1) -> store.Added:
     return await store.add(database, tenant_id, entries)
 
 
@@ -41,23 +41,28 @@ async def addresses(database: Database, tenant_id: int = 1) -> list[str]:
 
 async def test_an_address_is_added_once_whatever_its_case(database: Database) -> None:
     added = await put(
-        database, Entry("Ada@Mail.example"), Entry("ada@mail.EXAMPLE"), Entry("bo@mail.example")
+        database,
+        SuppressionEntry("Ada@Mail.example"),
+        SuppressionEntry("ada@mail.EXAMPLE"),
+        SuppressionEntry("bo@mail.example"),
     )
     assert added == (2, 0, 0)
-    assert await put(database, Entry("ADA@mail.example")) == (0, 0, 1)
+    assert await put(database, SuppressionEntry("ADA@mail.example")) == (0, 0, 1)
     assert await addresses(database) == ["ada@mail.example", "bo@mail.example"]
     assert await addresses(database, 2) == []
 
 
-@pytest.mark.parametrize("stronger", Cause)
-@pytest.mark.parametrize("weaker", Cause)
+@pytest.mark.parametrize("stronger", SuppressionReason)
+@pytest.mark.parametrize("weaker", SuppressionReason)
 async def test_the_stronger_reason_stays(
-    database: Database, weaker: Cause, stronger: Cause
+    database: Database, weaker: SuppressionReason, stronger: SuppressionReason
 ) -> None:
-    expected = max(weaker, stronger, key=list(Cause).index)
-    await put(database, Entry("a@x.example", weaker))
-    await put(database, Entry("a@x.example", stronger))
-    await put(database, Entry("b@x.example", weaker), Entry("b@x.example", stronger))
+    expected = max(weaker, stronger, key=list(SuppressionReason).index)
+    await put(database, SuppressionEntry("a@x.example", weaker))
+    await put(database, SuppressionEntry("a@x.example", stronger))
+    await put(
+        database, SuppressionEntry("b@x.example", weaker), SuppressionEntry("b@x.example", stronger)
+    )
     found = (await store.page(database, 1, store.Wanted(), 10)).found
     assert [one.reason for one in found] == [expected, expected]
 
@@ -69,8 +74,8 @@ async def test_the_stronger_reason_stays(
 async def test_the_later_expiry_stays(
     database: Database, first: Any, second: Any, kept: Any
 ) -> None:
-    await put(database, Entry("a@x.example", expires_at=first, note="first"))
-    await put(database, Entry("a@x.example", expires_at=second))
+    await put(database, SuppressionEntry("a@x.example", expires_at=first, note="first"))
+    await put(database, SuppressionEntry("a@x.example", expires_at=second))
     one = await store.find(database, 1, "A@x.example")
     assert one is not None
     assert (one.expires_at, one.note) == (kept, "first")
@@ -85,14 +90,14 @@ async def expire(database: Database) -> None:
 async def test_what_has_expired_counts_for_nothing_and_goes(database: Database) -> None:
     await put(
         database,
-        Entry("a@x.example", Cause.COMPLAINT, "old"),
-        Entry("b@x.example"),
-        Entry("c@x.example"),
+        SuppressionEntry("a@x.example", SuppressionReason.COMPLAINT, "old"),
+        SuppressionEntry("b@x.example"),
+        SuppressionEntry("c@x.example"),
     )
     await expire(database)
     assert await addresses(database) == []
     assert await store.find(database, 1, "a@x.example") is None
-    assert await put(database, Entry("a@x.example", expires_at=SOON)) == (1, 0, 0)
+    assert await put(database, SuppressionEntry("a@x.example", expires_at=SOON)) == (1, 0, 0)
     one = await store.find(database, 1, "a@x.example")
     assert one is not None
     assert (one.reason, one.note, one.expires_at) == ("manual", None, SOON)
@@ -105,7 +110,7 @@ async def test_what_has_expired_counts_for_nothing_and_goes(database: Database) 
 async def test_nothing_is_sent_to_a_suppressed_address(
     database: Database, database_url: str
 ) -> None:
-    await put(database, Entry("gone@mail.example"))
+    await put(database, SuppressionEntry("gone@mail.example"))
     async with SmtpServer() as server:
         await add_smtp(database, server)
         async with working(database_url):
@@ -132,16 +137,19 @@ async def test_looking_an_address_up_stays_on_its_index(database: Database) -> N
 # --- CSV
 
 
-def entries(text: str) -> list[Entry | Fault]:
+def entries(text: str) -> list[SuppressionEntry | Fault]:
     return list(read(io.StringIO(text, newline="")))
 
 
 def test_a_file_with_and_without_a_head() -> None:
-    plain = [Entry("a@x.example"), Entry("b@x.example", Cause.COMPLAINT, "said so", SOON)]
+    plain = [
+        SuppressionEntry("a@x.example"),
+        SuppressionEntry("b@x.example", SuppressionReason.COMPLAINT, "said so", SOON),
+    ]
     assert entries("a@x.example\n\nb@x.example,complaint,said so,2090-01-01T00:00:00Z\n") == plain
-    assert entries("\ufeffNote,Address\r\n,a@x.example\r\n") == [Entry("a@x.example")]
+    assert entries("\ufeffNote,Address\r\n,a@x.example\r\n") == [SuppressionEntry("a@x.example")]
     assert entries('address,note\n"a@x.example","said ""no"", twice"\n') == [
-        Entry("a@x.example", Cause.MANUAL, 'said "no", twice')
+        SuppressionEntry("a@x.example", SuppressionReason.MANUAL, 'said "no", twice')
     ]
     assert entries("") == []
 
@@ -162,7 +170,7 @@ def test_a_file_with_and_without_a_head() -> None:
 )  # fmt: skip
 def test_faults_are_told_by_their_lines(line: str, code: str, field: str) -> None:
     first, second = entries(f"ok@x.example\n{line}\n")
-    assert first == Entry("ok@x.example")
+    assert first == SuppressionEntry("ok@x.example")
     assert isinstance(second, Fault)
     assert (second.code, second.field) == (code, field)
     assert second.line == (3 if "two\n" in line else 2)
@@ -181,7 +189,7 @@ def test_a_file_comes_back_as_it_was_written() -> None:
         ("a@x.example", "manual", 'a "note", with commas', None),
         ('"b c"@x.example', "complaint", None, SOON),
     ]
-    expected = [Entry(one[0], Cause(one[1]), one[2], one[3]) for one in rows]
+    expected = [SuppressionEntry(one[0], SuppressionReason(one[1]), one[2], one[3]) for one in rows]
     assert entries(written([COLUMNS, *rows])) == expected
 
 
@@ -320,7 +328,8 @@ async def test_files_that_are_none(api: Api, monkeypatch: pytest.MonkeyPatch) ->
 
 async def test_what_is_exported_can_be_imported(api: Api) -> None:
     many = [
-        Entry(f"{n}@x.example", Cause.COMPLAINT, f'say "{n}", please', SOON) for n in range(2500)
+        SuppressionEntry(f"{n}@x.example", SuppressionReason.COMPLAINT, f'say "{n}", please', SOON)
+        for n in range(2500)
     ]
     await store.add(api.database, 2, many)
     answer = await api.shop.get("/suppressions/export")
@@ -422,7 +431,7 @@ def test_files_at_the_command_line(cli: Cli, tmp_path: Path) -> None:
 
 
 async def test_an_import_that_breaks_off_leaves_nothing(database: Database) -> None:
-    many = [Entry(f"{n}@x.example") for n in range(1500)]
+    many = [SuppressionEntry(f"{n}@x.example") for n in range(1500)]
 
     async def broken() -> None:
         async with database.transaction() as connection:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox.model.access import Scope, matches
-from pillarbox.model.lineage import NO_DOMAIN, Grant, common_domains, excess, narrowed
+from pillarbox.model.grants import NO_DOMAIN, Grant, common_domains, excess, narrowed
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 DOMAINS = ("a.example", "*.a.example", "x.a.example", "*.x.a.example", "b.example")
