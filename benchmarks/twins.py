@@ -29,7 +29,7 @@ from pillarbox.model.provider import MailgunSettings, SendgridSettings, SesSetti
 from pillarbox.model.secret import Secret
 from pillarbox.store import providers
 from pillarbox.store.database import Database
-from pillarbox.store.vault import KeyRing, generate_key
+from pillarbox.store.vault import EncryptionKeyRing, generate_key
 from pillarbox.testing.twins.mail import Record, read_records
 
 LATENCY = 0.02  # seconds before each answer: an ocean away it is more, in the same city less
@@ -98,7 +98,7 @@ async def forget(url: str) -> None:
 
 async def use(url: str, *twins: TwinProcess, **settings: Any) -> list[int]:
     """Make twins the only providers; returns their numbers. `settings` are added to what they say of themselves."""
-    keys = KeyRing([Secret(KEY)])
+    keys = EncryptionKeyRing([Secret(KEY)])
     database = await Database.connect(url)
     try:
         await database.execute("DELETE FROM pillarbox.providers")

@@ -51,11 +51,11 @@ from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.settings import Settings
 from pillarbox.store import lifecycle_schema, providers, routes
 from pillarbox.store.database import Database
-from pillarbox.store.feedback import Found
+from pillarbox.store.feedback import FeedbackMatch
 from pillarbox.store.migrations import check_schema, migrate
 from pillarbox.store.opening import open_database, patiently
-from pillarbox.store.vault import KeyRing, key_ring
-from pillarbox.store.webhooks import Result
+from pillarbox.store.vault import EncryptionKeyRing, key_ring
+from pillarbox.store.webhooks import CallResult
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
@@ -176,7 +176,7 @@ class App:
 
     async def hear_report(
         self, mail: bytes, tenant_id: int | None = None
-    ) -> list[tuple[Heard, Found | None]]:
+    ) -> list[tuple[Heard, FeedbackMatch | None]]:
         """Let a bounce mail or a complaint count, of one tenant or of any; NotAReport if it is none."""
         heard = await asyncio.to_thread(
             parse_report, mail, await self.return_path_key(), datetime.now(UTC)
@@ -195,7 +195,7 @@ class App:
         if self._http is not None:
             await self._http.close()
 
-    def keys(self) -> KeyRing:
+    def keys(self) -> EncryptionKeyRing:
         """The key ring of PILLARBOX_SECRET_KEYS; in development, of a file beside the embedded database."""
         return key_ring(self.settings)
 
@@ -284,7 +284,7 @@ class App:
 
         return open_line(self.settings, self.redactor, version("pillarbox"))
 
-    async def test_webhook(self, endpoint_id: UUID, tenant_id: int) -> Result:
+    async def test_webhook(self, endpoint_id: UUID, tenant_id: int) -> CallResult:
         """Call a tenant's webhook at once, past the queue."""
         from pillarbox.track.webhooks import try_out
 

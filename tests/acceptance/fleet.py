@@ -19,7 +19,7 @@ from pillarbox.model.access import Scope
 from pillarbox.model.secret import Secret
 from pillarbox.store import providers
 from pillarbox.store.database import Database
-from pillarbox.store.vault import KeyRing, generate_key
+from pillarbox.store.vault import EncryptionKeyRing, generate_key
 from pillarbox.testing import SmtpServer
 from pillarbox.testing.twins import MailgunTwin, SendGridTwin, SesTwin, Twin
 
@@ -99,7 +99,7 @@ class Fleet:
 async def add_twin(database: Database, twin: Twin, **settings: Any) -> int:
     """A provider for a twin, named by its kind."""
     secrets = [Secret(one) if one else None for one in (twin.secret, twin.webhook_secret)]
-    keys = KeyRing([Secret(SEALING)])
+    keys = EncryptionKeyRing([Secret(SEALING)])
     return await providers.add_provider(
         database,
         lambda: keys,

@@ -18,7 +18,7 @@ from tests.harness import eventually
 from pillarbox.model.secret import Secret
 from pillarbox.store import providers
 from pillarbox.store.database import Database
-from pillarbox.store.vault import KeyRing
+from pillarbox.store.vault import EncryptionKeyRing
 from pillarbox.testing.twins.mail import read_records
 
 MAILS = 240
@@ -36,7 +36,7 @@ async def add_mails(database: Database) -> None:
 
 
 async def add_provider(database: Database, told: dict[str, Any]) -> None:
-    keys = KeyRing([Secret(SEALING)])
+    keys = EncryptionKeyRing([Secret(SEALING)])
     hook = Secret(told["webhook_secret"]) if told["webhook_secret"] else None
     await providers.add_provider(
         database,

@@ -25,7 +25,7 @@ from pillarbox.deliver import vitals
 from pillarbox.model.secret import Secret
 from pillarbox.store import access, providers
 from pillarbox.store.database import Database
-from pillarbox.store.vault import KeyRing
+from pillarbox.store.vault import EncryptionKeyRing
 from pillarbox.testing import Extensions, Faults, SmtpServer
 from pillarbox.testing.certificates import CertificateAuthority, make_ca
 from pillarbox.testing.smtp import Drop, Hang
@@ -155,7 +155,7 @@ async def world_of(
         twins = {kind: await enter(twin()) for kind, twin in TWINS.items()}
         twins["mailgun"].api_key = PASSWORD  # type: ignore[attr-defined]
         ids = {kind: await add_twin(database, twin, timeout=1) for kind, twin in twins.items()}
-        keys = KeyRing([Secret(str(settings["secret_keys"]))])
+        keys = EncryptionKeyRing([Secret(str(settings["secret_keys"]))])
         given = {
             "host": relay.host,
             "port": relay.port,

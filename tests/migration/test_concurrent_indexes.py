@@ -16,7 +16,7 @@ from pillarbox.errors import SchemaMismatch, StoreError
 from pillarbox.store import lifecycle_schema
 from pillarbox.store.migrations import (
     Migration,
-    Series,
+    MigrationSeries,
     available,
     check_schema,
     concurrent,
@@ -159,7 +159,7 @@ async def test_in_a_schema_of_another_name(database_url: str, connect: Connect) 
     sql = "-- outside a transaction\nCREATE UNIQUE INDEX CONCURRENTLY IF NOT EXISTS a_name ON {schema}.accounts (name);\n"
     known = lifecycle_schema.available()
     step = Migration(known[-1].version + 1, "name", sql)
-    series = Series('"people"', "accounts", "pillarbox migrate", lambda: [*known, step])
+    series = MigrationSeries('"people"', "accounts", "pillarbox migrate", lambda: [*known, step])
     connection = await connect()
     assert (await series.migrate(connection))[-1] == step
     assert await connection.fetchval("SELECT to_regclass('people.a_name')") is not None

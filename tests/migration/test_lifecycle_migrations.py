@@ -20,7 +20,7 @@ from pillarbox.app import open_app
 from pillarbox.errors import SchemaMismatch, SettingsError, StoreError
 from pillarbox.settings import load
 from pillarbox.store import lifecycle_schema
-from pillarbox.store.lifecycle import Tokens
+from pillarbox.store.lifecycle import TokenStore
 from pillarbox.store.lifecycle_schema import (
     available,
     check,
@@ -79,7 +79,7 @@ async def test_under_another_name(connection: asyncpg.Connection, schema: str) -
     found = await connection.fetch(f"SELECT account FROM {quoted(schema)}.tokens")
     assert [row["account"] for row in found] == [number]
     secret = await connection.fetchval(f"SELECT secret FROM {quoted(schema)}.tokens")
-    assert (await Tokens(schema).consume(connection, secret, "activation")).status == "active"
+    assert (await TokenStore(schema).consume(connection, secret, "activation")).status == "active"
     assert not await is_installed(connection, "lifecycle")
 
 
@@ -101,7 +101,7 @@ async def test_names_that_cannot_be(connection: asyncpg.Connection, schema: str)
         with pytest.raises(SettingsError, match="lifecycle_schema"):
             await call(connection, schema)
     with pytest.raises(SettingsError, match="lifecycle_schema"):
-        Tokens(schema)
+        TokenStore(schema)
 
 
 async def test_a_schema_of_somebody_else_is_left_alone(connection: asyncpg.Connection) -> None:
@@ -189,8 +189,8 @@ async def test_an_ordinary_role_installs_and_an_application_uses_it(
     await migrate(owner)
     await install(owner, "lifecycle")
     await owner.execute("INSERT INTO lifecycle.actions (name) VALUES ('newsletter')")
-    assert len(await Tokens("lifecycle").grant(owner, roles[1])) == 6
-    assert await Tokens("lifecycle").grant(owner, "nobody_here") == []
+    assert len(await TokenStore("lifecycle").grant(owner, roles[1])) == 6
+    assert await TokenStore("lifecycle").grant(owner, "nobody_here") == []
     application = await asyncpg.connect(empty_database_url, user=roles[1], password=roles[1])
     await _live(application)
     await _see_nothing_secret(application)

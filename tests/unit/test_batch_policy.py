@@ -20,7 +20,7 @@ from pillarbox.lifecycle.collector import batch_limits
 from pillarbox.lifecycle.signing import SigningKeyRing, verify
 from pillarbox.lifecycle.stdout_sink import fields_of, line_of
 from pillarbox.settings import load
-from pillarbox.store.lifecycle import Due
+from pillarbox.store.lifecycle import DueToken
 
 KEYS = SigningKeyRing([bytes.fromhex("deadbeef" * 8)])
 
@@ -153,14 +153,14 @@ def test_the_settings_say_how(env: dict[str, str], stdout: bool, rule: BatchLimi
 # --- the line of `--stdout`
 
 
-def due(**values: Any) -> Due:
+def due(**values: Any) -> DueToken:
     given: dict[str, Any] = {
         "token": 1, "account": 1, "action": "activation", "number": 1, "path": "/activate", "with_code": False,
         "secret": bytes(range(32)), "code": "78092", "expires_at": 2_000_000_000, "created_at": 1, "name": None,
         "email": "ann@mail.example", "login": "ann", "portal": "hub", "locale": None, "template": "activation",
         "lane": 1, "account_data": {}, "token_data": {}, "verdict": None,
     }  # fmt: skip
-    return Due(**given | values)
+    return DueToken(**given | values)
 
 
 def test_a_line_as_the_original_writes_it() -> None:

@@ -9,7 +9,13 @@ from uuid import UUID
 import pytest
 
 from pillarbox.store.history import history
-from pillarbox.store.messages import AttemptFacts, DeliveryFacts, Envelope, EventFacts, Story
+from pillarbox.store.messages import (
+    AttemptRecord,
+    DeliveryRecord,
+    EventRecord,
+    MessageDetails,
+    MessageRecord,
+)
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -20,20 +26,20 @@ def at(minutes: float) -> datetime:
 
 def attempt(
     minutes: float, verdict: str, reason: str | None = None, *, claim: int = 0, step: int = 0
-) -> AttemptFacts:
-    return AttemptFacts(
+) -> AttemptRecord:
+    return AttemptRecord(
         claim or int(minutes), step, 0, at(minutes), at(minutes + 0.5), "relay", False, "w", verdict, reason, None,
         None, None, None,
     )  # fmt: skip
 
 
-def event(minutes: float, kind: str, n: int | None = 0, **data: Any) -> EventFacts:
-    return EventFacts(at(minutes), n, kind, data)
+def event(minutes: float, kind: str, n: int | None = 0, **data: Any) -> EventRecord:
+    return EventRecord(at(minutes), n, kind, data)
 
 
 def told(
     state: str,
-    *happened: AttemptFacts | EventFacts,
+    *happened: AttemptRecord | EventRecord,
     send_at: float | None = None,
     unknown: str = "resend",
     **facts: Any,
@@ -44,16 +50,16 @@ def told(
         "claimed_at": None, "settled_at": None, "reason": None, "retry": None, "provider": None,
         "provider_removed": False, "claim": None, "worker": None, "waiting_since": None,
     } | facts  # fmt: skip
-    delivery = DeliveryFacts(**values)
-    message = Envelope(
+    delivery = DeliveryRecord(**values)
+    message = MessageRecord(
         UUID(int=7), NOON, "default", "transactional", False, None, "normal", "s@b.example", (), (), (), "", {}, (), {},
         1, None if send_at is None else at(send_at), None, None, None, None, unknown, None, None,
     )  # fmt: skip
-    story = Story(
+    story = MessageDetails(
         message,
         [delivery],
-        [one for one in happened if isinstance(one, AttemptFacts)],
-        [one for one in happened if isinstance(one, EventFacts)],
+        [one for one in happened if isinstance(one, AttemptRecord)],
+        [one for one in happened if isinstance(one, EventRecord)],
     )
     return [
         ((one.at - NOON).total_seconds() / 60, one.state.value, one.reason)

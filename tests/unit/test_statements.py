@@ -12,7 +12,7 @@ import pytest
 
 import pillarbox
 from pillarbox.store import sql
-from pillarbox.store.lifecycle import Tokens
+from pillarbox.store.lifecycle import TokenStore
 from pillarbox.store.sql import Statement, Statements, compile_statement
 
 SOURCE = Path(pillarbox.__file__).parent
@@ -82,7 +82,7 @@ def resolve(module: ModuleType, node: ast.expr) -> object:
     if not isinstance(node, ast.Attribute):
         return None
     if node.attr == "_sql":  # the only statements of an instance: they depend on the schema's name
-        return Tokens("lifecycle")._sql
+        return TokenStore("lifecycle")._sql
     return getattr(resolve(module, node.value), node.attr, None)
 
 

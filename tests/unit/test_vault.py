@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from pillarbox.errors import SecretError
 from pillarbox.model.secret import Secret
-from pillarbox.store.vault import KeyRing, generate_key, load_or_create_key_file
+from pillarbox.store.vault import EncryptionKeyRing, generate_key, load_or_create_key_file
 
 OLD, NEW = Secret("11" * 32), Secret("22" * 32)
-ring = KeyRing([NEW, OLD])
+ring = EncryptionKeyRing([NEW, OLD])
 
 
 @given(st.text(), st.text())
@@ -58,15 +58,15 @@ def test_foreign_bytes_are_refused(sealed: bytes) -> None:
 
 
 def test_rotation_opens_the_old_and_seals_with_the_new() -> None:
-    sealed = KeyRing([OLD]).seal("hunter2", "provider:7")
+    sealed = EncryptionKeyRing([OLD]).seal("hunter2", "provider:7")
     assert ring.open(sealed, "provider:7") == Secret("hunter2")
     assert not ring.is_current(sealed)
     assert ring.is_current(ring.seal("hunter2", "provider:7"))
 
 
 def test_a_missing_key_is_named_by_its_id() -> None:
-    sealed = KeyRing([OLD]).seal("hunter2", "provider:7")
-    alone = KeyRing([NEW])
+    sealed = EncryptionKeyRing([OLD]).seal("hunter2", "provider:7")
+    alone = EncryptionKeyRing([NEW])
     with pytest.raises(SecretError) as caught:
         alone.open(sealed, "provider:7")
     assert f"provider:7 was sealed with key {ring.key_ids[1]}; at hand: {ring.key_ids[0]}" in str(
@@ -76,21 +76,21 @@ def test_a_missing_key_is_named_by_its_id() -> None:
 
 def test_a_ring_needs_good_keys_and_hides_them() -> None:
     with pytest.raises(SecretError, match="PILLARBOX_SECRET_KEYS"):
-        KeyRing([])
+        EncryptionKeyRing([])
     with pytest.raises(SecretError, match="32 bytes") as caught:
-        KeyRing([Secret("hunter2")])
+        EncryptionKeyRing([Secret("hunter2")])
     assert "hunter2" not in str(caught.value)
     assert "2222" not in repr(ring)
 
 
 def test_a_key_given_twice_is_one_key() -> None:
-    assert len(KeyRing([NEW, NEW]).key_ids) == 1
+    assert len(EncryptionKeyRing([NEW, NEW]).key_ids) == 1
 
 
 def test_generated_keys_work_and_differ() -> None:
     keys = {generate_key() for _ in range(50)}
     assert len(keys) == 50
-    KeyRing([Secret(key) for key in keys])
+    EncryptionKeyRing([Secret(key) for key in keys])
 
 
 def test_the_key_file_is_made_once_and_private(tmp_path: Path) -> None:
@@ -99,7 +99,9 @@ def test_the_key_file_is_made_once_and_private(tmp_path: Path) -> None:
     assert load_or_create_key_file(path) == key
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert [one.name for one in path.parent.iterdir()] == ["secret.key"]
-    assert KeyRing([key]).open(KeyRing([key]).seal("x", "y"), "y") == Secret("x")
+    assert EncryptionKeyRing([key]).open(EncryptionKeyRing([key]).seal("x", "y"), "y") == Secret(
+        "x"
+    )
 
 
 def test_processes_that_race_agree_on_one_key(tmp_path: Path) -> None:

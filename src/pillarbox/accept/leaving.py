@@ -10,7 +10,7 @@ from pillarbox.model.access import Principal, check_allowed
 from pillarbox.model.raw_mail import as_sent, header_end
 
 if TYPE_CHECKING:
-    from pillarbox.store.dlq import Leaving
+    from pillarbox.store.dlq import OutgoingEnvelope
 
 
 def is_restricted(principal: Principal) -> bool:
@@ -23,7 +23,7 @@ def is_restricted(principal: Principal) -> bool:
     )
 
 
-def may_leave(principal: Principal, what: Leaving) -> bool:
+def may_leave(principal: Principal, what: OutgoingEnvelope) -> bool:
     """Whether the principal could hand this mail over, judged by its senders and its recipient."""
     try:
         check_leaving(principal, what)
@@ -32,7 +32,7 @@ def may_leave(principal: Principal, what: Leaving) -> bool:
     return True
 
 
-def check_leaving(principal: Principal, what: Leaving) -> None:
+def check_leaving(principal: Principal, what: OutgoingEnvelope) -> None:
     """Raise NotAllowed or InvalidMail if the principal could not hand this mail over."""
     check_allowed(principal, what.sender, [what.recipient], size=0)
     if what.head is None:

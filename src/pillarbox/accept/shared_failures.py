@@ -16,7 +16,7 @@ from pillarbox.errors import StoreError
 from pillarbox.model.throttle import WINDOW
 from pillarbox.store import failures
 from pillarbox.store.database import Database
-from pillarbox.store.failures import Counted
+from pillarbox.store.failures import FailureCount
 from pillarbox.telemetry import logs
 
 log = logs.get("pillarbox.access")
@@ -39,9 +39,9 @@ class SharedFailures:
         self._key = hmac.digest(key, _PURPOSE, "sha256")
         self._clock = clock
         self._purged = clock()
-        self._batcher: Batcher[tuple[bytes, ...], tuple[Counted, ...]] = Batcher(self._add)
+        self._batcher: Batcher[tuple[bytes, ...], tuple[FailureCount, ...]] = Batcher(self._add)
 
-    async def add(self, *keys: FailureKey) -> Sequence[Counted]:
+    async def add(self, *keys: FailureKey) -> Sequence[FailureCount]:
         """Count a failure of each key; returns the counts of all processes, or nothing if unavailable."""
         try:
             return await self._batcher.submit(tuple(map(self._hashed, keys)))
@@ -49,7 +49,7 @@ class SharedFailures:
             log.warning("failed logins are counted by this process only, for now", error=str(error))
             return ()
 
-    async def _add(self, requests: list[tuple[bytes, ...]]) -> Sequence[tuple[Counted, ...]]:
+    async def _add(self, requests: list[tuple[bytes, ...]]) -> Sequence[tuple[FailureCount, ...]]:
         counted = await failures.add(
             self._database, Counter(key for keys in requests for key in keys)
         )

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from pillarbox.api.fields import Name, StrictInt, StrictModel, Timestamp
 from pillarbox.model.access import Order, Scope, Tenant
-from pillarbox.store.access import KeyFacts, LoginFacts
+from pillarbox.store.access import ApiKeyRecord, SmtpLoginRecord
 
 RETENTIONS = ("content_retention", "finished_retention")
 _DOMAINS = "`example.com` is that domain, `*.example.com` its subdomains; none: any."
@@ -152,9 +152,9 @@ def _seconds(age: timedelta | None) -> float | None:
     return None if age is None else age.total_seconds()
 
 
-def key_shown(one: KeyFacts) -> KeyShown:
+def key_shown(one: ApiKeyRecord) -> KeyShown:
     return KeyShown(**{name: getattr(one, name) for name in KeyShown.model_fields})
 
 
-def login_shown(one: LoginFacts) -> LoginShown:
+def login_shown(one: SmtpLoginRecord) -> LoginShown:
     return LoginShown(**{name: getattr(one, name) for name in LoginShown.model_fields})

@@ -22,7 +22,7 @@ from pillarbox.lifecycle.one_time_codes import tidy
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from pillarbox.store.lifecycle import Action, TokenState
+    from pillarbox.store.lifecycle import TokenAction, TokenState
 
 FORM = "application/x-www-form-urlencoded"
 # Fields of a form or a query that are looked at: mail programs add some of their own to links.
@@ -53,7 +53,7 @@ class Visit:
     def __init__(
         self,
         request: Request,
-        action: Action,
+        action: TokenAction,
         locale: str,
         looks: Looks,
         *,

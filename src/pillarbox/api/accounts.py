@@ -36,14 +36,14 @@ from pillarbox.lifecycle.password_hook import PasswordHook
 from pillarbox.lifecycle.signing_keys import key_ring
 from pillarbox.model.throttle import Failures
 from pillarbox.store import lifecycle_schema
-from pillarbox.store.lifecycle import Tokens
+from pillarbox.store.lifecycle import TokenStore
 from pillarbox.telemetry import logs
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from pillarbox.app import App
-    from pillarbox.store.lifecycle import Action, TokenState
+    from pillarbox.store.lifecycle import TokenAction, TokenState
 
 log = logs.get("pillarbox.http")
 ALLOWED = "GET, HEAD, POST, OPTIONS"
@@ -67,12 +67,12 @@ class Actions:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._tokens = Tokens(app.settings.lifecycle_schema)
-        self._known: dict[str, Action] | None = None
+        self._tokens = TokenStore(app.settings.lifecycle_schema)
+        self._known: dict[str, TokenAction] | None = None
         self._due = 0.0
         self._reading = asyncio.Lock()
 
-    async def at(self, path: str) -> Action | None:
+    async def at(self, path: str) -> TokenAction | None:
         """The action of a path; None where there is none, or no lifecycle schema at all."""
         if time.monotonic() >= self._due:
             async with self._reading:
@@ -91,7 +91,7 @@ class Actions:
                 raise
         self._due = time.monotonic() + REFRESH
 
-    async def _read(self) -> dict[str, Action]:
+    async def _read(self) -> dict[str, TokenAction]:
         database = self._app.database
         if not await lifecycle_schema.is_installed(database, self._tokens.schema):
             return {}
@@ -115,7 +115,7 @@ class AccountEndpoint:
     def _links(self) -> AccountLinks:
         app = self._app
         return AccountLinks(
-            app.database, Tokens(app.settings.lifecycle_schema), key_ring(app.settings)
+            app.database, TokenStore(app.settings.lifecycle_schema), key_ring(app.settings)
         )
 
     @cached_property

@@ -29,9 +29,9 @@ from pillarbox.errors import NotFound
 from pillarbox.lifecycle import set_aside_tokens
 from pillarbox.model.access import Scope
 from pillarbox.store import dlq as store
-from pillarbox.store.dlq_change import Wanted, change
-from pillarbox.store.messages import Filter
-from pillarbox.store.operations import DISCARD, REPROCESS, Manner
+from pillarbox.store.dlq_change import DeadLetterSelection, change
+from pillarbox.store.messages import MessageFilter
+from pillarbox.store.operations import DISCARD, REPROCESS, ResendOptions
 
 routes = router()
 
@@ -104,7 +104,7 @@ async def summarize_dead_letters(
     tags=["dead letters"],
 )
 async def reprocess_dead_letters(context: Context, given: Reprocess) -> Response:
-    manner = Manner(
+    manner = ResendOptions(
         await _provider(context, given.provider), given.provider, not given.reset_retry_count
     )
     principal = context.principal
@@ -149,9 +149,11 @@ async def discard_dead_letters(context: Context, given: DeadLettersWanted) -> Re
     )
 
 
-def _wanted(context: RequestContext, given: DeadLettersWanted) -> Wanted:
-    which = given.filter.to_filter() if given.filter else Filter()
-    return Wanted(context.tenant.id, given.message_ids, which, given.limit, given.dry_run)
+def _wanted(context: RequestContext, given: DeadLettersWanted) -> DeadLetterSelection:
+    which = given.filter.to_filter() if given.filter else MessageFilter()
+    return DeadLetterSelection(
+        context.tenant.id, given.message_ids, which, given.limit, given.dry_run
+    )
 
 
 async def _provider(context: RequestContext, name: str | None) -> int | None:

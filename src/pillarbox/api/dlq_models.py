@@ -14,8 +14,8 @@ from pillarbox.api.message_models import AttemptSummary, ResponseModel
 from pillarbox.model.delivery import Role, delivery_id
 from pillarbox.model.outcome import Reason
 from pillarbox.model.secret import MASK
-from pillarbox.store.dlq import DeadDelivery, DeadMessage
-from pillarbox.store.messages import Filter
+from pillarbox.store.dlq import FailedDeliveryDetails, FailedMessage
+from pillarbox.store.messages import MessageFilter
 
 # A page holds the whole history of each.
 MAX_PAGE_SIZE = 100
@@ -45,8 +45,8 @@ class DeadLetterFilter(BaseModel):
     since: Annotated[Timestamp | None, Field(description="Accepted then or later.")] = None
     until: Annotated[Timestamp | None, Field(description="Accepted before then.")] = None
 
-    def to_filter(self, before: UUID | None = None) -> Filter:
-        return Filter(
+    def to_filter(self, before: UUID | None = None) -> MessageFilter:
+        return MessageFilter(
             class_name=self.class_, kind=self.kind, tag=self.tag, sender=self.sender, recipient=self.recipient,
             provider=self.provider, reason=self.reason, since=self.since, until=self.until, before=before,
             subject=self.subject,
@@ -188,7 +188,7 @@ class Reprocessed(DeadLettersChanged):
     ]
 
 
-def shown(one: DeadMessage) -> DeadLetter:
+def shown(one: FailedMessage) -> DeadLetter:
     return DeadLetter(
         id=one.id, created_at=one.created_at, sender=one.sender, subject=MASK if one.secret else one.subject,
         class_=one.class_name, kind=one.kind, priority=one.priority, tags=list(one.tags), size=one.size,
@@ -196,7 +196,7 @@ def shown(one: DeadMessage) -> DeadLetter:
     )  # fmt: skip
 
 
-def _delivery(message_id: UUID, one: DeadDelivery) -> DeadDeliveryShown:
+def _delivery(message_id: UUID, one: FailedDeliveryDetails) -> DeadDeliveryShown:
     tries = [
         AttemptSummary(number=number, **{name: getattr(row, name) for name in row.__slots__})
         for number, row in enumerate(one.attempts, 1)

@@ -24,7 +24,7 @@ from pillarbox.model.access import Principal, Scope
 from pillarbox.model.access_settings import checked_domains
 from pillarbox.model.grants import covers, earlier, within
 from pillarbox.store import access
-from pillarbox.store.lineage import Maker
+from pillarbox.store.lineage import KeyCreator
 
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
@@ -56,9 +56,9 @@ async def logins_of(database: Database, tenant: str | None) -> LoginList:
     )
 
 
-def maker_of(principal: Principal) -> Maker:
+def maker_of(principal: Principal) -> KeyCreator:
     """The maker that is recorded with a key or login."""
-    return Maker(principal.kind, principal.id if principal.kind == "key" else None)
+    return KeyCreator(principal.kind, principal.id if principal.kind == "key" else None)
 
 
 async def make_key(

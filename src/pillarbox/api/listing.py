@@ -18,7 +18,7 @@ from pillarbox.api.openapi import needs, problems
 from pillarbox.api.routing import Context, json_response, router
 from pillarbox.model.access import Scope
 from pillarbox.model.delivery import State
-from pillarbox.store.messages import Filter
+from pillarbox.store.messages import MessageFilter
 from pillarbox.store.pages import page
 
 routes = router()
@@ -90,9 +90,9 @@ class MessageQuery(BaseModel):
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE_SIZE)] = 50
     cursor: Cursor = None
 
-    def to_filter(self, before: UUID | None) -> Filter:
+    def to_filter(self, before: UUID | None) -> MessageFilter:
         states = [str(SYNONYMS.get(word, word)) for word in self.state or ()]
-        return Filter(
+        return MessageFilter(
             states=states, class_name=self.class_, kind=self.kind, tag=self.tag, sender=self.sender,
             recipient=self.recipient, provider=self.provider, since=self.since, until=self.until, before=before,
             subject=self.subject,

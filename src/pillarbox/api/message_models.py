@@ -16,14 +16,14 @@ from pillarbox.model.secret import MASK
 from pillarbox.store.history import history
 from pillarbox.store.messages import (
     WAITING,
-    AttemptFacts,
-    DeliveryFacts,
-    Envelope,
-    Story,
+    AttemptRecord,
+    DeliveryRecord,
+    MessageDetails,
+    MessageRecord,
     policy_of,
     remaining,
 )
-from pillarbox.store.pages import Leg, Summary
+from pillarbox.store.pages import DeliveryOverview, MessageOverview
 
 # What events may tell a tenant. Numbers of claims and workers would tell how much the others send.
 TOLD = frozenset({
@@ -214,7 +214,7 @@ class Changes(ResponseModel):
     deliveries: list[Changed]
 
 
-def summary(one: Summary) -> MessageSummary:
+def summary(one: MessageOverview) -> MessageSummary:
     return MessageSummary(
         id=one.id,
         created_at=one.created_at,
@@ -228,7 +228,7 @@ def summary(one: Summary) -> MessageSummary:
     )
 
 
-def _leg(message_id: UUID, leg: Leg) -> DeliverySummary:
+def _leg(message_id: UUID, leg: DeliveryOverview) -> DeliverySummary:
     return DeliverySummary(
         id=delivery_id(message_id, leg.n),
         recipient=leg.recipient,
@@ -240,7 +240,7 @@ def _leg(message_id: UUID, leg: Leg) -> DeliverySummary:
     )
 
 
-def story(told: Story) -> Message:
+def story(told: MessageDetails) -> Message:
     """The whole story of a message."""
     one = told.message
     return Message(
@@ -253,7 +253,7 @@ def story(told: Story) -> Message:
     )  # fmt: skip
 
 
-def _delivery(told: Story, one: DeliveryFacts) -> Delivery:
+def _delivery(told: MessageDetails, one: DeliveryRecord) -> Delivery:
     envelope = told.message
     waits_for, expected_at = _wait_of(told, one)
     return Delivery(
@@ -277,7 +277,7 @@ def _delivery(told: Story, one: DeliveryFacts) -> Delivery:
     )
 
 
-def _wait_of(told: Story, one: DeliveryFacts) -> tuple[str | None, datetime | None]:
+def _wait_of(told: MessageDetails, one: DeliveryRecord) -> tuple[str | None, datetime | None]:
     """What holds a delivery back, and when that is expected to end."""
     if told.waits_for_provider(one) is not None:
         return "provider", None
@@ -286,17 +286,17 @@ def _wait_of(told: Story, one: DeliveryFacts) -> tuple[str | None, datetime | No
     return None, None
 
 
-def next_attempt(one: DeliveryFacts) -> datetime | None:
+def next_attempt(one: DeliveryRecord) -> datetime | None:
     return one.next_attempt_at if one.state in WAITING else None
 
 
-def _retry(one: DeliveryFacts, envelope: Envelope) -> Retry:
+def _retry(one: DeliveryRecord, envelope: MessageRecord) -> Retry:
     policy = policy_of(one, envelope)
     limit = envelope.max_attempts or (POLICIES[policy].max_attempts if policy in POLICIES else None)
     return Retry(policy=policy, max_attempts=limit, then_after_seconds=remaining(one, envelope))
 
 
-def _attempts(rows: list[AttemptFacts]) -> Iterator[Attempt]:
+def _attempts(rows: list[AttemptRecord]) -> Iterator[Attempt]:
     for number, row in enumerate(rows, 1):
         yield Attempt(
             number=number,
@@ -312,7 +312,7 @@ def _attempts(rows: list[AttemptFacts]) -> Iterator[Attempt]:
         )
 
 
-def _events(told: Story) -> Iterator[Event]:
+def _events(told: MessageDetails) -> Iterator[Event]:
     for one in told.events:
         about = None if one.n is None else delivery_id(told.message.id, one.n)
         data = {key: value for key, value in one.data.items() if key in TOLD}

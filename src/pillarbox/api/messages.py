@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pillarbox.accept.intake import Receipt
     from pillarbox.api.auth import RequestContext
     from pillarbox.model.message import Content
-    from pillarbox.store.messages import Envelope
-    from pillarbox.store.operations import Change
+    from pillarbox.store.messages import MessageRecord
+    from pillarbox.store.operations import MessageChange
 
 # Mails over this are composed beside the loop: a millisecond's work for whoever else waits.
 LARGE = 256 * 1024
@@ -147,7 +147,7 @@ async def get_raw_message(context: Context, message_id: MessageId) -> Response:
     return Response(mail, 200, headers, "message/rfc822")
 
 
-async def _composed(envelope: Envelope, content: Content) -> bytes:
+async def _composed(envelope: MessageRecord, content: Content) -> bytes:
     message = store.message_of(envelope)
     try:
         if envelope.size > LARGE:
@@ -221,7 +221,7 @@ def _check_time(send_at: datetime, expires_at: datetime | None) -> None:
         raise InvalidMail("out_of_range", "send_at", "must lie before the message expires")
 
 
-def _changes(message_id: UUID, change: Change, word: str) -> Response:
+def _changes(message_id: UUID, change: MessageChange, word: str) -> Response:
     """What was changed; a problem if nothing was."""
     deliveries = [
         Changed(

@@ -23,7 +23,7 @@ from pillarbox.telemetry import logs
 
 if TYPE_CHECKING:
     from pillarbox.model.message import Content
-    from pillarbox.store.messages import DeliveryFacts, Envelope
+    from pillarbox.store.messages import DeliveryRecord, MessageRecord
 
 log = logs.get("pillarbox.http")
 routes = router()
@@ -63,7 +63,7 @@ async def resend_message(
 
 
 def again(
-    envelope: Envelope, deliveries: Sequence[DeliveryFacts], content: Content, key: str | None
+    envelope: MessageRecord, deliveries: Sequence[DeliveryRecord], content: Content, key: str | None
 ) -> Mail:
     """The mail that this message was made of, to be sent now."""
     is_raw = content.raw is not None

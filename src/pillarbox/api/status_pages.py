@@ -10,10 +10,10 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.api.problem_types import TYPES
-from pillarbox.store.statistics import STATES, Statistics
+from pillarbox.store.statistics import STATES, QueueStatistics
 
 if TYPE_CHECKING:
-    from pillarbox.store.catalog import Captured
+    from pillarbox.store.catalog import CapturedMail
 
 # Seconds between refreshes: the numbers are a few indexed counts, yet nobody reads faster than
 # this.
@@ -31,7 +31,7 @@ def policy(*styles: str, forms: str = "'none'") -> str:
 POLICY = policy(STYLE)
 
 
-def status(numbers: Statistics, mails: Sequence[Captured] | None) -> str:
+def status(numbers: QueueStatistics, mails: Sequence[CapturedMail] | None) -> str:
     """The first page: the queue in numbers, and the last captured mails where they may be shown."""
     parts = [_cards(numbers), _lately(numbers), _workers(numbers), _providers(numbers)]
     if len(numbers.by_tenant) > 1:
@@ -43,7 +43,7 @@ def status(numbers: Statistics, mails: Sequence[Captured] | None) -> str:
     return _page("Pillarbox", "".join(parts), refresh=True)
 
 
-def captured(mails: Sequence[Captured], more: bool) -> str:
+def captured(mails: Sequence[CapturedMail], more: bool) -> str:
     """The list of captured mails, newest first."""
     body = _mails(mails) if mails else '<p class="dim">No mail was captured yet.</p>'
     if more:
@@ -82,7 +82,7 @@ def problems(names: Iterable[str]) -> str:
     )
 
 
-def _cards(numbers: Statistics) -> str:
+def _cards(numbers: QueueStatistics) -> str:
     cards = [
         _card(state, count, state in ("held", "failed") and count > 0)
         for state, count in numbers.by_state.items()
@@ -96,7 +96,7 @@ def _card(label: str, value: object, bad: bool = False) -> str:
     )
 
 
-def _lately(numbers: Statistics) -> str:
+def _lately(numbers: QueueStatistics) -> str:
     oldest = numbers.oldest_due
     cards = [
         _card("sent, last hour", numbers.sent),
@@ -115,7 +115,7 @@ def _span(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def _workers(numbers: Statistics) -> str:
+def _workers(numbers: QueueStatistics) -> str:
     rows = [
         (one.name, f"{one.started_at:%Y-%m-%d %H:%M} UTC", str(one.holds), _lease(one.lease_left))
         for one in numbers.workers
@@ -129,14 +129,14 @@ def _lease(left: float) -> str:
     return f"{left:.0f} s left" if left > 0 else "ran out"
 
 
-def _providers(numbers: Statistics) -> str:
+def _providers(numbers: QueueStatistics) -> str:
     rows = [(one.name, one.kind, "in use" if one.enabled else "off") for one in numbers.providers]
     if not rows:
         return '<h2>Providers</h2><p class="dim">None yet: add one with <code>pillarbox provider add</code>.</p>'
     return "<h2>Providers</h2>" + _table(("name", "kind", "state"), rows)
 
 
-def _tenants(numbers: Statistics) -> str:
+def _tenants(numbers: QueueStatistics) -> str:
     rows = [
         (name, *(str(counts[state]) for state in STATES))
         for name, counts in numbers.by_tenant.items()
@@ -144,7 +144,7 @@ def _tenants(numbers: Statistics) -> str:
     return "<h2>Tenants</h2>" + _table(("tenant", *STATES), rows)
 
 
-def _mails(mails: Sequence[Captured]) -> str:
+def _mails(mails: Sequence[CapturedMail]) -> str:
     rows = "".join(
         f'<tr><td class="n" data-head="no."><a href="/captured/{one.id}">{one.id}</a></td>'
         f'<td data-head="subject">{escape(one.subject) or "(no subject)"}</td>'

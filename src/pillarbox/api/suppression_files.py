@@ -128,14 +128,16 @@ async def export_suppressions(
         SuppressionReason | None, Query(description="Only addresses with this reason.")
     ] = None,
 ) -> Response:
-    found = store.walk(context.app.database, context.tenant.id, store.Wanted(reason=reason))
+    found = store.walk(
+        context.app.database, context.tenant.id, store.SuppressionFilter(reason=reason)
+    )
     first = await anext(found)  # before the answer begins: a database that is away is a 503
     headers = {"Content-Disposition": 'attachment; filename="suppressions.csv"'}
     return StreamingResponse(_lines(first, found), 200, headers, CSV)
 
 
 async def _lines(
-    first: Sequence[store.Suppression], rest: AsyncIterator[Sequence[store.Suppression]]
+    first: Sequence[store.SuppressionRecord], rest: AsyncIterator[Sequence[store.SuppressionRecord]]
 ) -> AsyncIterator[str]:
     yield written([COLUMNS])
     yield written(map(row, first))

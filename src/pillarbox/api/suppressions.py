@@ -141,7 +141,7 @@ async def list_suppressions(
         return _page(request, [one] if one is not None and fits else [], None)
     after = _read_cursor(query.cursor) if query.cursor else None
     found = await store.page(
-        database, tenant_id, store.Wanted(query.prefix, query.reason, after), query.limit
+        database, tenant_id, store.SuppressionFilter(query.prefix, query.reason, after), query.limit
     )
     return _page(request, found.found, _cursor(found.next) if found.next else None)
 
@@ -150,7 +150,9 @@ def _lower(prefix: str | None) -> str:
     return (prefix or "").lower()
 
 
-def _page(request: Request, found: Sequence[store.Suppression], cursor: str | None) -> Response:
+def _page(
+    request: Request, found: Sequence[store.SuppressionRecord], cursor: str | None
+) -> Response:
     shown = [SuppressionShown.model_validate(one, from_attributes=True) for one in found]
     there = link(request, "/suppressions", cursor)
     body = SuppressionPage(suppressions=shown, next_cursor=cursor, next=there)

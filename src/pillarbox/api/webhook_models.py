@@ -12,8 +12,8 @@ from pillarbox.api.fields import StrictModel, Timestamp
 from pillarbox.api.listing import MAX_PAGE_SIZE, Cursor, checked_cursor
 from pillarbox.model.delivery import delivery_id
 from pillarbox.model.webhook import CallState, DisabledReason, WebhookEventType
-from pillarbox.store.webhook_log import MOST_REPLAYED, Call
-from pillarbox.store.webhooks import Endpoint
+from pillarbox.store.webhook_log import MOST_REPLAYED, WebhookCallRecord
+from pillarbox.store.webhooks import WebhookEndpoint
 
 # Ids in one request: some tens of kilobytes.
 MAX_IDS = 1000
@@ -153,12 +153,12 @@ class Replayed(BaseModel):
     ]
 
 
-def webhook_shown(one: Endpoint) -> WebhookShown:
+def webhook_shown(one: WebhookEndpoint) -> WebhookShown:
     given = {name: getattr(one, name) for name in WebhookShown.model_fields}
     return WebhookShown(**given | {"kinds": list(one.kinds or ())})
 
 
-def call_shown(one: Call) -> CallShown:
+def call_shown(one: WebhookCallRecord) -> CallShown:
     about = None if one.message_id is None or one.n is None else delivery_id(one.message_id, one.n)
     return CallShown(
         id=one.id, type=one.kind, timestamp=one.at, message_id=one.message_id, delivery_id=about,

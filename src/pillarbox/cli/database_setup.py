@@ -9,7 +9,7 @@ import typer
 from pillarbox.cli import output
 from pillarbox.cli.command import CommandContext, command, setting
 from pillarbox.store import adoption, catalog, lifecycle_schema, lineage
-from pillarbox.store.lifecycle import Tokens
+from pillarbox.store.lifecycle import TokenStore
 from pillarbox.store.migrations import migrate as apply
 from pillarbox.store.opening import open_database
 
@@ -140,7 +140,7 @@ async def grant(
         statements = await catalog.grant(opened.database, app)
         async with opened.database.transaction() as connection:
             if await lifecycle_schema.is_installed(connection, schema):
-                statements += await Tokens(schema).grant(connection, app)
+                statements += await TokenStore(schema).grant(connection, app)
     if context.json:
         output.print_json(statements)
         return

@@ -14,10 +14,10 @@ from pillarbox.cli.message_ids import shown_ids
 from pillarbox.lifecycle import set_aside_tokens
 from pillarbox.model.secret import MASK
 from pillarbox.store import dlq as store
-from pillarbox.store.messages import Filter, find_message
+from pillarbox.store.messages import MessageFilter, find_message
 
 if TYPE_CHECKING:
-    from pillarbox.store.dlq import DeadMessage
+    from pillarbox.store.dlq import FailedMessage
 
 
 def register(root: typer.Typer) -> None:
@@ -47,13 +47,13 @@ async def list_(
       pillarbox dlq list --tenant shop --reason policy --since 1d
       pillarbox dlq list --subject invoice --json      (with every attempt)
     """
-    found: list[DeadMessage] = []
+    found: list[FailedMessage] = []
     async with context.app() as app:
         tenant_id = await tenant_id_of(app, tenant)
         last = None if before is None else await find_message(app.database, before)
         while len(found) < limit:
             page = await store.page(
-                app.database, tenant_id, Filter(before=last, **filters), limit - len(found)
+                app.database, tenant_id, MessageFilter(before=last, **filters), limit - len(found)
             )
             found += [replace(one, subject=MASK) if one.secret else one for one in page.messages]
             last = page.next
@@ -78,7 +78,7 @@ async def list_(
         dlq_tokens.show(tokens)
 
 
-def _row(one: DeadMessage, id: str) -> tuple[object, ...]:
+def _row(one: FailedMessage, id: str) -> tuple[object, ...]:
     first = one.deliveries[0]
     more = f" +{len(one.deliveries) - 1}" if len(one.deliveries) > 1 else ""
     reasons = dict.fromkeys(each.reason or "" for each in one.deliveries)
@@ -106,7 +106,7 @@ async def summary(
     """
     async with context.app() as app:
         counts = await store.summary(
-            app.database, await tenant_id_of(app, tenant), Filter(**filters)
+            app.database, await tenant_id_of(app, tenant), MessageFilter(**filters)
         )
         tokens = await set_aside_tokens.count(app.database, app.settings, tenant)
     if context.json:

@@ -13,9 +13,9 @@ from pillarbox.cli.command import CommandContext, command
 from pillarbox.cli.queue_change import COUNTED
 from pillarbox.lifecycle import resending
 from pillarbox.store import dlq as store
-from pillarbox.store.dlq_change import Change, Wanted, change, nobody_listens
-from pillarbox.store.messages import Filter, find_message
-from pillarbox.store.operations import DISCARD, REPROCESS, Manner, Operation
+from pillarbox.store.dlq_change import DeadLetterChange, DeadLetterSelection, change, nobody_listens
+from pillarbox.store.messages import MessageFilter, find_message
+from pillarbox.store.operations import DISCARD, REPROCESS, DeliveryOperation, ResendOptions
 from pillarbox.store.tenants import get_tenant
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ Most = Annotated[
         "--limit", "-n", min=1, metavar="N", help="At most so many deliveries; the newest first."
     ),
 ]
-Run = Callable[["App", Wanted, Callable[[int], None]], Awaitable[Change]]
+Run = Callable[["App", DeadLetterSelection, Callable[[int], None]], Awaitable[DeadLetterChange]]
 
 
 def register(group: typer.Typer) -> None:
@@ -98,13 +98,17 @@ async def reprocess(
       pillarbox dlq reprocess --all --tenant shop --reason suppressed --dry-run
     """
 
-    async def run(app: App, wanted: Wanted, told: Callable[[int], None]) -> Change:
+    async def run(
+        app: App, wanted: DeadLetterSelection, told: Callable[[int], None]
+    ) -> DeadLetterChange:
         chosen = None if via is None else await store.provider_id(app.database, via, None)
         return await change(
-            app.database, REPROCESS, wanted, Manner(chosen, via, keep_attempts), told=told
+            app.database, REPROCESS, wanted, ResendOptions(chosen, via, keep_attempts), told=told
         )
 
-    ask = _Ask(ids, all, Filter(**filters), tenant, limit, dry_run, yes, from_tokens=via is None)
+    ask = _Ask(
+        ids, all, MessageFilter(**filters), tenant, limit, dry_run, yes, from_tokens=via is None
+    )
     return await _change(context, REPROCESS, ask, run)
 
 
@@ -126,10 +130,12 @@ async def discard(
       pillarbox dlq discard --all --reason invalid_recipient --until 30d
     """
 
-    async def run(app: App, wanted: Wanted, told: Callable[[int], None]) -> Change:
+    async def run(
+        app: App, wanted: DeadLetterSelection, told: Callable[[int], None]
+    ) -> DeadLetterChange:
         return await change(app.database, DISCARD, wanted, told=told)
 
-    ask = _Ask(ids, all, Filter(**filters), tenant, limit, dry_run, yes)
+    ask = _Ask(ids, all, MessageFilter(**filters), tenant, limit, dry_run, yes)
     return await _change(context, DISCARD, ask, run)
 
 
@@ -138,7 +144,7 @@ class _Ask(NamedTuple):
 
     ids: list[str] | None
     all: bool
-    which: Filter
+    which: MessageFilter
     tenant: str | None
     limit: int | None
     dry_run: bool
@@ -146,7 +152,9 @@ class _Ask(NamedTuple):
     from_tokens: bool = False  # mails of accounts are rendered again
 
 
-async def _change(context: CommandContext, operation: Operation, ask: _Ask, run: Run) -> int:
+async def _change(
+    context: CommandContext, operation: DeliveryOperation, ask: _Ask, run: Run
+) -> int:
     if bool(ask.ids) == ask.all:
         raise typer.BadParameter("give messages' IDs, or --all with filters")
     async with context.app() as app:
@@ -154,7 +162,7 @@ async def _change(context: CommandContext, operation: Operation, ask: _Ask, run:
         resent = 0
         if ids and ask.from_tokens:
             ids, resent = await _resend_mails_of_accounts(app, ids, dry_run=ask.dry_run)
-        wanted = Wanted(await tenant_id_of(app, ask.tenant), ids, ask.which, ask.limit)
+        wanted = DeadLetterSelection(await tenant_id_of(app, ask.tenant), ids, ask.which, ask.limit)
         most = COUNTED if ask.limit is None else min(ask.limit, COUNTED)
         would = await run(app, replace(wanted, limit=most, dry_run=True), nobody_listens)
         if ask.dry_run or not would.changed:
@@ -184,14 +192,16 @@ async def _resend_mails_of_accounts(
 
 
 async def _with_progress(
-    app: App, operation: Operation, wanted: Wanted, total: int, run: Run
-) -> Change:
+    app: App, operation: DeliveryOperation, wanted: DeadLetterSelection, total: int, run: Run
+) -> DeadLetterChange:
     with output.progress() as progress:
         task = progress.add_task(operation.word, total=total)
         return await run(app, wanted, lambda count: progress.update(task, advance=count))
 
 
-def _tell(context: CommandContext, operation: Operation, done: Change, dry_run: bool) -> None:
+def _tell(
+    context: CommandContext, operation: DeliveryOperation, done: DeadLetterChange, dry_run: bool
+) -> None:
     if context.json:
         told = {operation.word: done.changed, "dry_run": dry_run}
         rest = {name: value for name, value in output.plain(done).items() if name != "changed"}

@@ -13,7 +13,7 @@ from pillarbox.cli.command import CommandContext, command
 from pillarbox.lifecycle import set_aside_tokens
 
 if TYPE_CHECKING:
-    from pillarbox.store.lifecycle import SetAside
+    from pillarbox.store.lifecycle import SetAsideToken
 
 Numbers = Annotated[
     list[int] | None, typer.Argument(metavar="TOKEN…", help="Tokens' numbers; all unless given.")
@@ -60,7 +60,7 @@ def _told(context: CommandContext, count: int) -> int:
     return 0 if count else 1
 
 
-def show(found: Sequence[SetAside], empty: str = "") -> None:
+def show(found: Sequence[SetAsideToken], empty: str = "") -> None:
     """A table of tokens that are set aside."""
     if found or empty:
         heads = (
@@ -76,7 +76,7 @@ def show(found: Sequence[SetAside], empty: str = "") -> None:
         output.table(heads, [_row(one) for one in found], empty)
 
 
-def _row(one: SetAside) -> tuple[object, ...]:
+def _row(one: SetAsideToken) -> tuple[object, ...]:
     created = output.age(datetime.fromtimestamp(one.created_at, UTC)) if one.created_at else ""
     template = f"{one.portal}/{one.template}" if one.portal else ""
     return (

@@ -23,8 +23,8 @@ from pillarbox.cli.command import CommandContext, command
 from pillarbox.errors import NotFound, NotPossible
 from pillarbox.model.access import Scope
 from pillarbox.store import access, lineage
-from pillarbox.store.access import KeyFacts
-from pillarbox.store.lineage import Revoked
+from pillarbox.store.access import ApiKeyRecord
+from pillarbox.store.lineage import RevokedCredentials
 
 if TYPE_CHECKING:
     from pillarbox.app import App
@@ -214,7 +214,9 @@ async def revoke(
         if found.revoked_at:
             raise NotPossible(f"{_beginning(found)} was revoked at {output.when(found.revoked_at)}")
         made = (
-            Revoked(0, 0) if keep_descendants else await lineage.descendants(app.database, found.id)
+            RevokedCredentials(0, 0)
+            if keep_descendants
+            else await lineage.descendants(app.database, found.id)
         )
         options.confirm(
             f"Revoke the key {found.name} of {_owner(found)}{_with_descendants(made)}?", yes
@@ -227,27 +229,27 @@ async def revoke(
         output.say(f"revoked {found.name} ({_beginning(found)}){_with_descendants(made)}")
 
 
-def _with_descendants(made: Revoked) -> str:
+def _with_descendants(made: RevokedCredentials) -> str:
     """The keys and logins that are revoked with a key, in words; empty if there are none."""
     if not made.keys and not made.logins:
         return ""
     return f", with {output.counted(made.keys, 'key')} and {output.counted(made.logins, 'SMTP login')} made by it"
 
 
-def _maker(facts: KeyFacts) -> str:
+def _maker(facts: ApiKeyRecord) -> str:
     if facts.parent is not None:
         return f"the key pbx_{facts.parent}"
     return facts.made_by or "not known"
 
 
-def _owner(key: KeyFacts) -> str:
+def _owner(key: ApiKeyRecord) -> str:
     """Whose it is: a tenant's, or of no tenant."""
     if key.tenant is not None:
         return key.tenant
     return "administrators" if Scope.ADMIN in key.scopes else "installation"
 
 
-async def _find(app: App, word: str, tenant: str | None) -> KeyFacts:
+async def _find(app: App, word: str, tenant: str | None) -> ApiKeyRecord:
     """The key with this beginning, or this name."""
     await access_options.check_tenant(app.database, tenant)
     beginning = word.removeprefix("pbx_").partition("_")[0]
@@ -264,11 +266,11 @@ async def _find(app: App, word: str, tenant: str | None) -> KeyFacts:
     return found[0]
 
 
-def _beginning(facts: KeyFacts) -> str:
+def _beginning(facts: ApiKeyRecord) -> str:
     return f"pbx_{facts.prefix}"
 
 
-def _public(facts: KeyFacts) -> dict[str, Any]:
+def _public(facts: ApiKeyRecord) -> dict[str, Any]:
     """A key as it may be shown."""
     shown: dict[str, Any] = output.plain(facts)
     return shown | {"prefix": _beginning(facts), "state": state(facts.expires_at, facts.revoked_at)}

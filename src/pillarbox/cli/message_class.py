@@ -43,7 +43,7 @@ async def list_classes(context: CommandContext) -> None:
         output.table(heads, [_row(one) for one in found])
 
 
-def _row(one: catalog.ClassFacts) -> tuple[str, ...]:
+def _row(one: catalog.ClassRecord) -> tuple[str, ...]:
     kept = (
         show_duration(one.content_retention.total_seconds())
         if one.content_retention
@@ -105,8 +105,8 @@ async def set_class(
     kept = timedelta(seconds=options.seconds(keep)) if keep not in (None, "default") else None
     async with context.app() as app:
         known = {one.name: one for one in await catalog.list_classes(app.database)}
-        old = known.get(name, catalog.ClassFacts(name, None, Unknown.RESEND, False, None))
-        new = catalog.ClassFacts(
+        old = known.get(name, catalog.ClassRecord(name, None, Unknown.RESEND, False, None))
+        new = catalog.ClassRecord(
             name,
             old.retry if retry is None else None if retry == "provider" else retry,
             unknown or old.unknown,

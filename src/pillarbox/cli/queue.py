@@ -8,7 +8,7 @@ from rich.text import Text
 from pillarbox.cli import options, output, queue_change, queue_show, queue_stats
 from pillarbox.cli.command import CommandContext, command
 from pillarbox.cli.message_ids import shown_ids
-from pillarbox.store.messages import Filter, Listed, find_message, list_messages
+from pillarbox.store.messages import MessageFilter, MessageListItem, find_message, list_messages
 
 
 def register(root: typer.Typer) -> None:
@@ -50,7 +50,7 @@ async def list_(
     states = [str(one) for one in state or ()]
     async with context.app() as app:
         last = None if before is None else await find_message(app.database, before)
-        which = Filter(
+        which = MessageFilter(
             states,
             tenant,
             class_name,
@@ -75,7 +75,7 @@ async def list_(
         output.note(f"there may be more: add --before {ids[found[-1].id]}")
 
 
-def _row(one: Listed, id: str) -> tuple[object, ...]:
+def _row(one: MessageListItem, id: str) -> tuple[object, ...]:
     more = f" +{len(one.recipients) - 1}" if len(one.recipients) > 1 else ""
     return (
         id,

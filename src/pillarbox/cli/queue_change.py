@@ -13,14 +13,14 @@ from pillarbox.cli.command import CommandContext, command
 from pillarbox.lifecycle import resending
 from pillarbox.model.delivery import State
 from pillarbox.store import operations
-from pillarbox.store.messages import Filter, find_message, states_of
+from pillarbox.store.messages import MessageFilter, find_message, states_of
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from pillarbox.app import App
-    from pillarbox.store.lifecycle import Resent
-    from pillarbox.store.operations import Operation
+    from pillarbox.store.lifecycle import ResentToken
+    from pillarbox.store.operations import DeliveryOperation
 
 OptionalId = Annotated[
     str | None, typer.Argument(metavar="ID", help="The message's id, or its beginning.")
@@ -70,7 +70,7 @@ async def retry(
       pillarbox queue retry --all --provider relay --yes
     """
     states = _states(state, operations.RETRY)
-    which = Filter(
+    which = MessageFilter(
         states, tenant, class_name, kind, provider=provider, reason=reason, since=since, until=until
     )
     return await _change(context, operations.RETRY, which, id, all, delivery, yes)
@@ -96,7 +96,7 @@ async def cancel(
       pillarbox queue cancel 0c2f0c3d7a11
       pillarbox queue cancel --all --kind newsletter --state queued
     """
-    which = Filter(
+    which = MessageFilter(
         _states(state, operations.CANCEL), tenant, class_name, kind, since=since, until=until
     )
     return await _change(context, operations.CANCEL, which, id, all, delivery, yes)
@@ -134,7 +134,7 @@ async def release(
     ]
     if len(chosen) != 1:
         raise typer.BadParameter("say what became of it: one of --resend, --sent, --failed")
-    which = Filter((), tenant, class_name, kind, provider=provider, since=since, until=until)
+    which = MessageFilter((), tenant, class_name, kind, provider=provider, since=since, until=until)
     return await _change(context, operations.RELEASES[chosen[0]], which, id, all, delivery, yes)
 
 
@@ -155,7 +155,7 @@ async def reap(context: CommandContext) -> None:
     )
 
 
-def _states(wanted: list[State] | None, operation: Operation) -> tuple[State, ...]:
+def _states(wanted: list[State] | None, operation: DeliveryOperation) -> tuple[State, ...]:
     if not set(operation.takes).issuperset(wanted or ()):
         raise typer.BadParameter(
             f"--state: only {', '.join(operation.takes)} can be {operation.word}"
@@ -165,8 +165,8 @@ def _states(wanted: list[State] | None, operation: Operation) -> tuple[State, ..
 
 async def _change(
     context: CommandContext,
-    operation: Operation,
-    which: Filter,
+    operation: DeliveryOperation,
+    which: MessageFilter,
     id: str | None,
     all: bool,
     n: int | None,
@@ -186,7 +186,7 @@ async def _change(
 
 
 async def _change_one(
-    context: CommandContext, app: App, operation: Operation, id: str, n: int | None
+    context: CommandContext, app: App, operation: DeliveryOperation, id: str, n: int | None
 ) -> int:
     message_id = await find_message(app.database, id)
     if operation is operations.RETRY and (
@@ -211,7 +211,7 @@ async def _change_one(
     return 0
 
 
-def _tell_resent(context: CommandContext, message_id: UUID, resent: Resent) -> int:
+def _tell_resent(context: CommandContext, message_id: UUID, resent: ResentToken) -> int:
     if context.json:
         output.print_json({"id": message_id, "token": resent.token, "is_new": resent.is_new})
     elif resent.is_new:
@@ -223,7 +223,9 @@ def _tell_resent(context: CommandContext, message_id: UUID, resent: Resent) -> i
     return 0
 
 
-async def _change_all(app: App, operation: Operation, which: Filter, yes: bool) -> int:
+async def _change_all(
+    app: App, operation: DeliveryOperation, which: MessageFilter, yes: bool
+) -> int:
     which = replace(which, until=which.until or datetime.now(UTC))
     total = await operations.count(app.database, operation, which, COUNTED)
     if not total:

@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from pillarbox.app import App
-    from pillarbox.store.messages import AttemptFacts, DeliveryFacts, Envelope, Story
+    from pillarbox.store.messages import (
+        AttemptRecord,
+        DeliveryRecord,
+        MessageDetails,
+        MessageRecord,
+    )
 
 HIDDEN = f"{MASK} (masked: the class of this mail is secret)"
 # Lines of the text shown beside the story; --raw shows it whole.
@@ -70,7 +75,7 @@ async def show(
         _tell(story, content)
 
 
-async def _content(app: App, message_id: UUID, envelope: Envelope) -> Content | None:
+async def _content(app: App, message_id: UUID, envelope: MessageRecord) -> Content | None:
     """The content as it may be shown."""
     content = await messages.content(app.database, message_id)
     if content is None or not envelope.secret:
@@ -83,7 +88,7 @@ async def _content(app: App, message_id: UUID, envelope: Envelope) -> Content | 
     )
 
 
-def as_json(story: Story) -> dict[str, Any]:
+def as_json(story: MessageDetails) -> dict[str, Any]:
     """The story with stable keys; each delivery with what its retry policy still holds for it."""
     told: dict[str, Any] = output.plain(story)
     for delivery, facts in zip(told["deliveries"], story.deliveries, strict=True):
@@ -93,7 +98,7 @@ def as_json(story: Story) -> dict[str, Any]:
     return told
 
 
-def _tell(story: Story, content: Content | None) -> None:
+def _tell(story: MessageDetails, content: Content | None) -> None:
     _tell_envelope(story.message)
     output.say()
     _tell_deliveries(story)
@@ -107,7 +112,7 @@ def _tell(story: Story, content: Content | None) -> None:
             output.say(Text("      ").append_text(line))
 
 
-def _tell_envelope(one: Envelope) -> None:
+def _tell_envelope(one: MessageRecord) -> None:
     output.say(Text(f"Message {one.id}", style="bold"))
     headers = ", ".join(f"{name}: {value}" for name, value in one.headers.items())
     metadata = ", ".join(f"{name}={value}" for name, value in one.metadata.items())
@@ -124,7 +129,7 @@ def _tell_envelope(one: Envelope) -> None:
     ])  # fmt: skip
 
 
-def _sizes(one: Envelope) -> str:
+def _sizes(one: MessageRecord) -> str:
     if one.content is None:
         return "dropped"
     parts = [
@@ -137,7 +142,7 @@ def _sizes(one: Envelope) -> str:
     return f"{output.octets(one.size)} in all: {', '.join(parts)}"
 
 
-def _tell_deliveries(story: Story) -> None:
+def _tell_deliveries(story: MessageDetails) -> None:
     rows = [
         (str(one.n), one.role, one.recipient, output.styled(one.state), str(one.attempts), one.reason,
          provider_name(one), _next(one))
@@ -167,7 +172,7 @@ def _tell_deliveries(story: Story) -> None:
         output.say(Text(said + output.ahead(held.expected_at), style="yellow"))
 
 
-def _patience(since: datetime, message: Envelope) -> str:
+def _patience(since: datetime, message: MessageRecord) -> str:
     """Since when a delivery found no provider, and when that ends it."""
     told = f"no provider of its route can be used since {output.when(since)}"
     if message.expires_at is not None:
@@ -177,7 +182,7 @@ def _patience(since: datetime, message: Envelope) -> str:
     return f"{told}; it fails after {output.span(message.max_wait.total_seconds())} without one (max_wait of its class)"
 
 
-def _next(one: DeliveryFacts) -> str:
+def _next(one: DeliveryRecord) -> str:
     if one.state == State.PROCESSING:
         return "in flight"
     return output.ahead(one.next_attempt_at) if one.state in WAITING else ""
@@ -201,7 +206,7 @@ class HistoryEntry:
     below: tuple[Text, ...] = ()
 
 
-def moments(story: Story) -> Iterator[HistoryEntry]:
+def moments(story: MessageDetails) -> Iterator[HistoryEntry]:
     """Everything that happened: accepted, attempts, events, and each state that a delivery went through."""
     yield HistoryEntry(story.message.created_at, Text("accepted"))
     grouped = groupby(story.attempts, key=lambda one: (one.claim, one.step))
@@ -215,7 +220,7 @@ def moments(story: Story) -> Iterator[HistoryEntry]:
         yield from _states(story, one)
 
 
-def _states(story: Story, one: DeliveryFacts) -> Iterator[HistoryEntry]:
+def _states(story: MessageDetails, one: DeliveryRecord) -> Iterator[HistoryEntry]:
     """The states of a delivery after the first; not those that an attempt or an event of the same name tells."""
     told = {event.kind for event in story.events if event.n == one.n}
     for state in history(story, one)[1:]:
@@ -232,7 +237,7 @@ def _states(story: Story, one: DeliveryFacts) -> Iterator[HistoryEntry]:
             )
 
 
-def _attempt(number: int, rows: list[AttemptFacts]) -> HistoryEntry:
+def _attempt(number: int, rows: list[AttemptRecord]) -> HistoryEntry:
     first = rows[0]
     took = output.span((first.ended_at - first.started_at).total_seconds())
     via = f" via {provider_name(first)}" if first.provider else ""
@@ -248,7 +253,7 @@ def _attempt(number: int, rows: list[AttemptFacts]) -> HistoryEntry:
     )
 
 
-def _outcome(row: AttemptFacts) -> Text:
+def _outcome(row: AttemptRecord) -> Text:
     words = [row.reason, str(row.code) if row.code else None, row.reply]
     said = " ".join(output.clean(word) for word in words if word)
     return Text.assemble(f"{row.n}: ", output.styled(row.verdict), f" {said}")

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from pillarbox.cli import options, output
 from pillarbox.cli.command import CommandContext, command
-from pillarbox.store.statistics import STATES, Statistics, WorkerFacts, statistics
+from pillarbox.store.statistics import STATES, QueueStatistics, WorkerRecord, statistics
 
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
@@ -56,7 +56,7 @@ async def stats(
             await _watch(app.database, tenant, max(interval, 0.1), context.json)
 
 
-def _show(numbers: Statistics, json: bool) -> None:
+def _show(numbers: QueueStatistics, json: bool) -> None:
     if json:
         output.print_json(as_json(numbers))
     elif output.is_terminal():
@@ -69,7 +69,7 @@ def _show(numbers: Statistics, json: bool) -> None:
             print(worry.plain)
 
 
-def as_json(numbers: Statistics) -> dict[str, Any]:
+def as_json(numbers: QueueStatistics) -> dict[str, Any]:
     return {
         "states": numbers.by_state, "oldest_due_seconds": numbers.oldest_due,
         "last_hour": {"sent": numbers.sent, "failed": numbers.failed},
@@ -82,14 +82,14 @@ def as_json(numbers: Statistics) -> dict[str, Any]:
 Cells = Sequence[Sequence[Text]]
 
 
-def drawn(numbers: Statistics) -> RenderableType:
+def drawn(numbers: QueueStatistics) -> RenderableType:
     """Everything as tables below each other."""
     return Group(
         *(output.drawn(heads, rows) for heads, rows in sections(numbers)), *_worries(numbers)
     )
 
 
-def sections(numbers: Statistics) -> Iterator[tuple[Sequence[str], Cells]]:
+def sections(numbers: QueueStatistics) -> Iterator[tuple[Sequence[str], Cells]]:
     """Each table's heads and rows."""
     states = [f"{state}#" for state in STATES]
     yield states, [_counts(numbers.by_state)]
@@ -115,7 +115,7 @@ def sections(numbers: Statistics) -> Iterator[tuple[Sequence[str], Cells]]:
         yield ("provider", "kind", "state"), providers
 
 
-def _worries(numbers: Statistics) -> Iterator[Text]:
+def _worries(numbers: QueueStatistics) -> Iterator[Text]:
     if not numbers.workers:
         yield Text("no worker is running: mails wait", style="yellow")
     if not any(one.enabled for one in numbers.providers):
@@ -129,7 +129,7 @@ def _counts(counts: dict[str, int]) -> list[Text]:
     ]
 
 
-def _worker(one: WorkerFacts) -> list[Text]:
+def _worker(one: WorkerRecord) -> list[Text]:
     left = (
         Text(f"{output.span(one.lease_left)} left")
         if one.lease_left > 0

@@ -22,7 +22,7 @@ from pillarbox.cli.access_options import (
 from pillarbox.cli.command import CommandContext, command
 from pillarbox.errors import NotFound
 from pillarbox.store import access
-from pillarbox.store.access import LoginFacts
+from pillarbox.store.access import SmtpLoginRecord
 
 Username = Annotated[
     str, typer.Argument(metavar="USERNAME", help="As `smtp-login list` shows it: name@tenant.")
@@ -107,7 +107,7 @@ async def revoke(context: CommandContext, username: Username, yes: options.Yes =
     )
 
 
-def _public(facts: LoginFacts) -> dict[str, Any]:
+def _public(facts: SmtpLoginRecord) -> dict[str, Any]:
     """A login as it may be shown."""
     shown: dict[str, Any] = output.plain(facts)
     return shown | {"state": state(facts.expires_at, facts.revoked_at)}

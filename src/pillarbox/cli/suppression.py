@@ -23,7 +23,7 @@ from pillarbox.store.tenants import get_tenant
 
 if TYPE_CHECKING:
     from pillarbox.app import App
-    from pillarbox.store.suppressions import Added, Suppression
+    from pillarbox.store.suppressions import SuppressionCounts, SuppressionRecord
 
 # Faults that are printed: whoever has more needs another file, not a longer list.
 SHOWN = 20
@@ -83,7 +83,9 @@ async def list_(
     async with context.app() as app:
         found = [
             one
-            async for one in _some(app, tenant, address, store.Wanted(prefix, reason, after), limit)
+            async for one in _some(
+                app, tenant, address, store.SuppressionFilter(prefix, reason, after), limit
+            )
         ]
     if context.json:
         output.print_json(found)
@@ -96,8 +98,8 @@ async def list_(
 
 
 async def _some(
-    app: App, tenant: str, address: str | None, which: store.Wanted, limit: int
-) -> AsyncIterator[Suppression]:
+    app: App, tenant: str, address: str | None, which: store.SuppressionFilter, limit: int
+) -> AsyncIterator[SuppressionRecord]:
     tenant_id = (await get_tenant(app.database, tenant)).id
     if address is not None:
         if one := await store.find(app.database, tenant_id, address):
@@ -151,7 +153,7 @@ def _entry(
         ) from None
 
 
-def _tell(context: CommandContext, added: Added, refused: int | None = None) -> None:
+def _tell(context: CommandContext, added: SuppressionCounts, refused: int | None = None) -> None:
     more = {} if refused is None else {"refused": refused}
     if context.json:
         output.print_json(added._asdict() | more)
@@ -210,9 +212,9 @@ async def import_(
     return 1 if faults else 0
 
 
-async def _store(app: App, tenant_id: int, entries: list[SuppressionEntry]) -> Added:
+async def _store(app: App, tenant_id: int, entries: list[SuppressionEntry]) -> SuppressionCounts:
     """Add all in one transaction, and show how far it is."""
-    result = store.Added()
+    result = store.SuppressionCounts()
     with output.progress() as progress:
         task = progress.add_task("imported", total=len(entries))
         async with app.database.transaction() as connection:
@@ -260,7 +262,9 @@ async def export(
         with _writable(file) as target:
             target.write("" if context.json else written([COLUMNS]))
             count = 0
-            async for some in store.walk(app.database, tenant_id, store.Wanted(reason=reason)):
+            async for some in store.walk(
+                app.database, tenant_id, store.SuppressionFilter(reason=reason)
+            ):
                 target.write(_lines(some, context.json))
                 count += len(some)
     if file is not None:
@@ -280,7 +284,7 @@ def _writable(file: Path | None) -> Iterator[IO[str]]:
         yield target
 
 
-def _lines(some: Sequence[Suppression], as_json: bool) -> str:
+def _lines(some: Sequence[SuppressionRecord], as_json: bool) -> str:
     if as_json:
         return "".join(json.dumps(output.plain(one)) + "\n" for one in some)
     return written(map(row, some))

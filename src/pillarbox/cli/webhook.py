@@ -17,7 +17,7 @@ from pillarbox.store import tenants, webhooks
 
 if TYPE_CHECKING:
     from pillarbox.app import App
-    from pillarbox.store.webhooks import Endpoint
+    from pillarbox.store.webhooks import WebhookEndpoint
 
 Url = Annotated[
     str, typer.Argument(metavar="URL", help="Where to call: https://…, on the public internet.")
@@ -228,7 +228,7 @@ async def try_out(context: CommandContext, webhook: WebhookId, tenant: Of = None
     return 0 if delivered else 1
 
 
-def _health(one: Endpoint) -> str:
+def _health(one: WebhookEndpoint) -> str:
     if not one.enabled:
         return f"disabled ({one.disabled_reason})"
     if one.failing_since is None:
@@ -236,7 +236,7 @@ def _health(one: Endpoint) -> str:
     return f"failing {'for' if output.is_terminal() else 'since'} {output.age(one.failing_since)}"
 
 
-def public(one: Endpoint) -> dict[str, Any]:
+def public(one: WebhookEndpoint) -> dict[str, Any]:
     """A webhook as it may be shown."""
     shown: dict[str, Any] = output.plain(one)
     del shown["tenant_id"]

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from pillarbox.store.database import Database
-    from pillarbox.store.webhook_log import Call
-    from pillarbox.store.webhooks import Endpoint
+    from pillarbox.store.webhook_log import WebhookCallRecord
+    from pillarbox.store.webhooks import WebhookEndpoint
 
 WebhookId = Annotated[str, typer.Argument(metavar="ID", help="The webhook's id, or its beginning.")]
 States = Annotated[
@@ -36,7 +36,7 @@ def register(group: typer.Typer) -> None:
     command(group, "replay")(replay)
 
 
-async def find(database: Database, word: str, tenant: str | None) -> Endpoint:
+async def find(database: Database, word: str, tenant: str | None) -> WebhookEndpoint:
     """The webhook with this id, or whose id begins so."""
     owner = await tenants.get_tenant(database, tenant) if tenant else None
     return await webhooks.find_endpoint(database, word, owner.id if owner else None)
@@ -108,7 +108,7 @@ async def replay(
 
 async def _replay(
     database: Database,
-    found: Endpoint,
+    found: WebhookEndpoint,
     ids: list[UUID] | None,
     states: list[str],
     since: datetime | None,
@@ -136,7 +136,7 @@ async def _replay(
                 return done
 
 
-def _public(one: Call) -> dict[str, Any]:
+def _public(one: WebhookCallRecord) -> dict[str, Any]:
     """A call as it may be shown."""
     shown: dict[str, Any] = output.plain(one)
     return shown | {"data": output.plain(shown.pop("payload"))}

@@ -10,7 +10,7 @@ from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.settings import Settings
 from pillarbox.store import lifecycle_schema
 from pillarbox.store.database import Database
-from pillarbox.store.lifecycle import Tokens
+from pillarbox.store.lifecycle import TokenStore
 from pillarbox.store.retention import purge, purge_webhook_calls
 from pillarbox.store.waits import Patience
 from pillarbox.supervisor import Supervisor
@@ -149,7 +149,7 @@ class Housekeeping:
             self._database, settings.lifecycle_schema
         ):
             return 0
-        return await Tokens(settings.lifecycle_schema).purge(
+        return await TokenStore(settings.lifecycle_schema).purge(
             self._database, age, settings.retention_batch
         )
 

@@ -20,7 +20,7 @@ from pillarbox.lifecycle.signing import SignedPath, SigningKeyRing, check_expiry
 if TYPE_CHECKING:
     from pillarbox.lifecycle.password_hook import PasswordHook
     from pillarbox.store.database import Database
-    from pillarbox.store.lifecycle import Action, Tokens, TokenState
+    from pillarbox.store.lifecycle import TokenAction, TokenState, TokenStore
 
 # Wrong codes after which a link is void: a person mistypes twice, and five guesses find one code in
 # 20,000.
@@ -54,12 +54,12 @@ class LinkProof(NamedTuple):
 class AccountLinks:
     """The links of one installation."""
 
-    def __init__(self, database: Database, tokens: Tokens, keys: SigningKeyRing) -> None:
+    def __init__(self, database: Database, tokens: TokenStore, keys: SigningKeyRing) -> None:
         self._database = database
         self._tokens = tokens
         self._keys = keys
 
-    def prove(self, action: Action, given: LinkFields) -> LinkProof:
+    def prove(self, action: TokenAction, given: LinkFields) -> LinkProof:
         """What the signatures say, without the database; ForgedToken, or ExpiredToken for one that we made.
 
         A token that was signed with a code proves nothing without it; its expiry is signed, and
@@ -70,14 +70,14 @@ class AccountLinks:
             check_expiry(given.expires, given.token, self._keys)
         return LinkProof(secret, is_signed=given.expires is not None or not action.with_code)
 
-    async def look(self, action: Action, secret: bytes) -> TokenState:
+    async def look(self, action: TokenAction, secret: bytes) -> TokenState:
         """Whose it is, and what using it would come to; changes nothing."""
         state = await self._tokens.look(self._database, secret, action.name, TRIES)
         if state is None:
             raise _nothing()
         return state
 
-    async def use(self, action: Action, given: LinkFields, secret: bytes) -> TokenState:
+    async def use(self, action: TokenAction, given: LinkFields, secret: bytes) -> TokenState:
         """Use it, once. A code that does not fit the signature counts as a wrong one, also if the database has it."""
         code = self._code(action, given)
         try:
@@ -88,7 +88,12 @@ class AccountLinks:
         return used
 
     async def use_with(
-        self, action: Action, given: LinkFields, secret: bytes, hook: PasswordHook, password: str
+        self,
+        action: TokenAction,
+        given: LinkFields,
+        secret: bytes,
+        hook: PasswordHook,
+        password: str,
     ) -> TokenState:
         """Use it once the hook has set the password. What the hook refuses leaves it as it was.
 
@@ -110,7 +115,7 @@ class AccountLinks:
         finally:
             await self._tokens.let_go(self._database, secret, action.name)
 
-    def _code(self, action: Action, given: LinkFields) -> str | None:
+    def _code(self, action: TokenAction, given: LinkFields) -> str | None:
         if not action.with_code:
             return None
         try:
@@ -119,7 +124,7 @@ class AccountLinks:
             return WRONG
         return given.code
 
-    def _verified(self, action: Action, given: LinkFields) -> bytes:
+    def _verified(self, action: TokenAction, given: LinkFields) -> bytes:
         assert action.path is not None
         return verify(
             given.token, SignedPath(action.path, action.with_code), given.code, self._keys

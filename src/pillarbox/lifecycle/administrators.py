@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pillarbox.accept.auth import Authenticator
     from pillarbox.settings import Settings
-    from pillarbox.store.admins import Admin, Kept
+    from pillarbox.store.admins import Admin, AdminPassword
     from pillarbox.store.database import Database
 
 # Longer than comparing a password takes while another is compared, too.
@@ -134,7 +134,7 @@ class Administrators:
             # The password was changed, or the administrator disabled, since it was compared.
             raise await self._authenticator.refuse(_DOOR, peer, email.lower())
 
-    async def _proven(self, email: str, password: str, peer: str) -> Kept:
+    async def _proven(self, email: str, password: str, peer: str) -> AdminPassword:
         """Whose password this is."""
         kept = await admins.password_of(self._database, email)
         in_turn = partial(self._authenticator.throttle, _DOOR, peer, email.lower())

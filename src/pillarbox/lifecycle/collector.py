@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pillarbox.lifecycle.template_registry import TemplateRegistry
     from pillarbox.settings import Settings
     from pillarbox.store.database import Database
-    from pillarbox.store.lifecycle import Due, Tokens
+    from pillarbox.store.lifecycle import DueToken, TokenStore
     from pillarbox.telemetry.metrics import Metrics
 
 log = logs.get("pillarbox.collector")
@@ -57,7 +57,7 @@ class TokenSink(Protocol):
 
     at_once: int  # batches that may be in hand at the same time, if enough tokens wait for them
 
-    async def send(self, connection: asyncpg.Connection, batch: Sequence[Due]) -> SinkResult:
+    async def send(self, connection: asyncpg.Connection, batch: Sequence[DueToken]) -> SinkResult:
         """Send tokens, in the transaction that took them, and say what became of each."""
         ...
 
@@ -83,7 +83,7 @@ class Collector:
     def __init__(
         self,
         database: Database,
-        tokens: Tokens,
+        tokens: TokenStore,
         post: TokenSink,
         metrics: Metrics,
         settings: Settings,
@@ -227,7 +227,7 @@ class Collector:
         return len(taken)
 
     async def _settle(
-        self, connection: asyncpg.Connection, taken: Sequence[Due]
+        self, connection: asyncpg.Connection, taken: Sequence[DueToken]
     ) -> tuple[Counter[str], str | None]:
         """Send those that are to be sent, and note what became of all: how many of each, and what went wrong."""
         done = await self._post.send(connection, [due for due in taken if due.verdict is None])

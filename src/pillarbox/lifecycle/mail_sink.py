@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pillarbox.lifecycle.one_time_codes import OneTimeCodes
     from pillarbox.settings import Settings
     from pillarbox.store.database import Database
-    from pillarbox.store.lifecycle import Due, Tokens
+    from pillarbox.store.lifecycle import DueToken, TokenStore
 
 log = logs.get("pillarbox.collector")
 # Mails stored by one statement, while the next ones are being written: some megabytes, on both
@@ -65,7 +65,7 @@ class SinkResult(NamedTuple):
     def set_aside(self, token: int, problem: str) -> None:
         self.held.append((token, "rendering", problem[:PROBLEM_CHARACTERS], AGAIN))
 
-    def left_of(self, batch: Sequence[Due]) -> list[Due]:
+    def left_of(self, batch: Sequence[DueToken]) -> list[DueToken]:
         """Those tokens of a batch of which nothing is known yet."""
         known = {token for token, *_ in (*self.settled, *self.held)}
         return [due for due in batch if due.token not in known]
@@ -74,7 +74,7 @@ class SinkResult(NamedTuple):
 class WrittenMail(NamedTuple):
     """A token's mail, written and checked."""
 
-    due: Due
+    due: DueToken
     entry: MailRow
 
 
@@ -86,7 +86,11 @@ class TokenCodes:
         self._realm = realm_of(schema)
 
     async def make(
-        self, connection: asyncpg.Connection, batch: Sequence[Due], now: float, done: SinkResult
+        self,
+        connection: asyncpg.Connection,
+        batch: Sequence[DueToken],
+        now: float,
+        done: SinkResult,
     ) -> dict[int, IssuedCode]:
         """New codes, by token; older ones of the same accounts are void.
 
@@ -135,7 +139,7 @@ class TokenMailWriter:
         self._keys = keys
         self._base = settings.lifecycle_url or f"http://{settings.http}"
 
-    def write(self, due: Due, tenant: Tenant, made: IssuedCode | None, now: float) -> Mail:
+    def write(self, due: DueToken, tenant: Tenant, made: IssuedCode | None, now: float) -> Mail:
         """The mail, in the words of its portal and language; RenderError where the template does not allow it."""
         data = {**due.account_data, **due.token_data}
         reader = LifecycleRecipient(due.email, due.login, due.name, due.portal, due.locale, data)
@@ -154,7 +158,7 @@ class TokenMailWriter:
         )
         return self._mails.write(reader, matter, tenant)
 
-    def _link(self, due: Due) -> str | None:
+    def _link(self, due: DueToken) -> str | None:
         if due.path is None:
             return None
         key = self._keys.newest()
@@ -171,7 +175,7 @@ class MailSink:
     def __init__(
         self,
         database: Database,
-        tokens: Tokens,
+        tokens: TokenStore,
         writer: TokenMailWriter,
         codes: TokenCodes,
         tenant: str,
@@ -184,7 +188,7 @@ class MailSink:
         self._principal: tuple[float, Principal] | None = None
         self._ahead: float | None = None  # the database's clock against ours
 
-    async def send(self, connection: asyncpg.Connection, batch: Sequence[Due]) -> SinkResult:
+    async def send(self, connection: asyncpg.Connection, batch: Sequence[DueToken]) -> SinkResult:
         """Write and store the mails of these tokens; whoever cannot be is set aside, and the others leave."""
         principal = await self._as_tenant()
         if self._ahead is None:
@@ -217,7 +221,7 @@ class MailSink:
 
     async def _write(
         self,
-        part: Sequence[Due],
+        part: Sequence[DueToken],
         principal: Principal,
         made: Mapping[int, IssuedCode],
         done: SinkResult,

@@ -32,7 +32,7 @@ from pillarbox.errors import (
     WrongCode,
 )
 from pillarbox.store import challenges, operations, providers
-from pillarbox.store.challenges import Row, Tried
+from pillarbox.store.challenges import CodeAttempt, NewChallenge
 from pillarbox.store.vault import key_ring
 from pillarbox.telemetry import logs
 
@@ -196,7 +196,9 @@ class OneTimeCodes:
         """Note which mails carry codes, (challenge, message), so that they can be cancelled."""
         await challenges.mailed(connection, mails)
 
-    async def verify(self, database: Database, realm: str, challenge: str, code: str) -> Tried:
+    async def verify(
+        self, database: Database, realm: str, challenge: str, code: str
+    ) -> CodeAttempt:
         """Whose challenge it was, if the code is right; each challenge is good for one.
 
         ForgedToken, ExpiredToken, UsedToken, or WrongCode, which is counted (`void`: there are no
@@ -223,14 +225,16 @@ class OneTimeCodes:
             raise ForgedToken("no code was mailed for this token")
         return self.token_of(number)
 
-    async def count_try(self, database: Database, realm: str, challenge: str) -> tuple[UUID, Tried]:
+    async def count_try(
+        self, database: Database, realm: str, challenge: str
+    ) -> tuple[UUID, CodeAttempt]:
         """Count a try at a challenge by other means than its code; raises as `verify` where it is not in force."""
         number = self.read(challenge)
         return number, await self._try(database, realm, number, [])
 
     async def _try(
         self, database: Database, realm: str, number: UUID, hashes: Sequence[bytes]
-    ) -> Tried:
+    ) -> CodeAttempt:
         tried = await challenges.try_code(database, realm, number, hashes, self._tries)
         if tried is not None:
             return tried
@@ -259,16 +263,16 @@ class OneTimeCodes:
             raise ForgedToken("this challenge is not one of ours")
         return number
 
-    def _row(self, realm: str, one: CodeRequest, made: IssuedCode) -> Row:
+    def _row(self, realm: str, one: CodeRequest, made: IssuedCode) -> NewChallenge:
         asked, code_hash = (
             self._hash_address(realm, one.address),
             _hash_code(self._keys[0], made.id, made.code),
         )
-        return Row(
+        return NewChallenge(
             made.id, one.subject, one.token, asked, code_hash, timedelta(seconds=made.seconds)
         )
 
-    def is_for(self, tried: Tried, realm: str, address: str) -> bool:
+    def is_for(self, tried: CodeAttempt, realm: str, address: str) -> bool:
         """Whether a challenge's code went to this address, whatever its capitals."""
         return hmac.compare_digest(tried.asked, self._hash_address(realm, address))
 

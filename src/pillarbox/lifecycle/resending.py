@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from pillarbox.store import lifecycle_schema, messages, operations
-from pillarbox.store.lifecycle import Resent, Tokens
+from pillarbox.store.lifecycle import ResentToken, TokenStore
 
 if TYPE_CHECKING:
     from pillarbox.settings import Settings
@@ -17,17 +17,19 @@ async def token_of(database: Database, settings: Settings, message_id: UUID) -> 
     """The token of a failed mail that cannot be sent again as it is; None for any other mail."""
     if not await lifecycle_schema.is_installed(database, settings.lifecycle_schema):
         return None
-    return await Tokens(settings.lifecycle_schema).mail_token(database, message_id)
+    return await TokenStore(settings.lifecycle_schema).mail_token(database, message_id)
 
 
-async def resend(database: Database, settings: Settings, message_id: UUID, token: int) -> Resent:
+async def resend(
+    database: Database, settings: Settings, message_id: UUID, token: int
+) -> ResentToken:
     """Let the collector mail the token again; what failed of the old mail becomes cancelled, all in one transaction.
 
     A token that has expired is issued anew. NotPossible: it was used, or a newer one took its
     place.
     """
     async with database.transaction() as connection:
-        resent = await Tokens(settings.lifecycle_schema).resend(connection, token)
+        resent = await TokenStore(settings.lifecycle_schema).resend(connection, token)
         deliveries = await messages.deliveries_of(connection, message_id)
         keys = [(message_id, one.n) for one in deliveries if one.state in operations.RESEND.takes]
         told = {**operations.PERSON, "token": str(resent.token)}

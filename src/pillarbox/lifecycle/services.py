@@ -18,7 +18,7 @@ from pillarbox.lifecycle.signing_keys import key_ring
 from pillarbox.lifecycle.stdout_sink import PipeWriter, StdoutSink
 from pillarbox.lifecycle.template_registry import TemplateRegistry
 from pillarbox.store import lifecycle_schema
-from pillarbox.store.lifecycle import Tokens
+from pillarbox.store.lifecycle import TokenStore
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 
@@ -112,7 +112,7 @@ class LifecycleServices:
         """What mails tokens, or writes them to standard output; SchemaMismatch, SecretError: it cannot work here."""
         async with self._database.connection() as connection:
             await lifecycle_schema.check(connection, self._settings.lifecycle_schema)
-        tokens = Tokens(self._settings.lifecycle_schema)
+        tokens = TokenStore(self._settings.lifecycle_schema)
         codes = TokenCodes(self.codes, tokens.schema)
         rule = batch_limits(self._settings, stdout=stdout)
         if stdout:
@@ -124,7 +124,7 @@ class LifecycleServices:
 
     def _collector(
         self,
-        tokens: Tokens,
+        tokens: TokenStore,
         post: TokenSink,
         rule: BatchLimits,
         registry: TemplateRegistry | None = None,
@@ -134,7 +134,7 @@ class LifecycleServices:
             self._database, tokens, post, self._metrics, settings, rule, registry, supervisor
         )
 
-    def _mailing(self, tokens: Tokens, codes: TokenCodes) -> TokenSink:
+    def _mailing(self, tokens: TokenStore, codes: TokenCodes) -> TokenSink:
         self.templates  # noqa: B018 -- read now: a wrong folder stops us here, not the first mail
         writer = TokenMailWriter(self._mails, key_ring(self._settings), self._settings)
         return MailSink(self._database, tokens, writer, codes, self._settings.lifecycle_tenant)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pillarbox.store import lifecycle_schema
-from pillarbox.store.lifecycle import SetAside, Tokens
+from pillarbox.store.lifecycle import SetAsideToken, TokenStore
 
 if TYPE_CHECKING:
     from pillarbox.settings import Settings
@@ -24,7 +24,7 @@ async def count(database: Database, settings: Settings, tenant: str | None) -> i
 
 async def listed(
     database: Database, settings: Settings, tenant: str | None, limit: int
-) -> list[SetAside]:
+) -> list[SetAsideToken]:
     """Those that are set aside, oldest first."""
     tokens = await _tokens(database, settings, tenant)
     return await tokens.set_aside(database, limit) if tokens else []
@@ -36,9 +36,9 @@ async def retry(database: Database, settings: Settings, numbers: Sequence[int] |
     return await tokens.retry_set_aside(database, numbers) if tokens else 0
 
 
-async def _tokens(database: Database, settings: Settings, tenant: str | None) -> Tokens | None:
+async def _tokens(database: Database, settings: Settings, tenant: str | None) -> TokenStore | None:
     """The tokens of this tenant; None where there are none."""
     if tenant not in (None, settings.lifecycle_tenant):
         return None
     installed = await lifecycle_schema.is_installed(database, settings.lifecycle_schema)
-    return Tokens(settings.lifecycle_schema) if installed else None
+    return TokenStore(settings.lifecycle_schema) if installed else None

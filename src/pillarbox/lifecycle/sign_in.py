@@ -11,7 +11,7 @@ from pillarbox.lifecycle.constant_time import constant_time
 from pillarbox.lifecycle.mail_writer import LifecycleRecipient, MailWriter
 from pillarbox.lifecycle.one_time_codes import Challenge, OneTimeCodes, realm_of, tidy
 from pillarbox.store import lifecycle_schema, tenants
-from pillarbox.store.lifecycle import Account, Tokens
+from pillarbox.store.lifecycle import Account, TokenStore
 
 if TYPE_CHECKING:
     from pillarbox.settings import Settings
@@ -35,7 +35,7 @@ class SignInService:
         self._settings = settings
         self._codes = codes
         self._mails = mails
-        self._tokens = Tokens(settings.lifecycle_schema)
+        self._tokens = TokenStore(settings.lifecycle_schema)
         self._realm = realm_of(settings.lifecycle_schema)
         self._installed = False
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pillarbox.lifecycle.mail_sink import TokenCodes
     from pillarbox.lifecycle.one_time_codes import IssuedCode
     from pillarbox.lifecycle.signing import SigningKeyRing
-    from pillarbox.store.lifecycle import Due
+    from pillarbox.store.lifecycle import DueToken
 
 # What a pipe that can be written to takes without blocking (POSIX: PIPE_BUF).
 PIECE = 4096
@@ -39,7 +39,7 @@ def line_of(fields: Iterable[str]) -> bytes:
 
 
 def fields_of(
-    due: Due, keys: SigningKeyRing, made: IssuedCode | None = None
+    due: DueToken, keys: SigningKeyRing, made: IssuedCode | None = None
 ) -> tuple[str, str, str, str, str]:
     """A token's five fields: a notice has no link, and so no secret. ValueError if it has a link and lacks its code."""
     secret = ""
@@ -100,7 +100,7 @@ class StdoutSink:
         self._codes = codes
         self._pipe = pipe
 
-    async def send(self, connection: asyncpg.Connection, batch: Sequence[Due]) -> SinkResult:
+    async def send(self, connection: asyncpg.Connection, batch: Sequence[DueToken]) -> SinkResult:
         """Write a batch as a line; NotPossible, and nothing is settled, if nobody reads it."""
         done = SinkResult([], [])
         made = await self._codes.make(connection, batch, time.time(), done)

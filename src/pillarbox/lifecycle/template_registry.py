@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pillarbox.lifecycle.rendering import Templates
     from pillarbox.store.database import Database
-    from pillarbox.store.lifecycle import Tokens
+    from pillarbox.store.lifecycle import TokenStore
 
 
 class TemplateRegistry:
@@ -19,7 +19,7 @@ class TemplateRegistry:
     """
 
     def __init__(
-        self, database: Database, tokens: Tokens, templates: Callable[[], Templates]
+        self, database: Database, tokens: TokenStore, templates: Callable[[], Templates]
     ) -> None:
         self._database = database
         self._tokens = tokens

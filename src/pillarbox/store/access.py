@@ -23,7 +23,7 @@ from pillarbox.model.access_settings import checked_domains, checked_name, check
 from pillarbox.model.grants import Grant
 from pillarbox.model.secret import Secret
 from pillarbox.store import lineage, sql, tenants
-from pillarbox.store.lineage import COMMAND, Maker, Revoked
+from pillarbox.store.lineage import COMMAND, KeyCreator, RevokedCredentials
 
 if TYPE_CHECKING:
     import asyncpg
@@ -42,7 +42,7 @@ _NOBODY = secrets.token_bytes(32)
 
 
 @dataclass(frozen=True, slots=True)
-class KeyFacts:
+class ApiKeyRecord:
     """A key as it may be shown: without its secret."""
 
     id: int
@@ -61,7 +61,7 @@ class KeyFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class LoginFacts:
+class SmtpLoginRecord:
     """A login as it may be shown: without its password."""
 
     id: int
@@ -189,10 +189,10 @@ async def list_keys(
     prefix: str | None = None,
     name: str | None = None,
     revoked: bool = False,
-) -> list[KeyFacts]:
+) -> list[ApiKeyRecord]:
     """The keys of a tenant, or of all and of the administrators."""
     rows = await database.fetch(QUERIES["list_keys"], tenant, prefix, name, revoked)
-    return [KeyFacts(**_shown(row)) for row in rows]
+    return [ApiKeyRecord(**_shown(row)) for row in rows]
 
 
 async def list_logins(
@@ -201,10 +201,10 @@ async def list_logins(
     *,
     username: str | None = None,
     revoked: bool = False,
-) -> list[LoginFacts]:
+) -> list[SmtpLoginRecord]:
     """The logins of a tenant, or of all."""
     rows = await database.fetch(QUERIES["list_logins"], tenant, username, revoked)
-    return [LoginFacts(**_shown(row)) for row in rows]
+    return [SmtpLoginRecord(**_shown(row)) for row in rows]
 
 
 def _shown(row: asyncpg.Record) -> dict[str, Any]:
@@ -223,8 +223,8 @@ async def add_key(
     sender_domains: Sequence[str] = (),
     recipient_domains: Sequence[str] = (),
     expires_at: datetime | None = None,
-    maker: Maker = COMMAND,
-) -> tuple[KeyFacts, Secret]:
+    maker: KeyCreator = COMMAND,
+) -> tuple[ApiKeyRecord, Secret]:
     """Make a key of a tenant, or without one an administrator's; returns it with its secret, which is kept nowhere."""
     kept = checked_scopes(scopes, admin=tenant is None)
     senders, recipients = _domains(sender_domains, recipient_domains)
@@ -241,7 +241,7 @@ async def add_key(
         raise NotPossible(
             f"there is a key {name!r} already: revoke it first, or choose another name"
         )
-    facts = KeyFacts(
+    facts = ApiKeyRecord(
         row["id"], name, tenant, prefix, kept, senders, recipients, row["created_at"], expires_at, None, None,
         maker.kind, row["parent"],
     )  # fmt: skip
@@ -278,8 +278,8 @@ async def add_login(
     sender_domains: Sequence[str] = (),
     recipient_domains: Sequence[str] = (),
     expires_at: datetime | None = None,
-    maker: Maker = COMMAND,
-) -> tuple[LoginFacts, Secret]:
+    maker: KeyCreator = COMMAND,
+) -> tuple[SmtpLoginRecord, Secret]:
     """Make a login of a tenant; returns it with its password, which is kept nowhere."""
     username, password = f"{checked_name(name)}@{tenant}", new_secret()
     senders, recipients = _domains(sender_domains, recipient_domains)
@@ -295,7 +295,7 @@ async def add_login(
         raise NotPossible(
             f"there is a login {username!r} already: revoke it first, or choose another name"
         )
-    facts = LoginFacts(
+    facts = SmtpLoginRecord(
         row["id"], name, tenant, username, senders, recipients, row["created_at"], expires_at, None, None,
         maker.kind, row["parent"],
     )  # fmt: skip
@@ -304,7 +304,7 @@ async def add_login(
 
 async def revoke_key(
     database: Database, key_id: int, tenant: str | None = None, *, keep_descendants: bool = False
-) -> Revoked:
+) -> RevokedCredentials:
     """Take a key out of force, at once, with all that it and its descendants made, unless those are to be kept.
 
     NotFound if no key in force has this id, or none of this tenant.
@@ -325,7 +325,7 @@ async def revoke_key(
                 )[2]
             )
             parents = [row["id"] for row in rows]
-    return Revoked(keys, logins)
+    return RevokedCredentials(keys, logins)
 
 
 async def revoke_login(database: Database, login_id: int, tenant: str | None = None) -> None:

@@ -38,14 +38,14 @@ class Admin:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed(Admin):
+class AdminListItem(Admin):
     """An administrator in a list: with how many sessions are open and how many recovery codes are left."""
 
     sessions: int
     recovery_codes: int
 
 
-class Kept(NamedTuple):
+class AdminPassword(NamedTuple):
     """What a given password is compared with."""
 
     id: int
@@ -55,10 +55,10 @@ class Kept(NamedTuple):
     disabled: bool
 
     def __repr__(self) -> str:
-        return f"Kept(id={self.id})"
+        return f"AdminPassword(id={self.id})"
 
 
-class Held(NamedTuple):
+class LockedAdmin(NamedTuple):
     """An administrator who stays as they are until the transaction ends."""
 
     id: int
@@ -76,8 +76,8 @@ async def add(database: Database, email: str, name: str | None, password: str) -
     return Admin(*row)
 
 
-async def list_all(database: Database) -> list[Listed]:
-    return [Listed(*row) for row in await database.fetch(QUERIES["list_admins"])]
+async def list_all(database: Database) -> list[AdminListItem]:
+    return [AdminListItem(*row) for row in await database.fetch(QUERIES["list_admins"])]
 
 
 async def get(database: Database, email: str) -> Admin:
@@ -88,10 +88,10 @@ async def get(database: Database, email: str) -> Admin:
     return Admin(*row)
 
 
-async def password_of(database: Database, email: str) -> Kept | None:
+async def password_of(database: Database, email: str) -> AdminPassword | None:
     """The administrator with this address, and what is kept of the password."""
     row = await database.fetchrow(QUERIES["password"], email)
-    return None if row is None else Kept(*row)
+    return None if row is None else AdminPassword(*row)
 
 
 async def hold(
@@ -100,10 +100,10 @@ async def hold(
     *,
     password: str | None = None,
     since: datetime | None = None,
-) -> Held | None:
+) -> LockedAdmin | None:
     """Keep an administrator as they are until the transaction ends; None when they are not (any more) as given."""
     row = await connection.fetchrow(QUERIES["hold_admin"], admin, password, since)
-    return None if row is None else Held(*row)
+    return None if row is None else LockedAdmin(*row)
 
 
 async def change_password(connection: asyncpg.Connection, admin: int, password: str) -> None:

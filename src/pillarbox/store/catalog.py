@@ -24,7 +24,7 @@ MAX_WAIT = timedelta(days=5)
 
 
 @dataclass(frozen=True, slots=True)
-class ClassFacts:
+class ClassRecord:
     name: str
     retry: str | None  # None: the provider's
     unknown: str
@@ -34,7 +34,7 @@ class ClassFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
+class CapturedMail:
     id: int
     at: datetime
     message_id: UUID
@@ -50,11 +50,11 @@ async def sealed_providers(database: Database) -> set[tuple[int, str]]:
     return {(row["id"], row["name"]) for row in await database.fetch(QUERIES["sealed_providers"])}
 
 
-async def list_classes(database: Database) -> list[ClassFacts]:
-    return [ClassFacts(*row) for row in await database.fetch(QUERIES["list_classes"])]
+async def list_classes(database: Database) -> list[ClassRecord]:
+    return [ClassRecord(*row) for row in await database.fetch(QUERIES["list_classes"])]
 
 
-async def put_class(database: Database, facts: ClassFacts) -> None:
+async def put_class(database: Database, facts: ClassRecord) -> None:
     """Add a class, or change it."""
     await database.execute(
         QUERIES["put_class"], facts.name, facts.retry, facts.unknown, facts.secret, facts.content_retention,
@@ -82,7 +82,7 @@ async def list_captured(
     recipient: str | None = None,
     sender: str | None = None,
     provider: str | None = None,
-) -> list[Captured]:
+) -> list[CapturedMail]:
     """Captured mails, newest first. Continue after the last one with `before`."""
     rows = await database.fetch(
         QUERIES["list_captured"], before or NEWEST, limit, since, until, recipient, sender, provider
@@ -90,8 +90,8 @@ async def list_captured(
     return [_captured(dict(row)) for row in rows]
 
 
-def _captured(values: dict[str, Any]) -> Captured:
-    return Captured(subject=subject_of(values.pop("head")), **values)
+def _captured(values: dict[str, Any]) -> CapturedMail:
+    return CapturedMail(subject=subject_of(values.pop("head")), **values)
 
 
 async def captured_content(database: Database, number: int) -> bytes:

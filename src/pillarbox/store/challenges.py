@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 QUERIES = sql.load("challenges")
 
 
-class Row(NamedTuple):
+class NewChallenge(NamedTuple):
     """A challenge to be kept."""
 
     id: UUID
@@ -28,14 +28,14 @@ class Row(NamedTuple):
     lifetime: timedelta
 
 
-class Recent(NamedTuple):
+class RecentChallenge(NamedTuple):
     """A challenge that whoever asks again gets once more."""
 
     id: UUID
     seconds: float  # for how long it can still be used
 
 
-class Tried(NamedTuple):
+class CodeAttempt(NamedTuple):
     """What a given code came to."""
 
     subject: int | None
@@ -45,7 +45,7 @@ class Tried(NamedTuple):
     asked: bytes  # keyed hash of the address that the code went to
 
 
-class State(NamedTuple):
+class ChallengeState(NamedTuple):
     """Why a challenge is out of force."""
 
     used: bool
@@ -65,10 +65,10 @@ async def recent(
     pause: timedelta,
     wrong: int,
     longer: timedelta,
-) -> Recent | None:
+) -> RecentChallenge | None:
     """The challenge that an address was given within the pause; the longer one after so many wrong codes in a day."""
     row = await connection.fetchrow(QUERIES["recent"], realm, asked, pause, wrong, longer)
-    return None if row is None else Recent(*row)
+    return None if row is None else RecentChallenge(*row)
 
 
 async def paused(
@@ -97,7 +97,7 @@ async def void_older(
     return [row["message_id"] for row in rows if row["message_id"] is not None]
 
 
-async def add(connection: asyncpg.Connection, realm: str, rows: Sequence[Row]) -> None:
+async def add(connection: asyncpg.Connection, realm: str, rows: Sequence[NewChallenge]) -> None:
     """Keep new challenges."""
     await connection.execute(QUERIES["add_challenges"], realm, *zip(*rows, strict=True))
 
@@ -122,13 +122,13 @@ async def find_by_subject(database: Database, realm: str, subject: int) -> UUID 
 
 async def try_code(
     db: Db, realm: str, challenge: UUID, hashes: Sequence[bytes], most: int
-) -> Tried | None:
+) -> CodeAttempt | None:
     """Count a try, and say whether it was right; None if the challenge is not in force. One statement, so durable.
 
     `hashes` are those of the given code, one for each key that counts; without any it only counts as a try.
     """
     row = await db.fetchrow(QUERIES["try_code"], challenge, realm, hashes, most)
-    return None if row is None else Tried(*row)
+    return None if row is None else CodeAttempt(*row)
 
 
 async def use(connection: asyncpg.Connection, challenge: UUID) -> bool:
@@ -136,10 +136,10 @@ async def use(connection: asyncpg.Connection, challenge: UUID) -> bool:
     return await connection.fetchval(QUERIES["use_challenge"], challenge) is not None
 
 
-async def state(db: Db, realm: str, challenge: UUID) -> State | None:
+async def state(db: Db, realm: str, challenge: UUID) -> ChallengeState | None:
     """What became of a challenge; None if there is none."""
     row = await db.fetchrow(QUERIES["challenge"], challenge, realm)
-    return None if row is None else State(*row)
+    return None if row is None else ChallengeState(*row)
 
 
 async def purge(database: Database, batch: int) -> int:

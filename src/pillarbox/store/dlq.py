@@ -15,7 +15,7 @@ from uuid import UUID
 from pillarbox.errors import NotFound
 from pillarbox.model.delivery import LANES, ROLES, Role
 from pillarbox.store import sql
-from pillarbox.store.messages import Filter
+from pillarbox.store.messages import MessageFilter
 
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
@@ -41,7 +41,7 @@ Key = tuple[UUID, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class FailedDelivery:
     """A failed delivery, by its key."""
 
     message_id: UUID
@@ -55,7 +55,7 @@ class Letter:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaving:
+class OutgoingEnvelope:
     """From whom and to whom a delivery would leave; `head` begins with the header section of a raw mail.
 
     `cut`: the mail goes on behind `head`.
@@ -68,7 +68,7 @@ class Leaving:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptSummary:
+class FailedDeliveryAttempt:
     """One attempt at a delivery; texts are redacted."""
 
     started_at: datetime
@@ -81,7 +81,7 @@ class AttemptSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadDelivery:
+class FailedDeliveryDetails:
     """A failed delivery with its whole history."""
 
     n: int
@@ -91,7 +91,7 @@ class DeadDelivery:
     attempts_made: int  # since it was last queued
     failed_at: datetime | None
     provider: str | None
-    attempts: Sequence[AttemptSummary]
+    attempts: Sequence[FailedDeliveryAttempt]
 
     @property
     def error(self) -> str | None:
@@ -102,7 +102,7 @@ class DeadDelivery:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadMessage:
+class FailedMessage:
     """A message of which something failed; `blocked` is what keeps it from being sent again."""
 
     id: UUID
@@ -118,19 +118,19 @@ class DeadMessage:
     size: int
     expires_at: datetime | None
     blocked: str | None
-    deliveries: Sequence[DeadDelivery]
+    deliveries: Sequence[FailedDeliveryDetails]
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class FailedMessagePage:
     """Messages that fit, and the id before which the next page begins; None at the end."""
 
-    messages: Sequence[DeadMessage]
+    messages: Sequence[FailedMessage]
     next: UUID | None
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class FailureCounts:
     """How many deliveries failed, and why. Not `complete`: there may be more than were looked at."""
 
     total: int
@@ -139,7 +139,9 @@ class Counts:
     complete: bool
 
 
-async def page(database: Database, tenant_id: int | None, which: Filter, limit: int) -> Page:
+async def page(
+    database: Database, tenant_id: int | None, which: MessageFilter, limit: int
+) -> FailedMessagePage:
     """One page of dead letters, newest first; with filters it can be short, or empty, before the end."""
     first, before = which.ids
     most = MOST_ON_PAGE + MOST_RECIPIENTS
@@ -153,7 +155,7 @@ async def page(database: Database, tenant_id: int | None, which: Filter, limit: 
     )  # the last may lack some
     shown = _within(whole[:limit], by_message)
     messages = await _messages(database, shown, [key for one in shown for key in by_message[one]])
-    return Page(messages, shown[-1] if len(shown) < len(by_message) else end)
+    return FailedMessagePage(messages, shown[-1] if len(shown) < len(by_message) else end)
 
 
 def _within(ids: Sequence[UUID], by_message: Mapping[UUID, Sequence[Key]]) -> Sequence[UUID]:
@@ -166,7 +168,7 @@ def _within(ids: Sequence[UUID], by_message: Mapping[UUID, Sequence[Key]]) -> Se
     return ids
 
 
-def _filters(which: Filter) -> bool:
+def _filters(which: MessageFilter) -> bool:
     """Whether a delivery may be passed over."""
     names = (
         which.class_name,
@@ -193,38 +195,40 @@ async def _end(
 async def _letters(
     database: Database,
     tenant_id: int | None,
-    which: Filter,
+    which: MessageFilter,
     first: UUID,
     before: UUID,
     limit: int | None,
-) -> list[Letter]:
+) -> list[FailedDelivery]:
     rows = await database.fetch(
         QUERIES["dead_letters"], tenant_id, first, before, limit, which.class_name, which.kind, which.tag, which.sender,
         which.subject, which.recipient, which.provider, which.reason,
     )  # fmt: skip
-    return [Letter(*row) for row in rows]
+    return [FailedDelivery(*row) for row in rows]
 
 
 async def _messages(
     database: Database, ids: Sequence[UUID], keys: Sequence[Key]
-) -> list[DeadMessage]:
+) -> list[FailedMessage]:
     """Messages with those of their deliveries that were asked for."""
     columns = [message_id for message_id, _ in keys], [n for _, n in keys]
-    tries: dict[Key, list[AttemptSummary]] = defaultdict(list)
+    tries: dict[Key, list[FailedDeliveryAttempt]] = defaultdict(list)
     for message_id, n, *rest in await database.fetch(QUERIES["dead_attempts"], *columns):
-        tries[message_id, n].append(AttemptSummary(*rest))
-    deliveries: dict[UUID, list[DeadDelivery]] = defaultdict(list)
+        tries[message_id, n].append(FailedDeliveryAttempt(*rest))
+    deliveries: dict[UUID, list[FailedDeliveryDetails]] = defaultdict(list)
     for row in await database.fetch(QUERIES["dead_deliveries"], *columns):
         values: dict[str, Any] = dict(row) | {"role": ROLES[row["role"]]}
         message_id = values.pop("message_id")
-        deliveries[message_id].append(DeadDelivery(**values, attempts=tries[message_id, row["n"]]))
+        deliveries[message_id].append(
+            FailedDeliveryDetails(**values, attempts=tries[message_id, row["n"]])
+        )
     rows = await database.fetch(QUERIES["dead_messages"], list(ids))
     # One that was reprocessed since has nothing left to show.
     return [_message(dict(row), deliveries[row["id"]]) for row in rows if deliveries[row["id"]]]
 
 
-def _message(values: dict[str, Any], deliveries: Sequence[DeadDelivery]) -> DeadMessage:
-    return DeadMessage(
+def _message(values: dict[str, Any], deliveries: Sequence[FailedDeliveryDetails]) -> FailedMessage:
+    return FailedMessage(
         class_name=values.pop("class"),
         priority=LANES[values.pop("lane")],
         tags=values.pop("tags") or (),
@@ -234,8 +238,8 @@ def _message(values: dict[str, Any], deliveries: Sequence[DeadDelivery]) -> Dead
 
 
 async def walk(
-    database: Database, tenant_id: int | None, which: Filter
-) -> AsyncIterator[list[Letter]]:
+    database: Database, tenant_id: int | None, which: MessageFilter
+) -> AsyncIterator[list[FailedDelivery]]:
     """All dead letters that fit, newest first, as many at a time as one statement may look at."""
     first, before = which.ids
     while True:
@@ -246,20 +250,22 @@ async def walk(
         before = end
 
 
-async def summary(database: Database, tenant_id: int | None, which: Filter) -> Counts:
+async def summary(database: Database, tenant_id: int | None, which: MessageFilter) -> FailureCounts:
     """How many fit, by reason and by the provider tried last."""
     reasons: Counter[str] = Counter()
     providers: Counter[str] = Counter()
     looked = 0
     async for letters in walk(database, tenant_id, which):
         if looked >= COUNTED:
-            return Counts(
+            return FailureCounts(
                 reasons.total(), dict(reasons.most_common()), dict(providers.most_common()), False
             )
         reasons.update(one.reason or "" for one in letters)
         providers.update(one.provider for one in letters if one.provider)
         looked += LOOKED_AT
-    return Counts(reasons.total(), dict(reasons.most_common()), dict(providers.most_common()), True)
+    return FailureCounts(
+        reasons.total(), dict(reasons.most_common()), dict(providers.most_common()), True
+    )
 
 
 async def provider_id(database: Database, name: str, tenant_id: int | None) -> int:
@@ -272,10 +278,12 @@ async def provider_id(database: Database, name: str, tenant_id: int | None) -> i
     return int(found)
 
 
-async def leaving(database: Database, keys: Sequence[Key]) -> AsyncIterator[Leaving]:
+async def leaving(database: Database, keys: Sequence[Key]) -> AsyncIterator[OutgoingEnvelope]:
     """From whom and to whom deliveries would leave, in the order given."""
     for start in range(0, len(keys), LEAVING_AT_ONCE):
         some = keys[start : start + LEAVING_AT_ONCE]
         columns = [message_id for message_id, _ in some], [n for _, n in some]
         for row in await database.fetch(QUERIES["leaving"], *columns, HEADER_OCTETS):
-            yield Leaving(row["sender"] or "", row["recipient"] or "", row["raw"], bool(row["cut"]))
+            yield OutgoingEnvelope(
+                row["sender"] or "", row["recipient"] or "", row["raw"], bool(row["cut"])
+            )

@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from pillarbox.store import dlq
-from pillarbox.store.dlq import LOOKED_AT, QUERIES, Leaving, Letter
-from pillarbox.store.messages import Filter
-from pillarbox.store.operations import AS_USUAL, BATCH, PERSON, Manner, Operation, Who, apply
+from pillarbox.store.dlq import LOOKED_AT, QUERIES, FailedDelivery, OutgoingEnvelope
+from pillarbox.store.messages import MessageFilter
+from pillarbox.store.operations import (
+    AS_USUAL,
+    BATCH,
+    PERSON,
+    DeliveryOperation,
+    ResendOptions,
+    Who,
+    apply,
+)
 
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
@@ -22,18 +30,18 @@ NOT_ALLOWED = "not_allowed"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DeadLetterSelection:
     """Which dead letters: of these messages, or all that fit; at most so many. `tenant_id` None: of all tenants."""
 
     tenant_id: int | None
     ids: Sequence[UUID] | None = None
-    which: Filter = field(default_factory=Filter)
+    which: MessageFilter = field(default_factory=MessageFilter)
     limit: int | None = None
     dry_run: bool = False
 
 
 @dataclass(slots=True)
-class Change:
+class DeadLetterChange:
     """What came of it, in deliveries.
 
     `left`: would be changed, too, but for the limit; unless `complete`, there may be more. `suppressed`: those among
@@ -49,10 +57,10 @@ class Change:
     unfound: int = 0
 
 
-class Judged(NamedTuple):
+class CheckedDelivery(NamedTuple):
     """A dead letter, what keeps it from being sent again, and whether its recipient is suppressed."""
 
-    letter: Letter
+    letter: FailedDelivery
     blocked: str | None
     suppressed: bool
 
@@ -63,19 +71,19 @@ def nobody_listens(count: int) -> None:
 
 async def change(
     database: Database,
-    operation: Operation,
-    wanted: Wanted,
-    manner: Manner = AS_USUAL,
+    operation: DeliveryOperation,
+    wanted: DeadLetterSelection,
+    manner: ResendOptions = AS_USUAL,
     who: Who = PERSON,
     told: Callable[[int], None] = nobody_listens,
-    permitted: Callable[[Leaving], bool] | None = None,
-) -> Change:
+    permitted: Callable[[OutgoingEnvelope], bool] | None = None,
+) -> DeadLetterChange:
     """Reprocess or discard dead letters; `told` hears how many were changed, batch by batch.
 
     What cannot be sent again is skipped, and so is what may not be: what is not `permitted`. Beyond
     the limit, what is left is counted a little further, not to the end.
     """
-    result = Change()
+    result = DeadLetterChange()
     looked = 0
     async for letters in _chosen(database, wanted, result):
         if looked and wanted.limit is not None and result.changed >= wanted.limit:
@@ -103,8 +111,8 @@ async def change(
 
 
 async def _chosen(
-    database: Database, wanted: Wanted, result: Change
-) -> AsyncIterator[Sequence[Letter]]:
+    database: Database, wanted: DeadLetterSelection, result: DeadLetterChange
+) -> AsyncIterator[Sequence[FailedDelivery]]:
     if wanted.ids is None:
         async for letters in dlq.walk(database, wanted.tenant_id, wanted.which):
             yield letters
@@ -112,23 +120,25 @@ async def _chosen(
     ids = list(dict.fromkeys(wanted.ids))
     rows = await database.fetch(QUERIES["dead_of"], wanted.tenant_id, ids)
     result.unfound = len(ids) - len({row["message_id"] for row in rows})
-    yield [Letter(*row) for row in rows]
+    yield [FailedDelivery(*row) for row in rows]
 
 
 async def _judged(
-    database: Database, operation: Operation, letters: Sequence[Letter]
-) -> list[Judged]:
+    database: Database, operation: DeliveryOperation, letters: Sequence[FailedDelivery]
+) -> list[CheckedDelivery]:
     """What stands in the way; nothing does where it need not be sent."""
     if not operation.sends_again or not letters:
-        return [Judged(one, None, False) for one in letters]
+        return [CheckedDelivery(one, None, False) for one in letters]
     columns = [one.message_id for one in letters], [one.n for one in letters]
     rows = await database.fetch(QUERIES["judge"], *columns)
-    return [Judged(one, *row) for one, row in zip(letters, rows, strict=True)]
+    return [CheckedDelivery(one, *row) for one, row in zip(letters, rows, strict=True)]
 
 
 async def _permitted(
-    database: Database, judged: Sequence[Judged], permitted: Callable[[Leaving], bool]
-) -> list[Judged]:
+    database: Database,
+    judged: Sequence[CheckedDelivery],
+    permitted: Callable[[OutgoingEnvelope], bool],
+) -> list[CheckedDelivery]:
     """The same, with those blocked that may not leave."""
     leaving = [one async for one in dlq.leaving(database, [one.letter.key for one in judged])]
     return [
@@ -137,6 +147,6 @@ async def _permitted(
     ]
 
 
-def _batches(ready: Sequence[Judged]) -> Iterator[Sequence[Judged]]:
+def _batches(ready: Sequence[CheckedDelivery]) -> Iterator[Sequence[CheckedDelivery]]:
     for start in range(0, len(ready), BATCH):
         yield ready[start : start + BATCH]

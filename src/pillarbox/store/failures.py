@@ -16,19 +16,19 @@ SQL = sql.load("failures")
 _WINDOW = timedelta(seconds=WINDOW)
 
 
-class Counted(NamedTuple):
+class FailureCount(NamedTuple):
     """The failures at a place, and the seconds since the first of them."""
 
     failures: int
     age: float
 
 
-async def add(database: Database, failures: Mapping[bytes, int]) -> dict[bytes, Counted]:
+async def add(database: Database, failures: Mapping[bytes, int]) -> dict[bytes, FailureCount]:
     """Count failures by place; returns what is counted for these places now."""
     rows = await database.fetch(
         *SQL.add_failures(places=list(failures), counts=list(failures.values()), window=_WINDOW)
     )
-    return {row["place"]: Counted(row["failures"], row["age"]) for row in rows}
+    return {row["place"]: FailureCount(row["failures"], row["age"]) for row in rows}
 
 
 async def purge(database: Database, batch: int) -> int:

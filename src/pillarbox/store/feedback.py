@@ -15,7 +15,7 @@ QUERIES = sql.load("feedback")
 NOBODY = 0
 
 
-class Row(NamedTuple):
+class FeedbackRow(NamedTuple):
     """One piece of feedback as it is stored; JSON is text, and everything was redacted."""
 
     provider_id: int
@@ -34,7 +34,7 @@ class Row(NamedTuple):
     provider_message_id: str | None = None  # under which an attempt must have been made; None: any
 
 
-class Found(NamedTuple):
+class FeedbackMatch(NamedTuple):
     """The delivery that a piece of feedback is about, and whether it was heard for the first time."""
 
     message_id: UUID
@@ -42,7 +42,7 @@ class Found(NamedTuple):
     is_new: bool
 
 
-class Token(NamedTuple):
+class ReplayTokenRow(NamedTuple):
     """What proves a request of whose body nothing is signed; it is good for one body."""
 
     provider_id: int
@@ -52,17 +52,17 @@ class Token(NamedTuple):
 
 
 async def hear(
-    database: Database, rows: Sequence[Row], lasts: timedelta | None
-) -> list[Found | None]:
+    database: Database, rows: Sequence[FeedbackRow], lasts: timedelta | None
+) -> list[FeedbackMatch | None]:
     """Take feedback in and let it count, all or nothing; says of each what it is about, None for nothing we know.
 
     Addresses that shall not be written to again are suppressed for as long as `lasts`; None: for
     good.
     """
-    found: list[Found | None] = [None] * len(rows)
-    columns = zip(*rows, strict=True) if rows else [()] * len(Row._fields)
+    found: list[FeedbackMatch | None] = [None] * len(rows)
+    columns = zip(*rows, strict=True) if rows else [()] * len(FeedbackRow._fields)
     for place, *one in await database.fetch(QUERIES["hear"], *columns, lasts):
-        found[place - 1] = Found(*one)
+        found[place - 1] = FeedbackMatch(*one)
     return found
 
 
@@ -71,7 +71,7 @@ async def catch_up(database: Database, most: int, lasts: timedelta | None) -> in
     return int(await database.fetchval(QUERIES["catch_up"], most, lasts) or 0)
 
 
-async def use_tokens(database: Database, tokens: Sequence[Token]) -> list[bytes | None]:
+async def use_tokens(database: Database, tokens: Sequence[ReplayTokenRow]) -> list[bytes | None]:
     """Use tokens up; returns the digest that each was used with first, None where somebody does at this moment."""
     rows = await database.fetch(QUERIES["use_tokens"], *zip(*tokens, strict=True))
     return [row["digest"] for row in rows]

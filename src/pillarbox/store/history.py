@@ -15,7 +15,7 @@ from pillarbox.model.delivery import State, Unknown
 from pillarbox.model.outcome import Verdict
 
 if TYPE_CHECKING:
-    from pillarbox.store.messages import AttemptFacts, DeliveryFacts, EventFacts, Story
+    from pillarbox.store.messages import AttemptRecord, DeliveryRecord, EventRecord, MessageDetails
 
 # What events of people and chores make of a delivery.
 BY_EVENT = {
@@ -41,7 +41,7 @@ AFTER_HOLDING = frozenset({"released"})
 
 
 @dataclass(frozen=True, slots=True)
-class Transition:
+class StateTransition:
     at: datetime
     state: State
     reason: str | None = None
@@ -52,11 +52,11 @@ class _Step:
     """Something that may change the state: the end of a claim's last attempt, or an event."""
 
     at: datetime
-    attempt: AttemptFacts | None = None
-    event: EventFacts | None = None
+    attempt: AttemptRecord | None = None
+    event: EventRecord | None = None
 
 
-def history(story: Story, delivery: DeliveryFacts) -> list[Transition]:
+def history(story: MessageDetails, delivery: DeliveryRecord) -> list[StateTransition]:
     """Every state of a delivery since its message was accepted, as far as retention left what tells of it."""
     found = _accepted(story)
     steps = _steps(story, delivery.n)
@@ -66,7 +66,7 @@ def history(story: Story, delivery: DeliveryFacts) -> list[Transition]:
             _begin(found, story, step.attempt)
             holds = story.message.unknown == Unknown.HOLD
             found.append(
-                Transition(
+                StateTransition(
                     step.at, _ended(step.attempt, following, delivery, holds), step.attempt.reason
                 )
             )
@@ -76,13 +76,13 @@ def history(story: Story, delivery: DeliveryFacts) -> list[Transition]:
     return list(_in_order(found))
 
 
-def _accepted(story: Story) -> list[Transition]:
+def _accepted(story: MessageDetails) -> list[StateTransition]:
     message = story.message
     scheduled = message.send_at is not None and message.send_at > message.created_at
-    return [Transition(message.created_at, State.PENDING if scheduled else State.QUEUED)]
+    return [StateTransition(message.created_at, State.PENDING if scheduled else State.QUEUED)]
 
 
-def _steps(story: Story, n: int) -> list[_Step]:
+def _steps(story: MessageDetails, n: int) -> list[_Step]:
     """Attempts and events in the order in which they happened."""
     last = {
         one.claim: one for one in story.attempts if one.n == n
@@ -101,19 +101,19 @@ def _steps(story: Story, n: int) -> list[_Step]:
     return sorted(steps, key=lambda step: step.at)
 
 
-def _begin(found: list[Transition], story: Story, attempt: AttemptFacts) -> None:
+def _begin(found: list[StateTransition], story: MessageDetails, attempt: AttemptRecord) -> None:
     """Before an attempt a delivery is queued, then processing: from the first of several that failed over on."""
     began = min(
         one.started_at for one in story.attempts if (one.claim, one.n) == (attempt.claim, attempt.n)
     )
     if found[-1].state is State.PENDING:
         due = story.message.send_at or began
-        found.append(Transition(min(max(due, found[-1].at), began), State.QUEUED))
-    found.append(Transition(began, State.PROCESSING))
+        found.append(StateTransition(min(max(due, found[-1].at), began), State.QUEUED))
+    found.append(StateTransition(began, State.PROCESSING))
 
 
 def _ended(
-    attempt: AttemptFacts, following: _Step | None, delivery: DeliveryFacts, holds: bool
+    attempt: AttemptRecord, following: _Step | None, delivery: DeliveryRecord, holds: bool
 ) -> State:
     """What an attempt made of a delivery; whether a deferred one was the last, only what follows tells.
 
@@ -134,7 +134,7 @@ def _ended(
     return State.HELD if held else State.QUEUED
 
 
-def _told(state: State, event: EventFacts) -> Iterator[Transition]:
+def _told(state: State, event: EventRecord) -> Iterator[StateTransition]:
     """What an event made of a delivery, if it changed its state."""
     to = BY_EVENT.get(event.kind)
     if event.kind == "released":
@@ -145,10 +145,10 @@ def _told(state: State, event: EventFacts) -> Iterator[Transition]:
         to = BY_FEEDBACK[event.kind]
     if to is not None and to is not state:
         reason = event.data.get("reason") if to in (State.FAILED, State.BOUNCED) else None
-        yield Transition(event.at, to, reason)
+        yield StateTransition(event.at, to, reason)
 
 
-def _rescheduled(event: EventFacts) -> State:
+def _rescheduled(event: EventRecord) -> State:
     try:
         send_at = datetime.fromisoformat(str(event.data.get("send_at")))
     except ValueError:
@@ -158,7 +158,7 @@ def _rescheduled(event: EventFacts) -> State:
     )
 
 
-def _now(last: Transition, delivery: DeliveryFacts) -> Iterator[Transition]:
+def _now(last: StateTransition, delivery: DeliveryRecord) -> Iterator[StateTransition]:
     """The present state, where nothing else tells of it: a claim, a wait for a provider, a time that has come."""
     state = State(delivery.state)
     if state is last.state:
@@ -169,14 +169,14 @@ def _now(last: Transition, delivery: DeliveryFacts) -> Iterator[Transition]:
     elif state is State.PENDING:
         times = (delivery.waiting_since, delivery.claimed_at)
     at = next((one for one in times if one is not None), last.at)
-    yield Transition(
+    yield StateTransition(
         max(at, last.at), state, delivery.reason if state is not State.PROCESSING else None
     )
 
 
-def _in_order(found: Sequence[Transition]) -> Iterator[Transition]:
+def _in_order(found: Sequence[StateTransition]) -> Iterator[StateTransition]:
     """Times that never go back: those of providers may."""
     latest = found[0].at
     for one in found:
         latest = max(latest, one.at)
-        yield Transition(latest, one.state, one.reason)
+        yield StateTransition(latest, one.state, one.reason)

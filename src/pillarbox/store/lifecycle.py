@@ -46,7 +46,7 @@ _REFUSALS: dict[str, Callable[[str], InvalidToken]] = {
 }
 
 
-class Due(NamedTuple):
+class DueToken(NamedTuple):
     """A token that was taken, with its account and what its action says.
 
     `verdict` None: to be mailed; `expired`, `consumed`, `superseded`, `gone`: settle it so; `account`: hold it, for its
@@ -82,7 +82,7 @@ class TokenCounts(NamedTuple):
     urgent: int
 
 
-class SetAside(NamedTuple):
+class SetAsideToken(NamedTuple):
     """A token that could not be rendered or stored; `problem` says why, without anything personal."""
 
     token: int
@@ -97,7 +97,7 @@ class SetAside(NamedTuple):
     again_in: float  # seconds until it is tried again
 
 
-class Resent(NamedTuple):
+class ResentToken(NamedTuple):
     """The token that is collected once more; `is_new`: it was issued in the place of one that had expired."""
 
     token: int
@@ -133,7 +133,7 @@ class Account(NamedTuple):
     data: dict[str, Any]
 
 
-class Action(NamedTuple):
+class TokenAction(NamedTuple):
     """What is known of an action; `path` None: its mails have no link."""
 
     name: str
@@ -146,7 +146,7 @@ class Action(NamedTuple):
     lifetime_seconds: int
 
 
-class Tokens:
+class TokenStore:
     """The tokens and accounts in one schema."""
 
     def __init__(self, schema: str) -> None:
@@ -161,7 +161,7 @@ class Tokens:
 
     async def take(
         self, connection: asyncpg.Connection, limit: int, *, urgent_only: bool = False
-    ) -> list[Due]:
+    ) -> list[DueToken]:
         """Take up to `limit` tokens until the end of the caller's transaction; others pass them over.
 
         Urgent ones first, then by id. Each must be settled or held in the same transaction, or it
@@ -214,9 +214,9 @@ class Tokens:
             await connection.fetch(messages.QUERIES["drop_secret_contents"], mails)
         return len(rows)
 
-    async def set_aside(self, db: Db, limit: int = LISTED, after: int = 0) -> list[SetAside]:
+    async def set_aside(self, db: Db, limit: int = LISTED, after: int = 0) -> list[SetAsideToken]:
         """Tokens that could not be rendered or stored, oldest first; continue after the last one with `after`."""
-        return [SetAside(*row) for row in await db.fetch(self._sql["set_aside"], limit, after)]
+        return [SetAsideToken(*row) for row in await db.fetch(self._sql["set_aside"], limit, after)]
 
     async def count_set_aside(self, db: Db, most: int) -> int:
         """How many are set aside, counted up to `most`."""
@@ -272,9 +272,9 @@ class Tokens:
         found: int | None = await db.fetchval(self._sql["paused_account"], token)
         return found
 
-    async def actions(self, db: Db) -> list[Action]:
+    async def actions(self, db: Db) -> list[TokenAction]:
         """Every action, by number."""
-        return [Action(*row) for row in await db.fetch(self._sql["actions"])]
+        return [TokenAction(*row) for row in await db.fetch(self._sql["actions"])]
 
     async def register_templates(self, db: Db, names: Sequence[str]) -> int:
         """Let these templates (`hub/welcome`) be those there are; returns how many came or went."""
@@ -324,7 +324,7 @@ class Tokens:
         found: int | None = await db.fetchval(self._sql["mail_token"], message_id)
         return found
 
-    async def resend(self, connection: asyncpg.Connection, token: int) -> Resent:
+    async def resend(self, connection: asyncpg.Connection, token: int) -> ResentToken:
         """Let a token be collected once more; one that has expired is issued anew. NotPossible: why it cannot be."""
         row = await connection.fetchrow(self._sql["resend_state"], token)
         if row is None:
@@ -337,11 +337,11 @@ class Tokens:
             )
         if row["state"] == "expired":
             data = None if row["data"] is None else json.loads(row["data"])
-            return Resent(
+            return ResentToken(
                 await self.issue(connection, row["account"], row["action"], data), is_new=True
             )
         await connection.fetch(self._sql["collect_again"], token)
-        return Resent(token, is_new=False)
+        return ResentToken(token, is_new=False)
 
     async def grant(self, connection: asyncpg.Connection, role: str) -> list[str]:
         """Let a role keep accounts, issue tokens and use them; returns the statements carried out."""
@@ -351,10 +351,10 @@ class Tokens:
         return statements
 
 
-def _due(row: asyncpg.Record) -> Due:
+def _due(row: asyncpg.Record) -> DueToken:
     values = list(row)
     values[17:19] = _object(values[17]), _object(values[18])
-    return Due(*values)
+    return DueToken(*values)
 
 
 def _object(text: str | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import asyncpg
 
 from pillarbox.errors import SettingsError
 from pillarbox.store.database import Db
-from pillarbox.store.migrations import Migration, Series, read_all
+from pillarbox.store.migrations import Migration, MigrationSeries, read_all
 
 # Names that need no look at PostgreSQL's rules: what `lifecycle_schema` may be.
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
@@ -41,12 +41,14 @@ def available() -> list[Migration]:
     return read_all("pillarbox.store.lifecycle_migrations")
 
 
-def series(schema: str) -> Series:
+def series(schema: str) -> MigrationSeries:
     """The migrations of the lifecycle schema of this name."""
     command = "pillarbox migrate --with lifecycle"
     if schema != "lifecycle":
         command += f" --lifecycle-schema {schema}"
-    return Series(quoted(schema), f"schema of accounts and tokens ({schema})", command, available)
+    return MigrationSeries(
+        quoted(schema), f"schema of accounts and tokens ({schema})", command, available
+    )
 
 
 async def install(connection: asyncpg.Connection, schema: str) -> list[Migration]:

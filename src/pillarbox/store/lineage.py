@@ -21,18 +21,18 @@ QUERIES = sql.load("lineage")
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
+class KeyCreator:
     """Who makes a key or login; with the id of the key, if it is one."""
 
     kind: str = "command"  # key, session, development, or the command line
     key_id: int | None = None
 
 
-COMMAND = Maker()
+COMMAND = KeyCreator()
 
 
 @dataclass(frozen=True, slots=True)
-class Exceeding:
+class ExcessiveGrant:
     """A key or login that exceeds its parent. Not `certain`: no parent is on record, and this one may be it."""
 
     kind: str  # key or login
@@ -46,7 +46,7 @@ class Exceeding:
 
 
 @dataclass(frozen=True, slots=True)
-class Revoked:
+class RevokedCredentials:
     """How many keys and logins were revoked with a key."""
 
     keys: int
@@ -99,7 +99,7 @@ def through(own: Grant, above: Sequence[Grant]) -> Grant:
     return own
 
 
-async def hold_parent(connection: asyncpg.Connection, maker: Maker) -> None:
+async def hold_parent(connection: asyncpg.Connection, maker: KeyCreator) -> None:
     """Keep the key that makes another from being revoked until that is committed; NotAllowed if it was already."""
     if (
         maker.key_id is not None
@@ -108,14 +108,14 @@ async def hold_parent(connection: asyncpg.Connection, maker: Maker) -> None:
         raise NotAllowed("revoked", "key", "the key that asks was revoked", "use another one")
 
 
-async def descendants(database: Database, key_id: int) -> Revoked:
+async def descendants(database: Database, key_id: int) -> RevokedCredentials:
     """How many keys and logins in force would be revoked with a key."""
     row = await database.fetchrow(QUERIES["descendants"], key_id)
     assert row is not None
-    return Revoked(row["keys"], row["logins"])
+    return RevokedCredentials(row["keys"], row["logins"])
 
 
-async def exceeding(database: Database) -> list[Exceeding]:
+async def exceeding(database: Database) -> list[ExcessiveGrant]:
     """What is in force and exceeds its parent, or one that may be its parent where that is not on record.
 
     Version 0.1.0 did not record parents. There a parent may be any key of the same tenant with the
@@ -140,7 +140,7 @@ async def exceeding(database: Database) -> list[Exceeding]:
         fields = excess(one.grant, worst.grant) if worst is not None else []
         if worst is not None and fields:
             found.append(
-                Exceeding(
+                ExcessiveGrant(
                     one.kind, one.label, one.name, one.tenant, worst.label, worst.name, tuple(fields), certain
                 )
             )  # fmt: skip

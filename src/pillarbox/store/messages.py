@@ -16,7 +16,7 @@ from pillarbox.model.message import Content, Message
 from pillarbox.model.retry import POLICIES
 from pillarbox.store import sql
 from pillarbox.store.contents import read_attachments
-from pillarbox.store.waiting import Waiting, waiting
+from pillarbox.store.waiting import RateLimitWait, waiting
 from pillarbox.store.waits import outage_since
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ RECENT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class MessageFilter:
     """Which messages; None means any. `recipient`, `sender` and `subject` match a part, ignoring case."""
 
     states: Sequence[str] = ()
@@ -69,7 +69,7 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class MessageListItem:
     """One message in a listing; `states` go with `recipients`."""
 
     id: UUID
@@ -90,7 +90,7 @@ class Listed:
 
 
 @dataclass(frozen=True, slots=True)
-class Envelope:
+class MessageRecord:
     """A message as accepted, and what is left of its content."""
 
     id: UUID
@@ -120,7 +120,7 @@ class Envelope:
 
 
 @dataclass(frozen=True, slots=True)
-class DeliveryFacts:
+class DeliveryRecord:
     n: int
     recipient: str
     role: Role
@@ -139,7 +139,7 @@ class DeliveryFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptFacts:
+class AttemptRecord:
     """How one attempt ended for one recipient. Rows with the same claim and step are one attempt.
 
     A mail that fails over is tried through several providers in one claim: `step` counts these,
@@ -162,7 +162,7 @@ class AttemptFacts:
     conversation: str | None
 
 
-def provider_name(facts: DeliveryFacts | AttemptFacts) -> str:
+def provider_name(facts: DeliveryRecord | AttemptRecord) -> str:
     """The provider's name for people; another may have that name since it was removed."""
     if facts.provider is None:
         return ""
@@ -170,7 +170,7 @@ def provider_name(facts: DeliveryFacts | AttemptFacts) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class EventFacts:
+class EventRecord:
     at: datetime
     n: int | None
     kind: str
@@ -178,19 +178,19 @@ class EventFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class MessageDetails:
     """Everything known about one message."""
 
-    message: Envelope
-    deliveries: Sequence[DeliveryFacts]
-    attempts: Sequence[AttemptFacts] = field(default_factory=list)
-    events: Sequence[EventFacts] = field(default_factory=list)
-    waiting: Waiting | None = None  # the rate limit that holds back what is due
+    message: MessageRecord
+    deliveries: Sequence[DeliveryRecord]
+    attempts: Sequence[AttemptRecord] = field(default_factory=list)
+    events: Sequence[EventRecord] = field(default_factory=list)
+    waiting: RateLimitWait | None = None  # the rate limit that holds back what is due
     outage_since: datetime | None = (
         None  # no provider can be used for any mail since then; told of queued ones only
     )
 
-    def waits_for_provider(self, delivery: DeliveryFacts) -> datetime | None:
+    def waits_for_provider(self, delivery: DeliveryRecord) -> datetime | None:
         """Since when a delivery waits for a provider; None: it does not."""
         if delivery.state not in WAITING:
             return None
@@ -206,7 +206,9 @@ def id_at(when: datetime) -> UUID:
     return UUID(int=milliseconds << 80)
 
 
-async def list_messages(database: Database, which: Filter, limit: int) -> list[Listed]:
+async def list_messages(
+    database: Database, which: MessageFilter, limit: int
+) -> list[MessageListItem]:
     """Messages newest first. Continue after the last one with `before`."""
     indexed = which.states and INDEXED.issuperset(which.states)
     rows = await database.fetch(
@@ -217,11 +219,11 @@ async def list_messages(database: Database, which: Filter, limit: int) -> list[L
     return [_listed(row) for row in rows]
 
 
-def _listed(row: asyncpg.Record) -> Listed:
+def _listed(row: asyncpg.Record) -> MessageListItem:
     values: dict[str, Any] = dict(row)
     for name in ("tags", "reasons", "providers"):
         values[name] = values[name] or ()
-    return Listed(
+    return MessageListItem(
         class_name=values.pop("class"),
         priority=LANES[values.pop("lane")],
         **values,
@@ -276,18 +278,20 @@ def _candidates(begin: Sequence[UUID], end: Sequence[UUID]) -> str:
     return "\n".join(lines)
 
 
-async def story(database: Database, message_id: UUID, tenant_id: int | None = None) -> Story:
+async def story(
+    database: Database, message_id: UUID, tenant_id: int | None = None
+) -> MessageDetails:
     """The whole story of a message, as far as retention left it; with a tenant, only if the message is its own."""
     envelope = await envelope_of(database, message_id, tenant_id)
     attempts = await database.fetch(QUERIES["attempts"], message_id)
     events = await database.fetch(QUERIES["events"], message_id)
     deliveries = await deliveries_of(database, message_id, tenant_id)
     queued = any(one.state == State.QUEUED for one in deliveries)
-    return Story(
+    return MessageDetails(
         envelope,
         deliveries,
-        [AttemptFacts(**dict(one)) for one in attempts],
-        [EventFacts(one["at"], one["n"], one["kind"], _object(one["data"])) for one in events],
+        [AttemptRecord(**dict(one)) for one in attempts],
+        [EventRecord(one["at"], one["n"], one["kind"], _object(one["data"])) for one in events],
         await waiting(database, message_id) if queued else None,
         await outage_since(database) if queued else None,
     )
@@ -295,7 +299,7 @@ async def story(database: Database, message_id: UUID, tenant_id: int | None = No
 
 async def envelope_of(
     database: Database, message_id: UUID, tenant_id: int | None = None
-) -> Envelope:
+) -> MessageRecord:
     """A message as accepted; NotFound if there is none, or none of that tenant."""
     row = await database.fetchrow(QUERIES["message"], message_id, tenant_id)
     if row is None:
@@ -305,20 +309,20 @@ async def envelope_of(
 
 async def deliveries_of(
     database: Db, message_id: UUID, tenant_id: int | None = None
-) -> list[DeliveryFacts]:
+) -> list[DeliveryRecord]:
     """The deliveries of a message, in order; none if there is no such message, or none of that tenant."""
     rows = await database.fetch(QUERIES["deliveries"], message_id, tenant_id)
-    return [DeliveryFacts(**dict(one) | {"role": ROLES[one["role"]]}) for one in rows]
+    return [DeliveryRecord(**dict(one) | {"role": ROLES[one["role"]]}) for one in rows]
 
 
-def _envelope(row: asyncpg.Record) -> Envelope:
+def _envelope(row: asyncpg.Record) -> MessageRecord:
     values: dict[str, Any] = dict(row)
     for name in ("cc", "reply_to", "tags"):
         values[name] = values[name] or ()
     sizes = {name: values.pop(f"{name}_size") for name in ("text", "html", "raw")}
     sizes["attachments"] = values.pop("attachment_count")
     has_content = values.pop("has_content")
-    return Envelope(
+    return MessageRecord(
         class_name=values.pop("class"),
         priority=LANES[values.pop("lane")],
         headers=_object(values.pop("headers")),
@@ -350,7 +354,7 @@ async def content(database: Database, message_id: UUID) -> Content | None:
     )
 
 
-def message_of(envelope: Envelope) -> Message:
+def message_of(envelope: MessageRecord) -> Message:
     """The message as the composer takes it."""
     one = envelope
     return Message(
@@ -358,12 +362,12 @@ def message_of(envelope: Envelope) -> Message:
     )
 
 
-def policy_of(delivery: DeliveryFacts, envelope: Envelope) -> str | None:
+def policy_of(delivery: DeliveryRecord, envelope: MessageRecord) -> str | None:
     """The retry policy followed; None while no provider was asked and the class has none of its own."""
     return delivery.retry or envelope.retry
 
 
-def remaining(delivery: DeliveryFacts, envelope: Envelope) -> list[float]:
+def remaining(delivery: DeliveryRecord, envelope: MessageRecord) -> list[float]:
     """The waits still ahead after the next attempt, without their jitter."""
     policy = POLICIES.get(policy_of(delivery, envelope) or "")
     if policy is None or delivery.state not in WAITING:

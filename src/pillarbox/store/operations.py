@@ -14,11 +14,11 @@ from pillarbox.model.delivery import State
 from pillarbox.model.outcome import Reason
 from pillarbox.model.retry import POLICIES
 from pillarbox.store import messages
-from pillarbox.store.messages import QUERIES, Filter
+from pillarbox.store.messages import QUERIES, MessageFilter
 
 if TYPE_CHECKING:
     from pillarbox.store.database import Database, Db
-    from pillarbox.store.messages import DeliveryFacts
+    from pillarbox.store.messages import DeliveryRecord
 
 # Deliveries per statement: it stays well under a second, and workers wait for its locks no longer
 # than that.
@@ -31,7 +31,7 @@ PERSON: Who = {"who": "person"}
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class DeliveryOperation:
     """What a person can do to deliveries: from which states, to which, why, and as what it is told."""
 
     word: str
@@ -49,15 +49,17 @@ class Operation:
         return json.dumps({**who, "as": self.how} if self.how else who)
 
 
-RETRY = Operation("retried", (State.FAILED,), State.QUEUED, "retried")
+RETRY = DeliveryOperation("retried", (State.FAILED,), State.QUEUED, "retried")
 # As RETRY, with more to choose; and giving dead letters up.
-REPROCESS = Operation("reprocessed", (State.FAILED,), State.QUEUED, "reprocessed")
-DISCARD = Operation(
+REPROCESS = DeliveryOperation("reprocessed", (State.FAILED,), State.QUEUED, "reprocessed")
+DISCARD = DeliveryOperation(
     "discarded", (State.FAILED,), State.CANCELLED, "discarded", reason=Reason.CANCELLED
 )
 # A mail of an account that is rendered again from its token, as another message.
-RESEND = Operation("resent", (State.FAILED,), State.CANCELLED, "resent", reason=Reason.CANCELLED)
-CANCEL = Operation(
+RESEND = DeliveryOperation(
+    "resent", (State.FAILED,), State.CANCELLED, "resent", reason=Reason.CANCELLED
+)
+CANCEL = DeliveryOperation(
     "cancelled",
     (State.PENDING, State.QUEUED, State.HELD),
     State.CANCELLED,
@@ -66,14 +68,16 @@ CANCEL = Operation(
 )
 # A person knows, or accepts that the mail may arrive twice.
 RELEASES = {
-    "resend": Operation("released", (State.HELD,), State.QUEUED, "released", "resend"),
-    "sent": Operation("released", (State.HELD,), State.SENT, "released", "sent"),
-    "failed": Operation("released", (State.HELD,), State.FAILED, "released", "failed", Reason.LOST),
+    "resend": DeliveryOperation("released", (State.HELD,), State.QUEUED, "released", "resend"),
+    "sent": DeliveryOperation("released", (State.HELD,), State.SENT, "released", "sent"),
+    "failed": DeliveryOperation(
+        "released", (State.HELD,), State.FAILED, "released", "failed", Reason.LOST
+    ),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class ResendOptions:
     """How deliveries are sent again: through a provider of a person's choice, and with which count of attempts.
 
     `keep_attempts`: those made before still count, but one more is always left.
@@ -97,11 +101,15 @@ class Manner:
         return {"via": self.provider} if self.provider else {}
 
 
-AS_USUAL = Manner()
+AS_USUAL = ResendOptions()
 
 
 async def apply(
-    database: Db, operation: Operation, keys: Keys, who: Who = PERSON, manner: Manner = AS_USUAL
+    database: Db,
+    operation: DeliveryOperation,
+    keys: Keys,
+    who: Who = PERSON,
+    manner: ResendOptions = AS_USUAL,
 ) -> Keys:
     """Carry an operation out on deliveries; returns those that were in a state to take it."""
     columns = [message_id for message_id, _ in keys], [n for _, n in keys]
@@ -131,7 +139,7 @@ async def apply(
 
 
 async def change_message(
-    database: Database, operation: Operation, message_id: UUID, n: int | None = None
+    database: Database, operation: DeliveryOperation, message_id: UUID, n: int | None = None
 ) -> Keys:
     """Change the deliveries of one message (or only number `n`) that can be; NotPossible if none can."""
     story = await messages.story(database, message_id)
@@ -152,14 +160,14 @@ async def change_message(
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class MessageChange:
     """What was asked of one message came to: its deliveries as they are now, and the numbers of those changed."""
 
-    deliveries: Sequence[DeliveryFacts]
+    deliveries: Sequence[DeliveryRecord]
     changed: frozenset[int]
 
 
-async def cancel(database: Database, message_id: UUID, tenant_id: int, who: Who) -> Change:
+async def cancel(database: Database, message_id: UUID, tenant_id: int, who: Who) -> MessageChange:
     """Cancel what can be of a tenant's message."""
     deliveries = await _deliveries(database, message_id, tenant_id)
     keys = [(message_id, one.n) for one in deliveries if one.state in CANCEL.takes]
@@ -169,7 +177,7 @@ async def cancel(database: Database, message_id: UUID, tenant_id: int, who: Who)
 
 async def reschedule(
     database: Database, message_id: UUID, tenant_id: int, send_at: datetime, who: Who
-) -> Change:
+) -> MessageChange:
     """Let a tenant's message wait until then, as far as it was not tried yet; a time that has passed sends it now."""
     deliveries = await _deliveries(database, message_id, tenant_id)
     numbers = [one.n for one in deliveries]
@@ -180,7 +188,7 @@ async def reschedule(
     return await _changed(database, message_id, deliveries, [row["n"] for row in rows])
 
 
-async def _deliveries(database: Database, message_id: UUID, tenant_id: int) -> list[DeliveryFacts]:
+async def _deliveries(database: Database, message_id: UUID, tenant_id: int) -> list[DeliveryRecord]:
     deliveries = await messages.deliveries_of(database, message_id, tenant_id)
     if not deliveries:
         raise NotFound(f"there is no message {message_id}")
@@ -188,10 +196,12 @@ async def _deliveries(database: Database, message_id: UUID, tenant_id: int) -> l
 
 
 async def _changed(
-    database: Database, message_id: UUID, before: Sequence[DeliveryFacts], numbers: Sequence[int]
-) -> Change:
+    database: Database, message_id: UUID, before: Sequence[DeliveryRecord], numbers: Sequence[int]
+) -> MessageChange:
     """The deliveries as they are now: even where nothing was changed, a worker may have been quicker."""
-    return Change(await messages.deliveries_of(database, message_id) or before, frozenset(numbers))
+    return MessageChange(
+        await messages.deliveries_of(database, message_id) or before, frozenset(numbers)
+    )
 
 
 async def tell(database: Database, message_id: UUID, kind: str, data: Mapping[str, str]) -> None:
@@ -199,7 +209,7 @@ async def tell(database: Database, message_id: UUID, kind: str, data: Mapping[st
     await database.execute(QUERIES["tell"], message_id, kind, json.dumps(dict(data)))
 
 
-def _check_sendable(message: messages.Envelope) -> None:
+def _check_sendable(message: messages.MessageRecord) -> None:
     if message.content is None:
         raise NotPossible(f"message {message.id} cannot be sent again: its content was dropped")
     if message.expires_at and message.expires_at <= datetime.now(UTC):
@@ -212,13 +222,17 @@ def _words(states: dict[str, int]) -> str:
     return "it is " + ", ".join(f"{state} ({count})" for state, count in sorted(states.items()))
 
 
-async def count(database: Database, operation: Operation, which: Filter, most: int) -> int:
+async def count(
+    database: Database, operation: DeliveryOperation, which: MessageFilter, most: int
+) -> int:
     """How many deliveries an operation would change, at most `most`."""
     rows = await database.fetch(QUERIES["select_deliveries"], *_selection(operation, which, most))
     return len(rows)
 
 
-async def change_all(database: Database, operation: Operation, which: Filter) -> AsyncIterator[int]:
+async def change_all(
+    database: Database, operation: DeliveryOperation, which: MessageFilter
+) -> AsyncIterator[int]:
     """Change every delivery that fits, batch by batch; yields how many each batch changed.
 
     `which.until` must be set: what is accepted while this runs is left alone.
@@ -232,7 +246,9 @@ async def change_all(database: Database, operation: Operation, which: Filter) ->
             return
 
 
-def _selection(operation: Operation, which: Filter, limit: int) -> tuple[object, ...]:
+def _selection(
+    operation: DeliveryOperation, which: MessageFilter, limit: int
+) -> tuple[object, ...]:
     states = list(which.states or operation.takes)
     names = which.tenant, which.class_name, which.kind, which.reason, which.provider
     return states, limit, *which.ids, *names, operation.sends_again

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from pillarbox.model.delivery import LANES, ROLES, Role
-from pillarbox.store.messages import QUERIES, WAITING, Filter
+from pillarbox.store.messages import QUERIES, WAITING, MessageFilter
 
 if TYPE_CHECKING:
     import asyncpg
@@ -24,7 +24,7 @@ COLUMNS = ("recipients", "roles", "states", "reasons", "providers", "next_attemp
 
 
 @dataclass(frozen=True, slots=True)
-class Leg:
+class DeliveryOverview:
     """One delivery in a listing."""
 
     n: int
@@ -37,7 +37,7 @@ class Leg:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class MessageOverview:
     """One message in a listing."""
 
     id: UUID
@@ -49,18 +49,20 @@ class Summary:
     sender: str
     subject: str
     tags: Sequence[str]
-    deliveries: Sequence[Leg]
+    deliveries: Sequence[DeliveryOverview]
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class MessageOverviewPage:
     """Messages that fit, and the id before which the next page begins; None at the end."""
 
-    messages: Sequence[Summary]
+    messages: Sequence[MessageOverview]
     next: UUID | None
 
 
-async def page(database: Database, tenant_id: int, which: Filter, limit: int) -> Page:
+async def page(
+    database: Database, tenant_id: int, which: MessageFilter, limit: int
+) -> MessageOverviewPage:
     """One page of a tenant's messages; with filters it can be short, or empty, before the end."""
     first, before = which.ids
     end = await _end(database, tenant_id, first, before) if _filters(which) else None
@@ -69,10 +71,10 @@ async def page(database: Database, tenant_id: int, which: Filter, limit: int) ->
         which.sender, which.subject, list(which.states) or None, which.recipient, which.provider,
     )  # fmt: skip
     found = [_summary(row) for row in rows[:limit]]
-    return Page(found, found[-1].id if len(rows) > limit else end)
+    return MessageOverviewPage(found, found[-1].id if len(rows) > limit else end)
 
 
-def _filters(which: Filter) -> bool:
+def _filters(which: MessageFilter) -> bool:
     """Whether a message may be passed over."""
     names = (
         which.class_name,
@@ -94,10 +96,10 @@ async def _end(database: Database, tenant_id: int, first: UUID, before: UUID) ->
     return found
 
 
-def _summary(row: asyncpg.Record) -> Summary:
+def _summary(row: asyncpg.Record) -> MessageOverview:
     values: dict[str, Any] = dict(row)
     columns = zip(*(values.pop(name) for name in COLUMNS), strict=True)
-    return Summary(
+    return MessageOverview(
         class_name=values.pop("class"),
         priority=LANES[values.pop("lane")],
         tags=values.pop("tags") or (),
@@ -114,8 +116,8 @@ def _leg(
     reason: str | None,
     provider: str | None,
     next_attempt_at: datetime,
-) -> Leg:
-    return Leg(
+) -> DeliveryOverview:
+    return DeliveryOverview(
         n,
         recipient,
         ROLES[role],

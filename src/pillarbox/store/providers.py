@@ -15,10 +15,10 @@ from pillarbox.model.retry import POLICIES
 from pillarbox.model.secret import Secret
 from pillarbox.store import sql
 from pillarbox.store.database import Database
-from pillarbox.store.vault import KeyRing
+from pillarbox.store.vault import EncryptionKeyRing
 
 QUERIES = sql.load("providers")
-Keys = Callable[[], KeyRing]
+Keys = Callable[[], EncryptionKeyRing]
 SECRETS = ("secret", "webhook_secret")
 
 
@@ -49,7 +49,7 @@ async def list_providers(database: Database, keys: Keys | None = None) -> list[P
     ]
 
 
-def _opened(ring: KeyRing | None, row: Any, column: str) -> Secret | None:
+def _opened(ring: EncryptionKeyRing | None, row: Any, column: str) -> Secret | None:
     sealed = row[column]
     return ring.open(sealed, _context(row["id"], column)) if ring and sealed else None
 
@@ -164,7 +164,7 @@ async def remove_provider(database: Database, name: str) -> None:
         raise _missing(name)
 
 
-async def rotate_secrets(database: Database, keys: KeyRing) -> tuple[int, int]:
+async def rotate_secrets(database: Database, keys: EncryptionKeyRing) -> tuple[int, int]:
     """Seal every secret with the newest key; returns how many were resealed, and how many there are."""
     async with database.transaction() as connection:
         rows = await connection.fetch(QUERIES["sealed_secrets"])

@@ -18,7 +18,7 @@ STATES = ("pending", "queued", "deferred", "processing", "held", "failed")
 
 
 @dataclass(frozen=True, slots=True)
-class Depth:
+class QueueDepth:
     """The unfinished or dead-letter deliveries of a tenant in one state; `deferred` ones are queued again."""
 
     tenant: str
@@ -28,7 +28,7 @@ class Depth:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerFacts:
+class WorkerRecord:
     id: int
     name: str
     started_at: datetime
@@ -37,21 +37,21 @@ class WorkerFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class ProviderFacts:
+class ProviderRecord:
     name: str
     kind: str
     enabled: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
-    depths: Sequence[Depth]
+class QueueStatistics:
+    depths: Sequence[QueueDepth]
     sent: int  # in the last hour, of mails accepted in it
     failed: int  # in the last hour
     sent_last_minute: int
     failed_last_minute: int
-    workers: Sequence[WorkerFacts]
-    providers: Sequence[ProviderFacts]
+    workers: Sequence[WorkerRecord]
+    providers: Sequence[ProviderRecord]
 
     @property
     def by_state(self) -> dict[str, int]:
@@ -80,18 +80,18 @@ class Statistics:
         return self.sent_last_minute / 60
 
 
-async def list_workers(database: Database) -> list[WorkerFacts]:
+async def list_workers(database: Database) -> list[WorkerRecord]:
     """Workers whose lease was not taken away."""
-    return [WorkerFacts(*row) for row in await database.fetch(QUERIES["workers"])]
+    return [WorkerRecord(*row) for row in await database.fetch(QUERIES["workers"])]
 
 
-async def statistics(database: Database, tenant: str | None = None) -> Statistics:
+async def statistics(database: Database, tenant: str | None = None) -> QueueStatistics:
     """Look at everything once."""
-    depths = [Depth(*row) for row in await database.fetch(QUERIES["depth_by_tenant"])]
+    depths = [QueueDepth(*row) for row in await database.fetch(QUERIES["depth_by_tenant"])]
     since = id_at(datetime.now(UTC) - RECENT)
     recent = await database.fetchrow(QUERIES["recent"], since, RECENT.total_seconds(), tenant)
     assert recent is not None
     workers = await list_workers(database)
-    providers = [ProviderFacts(*row) for row in await database.fetch(QUERIES["provider_names"])]
+    providers = [ProviderRecord(*row) for row in await database.fetch(QUERIES["provider_names"])]
     kept = [one for one in depths if tenant in (None, one.tenant)]
-    return Statistics(kept, **dict(recent), workers=workers, providers=providers)
+    return QueueStatistics(kept, **dict(recent), workers=workers, providers=providers)

@@ -34,19 +34,19 @@ STRENGTHS = [one.value for one in SuppressionReason]
 _columns = attrgetter("address", "reason", "note", "expires_at", "message_id")
 
 
-class Added(NamedTuple):
+class SuppressionCounts(NamedTuple):
     """What became of addresses that were given: new, made stronger or longer, or left as they were."""
 
     added: int = 0
     changed: int = 0
     unchanged: int = 0
 
-    def plus(self, other: Added) -> Added:
-        return Added(*map(sum, zip(self, other, strict=True)))
+    def plus(self, other: SuppressionCounts) -> SuppressionCounts:
+        return SuppressionCounts(*map(sum, zip(self, other, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
-class Suppression:
+class SuppressionRecord:
     """An address on a list."""
 
     address: str
@@ -58,7 +58,7 @@ class Suppression:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SuppressionFilter:
     """Which addresses; None means any. `prefix` is how they begin, whatever the case."""
 
     prefix: str | None = None
@@ -66,21 +66,23 @@ class Wanted:
     after: str | None = None
 
 
-class Page(NamedTuple):
+class SuppressionRecordPage(NamedTuple):
     """Addresses that fit, and the one after which the next page begins; None at the end."""
 
-    found: Sequence[Suppression]
+    found: Sequence[SuppressionRecord]
     next: str | None
 
 
-async def add(database: Database, tenant_id: int, entries: Sequence[SuppressionEntry]) -> Added:
+async def add(
+    database: Database, tenant_id: int, entries: Sequence[SuppressionEntry]
+) -> SuppressionCounts:
     """Put addresses on a tenant's list, all or none.
 
     Where one is there already, the stronger reason and the later expiry stay: to shorten it, remove
     it first.
     """
     async with database.transaction() as connection:
-        result = Added()
+        result = SuppressionCounts()
         async for some in add_to(connection, tenant_id, entries):
             result = result.plus(some)
     return result
@@ -88,14 +90,14 @@ async def add(database: Database, tenant_id: int, entries: Sequence[SuppressionE
 
 async def add_to(
     connection: asyncpg.Connection, tenant_id: int, entries: Iterable[SuppressionEntry]
-) -> AsyncIterator[Added]:
+) -> AsyncIterator[SuppressionCounts]:
     """As `add`, in the transaction of a connection, batch by batch."""
     for some in _batches(entries):
         columns = zip(*map(_columns, some), strict=True)
         row = await connection.fetchrow(
             QUERIES["add"], [tenant_id] * len(some), *columns, STRENGTHS
         )
-        yield Added(*row)
+        yield SuppressionCounts(*row)
 
 
 def _batches(entries: Iterable[SuppressionEntry]) -> Iterator[list[SuppressionEntry]]:
@@ -111,15 +113,17 @@ async def remove(database: Database, tenant_id: int, address: str) -> None:
         raise NotFound(f"{address} is not on the list: see `pillarbox suppression list`")
 
 
-async def page(database: Database, tenant_id: int, which: Wanted, limit: int) -> Page:
+async def page(
+    database: Database, tenant_id: int, which: SuppressionFilter, limit: int
+) -> SuppressionRecordPage:
     """One page of a tenant's list; with filters it can be short, or empty, before the end."""
     filtered = which.prefix is not None or which.reason is not None
     end = await _end(database, tenant_id, which.after) if filtered else None
     rows = await database.fetch(
         QUERIES["page"], tenant_id, which.after, end, which.prefix, limit + 1, which.reason
     )
-    found = [Suppression(*row) for row in rows[:limit]]
-    return Page(found, found[-1].address if len(rows) > limit else end)
+    found = [SuppressionRecord(*row) for row in rows[:limit]]
+    return SuppressionRecordPage(found, found[-1].address if len(rows) > limit else end)
 
 
 async def _end(database: Database, tenant_id: int, after: str | None) -> str | None:
@@ -129,20 +133,20 @@ async def _end(database: Database, tenant_id: int, after: str | None) -> str | N
 
 
 async def walk(
-    database: Database, tenant_id: int, which: Wanted
-) -> AsyncIterator[Sequence[Suppression]]:
+    database: Database, tenant_id: int, which: SuppressionFilter
+) -> AsyncIterator[Sequence[SuppressionRecord]]:
     """All addresses that fit, some at a time; at least once, if only to say that there are none."""
     after = which.after
     while True:
         found, after = await page(
-            database, tenant_id, Wanted(which.prefix, which.reason, after), BATCH
+            database, tenant_id, SuppressionFilter(which.prefix, which.reason, after), BATCH
         )
         yield found
         if after is None:
             return
 
 
-async def find(database: Database, tenant_id: int, address: str) -> Suppression | None:
+async def find(database: Database, tenant_id: int, address: str) -> SuppressionRecord | None:
     """An address on a tenant's list; None when it is not on it."""
     row = await database.fetchrow(QUERIES["find"], tenant_id, address)
-    return Suppression(*row) if row else None
+    return SuppressionRecord(*row) if row else None

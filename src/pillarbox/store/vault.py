@@ -38,7 +38,7 @@ _TAG = 16
 KEY_FILE = "secret.key"
 
 
-class KeyRing:
+class EncryptionKeyRing:
     """Keys, newest first: the first seals, every one opens."""
 
     def __init__(self, keys: Sequence[Secret]) -> None:
@@ -51,7 +51,7 @@ class KeyRing:
         }  # the newest wins a shared id
 
     def __repr__(self) -> str:
-        return f"KeyRing({', '.join(self.key_ids)})"
+        return f"EncryptionKeyRing({', '.join(self.key_ids)})"
 
     @property
     def key_ids(self) -> list[str]:
@@ -101,12 +101,12 @@ class KeyRing:
         return self.seal(self.open(sealed, context).reveal(), context)
 
 
-def key_ring(settings: Settings) -> KeyRing:
+def key_ring(settings: Settings) -> EncryptionKeyRing:
     """The key ring of PILLARBOX_SECRET_KEYS; in development, of a file beside the embedded database."""
     if settings.secret_keys:
-        return KeyRing(settings.secret_keys)
+        return EncryptionKeyRing(settings.secret_keys)
     if settings.database_url is None:
-        return KeyRing([load_or_create_key_file(settings.data_dir / KEY_FILE)])
+        return EncryptionKeyRing([load_or_create_key_file(settings.data_dir / KEY_FILE)])
     raise SecretError(
         "no secret key: set PILLARBOX_SECRET_KEYS (make one with `pillarbox keys generate`)"
     )

@@ -16,7 +16,7 @@ QUERIES = sql.load("waiting")
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class RateLimitWait:
     """What a mail waits for. The time is an estimate: limits change, and mails of higher lanes go first."""
 
     waits_for: str  # tenant_rate or provider_rate
@@ -25,7 +25,7 @@ class Waiting:
     expected_at: datetime
 
 
-async def waiting(database: Database, message_id: UUID) -> Waiting | None:
+async def waiting(database: Database, message_id: UUID) -> RateLimitWait | None:
     """The rate limit that holds a message back; None when none does."""
     row = await database.fetchrow(QUERIES["waiting"], message_id)
-    return Waiting(*row) if row else None
+    return RateLimitWait(*row) if row else None

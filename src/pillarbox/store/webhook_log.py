@@ -21,7 +21,7 @@ MOST_REPLAYED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class WebhookCallRecord:
     """One line of the log."""
 
     id: UUID
@@ -42,7 +42,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayResult:
     """How many calls are made again; and the last looked at, when there may be more."""
 
     count: int
@@ -56,7 +56,7 @@ async def list_calls(
     states: Sequence[str] = (),
     before: UUID | None = None,
     limit: int = 50,
-) -> list[Call]:
+) -> list[WebhookCallRecord]:
     """The log, newest first. Continue after the last one with `before`."""
     rows = await database.fetch(
         QUERIES["calls"],
@@ -66,7 +66,9 @@ async def list_calls(
         before,
         limit,
     )
-    return [Call(**dict(row) | {"payload": json.loads(row["payload"])}) for row in rows]
+    return [
+        WebhookCallRecord(**dict(row) | {"payload": json.loads(row["payload"])}) for row in rows
+    ]
 
 
 async def replay(
@@ -80,13 +82,15 @@ async def replay(
     until: datetime | None = None,
     after: UUID | None = None,
     most: int = MOST_REPLAYED,
-) -> Replayed:
+) -> ReplayResult:
     """Make calls again: these, or those in these states made in that time; the oldest first."""
     await get_endpoint(database, endpoint_id, tenant_id)
     if calls is not None:
-        return Replayed(await database.fetchval(QUERIES["replay_these"], endpoint_id, list(calls)))
+        return ReplayResult(
+            await database.fetchval(QUERIES["replay_these"], endpoint_id, list(calls))
+        )
     first, end = id_at(since) if since else FIRST_ID, id_at(until) if until else LAST_ID
     wanted = list(dict.fromkeys(states))
     row = await database.fetchrow(QUERIES["replay"], endpoint_id, wanted, first, end, most, after)
     assert row is not None
-    return Replayed(row["replayed"], row["last"])
+    return ReplayResult(row["replayed"], row["last"])

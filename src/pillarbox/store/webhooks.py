@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import asyncpg
 
     from pillarbox.store.database import Database
-    from pillarbox.store.vault import KeyRing
+    from pillarbox.store.vault import EncryptionKeyRing
 
 QUERIES = sql.load("webhooks")
 CHANNEL = "pillarbox_webhooks"
@@ -31,11 +31,11 @@ GRACE = timedelta(days=1)
 COUNTED = 100_000
 BATCH = 5000
 
-Keys = Callable[[], "KeyRing"]
+Keys = Callable[[], "EncryptionKeyRing"]
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class WebhookEndpoint:
     """Where a tenant wants to be told; its secrets are not part of it."""
 
     id: UUID
@@ -53,7 +53,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimedCall:
     """A call to make, and what it is signed with."""
 
     id: UUID
@@ -68,7 +68,7 @@ class Claimed:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CallResult:
     """How a try ended; with `delay` it is made again."""
 
     state: CallState
@@ -80,7 +80,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledCall:
     """What came of settling: whether the claim still held, and whether that disabled the endpoint, of which tenant."""
 
     held: bool
@@ -99,7 +99,7 @@ def _new_secret() -> Secret:
 
 async def add_endpoint(
     database: Database, keys: Keys, tenant_id: int, url: str, kinds: Sequence[str] | None = None
-) -> tuple[Endpoint, Secret]:
+) -> tuple[WebhookEndpoint, Secret]:
     """Add an endpoint; the secret is told this once. The URL must have been checked."""
     endpoint_id: UUID = await database.fetchval("SELECT pillarbox._new_id()")
     secret = _new_secret()
@@ -113,22 +113,24 @@ async def add_endpoint(
     return await get_endpoint(database, endpoint_id, tenant_id), secret
 
 
-async def list_endpoints(database: Database, tenant_id: int | None = None) -> list[Endpoint]:
+async def list_endpoints(database: Database, tenant_id: int | None = None) -> list[WebhookEndpoint]:
     rows = await database.fetch(QUERIES["endpoints"], tenant_id, None, COUNTED)
-    return [Endpoint(**dict(row)) for row in rows]
+    return [WebhookEndpoint(**dict(row)) for row in rows]
 
 
 async def get_endpoint(
     database: Database, endpoint_id: UUID, tenant_id: int | None = None
-) -> Endpoint:
+) -> WebhookEndpoint:
     """One endpoint; NotFound if there is none, or none of that tenant."""
     row = await database.fetchrow(QUERIES["endpoints"], tenant_id, endpoint_id, COUNTED)
     if row is None:
         raise _missing(endpoint_id)
-    return Endpoint(**dict(row))
+    return WebhookEndpoint(**dict(row))
 
 
-async def find_endpoint(database: Database, text: str, tenant_id: int | None = None) -> Endpoint:
+async def find_endpoint(
+    database: Database, text: str, tenant_id: int | None = None
+) -> WebhookEndpoint:
     """The endpoint whose id begins like this; NotFound when there is none, or more than one."""
     word = text.strip().lower()
     known = word if set(word) <= set("0123456789abcdef-") and len(word) >= 4 else ""
@@ -184,7 +186,7 @@ def _missing(endpoint_id: object) -> NotFound:
     return NotFound(f"there is no webhook {endpoint_id}: see `pillarbox webhook list`")
 
 
-async def rotate_secrets(database: Database, keys: KeyRing) -> tuple[int, int]:
+async def rotate_secrets(database: Database, keys: EncryptionKeyRing) -> tuple[int, int]:
     """Seal every secret with the newest key; returns how many were resealed, and how many there are."""
     resealed = total = 0
     async with database.transaction() as connection:
@@ -208,7 +210,7 @@ async def claim(
     most: int,
     per_endpoint: int,
     in_hand: Mapping[UUID, int],
-) -> list[Claimed]:
+) -> list[ClaimedCall]:
     """Take due calls; see the query."""
     rows = await database.fetch(
         QUERIES["claim"], lease, most, per_endpoint, list(in_hand.keys()), list(in_hand.values())
@@ -216,10 +218,10 @@ async def claim(
     return [_claimed(row, keys) for row in rows]
 
 
-def _claimed(row: asyncpg.Record, keys: Keys) -> Claimed:
+def _claimed(row: asyncpg.Record, keys: Keys) -> ClaimedCall:
     names = ("id", "claim", "endpoint_id", "kind", "at", "attempts", "url")
     opened = _opened(keys, _context(row["endpoint_id"]), row["secret"], row["old_secret"])
-    return Claimed(
+    return ClaimedCall(
         **{name: row[name] for name in names}, payload=json.loads(row["payload"]), secrets=opened
     )
 
@@ -239,21 +241,23 @@ async def due_in(database: Database) -> float | None:
 
 
 async def settle(
-    database: Database, call: Claimed, result: Result, disable_after: float
-) -> Settled:
+    database: Database, call: ClaimedCall, result: CallResult, disable_after: float
+) -> SettledCall:
     """Write how a try ended; repeating it is harmless."""
     row = await database.fetchrow(
         QUERIES["settle_call"], call.id, call.claim, result.state.value, result.delay, result.status, result.error,
         result.took, result.gone, disable_after,
     )  # fmt: skip
-    return Settled(True, row["tenant_id"], row["disabled"]) if row else Settled(False)
+    return SettledCall(True, row["tenant_id"], row["disabled"]) if row else SettledCall(False)
 
 
-async def release(database: Database, call: Claimed) -> None:
+async def release(database: Database, call: ClaimedCall) -> None:
     await database.execute(QUERIES["release_call"], call.id, call.claim)
 
 
-async def add_test(database: Database, keys: Keys, endpoint_id: UUID, tenant_id: int) -> Claimed:
+async def add_test(
+    database: Database, keys: Keys, endpoint_id: UUID, tenant_id: int
+) -> ClaimedCall:
     """A test call, in the hand of whoever asks."""
     call_id = await database.fetchval("SELECT pillarbox._new_id()")
     payload = json.dumps({"webhook_id": str(endpoint_id)})
@@ -265,7 +269,7 @@ async def add_test(database: Database, keys: Keys, endpoint_id: UUID, tenant_id:
     return _claimed(row, keys)
 
 
-async def settle_test(database: Database, call: Claimed, result: Result) -> None:
+async def settle_test(database: Database, call: ClaimedCall, result: CallResult) -> None:
     await database.execute(
         QUERIES["settle_test"],
         call.id,

@@ -16,7 +16,7 @@ from pillarbox.errors import Forged, StoreError
 from pillarbox.model.address import MAX_ADDRESS_BYTES, ascii_address
 from pillarbox.store import feedback as store
 from pillarbox.store.database import Database
-from pillarbox.store.feedback import Found, Row, Token
+from pillarbox.store.feedback import FeedbackMatch, FeedbackRow, ReplayTokenRow
 from pillarbox.telemetry.metrics import Metrics
 from pillarbox.track.feedback.base import Heard, Once
 from pillarbox.track.redacted import redact_text, redacted
@@ -64,12 +64,12 @@ class Ingest:
 
     async def take(
         self, source: Source, heard: Sequence[Heard], redact: Redact | None = None
-    ) -> list[Found | None]:
+    ) -> list[FeedbackMatch | None]:
         """Let feedback count; says of each piece what it is about, None if that is nothing of ours."""
         make = partial(_rows, source, heard, redact or self._redact)
         rows = make() if len(heard) <= FEW else await asyncio.to_thread(make)
         parts = [rows[start : start + MOST] for start in range(0, len(rows), MOST)]
-        found: list[Found | None] = []
+        found: list[FeedbackMatch | None] = []
         for answer in await self._events.submit_many(parts):
             if isinstance(answer, Exception):
                 raise answer
@@ -79,7 +79,7 @@ class Ingest:
 
     async def use(self, provider_id: int, once: Once) -> None:
         """Use a token up; Forged if it came with another body before."""
-        token = Token(provider_id, once.token, once.digest, once.expires_at)
+        token = ReplayTokenRow(provider_id, once.token, once.digest, once.expires_at)
         if await self._tokens.submit(token) != once.digest:
             raise Forged("replayed", "the token was used before, with another body")
 
@@ -90,12 +90,12 @@ class Ingest:
             done += count
         return done
 
-    async def _hear(self, batch: list[list[Row]]) -> Results[list[Found | None]]:
+    async def _hear(self, batch: list[list[FeedbackRow]]) -> Results[list[FeedbackMatch | None]]:
         rows = [row for part in batch for row in part]
         found = iter(await self._insist(rows))
         return [[next(found) for _ in part] for part in batch]
 
-    async def _insist(self, rows: Sequence[Row]) -> list[Found | None]:
+    async def _insist(self, rows: Sequence[FeedbackRow]) -> list[FeedbackMatch | None]:
         for left in range(TRIES, 0, -1):
             try:
                 return await store.hear(self._database, rows, self._lasts)
@@ -104,11 +104,13 @@ class Ingest:
                     raise
         raise AssertionError
 
-    async def _use(self, tokens: list[Token]) -> Results[bytes]:
+    async def _use(self, tokens: list[ReplayTokenRow]) -> Results[bytes]:
         digests = await store.use_tokens(self._database, tokens)
         return [REQUEUE if digest is None else digest for digest in digests]
 
-    def _count(self, source: Source, heard: Sequence[Heard], found: Sequence[Found | None]) -> None:
+    def _count(
+        self, source: Source, heard: Sequence[Heard], found: Sequence[FeedbackMatch | None]
+    ) -> None:
         for one, about in zip(heard, found, strict=True):
             if about is None:
                 self._metrics.feedback_unmatched.inc()
@@ -116,14 +118,14 @@ class Ingest:
                 self._metrics.feedback.labels(source.name, one.kind.value).inc()
 
 
-def _rows(source: Source, heard: Sequence[Heard], redact: Redact) -> list[Row]:
+def _rows(source: Source, heard: Sequence[Heard], redact: Redact) -> list[FeedbackRow]:
     return [row_of(source, one, redact) for one in heard]
 
 
-def row_of(source: Source, heard: Heard, redact: Redact) -> Row:
+def row_of(source: Source, heard: Heard, redact: Redact) -> FeedbackRow:
     """One piece as it is stored."""
     recipient, other = spellings(heard.recipient)
-    return Row(
+    return FeedbackRow(
         source.provider_id,
         heard.event_id.replace("\0", ""),
         source.tenant_id,

@@ -14,7 +14,7 @@ from pillarbox.errors import RefusedAddress, SettingsError
 from pillarbox.model import webhook
 from pillarbox.model.secret import Secret, masked
 from pillarbox.model.webhook import CallState
-from pillarbox.store.webhooks import Claimed, Result
+from pillarbox.store.webhooks import CallResult, ClaimedCall
 from pillarbox.track.address_guard import GuardedResolver, Names, check_url, guarded_connector
 
 # What is read of an answer: enough for any message of an error, too little to hurt.
@@ -83,7 +83,7 @@ class WebhookLine:
         await self._session.close()
         self._names.close()
 
-    async def call(self, call: Claimed) -> Result:
+    async def call(self, call: ClaimedCall) -> CallResult:
         """Make one call; never raises for what the other side does."""
         started = time.monotonic()
         status: int | None = None
@@ -97,13 +97,13 @@ class WebhookLine:
             error = _words(fault)
         took = time.monotonic() - started
         if error is None:
-            return Result(CallState.DELIVERED, status, None, took)
+            return CallResult(CallState.DELIVERED, status, None, took)
         told = self._redact(without_secrets(error, call.secrets))[:LONGEST_ERROR]
         again = webhook.delay(call.attempts + 1, random.random())  # noqa: S311 -- jitter, not a secret
         state = CallState.FAILED if again is None else CallState.WAITING
-        return Result(state, status, told, took, again, status == GONE)
+        return CallResult(state, status, told, took, again, status == GONE)
 
-    async def _post(self, call: Claimed) -> tuple[int, str | None]:
+    async def _post(self, call: ClaimedCall) -> tuple[int, str | None]:
         """The status, and what is wrong with it if anything is."""
         if not call.secrets:
             raise RefusedAddress(

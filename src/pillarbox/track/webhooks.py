@@ -21,7 +21,7 @@ from pillarbox.settings import Settings
 from pillarbox.store import webhooks
 from pillarbox.store.database import Database
 from pillarbox.store.hearing import hear
-from pillarbox.store.webhooks import Claimed, Keys, Result
+from pillarbox.store.webhooks import CallResult, ClaimedCall, Keys
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
@@ -78,7 +78,7 @@ class Caller:
         # So that one customer's slow server cannot take every place.
         self._per_endpoint = max(1, self._most // 5)
         self._in_hand: Counter[UUID] = Counter()
-        self._tasks: dict[asyncio.Task[None], Claimed] = {}
+        self._tasks: dict[asyncio.Task[None], ClaimedCall] = {}
         self._look = asyncio.Event()
         self._pauses = backoff(STORE_PAUSE, LONGEST_PAUSE)
 
@@ -136,7 +136,7 @@ class Caller:
         self._pauses = backoff(STORE_PAUSE, LONGEST_PAUSE)
         return POLL if due is None else min(POLL, max(due, SOONEST))
 
-    def _done(self, call: Claimed) -> Callable[[asyncio.Task[None]], None]:
+    def _done(self, call: ClaimedCall) -> Callable[[asyncio.Task[None]], None]:
         def done(task: asyncio.Task[None]) -> None:
             self._tasks.pop(task, None)
             self._in_hand[call.endpoint_id] -= 1
@@ -146,7 +146,7 @@ class Caller:
 
         return done
 
-    async def _make(self, call: Claimed) -> None:
+    async def _make(self, call: ClaimedCall) -> None:
         result = await self._line.call(call)
         settled = await self._settle(call, result)
         word = {
@@ -168,7 +168,7 @@ class Caller:
                 endpoint=call.endpoint_id, tenant=settled.tenant_id, reason=settled.disabled,
             )  # fmt: skip
 
-    async def _settle(self, call: Claimed, result: Result) -> webhooks.Settled:
+    async def _settle(self, call: ClaimedCall, result: CallResult) -> webhooks.SettledCall:
         """Insist until it is written; after the lease another makes the call again, and this changes nothing."""
         pauses = backoff(STORE_PAUSE, LONGEST_PAUSE)
         while True:
@@ -204,11 +204,11 @@ class Caller:
 
 async def try_out(
     database: Database, keys: Keys, line: WebhookLine, endpoint_id: UUID, tenant_id: int
-) -> Result:
+) -> CallResult:
     """Make a test call at once, and once; returns how it went."""
     call = await webhooks.add_test(database, keys, endpoint_id, tenant_id)
     result = await line.call(call)
-    ended = Result(
+    ended = CallResult(
         CallState.DELIVERED if result.error is None else CallState.FAILED,
         result.status,
         result.error,

@@ -13,7 +13,7 @@ from pillarbox.errors import NotAllowed, NotFound
 from pillarbox.model.access import Scope
 from pillarbox.store import access, lineage
 from pillarbox.store.database import Database
-from pillarbox.store.lineage import Maker
+from pillarbox.store.lineage import KeyCreator
 from tests.harness import eventually
 from tests.integration.api.api_helpers import Api, Client, api_of
 
@@ -142,7 +142,7 @@ async def test_kept_descendants_still_end_with_their_parent(api: Api) -> None:
 async def test_a_key_is_not_made_by_one_that_is_being_revoked(database: Database) -> None:
     """Whichever comes first, no descendant survives the revoking of its parent."""
     parent, _ = await access.add_key(database, "default", "parent", MANAGER)
-    maker = Maker("key", parent.id)
+    maker = KeyCreator("key", parent.id)
     async with database.transaction() as connection:
         await lineage.hold_parent(connection, maker)
         revoking = asyncio.create_task(access.revoke_key(database, parent.id))

@@ -20,7 +20,7 @@ from pillarbox.lifecycle import signing
 from pillarbox.store import lifecycle_schema
 from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres
-from pillarbox.store.lifecycle import Tokens
+from pillarbox.store.lifecycle import TokenStore
 from tests.harness import eventually
 from tests.integration.lifecycle.lifecycle_helpers import KEY, wrong
 from tests.integration.lifecycle.link_helpers import PATHS, Town, recovering, town_of
@@ -302,7 +302,7 @@ async def test_the_guides_own_page(
     guide: dict[str, Any] = {}
     exec(compile(source, "guide", "exec"), guide)
     async with town.database.connection() as connection:
-        await Tokens("lifecycle").grant(connection, role)
+        await TokenStore("lifecycle").grant(connection, role)
     link = await recovering(town)
     await town.database.execute("INSERT INTO public.users VALUES ($1, 'old')", link.account)
 

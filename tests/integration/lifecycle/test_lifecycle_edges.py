@@ -11,7 +11,7 @@ import pytest_asyncio
 from pillarbox.errors import ExpiredToken, StoreDataError
 from pillarbox.lifecycle.batch_policy import CollectBatch
 from pillarbox.store.database import Database
-from pillarbox.store.lifecycle import Tokens
+from pillarbox.store.lifecycle import TokenStore
 from pillarbox.store.lifecycle_schema import check_if_installed, install, is_installed
 from tests import PATIENCE
 from tests.harness import eventually
@@ -29,8 +29,8 @@ async def db(database: Database) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def tokens() -> Tokens:
-    return Tokens(SCHEMA)
+def tokens() -> TokenStore:
+    return TokenStore(SCHEMA)
 
 
 # --- values that one token has, and all others must not suffer from
@@ -84,7 +84,7 @@ async def test_the_latest_expiry_that_counts_harms_no_other(
 
 
 async def test_a_token_that_comes_while_its_account_changes_is_not_held_until_it_expires(
-    db: Database, tokens: Tokens
+    db: Database, tokens: TokenStore
 ) -> None:
     """The change does not see the token, and whoever takes the token does not see the change."""
     number = await add_account(db, status="active")
@@ -122,7 +122,7 @@ async def _somebody_waits(db: Database) -> bool:
 
 
 async def test_a_link_to_an_address_that_changed_does_not_count(
-    db: Database, database_url: str, tokens: Tokens
+    db: Database, database_url: str, tokens: TokenStore
 ) -> None:
     """Who reads the old mailbox has proven nothing about the new one."""
     number = await add_account(db, status="active")
@@ -138,7 +138,7 @@ async def test_a_link_to_an_address_that_changed_does_not_count(
 
 
 async def test_a_token_that_waits_goes_to_the_new_address(
-    db: Database, database_url: str, tokens: Tokens
+    db: Database, database_url: str, tokens: TokenStore
 ) -> None:
     number = await add_account(db, status="active")
     token = await issue(db, number, "email_verification")
@@ -154,7 +154,7 @@ async def test_a_token_that_waits_goes_to_the_new_address(
 
 
 async def test_an_address_that_changes_while_a_collector_writes_waits_for_it(
-    db: Database, database_url: str, tokens: Tokens
+    db: Database, database_url: str, tokens: TokenStore
 ) -> None:
     number = await add_account(db, status="active")
     token = await issue(db, number, "email_verification")

@@ -21,7 +21,7 @@ from pillarbox.errors import (
 )
 from pillarbox.store import messages
 from pillarbox.store.database import Database
-from pillarbox.store.lifecycle import TokenCounts, Tokens
+from pillarbox.store.lifecycle import TokenCounts, TokenStore
 from pillarbox.store.lifecycle_schema import install
 from tests import PATIENCE
 from tests.harness import enqueue, eventually, states
@@ -42,12 +42,12 @@ async def db(database: Database) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def tokens() -> Tokens:
-    return Tokens(SCHEMA)
+def tokens() -> TokenStore:
+    return TokenStore(SCHEMA)
 
 
 async def taken(
-    tokens: Tokens, db: Database, limit: int = 100, **more: Any
+    tokens: TokenStore, db: Database, limit: int = 100, **more: Any
 ) -> list[tuple[int, str | None]]:
     """What could be taken, with the verdicts; given back at once."""
     async with db.transaction() as connection:
@@ -57,7 +57,7 @@ async def taken(
 # --- taking
 
 
-async def test_taking_tells_all_that_a_mail_needs(db: Database, tokens: Tokens) -> None:
+async def test_taking_tells_all_that_a_mail_needs(db: Database, tokens: TokenStore) -> None:
     number = await db.fetchval(
         "INSERT INTO lifecycle.accounts (email, login, name, portal, locale, data, status)"
         " VALUES ('ada@x.example', 'ada', 'Ada', 'org', 'de-AT', '{\"team\": \"one\"}', 'active') RETURNING id"
@@ -95,7 +95,7 @@ async def test_taking_tells_all_that_a_mail_needs(db: Database, tokens: Tokens) 
     )
 
 
-async def test_urgent_ones_come_first_and_then_by_id(db: Database, tokens: Tokens) -> None:
+async def test_urgent_ones_come_first_and_then_by_id(db: Database, tokens: TokenStore) -> None:
     people = [await add_account(db, f"p{n}") for n in range(3)]
     active = await add_account(db, "active", "active")
     urgent = await add_token(db, active)
@@ -108,7 +108,7 @@ async def test_urgent_ones_come_first_and_then_by_id(db: Database, tokens: Token
     assert await tokens.count(db, 3) == TokenCounts(3, 1)
 
 
-async def test_verdicts(db: Database, tokens: Tokens) -> None:
+async def test_verdicts(db: Database, tokens: TokenStore) -> None:
     people = {
         name: await add_account(db, name, "active")
         for name in ("good", "late", "used", "renewed", "gone", "off")
@@ -143,7 +143,7 @@ async def test_verdicts(db: Database, tokens: Tokens) -> None:
     ],
 )
 async def test_who_is_eligible(
-    db: Database, tokens: Tokens, action: str, eligible: set[str]
+    db: Database, tokens: TokenStore, action: str, eligible: set[str]
 ) -> None:
     asked = {}
     for status in ("provisioned", "active", "suspended"):
@@ -153,7 +153,7 @@ async def test_who_is_eligible(
     assert {verdicts[token] for token in asked.values()} == {None, "account"}
 
 
-async def test_two_collectors_never_have_the_same(db: Database, tokens: Tokens) -> None:
+async def test_two_collectors_never_have_the_same(db: Database, tokens: TokenStore) -> None:
     for n in range(10):
         await add_account(db, f"p{n}")
     async with db.transaction() as one, db.transaction() as other:
@@ -168,7 +168,7 @@ async def test_two_collectors_never_have_the_same(db: Database, tokens: Tokens) 
     assert await db.fetchval("SELECT last_seq FROM lifecycle.jobs") in (4, 10)
 
 
-async def test_what_is_not_settled_comes_again(db: Database, tokens: Tokens) -> None:
+async def test_what_is_not_settled_comes_again(db: Database, tokens: TokenStore) -> None:
     await add_account(db)
     assert await taken(tokens, db) == await taken(tokens, db) == [(1, None)]
 
@@ -176,7 +176,7 @@ async def test_what_is_not_settled_comes_again(db: Database, tokens: Tokens) -> 
 # --- settling and holding
 
 
-async def test_settled_ones_are_gone_and_told(db: Database, tokens: Tokens) -> None:
+async def test_settled_ones_are_gone_and_told(db: Database, tokens: TokenStore) -> None:
     for n in range(3):
         await add_account(db, f"p{n}")
     mail = uuid4()
@@ -208,7 +208,7 @@ async def suspended_with_token(db: Database) -> tuple[int, int]:
     return number, await add_token(db, number)
 
 
-async def test_a_token_waits_for_its_account(db: Database, tokens: Tokens) -> None:
+async def test_a_token_waits_for_its_account(db: Database, tokens: TokenStore) -> None:
     number, token = await suspended_with_token(db)
     async with db.transaction() as connection:
         await tokens.hold(
@@ -223,7 +223,7 @@ async def test_a_token_waits_for_its_account(db: Database, tokens: Tokens) -> No
 
 
 async def test_a_status_that_changes_while_a_collector_decides_is_not_lost(
-    db: Database, tokens: Tokens
+    db: Database, tokens: TokenStore
 ) -> None:
     _, token = await suspended_with_token(db)
     async with db.transaction() as connection:
@@ -240,7 +240,7 @@ async def _somebody_waits(db: Database) -> bool:
     return bool(await db.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
 
 
-async def test_held_for_an_account_it_expires(db: Database, tokens: Tokens) -> None:
+async def test_held_for_an_account_it_expires(db: Database, tokens: TokenStore) -> None:
     token = await add_token(db, await add_account(db, status="suspended"))
     await expire(db, token)
     async with db.transaction() as connection:
@@ -251,7 +251,7 @@ async def test_held_for_an_account_it_expires(db: Database, tokens: Tokens) -> N
 
 
 async def test_what_cannot_be_rendered_is_set_aside_and_tried_again(
-    db: Database, tokens: Tokens
+    db: Database, tokens: TokenStore
 ) -> None:
     for n in range(3):
         await add_account(db, f"p{n}")
@@ -286,7 +286,7 @@ async def test_what_cannot_be_rendered_is_set_aside_and_tried_again(
 
 
 async def test_set_aside_ones_are_collected_again_after_the_fix(
-    db: Database, tokens: Tokens
+    db: Database, tokens: TokenStore
 ) -> None:
     for n in range(3):
         await add_account(db, f"p{n}")
@@ -305,7 +305,7 @@ async def test_set_aside_ones_are_collected_again_after_the_fix(
 # --- newest wins
 
 
-async def mailed(db: Database, tokens: Tokens, token: int) -> UUID:
+async def mailed(db: Database, tokens: TokenStore, token: int) -> UUID:
     """Take a token and mail it, as a collector does."""
     async with db.transaction() as connection:
         await tokens.take(connection, 100)
@@ -319,7 +319,9 @@ async def _mail(connection: Any) -> UUID:
     return await enqueue(connection, **{"class": "lifecycle"})
 
 
-async def test_an_older_mail_that_still_waits_is_cancelled(db: Database, tokens: Tokens) -> None:
+async def test_an_older_mail_that_still_waits_is_cancelled(
+    db: Database, tokens: TokenStore
+) -> None:
     number = await add_account(db, status="active")
     other = await add_account(db, "other", "active")
     old = await mailed(db, tokens, await add_token(db, number))
@@ -344,7 +346,7 @@ async def test_an_older_mail_that_still_waits_is_cancelled(db: Database, tokens:
     )
 
 
-async def test_what_left_or_is_leaving_is_left_alone(db: Database, tokens: Tokens) -> None:
+async def test_what_left_or_is_leaving_is_left_alone(db: Database, tokens: TokenStore) -> None:
     number = await add_account(db, status="active")
     for state in ("sent", "processing", "failed"):
         old = await mailed(db, tokens, await add_token(db, number))
@@ -358,7 +360,7 @@ async def test_what_left_or_is_leaving_is_left_alone(db: Database, tokens: Token
 
 
 async def test_scheduled_ones_are_cancelled_too_and_customers_are_told(
-    db: Database, tokens: Tokens
+    db: Database, tokens: TokenStore
 ) -> None:
     await db.execute(
         "INSERT INTO pillarbox.webhook_endpoints (id, tenant_id, url, secret)"
@@ -375,7 +377,7 @@ async def test_scheduled_ones_are_cancelled_too_and_customers_are_told(
 
 
 async def test_a_mail_that_another_collector_is_making_is_cancelled_too(
-    db: Database, tokens: Tokens
+    db: Database, tokens: TokenStore
 ) -> None:
     """The newer token's collector waits for the other's commit; else it would not see that mail."""
     number = await add_account(db, status="active")
@@ -409,7 +411,7 @@ async def secret_of(db: Database, token: int) -> tuple[bytes, str]:
     return row["secret"], row["code"]
 
 
-async def test_using_a_token_once(db: Database, tokens: Tokens) -> None:
+async def test_using_a_token_once(db: Database, tokens: TokenStore) -> None:
     number = await add_account(db)
     secret, _ = await secret_of(db, 1)
     state = await tokens.look(db, secret, "activation")
@@ -438,7 +440,7 @@ async def test_using_a_token_once(db: Database, tokens: Tokens) -> None:
     assert again.state == "used"
 
 
-async def test_why_a_token_does_not_count(db: Database, tokens: Tokens) -> None:
+async def test_why_a_token_does_not_count(db: Database, tokens: TokenStore) -> None:
     number = await add_account(db, status="active")
     old, late = [await add_token(db, number, action) for action in ("invite", "welcome")]
     await add_token(db, number, "invite")
@@ -465,7 +467,7 @@ async def test_why_a_token_does_not_count(db: Database, tokens: Tokens) -> None:
         assert refused.value.reason == "unknown"
 
 
-async def test_wrong_codes_count_durably(db: Database, tokens: Tokens) -> None:
+async def test_wrong_codes_count_durably(db: Database, tokens: TokenStore) -> None:
     token = await add_token(db, await add_account(db, status="active"))
     secret, code = await secret_of(db, token)
     wrong = "x" + code[1:]
@@ -481,7 +483,7 @@ async def test_wrong_codes_count_durably(db: Database, tokens: Tokens) -> None:
     assert refused.value.void
 
 
-async def test_guesses_at_once_cannot_exceed_the_limit(db: Database, tokens: Tokens) -> None:
+async def test_guesses_at_once_cannot_exceed_the_limit(db: Database, tokens: TokenStore) -> None:
     token = await add_token(db, await add_account(db, status="active"))
     secret, code = await secret_of(db, token)
     wrong = [f"{(int(code) + n) % 100000:05d}" for n in range(1, 51)]
@@ -493,7 +495,7 @@ async def test_guesses_at_once_cannot_exceed_the_limit(db: Database, tokens: Tok
         await tokens.consume(db, secret, "password_recovery", code)
 
 
-async def test_of_many_who_use_a_token_at_once_one_wins(db: Database, tokens: Tokens) -> None:
+async def test_of_many_who_use_a_token_at_once_one_wins(db: Database, tokens: TokenStore) -> None:
     await add_account(db)
     secret, _ = await secret_of(db, 1)
     answers = await asyncio.gather(
@@ -505,7 +507,7 @@ async def test_of_many_who_use_a_token_at_once_one_wins(db: Database, tokens: To
 # --- accounts and actions
 
 
-async def test_finding_accounts(db: Database, tokens: Tokens) -> None:
+async def test_finding_accounts(db: Database, tokens: TokenStore) -> None:
     number = await add_account(db, "Ada")
     found = await tokens.find_account(db, "ADA@people.EXAMPLE")
     assert found is not None
@@ -525,7 +527,7 @@ async def test_finding_accounts(db: Database, tokens: Tokens) -> None:
     assert await tokens.account(db, 4711) is None
 
 
-async def test_actions_as_they_are(db: Database, tokens: Tokens) -> None:
+async def test_actions_as_they_are(db: Database, tokens: TokenStore) -> None:
     await db.execute("INSERT INTO lifecycle.actions (name, path) VALUES ('newsletter', '/news')")
     found = {one.name: one for one in await tokens.actions(db)}
     assert list(found) == [
@@ -538,7 +540,7 @@ async def test_actions_as_they_are(db: Database, tokens: Tokens) -> None:
     }  # fmt: skip
 
 
-async def test_issuing_for_nobody_or_nothing(db: Database, tokens: Tokens) -> None:
+async def test_issuing_for_nobody_or_nothing(db: Database, tokens: TokenStore) -> None:
     with pytest.raises(NotFound, match="no account 4711"):
         await tokens.issue(db, 4711, "invite")
     with pytest.raises(NotFound, match="no action 'nothing'"):
@@ -548,7 +550,7 @@ async def test_issuing_for_nobody_or_nothing(db: Database, tokens: Tokens) -> No
 async def test_another_schema_is_another_world(db: Database) -> None:
     async with db.connection() as connection:
         await install(connection, "people")
-    here, there = Tokens(SCHEMA), Tokens("people")
+    here, there = TokenStore(SCHEMA), TokenStore("people")
     number = await add_account(db, schema="people")
     assert await taken(here, db) == []
     assert await taken(there, db) == [(1, None)]
@@ -581,7 +583,7 @@ async def remember(db: Database) -> None:
     await db.execute(insert, HANDLED + 1, HANDLED + WAITING)
 
 
-async def test_large_tables_are_never_read_whole(db: Database, tokens: Tokens) -> None:
+async def test_large_tables_are_never_read_whole(db: Database, tokens: TokenStore) -> None:
     await remember(db)
     names = (
         "count", "take", "settle", "hold", "release_due", "await_older", "supersede", "set_aside", "count_set_aside",

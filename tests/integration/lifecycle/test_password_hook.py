@@ -12,7 +12,7 @@ import pytest
 from pillarbox.errors import SettingsError
 from pillarbox.lifecycle.signing import secret_of
 from pillarbox.settings import load
-from pillarbox.store.lifecycle import Tokens
+from pillarbox.store.lifecycle import TokenStore
 from pillarbox.testing.webhook_receiver import WebhookReceiver
 from tests.integration.lifecycle.lifecycle_helpers import wrong
 from tests.integration.lifecycle.link_helpers import Answer, Link, Town, recovering, town_of
@@ -163,7 +163,7 @@ async def test_a_link_that_was_used_is_kept_for_nobody(
 ) -> None:
     """Else one who looked at it before, and comes after, would have another password set."""
     link = await recovering(town)
-    tokens, secret = Tokens("lifecycle"), secret_of(link.token)
+    tokens, secret = TokenStore("lifecycle"), secret_of(link.token)
     assert await tokens.reserve(town.database, secret, "password_recovery", 60)
     assert not await tokens.reserve(town.database, secret, "password_recovery", 60)
     busy = await submit(town, link)

@@ -30,8 +30,8 @@ from pillarbox.model.secret import Secret
 from pillarbox.settings import load
 from pillarbox.store import providers
 from pillarbox.store.database import Database
-from pillarbox.store.lifecycle import Tokens
-from pillarbox.store.vault import KeyRing
+from pillarbox.store.lifecycle import TokenStore
+from pillarbox.store.vault import EncryptionKeyRing
 from tests.integration.api.api_helpers import SECRET_KEY, Answer, Api, api_of
 from tests.integration.api.api_helpers import Client as HttpClient
 from tests.integration.lifecycle.lifecycle_helpers import KEY, code_in, install, new_account, wrong
@@ -426,7 +426,7 @@ async def collected(world: World, token: int, account: int) -> IssuedCode:
 
 async def test_a_tokens_code_is_verified_by_its_number(world: World) -> None:
     account = await world.database.fetchval("SELECT id FROM lifecycle.accounts")
-    token = await Tokens("lifecycle").issue(world.database, account, "sign_in_code")
+    token = await TokenStore("lifecycle").issue(world.database, account, "sign_in_code")
     assert (await world.verify("123456", token=token)).json["void"] is True  # not mailed yet
     made = await collected(world, token, account)
     assert (await world.verify(wrong(made.code), token=token)).json["void"] is False
@@ -441,7 +441,7 @@ async def issued(world: World) -> int:
     account = await world.database.fetchval(
         "SELECT id FROM lifecycle.accounts WHERE email = $1", ADA
     )
-    token = await Tokens("lifecycle").issue(world.database, account, "sign_in_code")
+    token = await TokenStore("lifecycle").issue(world.database, account, "sign_in_code")
     with_keys = replace(
         app.settings, lifecycle_keys=load({}, overrides={"lifecycle_keys": KEY}).lifecycle_keys
     )
@@ -509,7 +509,7 @@ async def test_another_accounts_code_is_not_found_by_a_token(world: World) -> No
     await world.account("bob@mail.example")
     await world.challenge("bob@mail.example")
     code = await world.code()
-    token = await Tokens("lifecycle").issue(
+    token = await TokenStore("lifecycle").issue(
         world.database,
         await world.database.fetchval("SELECT min(id) FROM lifecycle.accounts"),
         "sign_in_code",
@@ -535,7 +535,7 @@ async def test_a_reader_of_the_database_cannot_find_a_code(world: World) -> None
     key = await providers.redaction_key(world.database)
     known = [key, *(hmac.digest(key, b"pillarbox sign-in codes %d" % n, "sha256") for n in (1, 2))]
     assert row["code_hash"] not in {_hash_code(one, row["id"], code) for one in known}
-    ring = KeyRing([Secret(SECRET_KEY)]).derive(b"pillarbox sign-in codes 2")
+    ring = EncryptionKeyRing([Secret(SECRET_KEY)]).derive(b"pillarbox sign-in codes 2")
     assert row["code_hash"] == _hash_code(ring[0], row["id"], code)
 
 

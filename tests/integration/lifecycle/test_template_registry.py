@@ -13,7 +13,7 @@ import pytest
 from pillarbox.errors import InvalidMail, NotFound
 from pillarbox.lifecycle.rendering import Templates
 from pillarbox.store.database import Database
-from pillarbox.store.lifecycle import Tokens
+from pillarbox.store.lifecycle import TokenStore
 from tests.integration.lifecycle.collector_helpers import (
     activate,
     collecting,
@@ -25,7 +25,7 @@ from tests.integration.lifecycle.collector_helpers import (
 )
 from tests.integration.lifecycle.lifecycle_helpers import add_token, install, new_account
 
-TOKENS = Tokens("lifecycle")
+TOKENS = TokenStore("lifecycle")
 
 
 @pytest.fixture(autouse=True)

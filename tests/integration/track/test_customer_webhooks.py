@@ -51,7 +51,7 @@ async def notifying(app: App) -> AsyncIterator[asyncio.Task[None]]:
 
 async def add(
     app: App, receiver: WebhookReceiver, *kinds: str, tenant: str = "default"
-) -> webhooks.Endpoint:
+) -> webhooks.WebhookEndpoint:
     owner = await tenants.get_tenant(app.database, tenant)
     endpoint, secret = await webhooks.add_endpoint(
         app.database, app.keys, owner.id, receiver.url, kinds
@@ -379,9 +379,9 @@ async def test_whoever_lost_the_claim_settles_nothing(app: App, receiver: Webhoo
     (late,) = await webhooks.claim(app.database, app.keys, 0, 10, 10, {})
     (now,) = await webhooks.claim(app.database, app.keys, 60, 10, 10, {})
     assert late.id == now.id
-    result = webhooks.Result(webhooks.CallState.FAILED, 500, "late", 1.0)
+    result = webhooks.CallResult(webhooks.CallState.FAILED, 500, "late", 1.0)
     assert not (await webhooks.settle(app.database, late, result, 60)).held
-    done = webhooks.Result(webhooks.CallState.DELIVERED, 200, None, 1.0)
+    done = webhooks.CallResult(webhooks.CallState.DELIVERED, 200, None, 1.0)
     assert (await webhooks.settle(app.database, now, done, 60)).held
     await call_states(app.database, "delivered")
 
@@ -430,7 +430,7 @@ async def test_one_that_only_fails_is_disabled_with_notice(
         message_id = await enqueue(app.database)
         await tell(app.database, message_id, "message.sent")
 
-        async def now() -> webhooks.Endpoint:
+        async def now() -> webhooks.WebhookEndpoint:
             return await webhooks.get_endpoint(app.database, endpoint.id)
 
         async with notifying(app):

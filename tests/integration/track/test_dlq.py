@@ -561,7 +561,7 @@ async def test_many_are_changed_batch_by_batch(
         await fail(database, await enqueue(database, "a@x.example", "b@x.example"))
     heard: list[int] = []
     done = await dlq_change.change(
-        database, operations.REPROCESS, dlq_change.Wanted(None), told=heard.append
+        database, operations.REPROCESS, dlq_change.DeadLetterSelection(None), told=heard.append
     )
     assert (done.changed, done.left, done.complete) == (20, 0, True)
     assert sum(heard) == 20

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from pillarbox.store import feedback, providers, vitals
 from pillarbox.store.database import Database
-from pillarbox.store.feedback import Row
+from pillarbox.store.feedback import FeedbackRow
 from pillarbox.testing import SmtpServer
 from pillarbox.testing.smtp import Faults
 from tests.harness import add_smtp, attempts, enqueue, eventually, settled, working
@@ -36,7 +36,7 @@ async def tell(
     database: Database, provider: int, message_id: UUID, kind: str, at: datetime
 ) -> None:
     data = json.dumps({"reason": REASON})
-    row = Row(
+    row = FeedbackRow(
         provider,
         f"{kind}-{at}",
         None,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.store.catalog import ClassFacts, put_class
+from pillarbox.store.catalog import ClassRecord, put_class
 from pillarbox.store.database import Database
 from pillarbox.store.retention import QUERIES, purge
 from pillarbox.store.tenants import add_tenant, change_tenant
@@ -258,7 +258,7 @@ async def test_a_changed_age_reaches_older_mails_in_the_next_round(database: Dat
     await aged(database, 9)
     await aged(database, 8, tenant="brief")
     assert (await purge(database, 30 * DAY, 90 * DAY, 100))["messages"] == 1
-    await put_class(database, ClassFacts("bulk", None, "resend", False, brief))
+    await put_class(database, ClassRecord("bulk", None, "resend", False, brief))
     assert (await purge(database, 30 * DAY, 90 * DAY, 100))["contents"] == 1
     await change_tenant(database, "default", finished_retention=brief)
     assert (await purge(database, 30 * DAY, 90 * DAY, 100))["messages"] == 2

@@ -15,7 +15,7 @@ import pytest
 from pillarbox.model.secret import Secret
 from pillarbox.store import access, providers
 from pillarbox.store.database import Database
-from pillarbox.store.vault import KeyRing, generate_key
+from pillarbox.store.vault import EncryptionKeyRing, generate_key
 from pillarbox.testing import SmtpServer
 from pillarbox.testing.certificates import make_ca
 from pillarbox.testing.smtp import Extensions, Faults
@@ -140,7 +140,7 @@ async def test_no_secret_shows_anywhere(
         working(database_url, **settings) as worker,
     ):
         given = {"host": server.host, "port": server.port, "tls": "none", "username": "me"}
-        keys = KeyRing([Secret(sealing)])
+        keys = EncryptionKeyRing([Secret(sealing)])
         await providers.add_provider(
             database, lambda: keys, "relay", "smtp", given, Secret(PASSWORD)
         )

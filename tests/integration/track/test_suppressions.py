@@ -27,12 +27,14 @@ from tests.integration.cli.cli_helpers import Cli
 SOON, LATER = (datetime(2090 + n, 1, 1, tzinfo=UTC) for n in (0, 1))
 
 
-async def put(database: Database, *entries: SuppressionEntry, tenant_id: int = 1) -> store.Added:
+async def put(
+    database: Database, *entries: SuppressionEntry, tenant_id: int = 1
+) -> store.SuppressionCounts:
     return await store.add(database, tenant_id, entries)
 
 
 async def addresses(database: Database, tenant_id: int = 1) -> list[str]:
-    found = await store.page(database, tenant_id, store.Wanted(), 1000)
+    found = await store.page(database, tenant_id, store.SuppressionFilter(), 1000)
     return [one.address for one in found.found]
 
 
@@ -63,7 +65,7 @@ async def test_the_stronger_reason_stays(
     await put(
         database, SuppressionEntry("b@x.example", weaker), SuppressionEntry("b@x.example", stronger)
     )
-    found = (await store.page(database, 1, store.Wanted(), 10)).found
+    found = (await store.page(database, 1, store.SuppressionFilter(), 10)).found
     assert [one.reason for one in found] == [expected, expected]
 
 

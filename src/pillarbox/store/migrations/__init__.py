@@ -49,7 +49,7 @@ class Migration:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class MigrationSeries:
     """The migrations of one schema: its name as SQL wants it, what is to be applied, and the command that does it.
 
     `{schema}` in their SQL stands for the name; the checksum is that of the text before it is filled in.
@@ -176,7 +176,7 @@ def available() -> list[Migration]:
 
 
 # Looked for when they are needed, not now: tests have others in their place.
-OWN = Series("pillarbox", "Pillarbox schema", "pillarbox migrate", lambda: available())
+OWN = MigrationSeries("pillarbox", "Pillarbox schema", "pillarbox migrate", lambda: available())
 
 
 async def migrate(connection: asyncpg.Connection, to: int | None = None) -> list[Migration]:

@@ -35,23 +35,23 @@ _DROP = re.compile(rf"DROP INDEX CONCURRENTLY IF EXISTS {_NAME}\.\w+")
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class IndexStatement:
     sql: str
     creates: str | None  # the index, with its schema; null: the statement drops one
 
 
-def parse(sql: str) -> list[Statement]:
+def parse(sql: str) -> list[IndexStatement]:
     """The statements of a migration outside a transaction: only those that can be repeated after a crash."""
     text = "\n".join(line.partition("--")[0] for line in sql.splitlines())
     return [_parse_one(one.strip()) for one in text.split(";") if one.strip()]
 
 
-def _parse_one(sql: str) -> Statement:
+def _parse_one(sql: str) -> IndexStatement:
     created = _CREATE.fullmatch(sql)
     if created is not None:
-        return Statement(sql, f"{created['schema']}.{created['index']}")
+        return IndexStatement(sql, f"{created['schema']}.{created['index']}")
     if _DROP.fullmatch(sql):
-        return Statement(sql, None)
+        return IndexStatement(sql, None)
     raise StoreError(
         f"a migration outside a transaction cannot hold {sql!r}: allowed are CREATE INDEX CONCURRENTLY"
         " IF NOT EXISTS … ON schema.table and DROP INDEX CONCURRENTLY IF EXISTS schema.index"
