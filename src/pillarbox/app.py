@@ -59,9 +59,9 @@ from pillarbox.store.webhooks import CallResult
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
-from pillarbox.track.feedback.base import Feedback, Heard
-from pillarbox.track.ingest import REPORT, Ingest
-from pillarbox.track.reception import Reception
+from pillarbox.track.feedback.base import Feedback, FeedbackEvent
+from pillarbox.track.ingest import REPORT, FeedbackIngest
+from pillarbox.track.reception import FeedbackReceiver
 from pillarbox.track.reports import parse as parse_report
 
 # Below, aiohttp and Jinja, and what is built on them, are imported where they are needed: they take
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from pillarbox.deliver.transports.http_sending import Api
     from pillarbox.lifecycle.collector import Collector
     from pillarbox.lifecycle.services import LifecycleServices
-    from pillarbox.track.webhook_call import WebhookLine
+    from pillarbox.track.webhook_call import WebhookClient
 
 # How often a worker looks for new providers and classes: soon enough for a person at the command
 # line.
@@ -100,9 +100,9 @@ class App:
     _intake: Intake | None = field(default=None, init=False, repr=False)
     _authenticator: Authenticator | None = field(default=None, init=False, repr=False)
     _http: HttpClient | None = field(default=None, init=False, repr=False)
-    _ingest: Ingest | None = field(default=None, init=False, repr=False)
+    _ingest: FeedbackIngest | None = field(default=None, init=False, repr=False)
     _lifecycle: LifecycleServices | None = field(default=None, init=False, repr=False)
-    _reception: Reception | None = field(default=None, init=False, repr=False)
+    _reception: FeedbackReceiver | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.supervisor = Supervisor(self.metrics)
@@ -141,20 +141,20 @@ class App:
         return self._lifecycle
 
     @property
-    def ingest(self) -> Ingest:
+    def ingest(self) -> FeedbackIngest:
         """The one way in for all feedback, of providers and in reports."""
         if self._ingest is None:
-            self._ingest = Ingest(
+            self._ingest = FeedbackIngest(
                 self.database, self.metrics, self.redactor, self.settings.suppression_expiry
             )
         return self._ingest
 
     @property
-    def reception(self) -> Reception:
+    def reception(self) -> FeedbackReceiver:
         """Where providers' feedback arrives."""
         if self._reception is None:
             load = partial(providers.list_providers, self.database, self.keys)
-            self._reception = Reception(
+            self._reception = FeedbackReceiver(
                 load, self.build_feedback, self.redactor_for, self.ingest, self.metrics
             )
         return self._reception
@@ -176,7 +176,7 @@ class App:
 
     async def hear_report(
         self, mail: bytes, tenant_id: int | None = None
-    ) -> list[tuple[Heard, FeedbackMatch | None]]:
+    ) -> list[tuple[FeedbackEvent, FeedbackMatch | None]]:
         """Let a bounce mail or a complaint count, of one tenant or of any; NotAReport if it is none."""
         heard = await asyncio.to_thread(
             parse_report, mail, await self.return_path_key(), datetime.now(UTC)
@@ -278,7 +278,7 @@ class App:
         finally:
             await transport.close()
 
-    def webhook_line(self) -> WebhookLine:
+    def webhook_line(self) -> WebhookClient:
         """What calls to customers are made with; whoever asks closes it."""
         from pillarbox.track.webhooks import open_line
 
@@ -474,10 +474,12 @@ async def build_collector(app: App, *, stdout: bool = False) -> Collector:
 
 async def notify(app: App, stop: asyncio.Event) -> None:
     """Make calls to customers' webhooks until `stop`."""
-    from pillarbox.track.webhooks import Caller
+    from pillarbox.track.webhooks import WebhookDispatcher
 
     line = app.webhook_line()
-    await Caller(app.database, app.keys, app.settings, app.metrics, line, app.supervisor).run(stop)
+    await WebhookDispatcher(
+        app.database, app.keys, app.settings, app.metrics, line, app.supervisor
+    ).run(stop)
 
 
 async def _stop_worker(worker: Worker, stop: asyncio.Event) -> None:

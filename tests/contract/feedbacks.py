@@ -14,7 +14,7 @@ from tests.harness import add_twin, enqueue, opened
 from pillarbox.app import App
 from pillarbox.store.vault import generate_key
 from pillarbox.testing.twins import TWINS, Twin, TwinMail
-from pillarbox.track.feedback.base import Posted
+from pillarbox.track.feedback.base import SignedRequest
 
 ADA, BOB = "ada@mail.example", "Bob@Mail.example"
 
@@ -103,8 +103,8 @@ class World:
         return self.app.metrics.registry.get_sample_value(f"pillarbox_{name}", labels) or 0.0
 
 
-def posted(headers: dict[str, str], body: bytes) -> Posted:
-    return Posted({name.lower(): value for name, value in headers.items()}, body)
+def posted(headers: dict[str, str], body: bytes) -> SignedRequest:
+    return SignedRequest({name.lower(): value for name, value in headers.items()}, body)
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from pillarbox.errors import Forged, NotFound
 from pillarbox.store import providers
 from pillarbox.testing.twins import TWINS, SesTwin
 from pillarbox.track.feedback.sns import Certificates
-from pillarbox.track.reception import Garbled
+from pillarbox.track.reception import UnreadableFeedback
 
 
 @pytest.fixture(params=TWINS)
@@ -271,7 +271,7 @@ async def test_garbage_is_refused(world: World, body: bytes) -> None:
 async def test_true_nonsense_changes_nothing(database_url: str, events: list[object]) -> None:
     async with world_of("sendgrid", database_url) as world:
         assert await world.take(world.twin.sign(events)) == 0  # type: ignore[arg-type]
-        with pytest.raises(Garbled):
+        with pytest.raises(UnreadableFeedback):
             await world.take(world.twin.sign({"not": "a list"}))  # type: ignore[arg-type]
 
 

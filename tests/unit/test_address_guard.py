@@ -15,7 +15,7 @@ from tests import PATIENCE
 from pillarbox.errors import RefusedAddress
 from pillarbox.track.address_guard import (
     GuardedResolver,
-    Names,
+    ThreadedResolver,
     check_url,
     guarded_connector,
     is_public,
@@ -247,7 +247,7 @@ HOME = ["127.0.0.1", "[::1]", "2130706433", "0x7f.1", "0177.0.0.1", "127.1", "lo
 async def test_no_socket_is_made_for_a_private_address(inside: Any, host: str) -> None:
     """Even if a URL came past the first look: literal addresses are not resolved, but meet the same rule."""
     port, asked = inside
-    names = Names(1)
+    names = ThreadedResolver(1)
     async with aiohttp.ClientSession(
         connector=guarded_connector(GuardedResolver(False, names), 1)
     ) as session:

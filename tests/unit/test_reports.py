@@ -14,7 +14,7 @@ from tests.unit import reports
 from tests.unit.reports import ADA, MESSAGE
 
 from pillarbox.model import return_path
-from pillarbox.track.feedback.base import Heard
+from pillarbox.track.feedback.base import FeedbackEvent
 from pillarbox.track.parts import LARGEST
 from pillarbox.track.reports import NotAReport, parse
 
@@ -22,7 +22,7 @@ KEY = return_path.derive_key(b"installation")
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 
 
-def heard(mail: bytes) -> list[Heard]:
+def heard(mail: bytes) -> list[FeedbackEvent]:
     return parse(mail, KEY, NOW)
 
 

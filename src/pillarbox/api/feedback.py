@@ -11,8 +11,8 @@ from pillarbox.api.bodies import BodyBudget
 from pillarbox.api.problems import EXPECTED, STORE_RETRY, ProblemError, problem_of
 from pillarbox.errors import Forged, NoAnswer, SecretError
 from pillarbox.telemetry import logs
-from pillarbox.track.feedback.base import Posted
-from pillarbox.track.reception import Garbled
+from pillarbox.track.feedback.base import SignedRequest
+from pillarbox.track.reception import UnreadableFeedback
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -53,14 +53,16 @@ class FeedbackEndpoint:
         if provider_id > LARGEST_ID:
             raise ProblemError("not-found", "there is no such provider")
         with self._bodies.hold(app.settings.feedback_max_body) as held:
-            posted = Posted(request.headers, await held.read(request.headers, request.receive))
+            posted = SignedRequest(
+                request.headers, await held.read(request.headers, request.receive)
+            )
             try:
                 await app.reception.take(kind, provider_id, posted)
             except Forged as error:
                 raise ProblemError(
                     "forged", "this is not proven to come from the provider", code=error.reason
                 ) from None
-            except Garbled:
+            except UnreadableFeedback:
                 raise ProblemError("malformed", "the feedback cannot be read") from None
             except (NoAnswer, SecretError) as error:
                 log.error("feedback cannot be taken", provider_id=provider_id, error=str(error))

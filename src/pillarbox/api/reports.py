@@ -15,7 +15,7 @@ from pillarbox.api.routing import Context, context_of, json_response, router
 from pillarbox.model.access import Scope
 from pillarbox.model.delivery import delivery_id
 from pillarbox.model.outcome import Reason
-from pillarbox.track.feedback.base import Kind
+from pillarbox.track.feedback.base import FeedbackKind
 from pillarbox.track.reports import NotAReport
 
 routes = router()
@@ -25,7 +25,7 @@ MAIL = "message/rfc822"
 class HeardOf(BaseModel):
     """What a report says of one recipient."""
 
-    kind: Kind
+    kind: FeedbackKind
     delivery: Annotated[
         str | None, Field(description="Null: no message of yours is found that this is about.")
     ]

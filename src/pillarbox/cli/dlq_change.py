@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pillarbox.app import App
 
-# The filters that all of these commands have, by the names that `Filter` gives them.
+# The filters that all of these commands have, by the names that `MessageFilter` gives them.
 FILTERS: dict[str, Any] = {
     "reason": options.ReasonFilter, "recipient": options.RecipientFilter, "sender": options.SenderFilter,
     "subject": options.SubjectFilter, "class_name": options.ClassFilter, "kind": options.KindFilter,

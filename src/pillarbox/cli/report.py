@@ -16,7 +16,7 @@ from pillarbox.track.reports import NotAReport
 
 if TYPE_CHECKING:
     from pillarbox.store.feedback import FeedbackMatch
-    from pillarbox.track.feedback.base import Heard
+    from pillarbox.track.feedback.base import FeedbackEvent
 
 STDIN = "-"
 
@@ -69,7 +69,7 @@ def _read(file: str, most: int) -> bytes:
         raise NotPossible(f"{file} cannot be read: {error.strerror}") from None
 
 
-def _told(heard: Heard, found: FeedbackMatch | None) -> dict[str, object]:
+def _told(heard: FeedbackEvent, found: FeedbackMatch | None) -> dict[str, object]:
     return {
         "kind": heard.kind,
         "delivery": delivery_id(found.message_id, found.n) if found else None,
@@ -79,7 +79,7 @@ def _told(heard: Heard, found: FeedbackMatch | None) -> dict[str, object]:
     }
 
 
-def _show(heard: list[tuple[Heard, FeedbackMatch | None]]) -> None:
+def _show(heard: list[tuple[FeedbackEvent, FeedbackMatch | None]]) -> None:
     for one, found in heard:
         about = delivery_id(found.message_id, found.n) if found else "no message that is known"
         again = "" if found is None or found.is_new else ", which was reported before"

@@ -123,7 +123,7 @@ def parse_address(host: str) -> Address | None:
         return None
 
 
-class Names:
+class ThreadedResolver:
     """The system's resolver, in threads of its own: a name server that hangs keeps nobody else here waiting."""
 
     def __init__(self, threads: int) -> None:

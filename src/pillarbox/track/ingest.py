@@ -18,7 +18,7 @@ from pillarbox.store import feedback as store
 from pillarbox.store.database import Database
 from pillarbox.store.feedback import FeedbackMatch, FeedbackRow, ReplayTokenRow
 from pillarbox.telemetry.metrics import Metrics
-from pillarbox.track.feedback.base import Heard, Once
+from pillarbox.track.feedback.base import FeedbackEvent, ReplayToken
 from pillarbox.track.redacted import redact_text, redacted
 
 # Pieces in one statement: it stays well under a tenth of a second, and nobody waits for its locks
@@ -38,7 +38,7 @@ ROLLED_BACK = "40"
 Redact = Callable[[str], str]
 
 
-class Source(NamedTuple):
+class FeedbackSource(NamedTuple):
     """Who told it: a provider, or somebody who handed a report in, perhaps of one tenant only."""
 
     name: str
@@ -46,10 +46,10 @@ class Source(NamedTuple):
     tenant_id: int | None = None
 
 
-REPORT = Source("report")
+REPORT = FeedbackSource("report")
 
 
-class Ingest:
+class FeedbackIngest:
     """One for each process. When a call returns, what it was given is committed."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Ingest:
         self._tokens = Batcher(self._use)
 
     async def take(
-        self, source: Source, heard: Sequence[Heard], redact: Redact | None = None
+        self, source: FeedbackSource, heard: Sequence[FeedbackEvent], redact: Redact | None = None
     ) -> list[FeedbackMatch | None]:
         """Let feedback count; says of each piece what it is about, None if that is nothing of ours."""
         make = partial(_rows, source, heard, redact or self._redact)
@@ -77,7 +77,7 @@ class Ingest:
         self._count(source, heard, found)
         return found
 
-    async def use(self, provider_id: int, once: Once) -> None:
+    async def use(self, provider_id: int, once: ReplayToken) -> None:
         """Use a token up; Forged if it came with another body before."""
         token = ReplayTokenRow(provider_id, once.token, once.digest, once.expires_at)
         if await self._tokens.submit(token) != once.digest:
@@ -109,7 +109,10 @@ class Ingest:
         return [REQUEUE if digest is None else digest for digest in digests]
 
     def _count(
-        self, source: Source, heard: Sequence[Heard], found: Sequence[FeedbackMatch | None]
+        self,
+        source: FeedbackSource,
+        heard: Sequence[FeedbackEvent],
+        found: Sequence[FeedbackMatch | None],
     ) -> None:
         for one, about in zip(heard, found, strict=True):
             if about is None:
@@ -118,11 +121,13 @@ class Ingest:
                 self._metrics.feedback.labels(source.name, one.kind.value).inc()
 
 
-def _rows(source: Source, heard: Sequence[Heard], redact: Redact) -> list[FeedbackRow]:
+def _rows(
+    source: FeedbackSource, heard: Sequence[FeedbackEvent], redact: Redact
+) -> list[FeedbackRow]:
     return [row_of(source, one, redact) for one in heard]
 
 
-def row_of(source: Source, heard: Heard, redact: Redact) -> FeedbackRow:
+def row_of(source: FeedbackSource, heard: FeedbackEvent, redact: Redact) -> FeedbackRow:
     """One piece as it is stored."""
     recipient, other = spellings(heard.recipient)
     return FeedbackRow(
@@ -143,7 +148,7 @@ def row_of(source: Source, heard: Heard, redact: Redact) -> FeedbackRow:
     )
 
 
-def data_of(source: Source, heard: Heard, redact: Redact) -> dict[str, Any]:
+def data_of(source: FeedbackSource, heard: FeedbackEvent, redact: Redact) -> dict[str, Any]:
     """What the event tells."""
     told = {
         "provider": source.name if source.provider_id else None,

@@ -27,7 +27,7 @@ _BOUNDARY = re.compile(r'boundary[ \t]*=[ \t]*(?:"([^"]{1,200})"|([^\s;"]{1,200}
 Fields = Mapping[str, list[str]]
 
 
-class Part(NamedTuple):
+class MimePart(NamedTuple):
     """A part of a mail, or the whole of it: its type, its fields by name in lower case, and its bytes, decoded."""
 
     kind: str
@@ -39,7 +39,7 @@ class Part(NamedTuple):
         return next((self.fields[name][0] for name in names if name in self.fields), None)
 
 
-def parts_of(mail: bytes) -> Iterator[Part]:
+def parts_of(mail: bytes) -> Iterator[MimePart]:
     """The mail itself, then all its parts in order; ValueError if it is too large. What is too deep is left out."""
     if len(mail) > LARGEST:
         raise ValueError("the report is too large")
@@ -71,7 +71,7 @@ def decoded(text: bytes) -> str:
         return text.decode("latin-1")
 
 
-def _part(content: bytes) -> Part:
+def _part(content: bytes) -> MimePart:
     end = _END_OF_HEAD.search(content[: 2 * MOST_HEAD])
     head, body = (
         (content[: end.start()], content[end.end() :]) if end else (content[:MOST_HEAD], b"")
@@ -79,7 +79,7 @@ def _part(content: bytes) -> Part:
     fields = fields_of(head)
     kind = fields.get("content-type", ["text/plain"])[0].partition(";")[0].strip().lower()
     how = fields.get("content-transfer-encoding", [""])[0].strip().lower()
-    return Part(kind, fields, body if kind.startswith("multipart/") else _plain(body, how))
+    return MimePart(kind, fields, body if kind.startswith("multipart/") else _plain(body, how))
 
 
 def _plain(body: bytes, how: str) -> bytes:
@@ -91,7 +91,7 @@ def _plain(body: bytes, how: str) -> bytes:
     return quopri.decodestring(body) if how == "quoted-printable" else body
 
 
-def _split(part: Part) -> Iterator[bytes]:
+def _split(part: MimePart) -> Iterator[bytes]:
     """What stands between a multipart's boundaries; the last may lack its end."""
     found = _BOUNDARY.search(part.fields["content-type"][0])
     if found is None:

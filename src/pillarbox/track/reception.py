@@ -11,8 +11,8 @@ from pillarbox.errors import Forged, NoAnswer, NotFound
 from pillarbox.model.provider import HTTP_KINDS
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
-from pillarbox.track.feedback.base import Feedback, Heard, Posted
-from pillarbox.track.ingest import Ingest, Redact, Source
+from pillarbox.track.feedback.base import Feedback, FeedbackEvent, SignedRequest
+from pillarbox.track.ingest import FeedbackIngest, FeedbackSource, Redact
 
 if TYPE_CHECKING:
     from pillarbox.model.provider import Provider
@@ -28,11 +28,11 @@ Load = Callable[[], Awaitable[Sequence["Provider"]]]
 Build = Callable[["Provider"], Feedback]
 
 
-class Garbled(Exception):
+class UnreadableFeedback(Exception):
     """A true request that says nothing we understand."""
 
 
-class Reception:
+class FeedbackReceiver:
     """Knows the providers, each with whoever understands its feedback."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Reception:
         load: Load,
         build: Build,
         redactor_for: Callable[[Provider], Redact],
-        ingest: Ingest,
+        ingest: FeedbackIngest,
         metrics: Metrics,
     ) -> None:
         self._load = load
@@ -52,7 +52,7 @@ class Reception:
         self._looked_at = -KNOWN_FOR
         self._looking = asyncio.Lock()
 
-    async def take(self, kind: str, provider_id: int, posted: Posted) -> int:
+    async def take(self, kind: str, provider_id: int, posted: SignedRequest) -> int:
         """Take a request with feedback in; returns how much it says.
 
         NotFound: there is no such provider. Forged: it is not the provider's. Garbled: nobody
@@ -69,7 +69,7 @@ class Reception:
                 if large
                 else _parsed(feedback, posted)
             )
-        except (Forged, Garbled) as error:
+        except (Forged, UnreadableFeedback) as error:
             reason = error.reason if isinstance(error, Forged) else "garbled"
             self._metrics.feedback_refused.labels(provider.name, reason).inc()
             log.warning(
@@ -78,7 +78,7 @@ class Reception:
             raise
         await self._answer(provider, feedback, posted)
         if heard:
-            await self._ingest.take(Source(provider.name, provider.id), heard, redact)
+            await self._ingest.take(FeedbackSource(provider.name, provider.id), heard, redact)
         return len(heard)
 
     async def close(self) -> None:
@@ -86,7 +86,7 @@ class Reception:
             await feedback.close()
         self._known.clear()
 
-    async def _answer(self, provider: Provider, feedback: Feedback, posted: Posted) -> None:
+    async def _answer(self, provider: Provider, feedback: Feedback, posted: SignedRequest) -> None:
         try:
             await feedback.answer(posted)
         except Forged as error:
@@ -122,8 +122,8 @@ class Reception:
                 )
 
 
-def _parsed(feedback: Feedback, posted: Posted) -> Sequence[Heard]:
+def _parsed(feedback: Feedback, posted: SignedRequest) -> Sequence[FeedbackEvent]:
     try:
         return feedback.parse(posted)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-        raise Garbled(f"the feedback cannot be read: {type(error).__name__}") from None
+        raise UnreadableFeedback(f"the feedback cannot be read: {type(error).__name__}") from None

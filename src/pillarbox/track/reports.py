@@ -14,24 +14,24 @@ from uuid import UUID
 
 from pillarbox.model import return_path
 from pillarbox.model.outcome import Reason
-from pillarbox.track.feedback.base import Heard, Kind
+from pillarbox.track.feedback.base import FeedbackEvent, FeedbackKind
 from pillarbox.track.feedback.words import UNHAPPY, is_hard, message_of, reason_of, text_of
-from pillarbox.track.parts import Fields, Part, decoded, fields_of, parts_of
+from pillarbox.track.parts import Fields, MimePart, decoded, fields_of, parts_of
 
 ACTIONS = {
-    "failed": Kind.BOUNCED,
-    "delayed": Kind.DEFERRED,
-    "delivered": Kind.DELIVERED,
-    "relayed": Kind.ACCEPTED,
-    "expanded": Kind.ACCEPTED,
+    "failed": FeedbackKind.BOUNCED,
+    "delayed": FeedbackKind.DEFERRED,
+    "delivered": FeedbackKind.DELIVERED,
+    "relayed": FeedbackKind.ACCEPTED,
+    "expanded": FeedbackKind.ACCEPTED,
 }
 COMPLAINTS = {
-    "abuse": Kind.COMPLAINED,
-    "fraud": Kind.COMPLAINED,
-    "virus": Kind.COMPLAINED,
-    "other": Kind.COMPLAINED,
-    "opt-out": Kind.UNSUBSCRIBED,
-    "opt-out-list": Kind.UNSUBSCRIBED,
+    "abuse": FeedbackKind.COMPLAINED,
+    "fraud": FeedbackKind.COMPLAINED,
+    "virus": FeedbackKind.COMPLAINED,
+    "other": FeedbackKind.COMPLAINED,
+    "opt-out": FeedbackKind.UNSUBSCRIBED,
+    "opt-out-list": FeedbackKind.UNSUBSCRIBED,
 }
 STATUS = ("message/delivery-status", "message/global-delivery-status")
 RETURNED = (
@@ -74,7 +74,7 @@ class NotAReport(ValueError):
     """The mail tells nothing about another."""
 
 
-def parse(mail: bytes, key: bytes, now: datetime) -> list[Heard]:
+def parse(mail: bytes, key: bytes, now: datetime) -> list[FeedbackEvent]:
     """What a report says; `key` is that of return paths. NotAReport if it is none."""
     try:
         parts = list(parts_of(mail))
@@ -92,21 +92,23 @@ def parse(mail: bytes, key: bytes, now: datetime) -> list[Heard]:
     ]
 
 
-class _Told:
+class _ReportedRecipient:
     """What a report says of one recipient."""
 
     def __init__(
-        self, kind: Kind, recipient: str | None, said: Fields, how: str, *texts: str | None
+        self, kind: FeedbackKind, recipient: str | None, said: Fields, how: str, *texts: str | None
     ) -> None:
         self.kind, self.recipient, self.said, self.how = kind, recipient, said, how
         self.texts = [text for text in texts if text]
 
 
-def _heard(one: _Told, event_id: str, message_id: UUID | None, at: datetime) -> Heard:
+def _heard(
+    one: _ReportedRecipient, event_id: str, message_id: UUID | None, at: datetime
+) -> FeedbackEvent:
     unhappy = one.kind in UNHAPPY
     date = one.said.get("last-attempt-date", [None])[0]
     raw = {name: values[0][:500] for name, values in one.said.items() if name in KEPT}
-    return Heard(
+    return FeedbackEvent(
         kind=one.kind,
         event_id=event_id,
         at=_date(date) or at,
@@ -119,7 +121,7 @@ def _heard(one: _Told, event_id: str, message_id: UUID | None, at: datetime) -> 
     )
 
 
-def _told(parts: Sequence[Part]) -> Iterator[_Told]:
+def _told(parts: Sequence[MimePart]) -> Iterator[_ReportedRecipient]:
     complaint = next((part for part in parts if part.kind == "message/feedback-report"), None)
     status = next((part for part in parts if part.kind in STATUS), None)
     if complaint is not None:
@@ -132,7 +134,7 @@ def _told(parts: Sequence[Part]) -> Iterator[_Told]:
         yield from _prose(parts)
 
 
-def _status(part: Part) -> Iterator[_Told]:
+def _status(part: MimePart) -> Iterator[_ReportedRecipient]:
     """RFC 3464: a group of fields about the message, then one for each recipient. Some servers leave the first out."""
     for group in _BLANK_LINE.split(part.body, MOST_RECIPIENTS + 1):
         fields = fields_of(group)
@@ -141,7 +143,7 @@ def _status(part: Part) -> Iterator[_Told]:
             fields, "original-recipient", "final-recipient", "x-actual-recipient"
         )
         if kind and recipient:
-            yield _Told(
+            yield _ReportedRecipient(
                 kind,
                 recipient,
                 fields,
@@ -150,25 +152,27 @@ def _status(part: Part) -> Iterator[_Told]:
             )
 
 
-def _complaint(part: Part) -> Iterator[_Told]:
+def _complaint(part: MimePart) -> Iterator[_ReportedRecipient]:
     fields = fields_of(part.body)
     kind = COMPLAINTS.get(fields.get("feedback-type", [""])[0].strip().lower())
     if kind is None:
         return
     named = [*fields.get("original-rcpt-to", ()), *fields.get("removal-recipient", ())]
     for recipient in named or [None]:
-        yield _Told(kind, _address(recipient) if recipient else None, fields, "arf")
+        yield _ReportedRecipient(kind, _address(recipient) if recipient else None, fields, "arf")
 
 
-def _failed(parts: Sequence[Part]) -> Iterator[_Told]:
+def _failed(parts: Sequence[MimePart]) -> Iterator[_ReportedRecipient]:
     """Exim's, when it was told to leave the report out; others copy the field."""
     text = _text(parts)
     for recipient in ", ".join(parts[0].fields["x-failed-recipients"]).split(",")[:MOST_RECIPIENTS]:
         if address := _address(recipient):
-            yield _Told(Kind.BOUNCED, address, {}, "x-failed-recipients", _after(text, address))
+            yield _ReportedRecipient(
+                FeedbackKind.BOUNCED, address, {}, "x-failed-recipients", _after(text, address)
+            )
 
 
-def _prose(parts: Sequence[Part]) -> Iterator[_Told]:
+def _prose(parts: Sequence[MimePart]) -> Iterator[_ReportedRecipient]:
     """qmail's (https://cr.yp.to/proto/qsbmf.txt): a greeting, a paragraph per recipient, a line, the mail."""
     if parts[0].kind != "text/plain":
         return
@@ -180,10 +184,10 @@ def _prose(parts: Sequence[Part]) -> Iterator[_Told]:
             return
         head, colon, reason = decoded(paragraph).partition(">:")
         if head.startswith("<") and colon and (address := _address(head[1:])):
-            yield _Told(Kind.BOUNCED, address, {}, "qsbmf", reason)
+            yield _ReportedRecipient(FeedbackKind.BOUNCED, address, {}, "qsbmf", reason)
 
 
-def _text(parts: Sequence[Part]) -> str:
+def _text(parts: Sequence[MimePart]) -> str:
     part = next((part for part in parts if part.kind == "text/plain"), None)
     return decoded(part.body[:MOST_PROSE]) if part else ""
 
@@ -211,9 +215,9 @@ def _address(value: str) -> str | None:
     return found[0].rstrip(".") if found else None
 
 
-def _hard(one: _Told) -> bool:
-    if one.kind is not Kind.BOUNCED:
-        return one.kind in (Kind.COMPLAINED, Kind.UNSUBSCRIBED)
+def _hard(one: _ReportedRecipient) -> bool:
+    if one.kind is not FeedbackKind.BOUNCED:
+        return one.kind in (FeedbackKind.COMPLAINED, FeedbackKind.UNSUBSCRIBED)
     codes = [
         found
         for text in one.texts
@@ -228,14 +232,14 @@ def _hard(one: _Told) -> bool:
     )
 
 
-def _reason(one: _Told) -> Reason:
+def _reason(one: _ReportedRecipient) -> Reason:
     if _hard(one):
         return Reason.INVALID_RECIPIENT
     telling = [text for text in one.texts if not re.search(r"\b[245]\.0\.0\b", text[:1000])]
     return reason_of(*telling, *one.texts)
 
 
-def _message(parts: Sequence[Part], key: bytes) -> UUID | None:
+def _message(parts: Sequence[MimePart], key: bytes) -> UUID | None:
     """The message that a report is about: by the return path, which is proven; or by the mail that came back."""
     heads = [parts[0].fields, *_returned(parts)]
     for fields, names in [(parts[0].fields, TO), *((head, FROM) for head in heads)]:
@@ -254,7 +258,7 @@ def _message(parts: Sequence[Part], key: bytes) -> UUID | None:
     )
 
 
-def _returned(parts: Sequence[Part]) -> Iterator[Fields]:
+def _returned(parts: Sequence[MimePart]) -> Iterator[Fields]:
     """The headers of the mail that came back, where they stand; and the fields of a complaint."""
     for part in parts:
         if part.kind in RETURNED:

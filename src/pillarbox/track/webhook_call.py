@@ -15,7 +15,12 @@ from pillarbox.model import webhook
 from pillarbox.model.secret import Secret, masked
 from pillarbox.model.webhook import CallState
 from pillarbox.store.webhooks import CallResult, ClaimedCall
-from pillarbox.track.address_guard import GuardedResolver, Names, check_url, guarded_connector
+from pillarbox.track.address_guard import (
+    GuardedResolver,
+    ThreadedResolver,
+    check_url,
+    guarded_connector,
+)
 
 # What is read of an answer: enough for any message of an error, too little to hurt.
 LONGEST_ANSWER = 64 * 1024
@@ -50,7 +55,7 @@ def trusted(ca_file: Path | None = None) -> ssl.SSLContext:
     return context
 
 
-class WebhookLine:
+class WebhookClient:
     """Makes calls. Redirects are not followed, cookies not kept, proxies of the environment not used."""
 
     def __init__(
@@ -64,7 +69,7 @@ class WebhookLine:
     ) -> None:
         self._redact = redact
         self._allow_private = allow_private
-        self._names = Names(connections)
+        self._names = ThreadedResolver(connections)
         resolver = GuardedResolver(allow_private, self._names)
         self._session = aiohttp.ClientSession(
             connector=guarded_connector(resolver, connections, tls),

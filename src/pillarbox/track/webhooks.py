@@ -25,7 +25,7 @@ from pillarbox.store.webhooks import CallResult, ClaimedCall, Keys
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
-from pillarbox.track.webhook_call import WebhookLine, lease_of, trusted
+from pillarbox.track.webhook_call import WebhookClient, lease_of, trusted
 
 log = logs.get("pillarbox.webhooks")
 # How often to look without being told: a call is no mail, a second or two later is as good.
@@ -44,9 +44,9 @@ LISTEN_PAUSE = 1.0
 MEASURE = 5.0
 
 
-def open_line(settings: Settings, redact: Callable[[str], str], version: str) -> WebhookLine:
+def open_line(settings: Settings, redact: Callable[[str], str], version: str) -> WebhookClient:
     """What calls are made with."""
-    return WebhookLine(
+    return WebhookClient(
         settings.webhook_timeout,
         settings.webhook_concurrency,
         redact,
@@ -56,7 +56,7 @@ def open_line(settings: Settings, redact: Callable[[str], str], version: str) ->
     )
 
 
-class Caller:
+class WebhookDispatcher:
     """Makes the calls of this process."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Caller:
         keys: Keys,
         settings: Settings,
         metrics: Metrics,
-        line: WebhookLine,
+        line: WebhookClient,
         supervisor: Supervisor | None = None,
     ) -> None:
         self._database = database
@@ -203,7 +203,7 @@ class Caller:
 
 
 async def try_out(
-    database: Database, keys: Keys, line: WebhookLine, endpoint_id: UUID, tenant_id: int
+    database: Database, keys: Keys, line: WebhookClient, endpoint_id: UUID, tenant_id: int
 ) -> CallResult:
     """Make a test call at once, and once; returns how it went."""
     call = await webhooks.add_test(database, keys, endpoint_id, tenant_id)

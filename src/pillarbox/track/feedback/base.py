@@ -12,7 +12,7 @@ from uuid import UUID
 from pillarbox.model.outcome import Reason
 
 
-class Kind(StrEnum):
+class FeedbackKind(StrEnum):
     """What was heard. The first three are states of a delivery; `dropped` makes it bounced; the rest are events."""
 
     DELIVERED = "delivered"  # the recipient's server took it
@@ -26,14 +26,14 @@ class Kind(StrEnum):
     UNSUBSCRIBED = "unsubscribed"
 
 
-class Posted(NamedTuple):
+class SignedRequest(NamedTuple):
     """A request as it came: names of headers in lower case, and the very bytes of the body."""
 
     headers: Mapping[str, str]
     body: bytes
 
 
-class Once(NamedTuple):
+class ReplayToken(NamedTuple):
     """A token that may come with one body only, and when its time stamp will be refused."""
 
     token: str
@@ -42,10 +42,10 @@ class Once(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class FeedbackEvent:
     """One thing that was heard. Nothing of it was redacted yet."""
 
-    kind: Kind
+    kind: FeedbackKind
     event_id: str  # the provider's own: the same thing heard again has the same
     at: datetime
     message_id: UUID | None  # ours
@@ -64,15 +64,15 @@ class Heard:
 class Feedback(Protocol):
     """Understands the feedback of one provider."""
 
-    async def verify(self, posted: Posted, now: float) -> Once | None:
+    async def verify(self, posted: SignedRequest, now: float) -> ReplayToken | None:
         """Raise Forged unless the provider made this request, and lately; what it returns must be used up."""
         ...
 
-    def parse(self, posted: Posted) -> Sequence[Heard]:
+    def parse(self, posted: SignedRequest) -> Sequence[FeedbackEvent]:
         """What a verified request says; ValueError if that is nothing we understand."""
         ...
 
-    async def answer(self, posted: Posted) -> None:
+    async def answer(self, posted: SignedRequest) -> None:
         """Do what a verified request asks for besides, such as confirming a topic; NoAnswer if that fails."""
         ...
 

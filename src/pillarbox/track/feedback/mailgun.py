@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox.errors import Forged
 from pillarbox.model.outcome import Reason
-from pillarbox.track.feedback.base import Heard, Kind, Once, Posted
+from pillarbox.track.feedback.base import FeedbackEvent, FeedbackKind, ReplayToken, SignedRequest
 from pillarbox.track.feedback.mailgun_forms import as_json, fields_of, is_form
 from pillarbox.track.feedback.words import (
     AHEAD,
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
     from pillarbox.model.provider import Provider
 
 KINDS = {
-    "accepted": Kind.ACCEPTED,
-    "delivered": Kind.DELIVERED,
-    "rejected": Kind.DROPPED,
-    "opened": Kind.OPENED,
-    "clicked": Kind.CLICKED,
-    "unsubscribed": Kind.UNSUBSCRIBED,
-    "complained": Kind.COMPLAINED,
+    "accepted": FeedbackKind.ACCEPTED,
+    "delivered": FeedbackKind.DELIVERED,
+    "rejected": FeedbackKind.DROPPED,
+    "opened": FeedbackKind.OPENED,
+    "clicked": FeedbackKind.CLICKED,
+    "unsubscribed": FeedbackKind.UNSUBSCRIBED,
+    "complained": FeedbackKind.COMPLAINED,
 }
-FAILURES = {"permanent": Kind.BOUNCED, "temporary": Kind.DEFERRED}
-HARD = {Kind.COMPLAINED, Kind.UNSUBSCRIBED}
+FAILURES = {"permanent": FeedbackKind.BOUNCED, "temporary": FeedbackKind.DEFERRED}
+HARD = {FeedbackKind.COMPLAINED, FeedbackKind.UNSUBSCRIBED}
 # Why Mailgun failed a mail for good, where that is about the address itself.
 HARD_REASONS = {"bounce"}
 # A message has at most so many recipients.
@@ -61,7 +61,7 @@ class MailgunFeedback:
         self._secret = provider.webhook_secret
         self._window = window
 
-    async def verify(self, posted: Posted, now: float) -> Once:
+    async def verify(self, posted: SignedRequest, now: float) -> ReplayToken:
         if self._secret is None:
             raise Forged("no_key", "the provider has no webhook secret to verify feedback with")
         told = _told(posted)
@@ -74,11 +74,11 @@ class MailgunFeedback:
         check_time(float(stamp), now, self._window)
         # A form that is posted again has another boundary: what counts is what it says.
         body = _canonical(told) if is_form(posted.headers) else posted.body
-        return Once(
+        return ReplayToken(
             token, hashlib.sha256(body).digest(), moment(float(stamp) + self._window + AHEAD)
         )
 
-    def parse(self, posted: Posted) -> Sequence[Heard]:
+    def parse(self, posted: SignedRequest) -> Sequence[FeedbackEvent]:
         told = _told(posted)
         event = told.get("event-data")
         if not isinstance(event, dict):
@@ -99,14 +99,14 @@ class MailgunFeedback:
             for number, one in enumerate(recipients)
         ]
 
-    async def answer(self, posted: Posted) -> None:
+    async def answer(self, posted: SignedRequest) -> None:
         """Mailgun asks for nothing."""
 
     async def close(self) -> None:
         """Nothing is open."""
 
 
-def _told(posted: Posted) -> Mapping[str, Any]:
+def _told(posted: SignedRequest) -> Mapping[str, Any]:
     """What a request says; Forged if it is nothing of Mailgun's."""
     try:
         told = (
@@ -145,11 +145,11 @@ def _signature(told: Mapping[str, Any]) -> tuple[str, str, str]:
     return stamp, token, signature
 
 
-def _kind(event: Mapping[str, Any]) -> Kind | None:
+def _kind(event: Mapping[str, Any]) -> FeedbackKind | None:
     if event.get("event") != "failed":
         return KINDS.get(str(event.get("event")))
     if str(event.get("reason", "")).startswith(SUPPRESSED):
-        return Kind.DROPPED
+        return FeedbackKind.DROPPED
     return FAILURES.get(str(event.get("severity")))
 
 
@@ -179,7 +179,9 @@ def _time(event: Mapping[str, Any], signed_at: float) -> datetime:
         return moment(signed_at)
 
 
-def _one(event: Mapping[str, Any], kind: Kind, event_id: str, signed_at: float) -> Heard:
+def _one(
+    event: Mapping[str, Any], kind: FeedbackKind, event_id: str, signed_at: float
+) -> FeedbackEvent:
     headers = part(part(event, "message"), "headers")
     status = part(event, "delivery-status")
     said = (
@@ -188,7 +190,7 @@ def _one(event: Mapping[str, Any], kind: Kind, event_id: str, signed_at: float) 
         part(event, "reject").get("reason"),
     )
     unhappy = kind in UNHAPPY
-    return Heard(
+    return FeedbackEvent(
         kind=kind,
         event_id=event_id,
         at=_time(event, signed_at),
@@ -196,7 +198,7 @@ def _one(event: Mapping[str, Any], kind: Kind, event_id: str, signed_at: float) 
             part(event, "user-variables").get("pillarbox_message"), headers.get("message-id")
         ),
         provider_message_id=id_of(headers.get("message-id")),
-        hard=kind in HARD or (kind is Kind.BOUNCED and _is_hard(event, status)),
+        hard=kind in HARD or (kind is FeedbackKind.BOUNCED and _is_hard(event, status)),
         reason=_reason(event, status, *said) if unhappy else None,
         text=text_of(*said) if unhappy else None,
         raw=event,

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from pillarbox.errors import Forged
 from pillarbox.model.outcome import Reason
-from pillarbox.track.feedback.base import Heard, Kind, Posted
+from pillarbox.track.feedback.base import FeedbackEvent, FeedbackKind, SignedRequest
 from pillarbox.track.feedback.words import (
     UNHAPPY,
     check_time,
@@ -37,17 +37,17 @@ SIGNATURE = "x-twilio-email-event-webhook-signature"
 TIMESTAMP = "x-twilio-email-event-webhook-timestamp"
 
 KINDS = {
-    "processed": Kind.ACCEPTED,
-    "deferred": Kind.DEFERRED,
-    "delivered": Kind.DELIVERED,
-    "dropped": Kind.DROPPED,
-    "bounce": Kind.BOUNCED,
-    "blocked": Kind.BOUNCED,
-    "open": Kind.OPENED,
-    "click": Kind.CLICKED,
-    "spamreport": Kind.COMPLAINED,
-    "unsubscribe": Kind.UNSUBSCRIBED,
-    "group_unsubscribe": Kind.UNSUBSCRIBED,
+    "processed": FeedbackKind.ACCEPTED,
+    "deferred": FeedbackKind.DEFERRED,
+    "delivered": FeedbackKind.DELIVERED,
+    "dropped": FeedbackKind.DROPPED,
+    "bounce": FeedbackKind.BOUNCED,
+    "blocked": FeedbackKind.BOUNCED,
+    "open": FeedbackKind.OPENED,
+    "click": FeedbackKind.CLICKED,
+    "spamreport": FeedbackKind.COMPLAINED,
+    "unsubscribe": FeedbackKind.UNSUBSCRIBED,
+    "group_unsubscribe": FeedbackKind.UNSUBSCRIBED,
 }
 # A group's unsubscription is about one kind of mails: SendGrid keeps it, we go on with the others.
 HARD = {"spamreport", "unsubscribe"}
@@ -60,7 +60,7 @@ class SendGridFeedback:
         self._key = _public_key(provider.settings.get("webhook_key"))
         self._window = window
 
-    async def verify(self, posted: Posted, now: float) -> None:
+    async def verify(self, posted: SignedRequest, now: float) -> None:
         if self._key is None:
             raise Forged("no_key", "the provider has no webhook_key to verify feedback with")
         stamp = posted.headers.get(TIMESTAMP, "")
@@ -73,13 +73,13 @@ class SendGridFeedback:
             raise Forged("signature", "the signature is wrong") from None
         check_time(float(stamp), now, self._window)
 
-    def parse(self, posted: Posted) -> Sequence[Heard]:
+    def parse(self, posted: SignedRequest) -> Sequence[FeedbackEvent]:
         events = json.loads(posted.body)
         if not isinstance(events, list):
             raise ValueError("not a list of events")
         return list(_heard(events))
 
-    async def answer(self, posted: Posted) -> None:
+    async def answer(self, posted: SignedRequest) -> None:
         """SendGrid asks for nothing."""
 
     async def close(self) -> None:
@@ -99,7 +99,7 @@ def _public_key(text: object) -> ec.EllipticCurvePublicKey | None:
     return key if is_right else None  # type: ignore[return-value]  # just looked at
 
 
-def _heard(events: Sequence[Any]) -> Iterator[Heard]:
+def _heard(events: Sequence[Any]) -> Iterator[FeedbackEvent]:
     """What of the events concerns us; one that cannot be read does not spoil the others."""
     for event in events:
         if isinstance(event, dict) and str(event.get("event")) in KINDS:
@@ -109,14 +109,14 @@ def _heard(events: Sequence[Any]) -> Iterator[Heard]:
                 continue
 
 
-def _one(event: Mapping[str, Any]) -> Heard:
+def _one(event: Mapping[str, Any]) -> FeedbackEvent:
     kind, event_id = KINDS[event["event"]], id_of(event.get("sg_event_id"))
     if event_id is None:
         raise ValueError("an event without an id")
     message_id, n = delivery_of(event.get("pillarbox_delivery"))
     message_id = message_id or message_of(event.get("pillarbox_message"))
     said = (event.get("status"), event.get("reason"), event.get("response"))
-    return Heard(
+    return FeedbackEvent(
         kind=kind,
         event_id=event_id,
         at=moment(event.get("timestamp")),
@@ -137,8 +137,8 @@ def _is_hard_bounce(event: Mapping[str, Any]) -> bool:
     return (event["event"], event.get("type", "bounce")) == ("bounce", "bounce")
 
 
-def _reason(kind: Kind, event: Mapping[str, Any], *said: object) -> Reason:
+def _reason(kind: FeedbackKind, event: Mapping[str, Any], *said: object) -> Reason:
     why = str(event.get("reason", "")).lower()
-    if kind is Kind.DROPPED and ("address" in why or "unsubscribed" in why):
+    if kind is FeedbackKind.DROPPED and ("address" in why or "unsubscribed" in why):
         return Reason.SUPPRESSED  # SendGrid's own list has it
     return reason_of(*said)

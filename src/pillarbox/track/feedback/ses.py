@@ -16,7 +16,7 @@ from uuid import UUID
 from pillarbox.errors import Forged
 from pillarbox.model.outcome import Reason
 from pillarbox.telemetry import logs
-from pillarbox.track.feedback.base import Heard, Kind, Posted
+from pillarbox.track.feedback.base import FeedbackEvent, FeedbackKind, SignedRequest
 from pillarbox.track.feedback.sns import (
     SIGNED,
     SIGNED_CONFIRMATION,
@@ -49,16 +49,16 @@ SIGNED_FIELDS = frozenset(
 TYPES = frozenset({NOTIFICATION, SUBSCRIPTION, UNSUBSCRIPTION})
 
 KINDS = {
-    "Send": Kind.ACCEPTED,
-    "Delivery": Kind.DELIVERED,
-    "Bounce": Kind.BOUNCED,
-    "Complaint": Kind.COMPLAINED,
-    "DeliveryDelay": Kind.DEFERRED,
-    "Reject": Kind.DROPPED,
-    "Rendering Failure": Kind.DROPPED,
-    "Open": Kind.OPENED,
-    "Click": Kind.CLICKED,
-    "Subscription": Kind.UNSUBSCRIBED,
+    "Send": FeedbackKind.ACCEPTED,
+    "Delivery": FeedbackKind.DELIVERED,
+    "Bounce": FeedbackKind.BOUNCED,
+    "Complaint": FeedbackKind.COMPLAINED,
+    "DeliveryDelay": FeedbackKind.DEFERRED,
+    "Reject": FeedbackKind.DROPPED,
+    "Rendering Failure": FeedbackKind.DROPPED,
+    "Open": FeedbackKind.OPENED,
+    "Click": FeedbackKind.CLICKED,
+    "Subscription": FeedbackKind.UNSUBSCRIBED,
 }
 # Where each says what it is about, and the names of its recipients in there.
 DETAILS = {
@@ -104,7 +104,7 @@ class SesFeedback:
         self._window = window
         self._provider = provider.name
 
-    async def verify(self, posted: Posted, now: float) -> None:
+    async def verify(self, posted: SignedRequest, now: float) -> None:
         """The topic comes first: nothing is fetched for strangers."""
         envelope = _envelope(posted.body)
         if not self._topics:
@@ -116,7 +116,7 @@ class SesFeedback:
         check_time(_time(envelope.get("Timestamp")), now, self._window)
         check_signature(envelope, await self._certificates.key_of(envelope, now))
 
-    def parse(self, posted: Posted) -> Sequence[Heard]:
+    def parse(self, posted: SignedRequest) -> Sequence[FeedbackEvent]:
         envelope = json.loads(posted.body)
         if envelope["Type"] != NOTIFICATION:
             return []
@@ -129,7 +129,7 @@ class SesFeedback:
             return []
         return list(_heard(name, told, str(envelope["MessageId"]), _moment(envelope["Timestamp"])))
 
-    async def answer(self, posted: Posted) -> None:
+    async def answer(self, posted: SignedRequest) -> None:
         envelope = json.loads(posted.body)
         if envelope["Type"] == SUBSCRIPTION:
             await confirm(envelope, self._certificates)
@@ -193,7 +193,7 @@ def _event_time(published_at: datetime, *given: object) -> datetime:
 
 def _heard(
     name: str, told: Mapping[str, Any], envelope_id: str, published_at: datetime
-) -> Iterator[Heard]:
+) -> Iterator[FeedbackEvent]:
     """One for each recipient."""
     place, list_name = DETAILS[name]
     mail, detail = part(told, "mail"), part(told, place)
@@ -220,7 +220,7 @@ def _heard(
 
 
 def _one(
-    kind: Kind,
+    kind: FeedbackKind,
     event_id: str,
     at: datetime,
     message_id: UUID | None,
@@ -228,9 +228,9 @@ def _one(
     detail: Mapping[str, Any],
     said: Mapping[str, Any],
     raw: Mapping[str, Any],
-) -> Heard:
+) -> FeedbackEvent:
     unhappy = kind in UNHAPPY
-    return Heard(
+    return FeedbackEvent(
         kind=kind,
         event_id=event_id,
         at=at,
@@ -260,12 +260,12 @@ def _message_ids(mail: Mapping[str, Any]) -> Iterator[object]:
             yield header.get("value")
 
 
-def _hard(kind: Kind, detail: Mapping[str, Any]) -> bool:
-    if kind is Kind.COMPLAINED:
+def _hard(kind: FeedbackKind, detail: Mapping[str, Any]) -> bool:
+    if kind is FeedbackKind.COMPLAINED:
         return detail.get("complaintFeedbackType") != "not-spam"
-    if kind is Kind.BOUNCED:
+    if kind is FeedbackKind.BOUNCED:
         return detail.get("bounceType") == "Permanent"
-    return kind is Kind.UNSUBSCRIBED
+    return kind is FeedbackKind.UNSUBSCRIBED
 
 
 def _reason(detail: Mapping[str, Any], said: Mapping[str, Any]) -> Reason:

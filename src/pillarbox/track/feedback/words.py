@@ -11,7 +11,7 @@ from uuid import UUID
 from pillarbox.errors import Forged
 from pillarbox.model.delivery import parse_delivery_id
 from pillarbox.model.outcome import Reason
-from pillarbox.track.feedback.base import Kind
+from pillarbox.track.feedback.base import FeedbackKind
 
 # Seconds that a provider's clock may be ahead of ours.
 AHEAD = 300.0
@@ -39,7 +39,7 @@ _SUBJECTS = {
 
 
 # What did not arrive has a reason, and words for it.
-UNHAPPY = frozenset({Kind.DROPPED, Kind.BOUNCED, Kind.DEFERRED})
+UNHAPPY = frozenset({FeedbackKind.DROPPED, FeedbackKind.BOUNCED, FeedbackKind.DEFERRED})
 
 
 def part(told: Mapping[str, Any], name: str) -> Mapping[str, Any]:
