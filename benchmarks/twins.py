@@ -17,12 +17,12 @@ import aiohttp
 from benchmarks import harness, mails
 from benchmarks.harness import Process
 from pillarbox.deliver.mime import compose
-from pillarbox.deliver.transports.base import Parcel, Recipient
-from pillarbox.deliver.transports.http_exchange import Call
-from pillarbox.deliver.transports.http_sending import Api
-from pillarbox.deliver.transports.mailgun import Mailgun
-from pillarbox.deliver.transports.sendgrid import SendGrid
-from pillarbox.deliver.transports.ses import Ses
+from pillarbox.deliver.transports.base import OutgoingMail, Recipient
+from pillarbox.deliver.transports.http_request import HttpRequest
+from pillarbox.deliver.transports.http_send import ProviderApi
+from pillarbox.deliver.transports.mailgun import MailgunApi
+from pillarbox.deliver.transports.sendgrid import SendGridApi
+from pillarbox.deliver.transports.ses import SesApi
 from pillarbox.model.address import address_of
 from pillarbox.model.message import Content, Message
 from pillarbox.model.provider import MailgunSettings, SendgridSettings, SesSettings, http_settings
@@ -130,7 +130,7 @@ def calls(one: TwinProcess, samples: Sequence[mails.Sample]) -> list[dict[str, A
         parts = Content(mail.text, mail.html)
         content = b"" if api.limits.takes_parts else compose(message, parts)
         recipients = [Recipient(0, mail.to)]
-        parcel = Parcel(
+        parcel = OutgoingMail(
             message.id,
             1,
             address_of(mails.SENDER),
@@ -140,18 +140,18 @@ def calls(one: TwinProcess, samples: Sequence[mails.Sample]) -> list[dict[str, A
             parts=parts,
         )
         call = api.call(parcel, recipients)
-        assert isinstance(call, Call)
+        assert isinstance(call, HttpRequest)
         made.append(
             {"url": str(call.url), "headers": call.headers, "body": call.body.decode("latin-1")}
         )
     return made
 
 
-def _api(one: TwinProcess) -> Api:
+def _api(one: TwinProcess) -> ProviderApi:
     match http_settings(one.kind, one.settings, one.secret, 1):
         case SendgridSettings() as settings:
-            return SendGrid(settings, 1)
+            return SendGridApi(settings, 1)
         case SesSettings() as settings:
-            return Ses(settings)
+            return SesApi(settings)
         case MailgunSettings() as settings:
-            return Mailgun(settings)
+            return MailgunApi(settings)

@@ -24,7 +24,7 @@ from pillarbox.deliver.housekeeping import Housekeeping
 from pillarbox.deliver.mime import compose
 from pillarbox.deliver.roster import Book, Roster
 from pillarbox.deliver.spending import Spending
-from pillarbox.deliver.transports.base import Parcel, Recipient, Report, Transport
+from pillarbox.deliver.transports.base import OutgoingMail, Recipient, SendResult, Transport
 from pillarbox.deliver.transports.capture import CaptureTransport
 from pillarbox.deliver.transports.smtp import SmtpTransport
 from pillarbox.deliver.vitals import CHANNEL as HEALTH_CHANNEL
@@ -68,7 +68,7 @@ from pillarbox.track.reports import parse as parse_report
 # a third of the time in which a command starts, and few commands need them.
 if TYPE_CHECKING:
     from pillarbox.deliver.transports.http_client import HttpClient
-    from pillarbox.deliver.transports.http_sending import Api
+    from pillarbox.deliver.transports.http_send import ProviderApi
     from pillarbox.lifecycle.collector import Collector
     from pillarbox.lifecycle.services import LifecycleServices
     from pillarbox.track.webhook_call import WebhookClient
@@ -212,28 +212,28 @@ class App:
     def _http_transport(self, provider: Provider) -> Transport:
         from pillarbox.deliver.transports.http import HttpTransport
         from pillarbox.deliver.transports.http_client import HttpClient
-        from pillarbox.deliver.transports.mailgun import Mailgun
-        from pillarbox.deliver.transports.sendgrid import SendGrid
-        from pillarbox.deliver.transports.ses import Ses
+        from pillarbox.deliver.transports.mailgun import MailgunApi
+        from pillarbox.deliver.transports.sendgrid import SendGridApi
+        from pillarbox.deliver.transports.ses import SesApi
 
         try:
             concurrency = self.settings.worker_concurrency
             settings = http_settings(provider.kind, provider.settings, provider.secret, concurrency)
         except SettingsError as error:
             raise SettingsError(f"provider {provider.name!r}: {error}") from None
-        api: Api
+        api: ProviderApi
         match settings:
             case SendgridSettings():
-                api = SendGrid(settings, provider.id)
+                api = SendGridApi(settings, provider.id)
             case SesSettings():
-                api = Ses(settings)
+                api = SesApi(settings)
             case MailgunSettings():
-                api = Mailgun(settings)
+                api = MailgunApi(settings)
         self._http = self._http or HttpClient()
         return HttpTransport(self._http, api, settings.connections, settings.timeout)
 
-    def _keep(self, provider_id: int) -> Callable[[Parcel], Any]:
-        async def keep(parcel: Parcel) -> int:
+    def _keep(self, provider_id: int) -> Callable[[OutgoingMail], Any]:
+        async def keep(parcel: OutgoingMail) -> int:
             recipients = [recipient.address for recipient in parcel.recipients]
             return await providers.capture(
                 self.database,
@@ -265,7 +265,7 @@ class App:
 
         return masking if known else redact
 
-    async def try_out(self, provider: Provider, message: Message, content: Content) -> Report:
+    async def try_out(self, provider: Provider, message: Message, content: Content) -> SendResult:
         """Send one mail through one provider at once, past the queue."""
         recipients = [Recipient(n, address_of(mailbox)) for n, mailbox in enumerate(message.to)]
         mail = compose(message, content)
@@ -273,7 +273,9 @@ class App:
         try:
             sender = address_of(message.sender)
             return await transport.send(
-                Parcel(message.id, 0, sender, recipients, mail, message=message, parts=content)
+                OutgoingMail(
+                    message.id, 0, sender, recipients, mail, message=message, parts=content
+                )
             )
         finally:
             await transport.close()

@@ -12,7 +12,7 @@ from tests.harness import attempts, deliveries, enqueue, eventually
 from tests.integration.accept.submission_helpers import connected
 
 from pillarbox.deliver.transports import mailgun, sendgrid
-from pillarbox.deliver.transports.base import Limits
+from pillarbox.deliver.transports.base import TransportLimits
 from pillarbox.model import retry
 from pillarbox.model.retry import ESP, RetryPolicy
 from pillarbox.route import health
@@ -279,7 +279,9 @@ async def _is_open(database: Database, query: str, *arguments: Any) -> bool:
 async def test_a_mail_too_big_for_one_provider_leaves_through_the_next(
     database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mailgun.Mailgun, "limits", Limits(max_bytes=5_000, max_recipients=100))
+    monkeypatch.setattr(
+        mailgun.Mailgun, "limits", TransportLimits(max_bytes=5_000, max_recipients=100)
+    )
     async with fleet(database, database_url, "mailgun", "smtp") as one:
         large, small = await enqueue(database, text="x" * 6_000), await enqueue(database)
         assert [row["provider_id"] for row in await one.ended(large, "sent", made=1)] == [
@@ -294,7 +296,9 @@ async def test_a_mail_too_big_for_one_provider_leaves_through_the_next(
 async def test_a_mail_too_big_for_all_fails_for_good(
     database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mailgun.Mailgun, "limits", Limits(max_bytes=5_000, max_recipients=100))
+    monkeypatch.setattr(
+        mailgun.Mailgun, "limits", TransportLimits(max_bytes=5_000, max_recipients=100)
+    )
     async with fleet(database, database_url, "mailgun") as one:
         message_id = await enqueue(database, text="x" * 6_000)
         assert [row["reason"] for row in await one.ended(message_id, "failed", made=1)] == [

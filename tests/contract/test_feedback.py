@@ -15,7 +15,7 @@ from tests.harness import add_twin, enqueue
 from pillarbox.errors import Forged, NotFound
 from pillarbox.store import providers
 from pillarbox.testing.twins import TWINS, SesTwin
-from pillarbox.track.feedback.sns import Certificates
+from pillarbox.track.feedback.sns import SnsCertificates
 from pillarbox.track.reception import UnreadableFeedback
 
 
@@ -454,7 +454,7 @@ async def test_strangers_do_not_make_us_forget_a_good_certificate(
     sns: tuple[World, SesTwin],
 ) -> None:
     _, twin = sns
-    certificates = Certificates(twin.url)
+    certificates = SnsCertificates(twin.url)
     try:
         good = json.loads(twin.sign([{}])[1])
         now = time.time()

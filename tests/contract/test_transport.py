@@ -13,7 +13,7 @@ from tests import PATIENCE
 from tests.contract.transports import ADAPTERS, Desk
 
 from pillarbox.deliver.mime import compose
-from pillarbox.deliver.transports.base import Parcel, Recipient
+from pillarbox.deliver.transports.base import OutgoingMail, Recipient
 from pillarbox.errors import NotStarted
 from pillarbox.model.message import Content, Message
 from pillarbox.model.outcome import Verdict
@@ -28,11 +28,11 @@ async def desk(request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
         await asyncio.wait_for(ready.transport.close(), PATIENCE)
 
 
-def parcel(*recipients: str, may_begin: Callable[[], bool] = lambda: True) -> Parcel:
+def parcel(*recipients: str, may_begin: Callable[[], bool] = lambda: True) -> OutgoingMail:
     to = recipients or ("b@x.test",)
     message, parts = Message(uuid4(), "a@x.test", to, "hello", datetime.now(UTC)), Content(TEXT)
     numbered = [Recipient(number, address) for number, address in enumerate(to)]
-    return Parcel(
+    return OutgoingMail(
         message.id, 1, "a@x.test", numbered, compose(message, parts), may_begin, message, parts
     )
 

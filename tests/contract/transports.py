@@ -11,14 +11,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
-from pillarbox.deliver.transports.base import Parcel, Transport
+from pillarbox.deliver.transports.base import OutgoingMail, Transport
 from pillarbox.deliver.transports.capture import CaptureTransport
 from pillarbox.deliver.transports.http import HttpTransport
 from pillarbox.deliver.transports.http_client import HttpClient
-from pillarbox.deliver.transports.http_sending import Api
-from pillarbox.deliver.transports.mailgun import Mailgun
-from pillarbox.deliver.transports.sendgrid import SendGrid
-from pillarbox.deliver.transports.ses import Ses
+from pillarbox.deliver.transports.http_send import ProviderApi
+from pillarbox.deliver.transports.mailgun import MailgunApi
+from pillarbox.deliver.transports.sendgrid import SendGridApi
+from pillarbox.deliver.transports.ses import SesApi
 from pillarbox.deliver.transports.smtp import SmtpTransport
 from pillarbox.errors import StoreError
 from pillarbox.model.provider import (
@@ -70,7 +70,7 @@ async def capture() -> AsyncIterator[Desk]:
     kept: list[Arrived] = []
     failing: list[bool] = []
 
-    async def keep(parcel: Parcel) -> int:
+    async def keep(parcel: OutgoingMail) -> int:
         await asyncio.sleep(0)
         if failing:
             raise StoreError("the database is away")
@@ -104,14 +104,14 @@ async def over_http(settings: HttpSettings, timeout: float) -> AsyncIterator[Htt
         await client.close()
 
 
-def api_of(settings: HttpSettings) -> Api:
+def api_of(settings: HttpSettings) -> ProviderApi:
     match settings:
         case SendgridSettings():
-            return SendGrid(settings, 7)
+            return SendGridApi(settings, 7)
         case SesSettings():
-            return Ses(settings)
+            return SesApi(settings)
         case MailgunSettings():
-            return Mailgun(settings)
+            return MailgunApi(settings)
 
 
 @asynccontextmanager

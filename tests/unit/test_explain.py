@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from pillarbox.deliver import journey
 from pillarbox.deliver.transports.capture import CaptureTransport
-from pillarbox.deliver.transports.mailgun import Mailgun
-from pillarbox.deliver.transports.sendgrid import SendGrid
-from pillarbox.deliver.transports.ses import Ses
+from pillarbox.deliver.transports.mailgun import MailgunApi
+from pillarbox.deliver.transports.sendgrid import SendGridApi
+from pillarbox.deliver.transports.ses import SesApi
 from pillarbox.deliver.transports.smtp import SmtpTransport
 from pillarbox.model.delivery import LANES
 from pillarbox.model.provider import Provider
@@ -268,7 +268,7 @@ def test_a_mail_that_somebody_could_carry_waits() -> None:
 
 def test_what_kinds_carry_is_what_their_transports_carry() -> None:
     kinds: dict[str, Any] = {
-        "sendgrid": SendGrid, "ses": Ses, "mailgun": Mailgun, "smtp": SmtpTransport,
+        "sendgrid": SendGridApi, "ses": SesApi, "mailgun": MailgunApi, "smtp": SmtpTransport,
         "capture": CaptureTransport,
     }  # fmt: skip
     assert kinds.keys() == set(DEFAULT_ORDER)

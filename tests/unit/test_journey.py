@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pillarbox.deliver.attempt import Result, attempt
 from pillarbox.deliver.journey import MustWait
 from pillarbox.deliver.roster import Book, Roster
-from pillarbox.deliver.transports.base import Limits, Parcel, Report
+from pillarbox.deliver.transports.base import OutgoingMail, SendResult, TransportLimits
 from pillarbox.errors import NotStarted, StoreError
 from pillarbox.model.message import Content, Message
 from pillarbox.model.outcome import Outcome, Reason, Verdict, accepted, deferred, rejected, unknown
@@ -100,9 +100,9 @@ class Scripted:
     def __init__(self, world: World, number: int) -> None:
         self._world = world
         self._number = number
-        self.limits = Limits(max_recipients=world.most[number - 1])
+        self.limits = TransportLimits(max_recipients=world.most[number - 1])
 
-    async def send(self, parcel: Parcel) -> Report:
+    async def send(self, parcel: OutgoingMail) -> SendResult:
         world, now = self._world, asyncio.get_running_loop().time()
         does = world.does.pop(0) if world.does else "accept"
         if does == "cancel_before":
@@ -127,7 +127,7 @@ class Scripted:
             ]
         else:
             outcomes = [ANSWERS[does]] * len(parcel.recipients)
-        return Report(outcomes, now, now)
+        return SendResult(outcomes, now, now)
 
     def recall(self) -> None:
         pass

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from pillarbox.deliver.line import AHEAD, SHORT_PAUSE, Line
-from pillarbox.deliver.transports.base import Limits, Parcel, Recipient, Report
+from pillarbox.deliver.transports.base import OutgoingMail, Recipient, SendResult, TransportLimits
 from pillarbox.errors import NotStarted
 from pillarbox.model.fairness import LaneId
 from pillarbox.model.outcome import Outcome, Reason, accepted, deferred, rejected, unknown
@@ -22,7 +22,7 @@ RELAY = Provider(1, "relay", "smtp", {}, None)
 class Desk:
     """A transport whose answers the test gives, one by one."""
 
-    limits = Limits()
+    limits = TransportLimits()
     connections_open = connections_busy = 0
 
     def __init__(self, connections: int = 10) -> None:
@@ -30,12 +30,12 @@ class Desk:
         self.out: list[asyncio.Future[Outcome]] = []
         self.recalled = 0
 
-    async def send(self, parcel: Parcel) -> Report:
+    async def send(self, parcel: OutgoingMail) -> SendResult:
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self.out.append(future)
         started = asyncio.get_running_loop().time()
         outcome = await future
-        return Report([outcome], started, asyncio.get_running_loop().time())
+        return SendResult([outcome], started, asyncio.get_running_loop().time())
 
     def recall(self) -> None:
         self.recalled += 1
@@ -50,8 +50,8 @@ class Desk:
         self.out.pop(0).set_result(outcome)
 
 
-def parcel() -> Parcel:
-    return Parcel(uuid4(), 1, "a@x.test", [Recipient(0, "b@x.test")], b"hi")
+def parcel() -> OutgoingMail:
+    return OutgoingMail(uuid4(), 1, "a@x.test", [Recipient(0, "b@x.test")], b"hi")
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ async def settle_down() -> None:
         await asyncio.sleep(0)
 
 
-async def send(line: Line, count: int) -> list[asyncio.Task[Report]]:
+async def send(line: Line, count: int) -> list[asyncio.Task[SendResult]]:
     tasks = [asyncio.create_task(line.send(parcel(), LANE)) for _ in range(count)]
     await settle_down()
     return tasks
@@ -159,7 +159,7 @@ async def test_a_failure_while_half_open_gives_all_back(desk: Desk) -> None:
     tasks = await send(line, 5)
     desk.answer(deferred(Reason.TIMEOUT))
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert isinstance(results[0], Report)
+    assert isinstance(results[0], SendResult)
     assert all(isinstance(result, NotStarted) for result in results[1:])
     assert line.held == 0
 
@@ -312,15 +312,15 @@ async def test_nobody_overtakes_who_was_let_in_and_has_not_run_yet() -> None:
     order: list[int] = []
 
     class Noting(Desk):
-        async def send(self, parcel: Parcel) -> Report:
+        async def send(self, parcel: OutgoingMail) -> SendResult:
             order.append(parcel.attempt)
             return await super().send(parcel)
 
     desk = Noting(connections=1)
     line = open_line(desk)
 
-    def begin(number: int) -> asyncio.Task[Report]:
-        one = Parcel(uuid4(), number, "a@x.test", [Recipient(0, "b@x.test")], b"hi")
+    def begin(number: int) -> asyncio.Task[SendResult]:
+        one = OutgoingMail(uuid4(), number, "a@x.test", [Recipient(0, "b@x.test")], b"hi")
         return asyncio.create_task(line.send(one, LANE))
 
     tasks = [begin(number) for number in range(3)]

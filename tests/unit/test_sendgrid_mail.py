@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.deliver.transports.base import Parcel, Recipient
-from pillarbox.deliver.transports.http_answers import Answer
-from pillarbox.deliver.transports.http_exchange import Call
-from pillarbox.deliver.transports.sendgrid import SendGrid
+from pillarbox.deliver.transports.base import OutgoingMail, Recipient
+from pillarbox.deliver.transports.http_request import HttpRequest
+from pillarbox.deliver.transports.http_responses import HttpResponse
+from pillarbox.deliver.transports.sendgrid import SendGridApi
 from pillarbox.deliver.transports.sendgrid_mail import layout
 from pillarbox.model.message import Attachment, Content, Message
 from pillarbox.model.outcome import Outcome, Reason
@@ -23,31 +23,33 @@ from pillarbox.model.provider import SendgridSettings
 from pillarbox.testing.twins.sendgrid_rules import faults
 
 ID = UUID("018f0000-0000-7000-8000-000000000001")
-API = SendGrid(SendgridSettings(), 7)
+API = SendGridApi(SendgridSettings(), 7)
 
 
-def packed(to: list[str], *recipients: str, parts: Content | None = None, **fields: Any) -> Parcel:
+def packed(
+    to: list[str], *recipients: str, parts: Content | None = None, **fields: Any
+) -> OutgoingMail:
     given_fields = {"sender": "Shop <info@shop.example>", "subject": "Hello"} | fields
     message = Message(ID, to=to, created_at=datetime(2030, 1, 1, tzinfo=UTC), **given_fields)
     numbered = [
         Recipient(number, address)
         for number, address in enumerate(recipients or ["a@mail.example"])
     ]
-    return Parcel(
+    return OutgoingMail(
         ID, 1, "info@shop.example", numbered, b"", message=message, parts=parts or Content("Hi!")
     )
 
 
-def made(parcel: Parcel) -> dict[str, Any]:
+def made(parcel: OutgoingMail) -> dict[str, Any]:
     """The request's body; the twin has nothing to say against it."""
     call = API.call(parcel, parcel.recipients)
-    assert isinstance(call, Call)
+    assert isinstance(call, HttpRequest)
     body: dict[str, Any] = json.loads(call.body)
     assert faults(body) == []
     return body
 
 
-def personalizations(parcel: Parcel) -> list[dict[str, Any]]:
+def personalizations(parcel: OutgoingMail) -> list[dict[str, Any]]:
     return made(parcel)["personalizations"]  # type: ignore[no-any-return]
 
 
@@ -225,5 +227,5 @@ def test_the_blamed_are_found_by_the_fields_name() -> None:
         "from.email",
     ]
     body = json.dumps({"errors": [{"message": "no", "field": field} for field in fields]}).encode()
-    assert API.blamed(Answer(400, {}, body), parcel, parcel.recipients) == [0, 1, 3]
-    assert API.blamed(Answer(400, {}, b"{}"), parcel, parcel.recipients) == []
+    assert API.blamed(HttpResponse(400, {}, body), parcel, parcel.recipients) == [0, 1, 3]
+    assert API.blamed(HttpResponse(400, {}, b"{}"), parcel, parcel.recipients) == []

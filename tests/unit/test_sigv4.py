@@ -11,10 +11,10 @@ from botocore.credentials import Credentials as BotoCredentials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.deliver.transports.sigv4 import Credentials, Signer
+from pillarbox.deliver.transports.sigv4 import AwsCredentials, SigV4Signer
 
 # The account and the time of AWS' published test suite (aws-sig-v4-test-suite).
-ACCOUNT = Credentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
+ACCOUNT = AwsCredentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY")
 AT = datetime(2015, 8, 30, 12, 36, tzinfo=UTC)
 HOST = {"Host": "example.amazonaws.com"}
 SCOPE = "AKIDEXAMPLE/20150830/us-east-1/service/aws4_request"
@@ -50,7 +50,7 @@ SCOPE = "AKIDEXAMPLE/20150830/us-east-1/service/aws4_request"
 def test_the_published_vectors(
     method: str, query: str, headers: dict[str, str], body: bytes, names: str, signature: str
 ) -> None:
-    added = Signer(ACCOUNT, "us-east-1", "service").sign(
+    added = SigV4Signer(ACCOUNT, "us-east-1", "service").sign(
         method, "/", HOST | headers, body, AT, query
     )
     assert added == {
@@ -71,7 +71,7 @@ def test_it_signs_as_botocore_does(body: bytes, region: str, key: str) -> None:
     theirs.add_auth(request)
     at = datetime.strptime(request.headers["X-Amz-Date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     headers = {"Content-Type": "application/json", "Host": f"email.{region}.amazonaws.com"}
-    ours = Signer(Credentials("AKIAEXAMPLE", key), region, "ses")
+    ours = SigV4Signer(AwsCredentials("AKIAEXAMPLE", key), region, "ses")
     assert (
         ours.sign("POST", "/v2/email/outbound-emails", headers, body, at)["Authorization"]
         == (request.headers["Authorization"])
@@ -79,11 +79,11 @@ def test_it_signs_as_botocore_does(body: bytes, region: str, key: str) -> None:
 
 
 def test_a_new_day_has_a_new_key() -> None:
-    signer = Signer(ACCOUNT, "us-east-1", "ses")
+    signer = SigV4Signer(ACCOUNT, "us-east-1", "ses")
     first = signer.sign("GET", "/", HOST, b"", AT)
     later = signer.sign("GET", "/", HOST, b"", AT.replace(day=31))
     assert first["Authorization"] != later["Authorization"]
-    assert later == Signer(ACCOUNT, "us-east-1", "ses").sign(
+    assert later == SigV4Signer(ACCOUNT, "us-east-1", "ses").sign(
         "GET", "/", HOST, b"", AT.replace(day=31)
     )
     assert first == signer.sign("GET", "/", HOST, b"", AT)

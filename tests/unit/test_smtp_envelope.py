@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.deliver.transports.base import Parcel, Recipient
-from pillarbox.deliver.transports.smtp_envelope import Capabilities, final_dot, seal, stuffed
+from pillarbox.deliver.transports.base import OutgoingMail, Recipient
+from pillarbox.deliver.transports.smtp_envelope import ServerCapabilities, final_dot, seal, stuffed
 from pillarbox.model.outcome import Reason, Verdict
 
-ALL = Capabilities(pipelining=True, size=1000, eight_bit=True, utf8=True)
-OLD = Capabilities()
+ALL = ServerCapabilities(pipelining=True, size=1000, eight_bit=True, utf8=True)
+OLD = ServerCapabilities()
 MAIL = b"Subject: x\r\n\r\nbody\r\n"
 
 
-def parcel(*recipients: str, sender: str = "a@x.test", content: bytes = MAIL) -> Parcel:
+def parcel(*recipients: str, sender: str = "a@x.test", content: bytes = MAIL) -> OutgoingMail:
     numbered = [Recipient(number, address) for number, address in enumerate(recipients)]
-    return Parcel(UUID(int=1), 1, sender, numbered, content)
+    return OutgoingMail(UUID(int=1), 1, sender, numbered, content)
 
 
 def test_commands_for_a_capable_server() -> None:
@@ -94,7 +94,9 @@ def test_foreign_local_parts_need_smtputf8() -> None:
         ("Subject: ü\r\n\r\nx\r\n", ALL._replace(utf8=False), None),
     ],
 )
-def test_eight_bits(content: str, capabilities: Capabilities, parameters: bytes | None) -> None:
+def test_eight_bits(
+    content: str, capabilities: ServerCapabilities, parameters: bytes | None
+) -> None:
     commands, settled = seal(parcel("b@x.test", content=content.encode()), capabilities)
     if parameters is None:
         assert (commands, settled[0].verdict, settled[0].reason) == (

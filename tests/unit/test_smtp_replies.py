@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pillarbox.deliver.transports.smtp_replies import (
     MAX_REPLY,
     MAX_TEXT,
-    Stage,
+    SmtpStage,
     acceptance,
     can_become_reply,
     judge,
@@ -112,69 +112,76 @@ D, R = Verdict.DEFERRED, Verdict.REJECTED
     ("stage", "reply", "verdict", "reason"),
     [
         # enhanced codes
-        (Stage.RCPT, "550 5.1.1 nobody", R, Reason.INVALID_RECIPIENT),
-        (Stage.RCPT, "450 4.1.1 not yet known", D, Reason.INVALID_RECIPIENT),
-        (Stage.RCPT, "556 5.1.10 null MX", R, Reason.INVALID_RECIPIENT),
-        (Stage.MAIL, "553 5.1.7 bad sender", R, Reason.BLOCKED_SENDER),
-        (Stage.RCPT, "452 4.2.2 later", D, Reason.MAILBOX_FULL),
-        (Stage.RCPT, "552 5.2.2 never", R, Reason.MAILBOX_FULL),
-        (Stage.RCPT, "550 5.2.1 closed", R, Reason.INVALID_RECIPIENT),
-        (Stage.MAIL, "552 5.3.4 no", R, Reason.TOO_BIG),
-        (Stage.DOT, "552 5.2.3 no", R, Reason.TOO_BIG),
-        (Stage.RCPT, "452 4.5.3 enough", D, Reason.RATE_LIMITED),
-        (Stage.MAIL, "553 5.6.7 needs more", R, Reason.UNSUPPORTED),
-        (Stage.DOT, "550 5.7.1 no", R, Reason.POLICY),
-        (Stage.DOT, "550 5.7.26 unauthenticated", R, Reason.POLICY),
-        (Stage.MAIL, "550 5.7.60 no", R, Reason.BLOCKED_SENDER),
-        (Stage.DOT, "421 4.7.28 slow down", D, Reason.RATE_LIMITED),
-        (Stage.MAIL, "421 4.7.0 bye", D, Reason.RATE_LIMITED),
-        (Stage.MAIL, "421 4.3.2 shutting down", D, Reason.UNAVAILABLE),
+        (SmtpStage.RCPT, "550 5.1.1 nobody", R, Reason.INVALID_RECIPIENT),
+        (SmtpStage.RCPT, "450 4.1.1 not yet known", D, Reason.INVALID_RECIPIENT),
+        (SmtpStage.RCPT, "556 5.1.10 null MX", R, Reason.INVALID_RECIPIENT),
+        (SmtpStage.MAIL, "553 5.1.7 bad sender", R, Reason.BLOCKED_SENDER),
+        (SmtpStage.RCPT, "452 4.2.2 later", D, Reason.MAILBOX_FULL),
+        (SmtpStage.RCPT, "552 5.2.2 never", R, Reason.MAILBOX_FULL),
+        (SmtpStage.RCPT, "550 5.2.1 closed", R, Reason.INVALID_RECIPIENT),
+        (SmtpStage.MAIL, "552 5.3.4 no", R, Reason.TOO_BIG),
+        (SmtpStage.DOT, "552 5.2.3 no", R, Reason.TOO_BIG),
+        (SmtpStage.RCPT, "452 4.5.3 enough", D, Reason.RATE_LIMITED),
+        (SmtpStage.MAIL, "553 5.6.7 needs more", R, Reason.UNSUPPORTED),
+        (SmtpStage.DOT, "550 5.7.1 no", R, Reason.POLICY),
+        (SmtpStage.DOT, "550 5.7.26 unauthenticated", R, Reason.POLICY),
+        (SmtpStage.MAIL, "550 5.7.60 no", R, Reason.BLOCKED_SENDER),
+        (SmtpStage.DOT, "421 4.7.28 slow down", D, Reason.RATE_LIMITED),
+        (SmtpStage.MAIL, "421 4.7.0 bye", D, Reason.RATE_LIMITED),
+        (SmtpStage.MAIL, "421 4.3.2 shutting down", D, Reason.UNAVAILABLE),
         # words, where the enhanced code is vague or missing
-        (Stage.RCPT, "450 4.7.1 Greylisted, see the manual", D, Reason.GREYLISTED),
-        (Stage.RCPT, "451 4.7.0 graylisting in action", D, Reason.GREYLISTED),
-        (Stage.RCPT, "450 4.7.1 rate limit exceeded", D, Reason.RATE_LIMITED),
-        (Stage.RCPT, "450 4.2.1 The user is receiving mail too quickly", D, Reason.RATE_LIMITED),
-        (Stage.MAIL, "421 Too many connections from your host", D, Reason.RATE_LIMITED),
-        (Stage.DOT, "550 5.7.1 Message rejected as spam", R, Reason.POLICY),
+        (SmtpStage.RCPT, "450 4.7.1 Greylisted, see the manual", D, Reason.GREYLISTED),
+        (SmtpStage.RCPT, "451 4.7.0 graylisting in action", D, Reason.GREYLISTED),
+        (SmtpStage.RCPT, "450 4.7.1 rate limit exceeded", D, Reason.RATE_LIMITED),
         (
-            Stage.MAIL,
+            SmtpStage.RCPT,
+            "450 4.2.1 The user is receiving mail too quickly",
+            D,
+            Reason.RATE_LIMITED,
+        ),
+        (SmtpStage.MAIL, "421 Too many connections from your host", D, Reason.RATE_LIMITED),
+        (SmtpStage.DOT, "550 5.7.1 Message rejected as spam", R, Reason.POLICY),
+        (
+            SmtpStage.MAIL,
             "554 5.7.1 Service unavailable; blocked using zen.spamhaus.org",
             R,
             Reason.BLOCKED_SENDER,
         ),
         (
-            Stage.RCPT,
+            SmtpStage.RCPT,
             "550 5.7.1 Sender address rejected: not owned by user",
             R,
             Reason.BLOCKED_SENDER,
         ),
-        (Stage.RCPT, "550 5.0.0 User unknown", R, Reason.INVALID_RECIPIENT),
-        (Stage.DOT, "554 No such mailbox here", R, Reason.INVALID_RECIPIENT),
-        (Stage.RCPT, "550 Mailbox is full", R, Reason.MAILBOX_FULL),
-        (Stage.DOT, "554 Message is too large", R, Reason.TOO_BIG),
+        (SmtpStage.RCPT, "550 5.0.0 User unknown", R, Reason.INVALID_RECIPIENT),
+        (SmtpStage.DOT, "554 No such mailbox here", R, Reason.INVALID_RECIPIENT),
+        (SmtpStage.RCPT, "550 Mailbox is full", R, Reason.MAILBOX_FULL),
+        (SmtpStage.DOT, "554 Message is too large", R, Reason.TOO_BIG),
         # bare codes
-        (Stage.RCPT, "550 no", R, Reason.INVALID_RECIPIENT),
-        (Stage.RCPT, "552 no", R, Reason.MAILBOX_FULL),
-        (Stage.DOT, "552 no", R, Reason.TOO_BIG),
-        (Stage.MAIL, "553 no", R, Reason.BLOCKED_SENDER),
+        (SmtpStage.RCPT, "550 no", R, Reason.INVALID_RECIPIENT),
+        (SmtpStage.RCPT, "552 no", R, Reason.MAILBOX_FULL),
+        (SmtpStage.DOT, "552 no", R, Reason.TOO_BIG),
+        (SmtpStage.MAIL, "553 no", R, Reason.BLOCKED_SENDER),
         # nothing better to say
-        (Stage.DOT, "451 hm", D, Reason.UNAVAILABLE),
-        (Stage.DOT, "451 4.3.0 hm", D, Reason.UNAVAILABLE),
-        (Stage.DOT, "554 hm", R, Reason.REFUSED),
-        (Stage.DOT, "554 5.5.0 hm", R, Reason.REFUSED),
+        (SmtpStage.DOT, "451 hm", D, Reason.UNAVAILABLE),
+        (SmtpStage.DOT, "451 4.3.0 hm", D, Reason.UNAVAILABLE),
+        (SmtpStage.DOT, "554 hm", R, Reason.REFUSED),
+        (SmtpStage.DOT, "554 5.5.0 hm", R, Reason.REFUSED),
         # trouble of ours, not of the mail
-        (Stage.MAIL, "530 5.7.0 Authentication required", D, Reason.CREDENTIAL),
-        (Stage.MAIL, "535 5.7.8 bad", D, Reason.CREDENTIAL),
-        (Stage.MAIL, "534 5.7.9 too weak", D, Reason.CREDENTIAL),
-        (Stage.MAIL, "538 5.7.11 in clear", D, Reason.CREDENTIAL),
-        (Stage.MAIL, "530 5.7.0 Must issue a STARTTLS command first", D, Reason.TLS),
-        (Stage.MAIL, "550 5.7.1 authentication required", D, Reason.CREDENTIAL),
-        (Stage.RCPT, "552 too many recipients", D, Reason.RATE_LIMITED),  # RFC 5321 4.5.3.1.10
-        (Stage.CONNECT, "554 go away", D, Reason.REFUSED),
-        (Stage.CONNECT, "421 4.7.0 later", D, Reason.RATE_LIMITED),
+        (SmtpStage.MAIL, "530 5.7.0 Authentication required", D, Reason.CREDENTIAL),
+        (SmtpStage.MAIL, "535 5.7.8 bad", D, Reason.CREDENTIAL),
+        (SmtpStage.MAIL, "534 5.7.9 too weak", D, Reason.CREDENTIAL),
+        (SmtpStage.MAIL, "538 5.7.11 in clear", D, Reason.CREDENTIAL),
+        (SmtpStage.MAIL, "530 5.7.0 Must issue a STARTTLS command first", D, Reason.TLS),
+        (SmtpStage.MAIL, "550 5.7.1 authentication required", D, Reason.CREDENTIAL),
+        (SmtpStage.RCPT, "552 too many recipients", D, Reason.RATE_LIMITED),  # RFC 5321 4.5.3.1.10
+        (SmtpStage.CONNECT, "554 go away", D, Reason.REFUSED),
+        (SmtpStage.CONNECT, "421 4.7.0 later", D, Reason.RATE_LIMITED),
     ],
 )
-def test_refusals_in_our_words(stage: Stage, reply: str, verdict: Verdict, reason: Reason) -> None:
+def test_refusals_in_our_words(
+    stage: SmtpStage, reply: str, verdict: Verdict, reason: Reason
+) -> None:
     outcome = refusal(reply.encode() + b"\r\n", stage)
     assert (outcome.verdict, outcome.reason) == (verdict, reason)
     assert (outcome.code, outcome.text) == (int(reply[:3]), reply[4:])
@@ -193,11 +200,11 @@ def test_refusals_in_our_words(stage: Stage, reply: str, verdict: Verdict, reaso
     ],
 )
 def test_how_long_to_wait(text: str, seconds: float | None) -> None:
-    assert judge(450, text, Stage.RCPT).retry_after == seconds
+    assert judge(450, text, SmtpStage.RCPT).retry_after == seconds
 
 
-@given(st.integers(400, 599), st.text(), st.sampled_from(Stage))
-def test_every_refusal_has_a_reason(code: int, text: str, stage: Stage) -> None:
+@given(st.integers(400, 599), st.text(), st.sampled_from(SmtpStage))
+def test_every_refusal_has_a_reason(code: int, text: str, stage: SmtpStage) -> None:
     outcome = judge(code, text, stage)
     assert outcome.reason is not None
     assert outcome.verdict in (D, R)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pillarbox.deliver.line import Line
 from pillarbox.deliver.mime import compose
 from pillarbox.deliver.roster import Roster
-from pillarbox.deliver.transports.base import Parcel, Recipient, Report
+from pillarbox.deliver.transports.base import OutgoingMail, Recipient, SendResult
 from pillarbox.errors import NotStarted, StoreError
 from pillarbox.model.access import domain_of
 from pillarbox.model.delivery import LANES
@@ -333,7 +333,7 @@ class Journey:
         if report.conversation:
             self.said.append((line, report.conversation))
 
-    def pack(self, line: Line, positions: Sequence[int]) -> Parcel | Outcome:
+    def pack(self, line: Line, positions: Sequence[int]) -> OutgoingMail | Outcome:
         """The envelope and the mail; or an outcome when the content cannot be made into a legal mail."""
         claimed = self.claimed
         recipients = [
@@ -343,7 +343,7 @@ class Journey:
         try:
             sender = self.roster.sender_of(line, claimed.message)
             if line.transport.limits.takes_parts:
-                parcel = Parcel(claimed.message.id, claimed.claim, sender, recipients, b"")
+                parcel = OutgoingMail(claimed.message.id, claimed.claim, sender, recipients, b"")
                 parcel.message, parcel.parts = claimed.message, claimed.content
                 return parcel
             if self.composed is None:
@@ -362,9 +362,9 @@ class Journey:
                 "composing broke", message=claimed.message.id, attempt=claimed.claim, exc=error
             )
             return deferred(Reason.MALFORMED, text=type(error).__name__)
-        return Parcel(claimed.message.id, claimed.claim, sender, recipients, self.composed)
+        return OutgoingMail(claimed.message.id, claimed.claim, sender, recipients, self.composed)
 
-    async def hand_over(self, line: Line, parcel: Parcel, permit: Permit) -> Report:
+    async def hand_over(self, line: Line, parcel: OutgoingMail, permit: Permit) -> SendResult:
         """Hand the parcel to the provider's transport; cancelling leaves its end unknown, if it began."""
         started = asyncio.get_running_loop().time()
         try:
@@ -381,7 +381,7 @@ class Journey:
             log.error("sending broke", message=parcel.message_id, attempt=parcel.attempt, exc=error)
             text = type(error).__name__
         outcomes = [unknown(Reason.LOST, text)] * len(parcel.recipients)
-        return Report(outcomes, started, asyncio.get_running_loop().time())
+        return SendResult(outcomes, started, asyncio.get_running_loop().time())
 
     @property
     def lane(self) -> LaneId:

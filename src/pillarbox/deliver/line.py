@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 
-from pillarbox.deliver.transports.base import Parcel, Report, Transport
+from pillarbox.deliver.transports.base import OutgoingMail, SendResult, Transport
 from pillarbox.errors import NotStarted
 from pillarbox.model.fairness import LaneId, RoundRobinQueue
 from pillarbox.model.outcome import TROUBLE, Reason
@@ -125,7 +125,7 @@ class Line:
 
     # -- sending
 
-    async def send(self, parcel: Parcel, lane: LaneId) -> Report:
+    async def send(self, parcel: OutgoingMail, lane: LaneId) -> SendResult:
         """Send, once there is room: lanes take turns. NotStarted when the provider failed meanwhile, or the transport
         gave it back.
         """
@@ -198,7 +198,7 @@ class Line:
 
     # -- how it fares
 
-    def _hear(self, report: Report) -> None:
+    def _hear(self, report: SendResult) -> None:
         now = self._answered_at = self._loop.time()
         outcome = report.outcomes[0]
         if outcome.verdict._value_ == "accepted" and self._calm:

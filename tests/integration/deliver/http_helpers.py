@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from pillarbox.deliver.mime import compose
-from pillarbox.deliver.transports.base import Parcel, Recipient
+from pillarbox.deliver.transports.base import OutgoingMail, Recipient
 from pillarbox.deliver.transports.http import HttpTransport
 from pillarbox.model.message import Content, Message
 from pillarbox.model.provider import http_settings
@@ -32,14 +32,14 @@ def parcel(
     parts: Content | None = None,
     may_begin: Callable[[], bool] = lambda: True,
     **fields: Any,
-) -> Parcel:
+) -> OutgoingMail:
     """A mail to these; `to` and other fields of the message may differ from who gets it."""
     envelope = recipients or ("reader@mail.example",)
     parts = parts or Content("Hi!\n")
     given = {"sender": "Shop <info@shop.example>", "to": envelope, "subject": "Hello"} | fields
     message = Message(uuid4(), created_at=datetime.now(UTC), **given)
     numbered = [Recipient(number, address) for number, address in enumerate(envelope)]
-    return Parcel(
+    return OutgoingMail(
         message.id,
         3,
         "info@shop.example",

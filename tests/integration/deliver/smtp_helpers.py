@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from pillarbox.deliver.transports.base import Parcel, Recipient, Report
+from pillarbox.deliver.transports.base import OutgoingMail, Recipient, SendResult
 from pillarbox.deliver.transports.smtp import SmtpTransport
 from pillarbox.model.provider import SmtpSettings, Tls
 from pillarbox.testing.smtp import Extensions, Faults, SmtpServer
@@ -26,11 +26,11 @@ def parcel(
     sender: str = "a@x.test",
     content: bytes = MAIL,
     may_begin: Callable[[], bool] = lambda: True,
-) -> Parcel:
+) -> OutgoingMail:
     numbered = [
         Recipient(number, address) for number, address in enumerate(recipients or ("b@x.test",))
     ]
-    return Parcel(uuid4(), 1, sender, numbered, content, may_begin)
+    return OutgoingMail(uuid4(), 1, sender, numbered, content, may_begin)
 
 
 def settings_for(server: SmtpServer | Sink, **changes: Any) -> SmtpSettings:
@@ -62,17 +62,17 @@ async def talking(
         yield server, transport
 
 
-async def send(transport: SmtpTransport, *parcels: Parcel) -> list[Report]:
+async def send(transport: SmtpTransport, *parcels: OutgoingMail) -> list[SendResult]:
     """Send all of them at once; none may get stuck."""
     return await asyncio.wait_for(asyncio.gather(*(transport.send(one) for one in parcels)), 20)
 
 
-async def send_one(transport: SmtpTransport, one: Parcel | None = None) -> Outcome:
+async def send_one(transport: SmtpTransport, one: OutgoingMail | None = None) -> Outcome:
     [report] = await send(transport, one or parcel())
     [outcome] = report.outcomes
     return outcome
 
 
-def told(report: Report) -> list[tuple[Verdict, Reason | None]]:
+def told(report: SendResult) -> list[tuple[Verdict, Reason | None]]:
     """Verdict and reason for each recipient."""
     return [(outcome.verdict, outcome.reason) for outcome in report.outcomes]

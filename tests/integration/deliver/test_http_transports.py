@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pytest
 import pytest_asyncio
 
-from pillarbox.deliver.transports.base import Report
+from pillarbox.deliver.transports.base import SendResult
 from pillarbox.deliver.transports.http import HttpTransport
 from pillarbox.errors import NotPossible, NotStarted
 from pillarbox.model.message import Content
@@ -45,7 +45,7 @@ async def line(request: pytest.FixtureRequest) -> AsyncIterator[Line]:
         yield Line(twin, transport)
 
 
-def ends(report: Report) -> list[tuple[Verdict, Reason | None]]:
+def ends(report: SendResult) -> list[tuple[Verdict, Reason | None]]:
     return [(one.verdict, one.reason) for one in report.outcomes]
 
 
@@ -358,7 +358,7 @@ async def test_recalled_parcels_come_back_and_those_under_way_end(line: Line) ->
     await line.twin.wait_for(lambda: line.twin.requests >= 4)
     line.transport.recall()
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(one) for one in results] == [Report] * 4 + [NotStarted] * 6
+    assert [type(one) for one in results] == [SendResult] * 4 + [NotStarted] * 6
     assert (await line.transport.send(parcel())).plainly_accepted
 
 
@@ -392,7 +392,7 @@ async def test_closing_lets_those_under_way_end(line: Line) -> None:
     await line.twin.wait_for(lambda: line.twin.requests >= 4)
     await line.transport.close()
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(one) for one in results] == [Report] * 4 + [NotStarted] * 2
+    assert [type(one) for one in results] == [SendResult] * 4 + [NotStarted] * 2
     with pytest.raises(NotStarted):
         await line.transport.send(parcel())
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.deliver.transports.base import Report
+from pillarbox.deliver.transports.base import SendResult
 from pillarbox.model.outcome import Verdict
 from pillarbox.testing.smtp import (
     BINARY,
@@ -47,7 +47,7 @@ AMBIGUITIES = (
 )
 
 
-def check_honesty(server: SmtpServer, reports: Sequence[Report]) -> Counter[Verdict]:
+def check_honesty(server: SmtpServer, reports: Sequence[SendResult]) -> Counter[Verdict]:
     """Accepted means stored, stored means accepted or unknown, and nothing is stored twice."""
     verdicts = {
         address: outcome.verdict
@@ -104,7 +104,7 @@ async def test_everything_at_once(seed: int, pipelining: bool) -> None:
         window = asyncio.Semaphore(40)  # what a worker has in flight
         dice = random.Random(seed)
 
-        async def deliver(name: str) -> Report:
+        async def deliver(name: str) -> SendResult:
             async with window:
                 content = MAIL * dice.choice([1, 1, 1, 50, 8000])
                 return await transport.send(parcel(name, f"second-{name}", content=content))

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 from pillarbox.app import App
-from pillarbox.deliver.transports.base import Limits, Parcel, Report
+from pillarbox.deliver.transports.base import OutgoingMail, SendResult, TransportLimits
 from pillarbox.model.outcome import accepted
 from pillarbox.queue import lanes
 from pillarbox.store.database import Database
@@ -63,18 +63,18 @@ class Order:
 class Relay:
     """A transport that only notes what it gets."""
 
-    limits = Limits()
+    limits = TransportLimits()
     connections_open = connections_busy = 0
 
     def __init__(self, connections: int, order: Order) -> None:
         self.connections = connections
         self._order = order
 
-    async def send(self, parcel: Parcel) -> Report:
+    async def send(self, parcel: OutgoingMail) -> SendResult:
         assert parcel.may_begin()
         started = asyncio.get_running_loop().time()
         await self._order.hand_over(parcel.message_id)
-        return Report(
+        return SendResult(
             [accepted(250)] * len(parcel.recipients), started, asyncio.get_running_loop().time()
         )
 

@@ -21,7 +21,7 @@ def _always() -> bool:
 
 
 @dataclass(slots=True)
-class Parcel:
+class OutgoingMail:
     """One message on its way through one provider: the envelope, the bytes, and the right to begin.
 
     `content` is a whole RFC 5322 message with CRLF line ends, not dot-stuffed; empty for a transport whose limits
@@ -40,7 +40,7 @@ class Parcel:
 
 
 @dataclass(slots=True)
-class Report:
+class SendResult:
     """How a parcel fared: one outcome per recipient, in the parcel's order.
 
     `conversation` is kept for every attempt that was not plainly accepted. Times are the event loop's.
@@ -57,7 +57,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TransportLimits:
     """What a transport can carry. What it cannot goes to the next provider of its route."""
 
     max_bytes: int | None = (
@@ -78,7 +78,7 @@ class Transport(Protocol):
     """
 
     @property
-    def limits(self) -> Limits: ...
+    def limits(self) -> TransportLimits: ...
 
     @property
     def connections(self) -> int:
@@ -95,7 +95,7 @@ class Transport(Protocol):
         """How many of them carry a parcel now."""
         ...
 
-    async def send(self, parcel: Parcel) -> Report: ...
+    async def send(self, parcel: OutgoingMail) -> SendResult: ...
 
     def recall(self) -> None:
         """Give back, with NotStarted, every parcel that waits and of which nothing was sent yet."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from pillarbox.deliver.transports.base import Limits, Parcel, Report
+from pillarbox.deliver.transports.base import OutgoingMail, SendResult, TransportLimits
 from pillarbox.errors import NotStarted, StoreError
 from pillarbox.model.outcome import Reason, accepted, deferred
 
-Keep = Callable[[Parcel], Awaitable[int]]
+Keep = Callable[[OutgoingMail], Awaitable[int]]
 
 
 class CaptureTransport:
     """Hands each parcel to `keep`, which stores it and returns a number for it."""
 
-    limits = Limits()
+    limits = TransportLimits()
     connections = 100  # a database's, which the pool bounds
     connections_open = 0
     connections_busy = 0
@@ -23,7 +23,7 @@ class CaptureTransport:
     def __init__(self, keep: Keep) -> None:
         self._keep = keep
 
-    async def send(self, parcel: Parcel) -> Report:
+    async def send(self, parcel: OutgoingMail) -> SendResult:
         if not parcel.may_begin():
             raise NotStarted("the lease may have run out")
         loop = asyncio.get_running_loop()
@@ -33,7 +33,7 @@ class CaptureTransport:
             outcome = accepted(250, f"captured as {number}", str(number))
         except StoreError as error:
             outcome = deferred(Reason.UNAVAILABLE, text=str(error))
-        return Report([outcome] * len(parcel.recipients), started, loop.time())
+        return SendResult([outcome] * len(parcel.recipients), started, loop.time())
 
     def recall(self) -> None:
         """Nothing waits here."""

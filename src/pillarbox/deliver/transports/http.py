@@ -1,4 +1,4 @@
-"""HTTP providers: what their transports have in common. What differs between them is an `Api`."""
+"""HTTP providers: what their transports have in common. What differs between them is a `ProviderApi`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from contextlib import suppress
 
 from aiohttp import ClientTimeout
 
-from pillarbox.deliver.transports.base import Limits, Parcel, Report
+from pillarbox.deliver.transports.base import OutgoingMail, SendResult, TransportLimits
 from pillarbox.deliver.transports.http_client import FAILURES, HttpClient, failed
-from pillarbox.deliver.transports.http_sending import Api, Sending
+from pillarbox.deliver.transports.http_send import HttpSend, ProviderApi
 from pillarbox.errors import NotPossible, NotStarted
 
 NOT_NOW = "the provider is not used now"
@@ -25,20 +25,22 @@ class HttpTransport:
     end in any order.
     """
 
-    def __init__(self, client: HttpClient, api: Api, connections: int, timeout: float) -> None:
+    def __init__(
+        self, client: HttpClient, api: ProviderApi, connections: int, timeout: float
+    ) -> None:
         self._client = client
         self._api = api
         self._connections = connections
         self._timeout = ClientTimeout(total=timeout)
         self._url = api.check().url
         self._busy = 0
-        self._active: set[Sending] = set()
+        self._active: set[HttpSend] = set()
         self._waiting: deque[asyncio.Future[NotStarted | None]] = deque()
         self._closing = False
         self._emptied: asyncio.Future[None] | None = None
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> TransportLimits:
         return self._api.limits
 
     @property
@@ -58,14 +60,14 @@ class HttpTransport:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    async def send(self, parcel: Parcel) -> Report:
+    async def send(self, parcel: OutgoingMail) -> SendResult:
         if self._closing:
             raise NotStarted("the transport is closing")
         if self._busy < self._connections:  # nobody waits while there is room
             self._busy += 1
         else:
             await self._turn()
-        sending = Sending(self._api, self._client, self._timeout, parcel)
+        sending = HttpSend(self._api, self._client, self._timeout, parcel)
         self._active.add(sending)
         try:
             return await sending.run()

@@ -18,8 +18,8 @@ from aiohttp import (
     TCPConnector,
 )
 
-from pillarbox.deliver.transports.http_answers import Answer
-from pillarbox.deliver.transports.http_exchange import Body, Call
+from pillarbox.deliver.transports.http_request import HttpRequest, RequestBody
+from pillarbox.deliver.transports.http_responses import HttpResponse
 from pillarbox.model.outcome import Outcome, Reason, deferred, unknown
 
 # Shorter than any provider's own, which are a minute and more: a connection that the server closes
@@ -80,7 +80,9 @@ class HttpClient:
         """How many connections to that host and port are open."""
         return self._connector.open[call_url.host, call_url.port] if self._connector else 0
 
-    async def ask(self, call: Call, body: Body | None, timeout: ClientTimeout) -> Answer:
+    async def ask(
+        self, call: HttpRequest, body: RequestBody | None, timeout: ClientTimeout
+    ) -> HttpResponse:
         """Make a call; never follows a redirect, which would carry the credentials elsewhere. Raises FAILURES."""
         async with self.open().request(
             call.method,
@@ -90,7 +92,7 @@ class HttpClient:
             timeout=timeout,
             allow_redirects=False,
         ) as response:
-            return Answer(response.status, response.headers, await _read(response))
+            return HttpResponse(response.status, response.headers, await _read(response))
 
     async def close(self) -> None:
         """Close every connection."""
@@ -116,7 +118,7 @@ async def _read(response: ClientResponse) -> bytes:
         return b""
 
 
-def failed(error: BaseException, body: Body | None) -> Outcome:
+def failed(error: BaseException, body: RequestBody | None) -> Outcome:
     """What a call that got no answer means: the mail may have left only if all of it was handed over."""
     reason, text = _cause(error)
     if body is not None and body.whole:

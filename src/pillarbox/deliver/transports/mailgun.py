@@ -9,17 +9,17 @@ from collections.abc import Sequence
 
 from yarl import URL
 
-from pillarbox.deliver.transports.base import Limits, Parcel, Recipient
-from pillarbox.deliver.transports.http_answers import (
+from pillarbox.deliver.transports.base import OutgoingMail, Recipient, TransportLimits
+from pillarbox.deliver.transports.http_request import HttpRequest
+from pillarbox.deliver.transports.http_responses import (
     REFUSALS,
-    Answer,
+    HttpResponse,
     is_success,
     judge,
     printable,
     rule,
     success,
 )
-from pillarbox.deliver.transports.http_exchange import Call
 from pillarbox.errors import NotPossible
 from pillarbox.model.address import ascii_address
 from pillarbox.model.outcome import Outcome, Reason
@@ -83,12 +83,12 @@ _VARIABLES = re.compile(
 )
 
 
-class Mailgun:
+class MailgunApi:
     """The calls of one domain. The recipients are the envelope's, so that Bcc stays hidden."""
 
     # Mailgun takes 25 MB, and 1,000 recipients in a call: a hundred, so that one refusal holds back
     # no thousand.
-    limits = Limits(max_bytes=25_000_000, max_recipients=100)
+    limits = TransportLimits(max_bytes=25_000_000, max_recipients=100)
 
     def __init__(self, settings: MailgunSettings) -> None:
         key = settings.key.reveal() if settings.key else ""
@@ -98,7 +98,7 @@ class Mailgun:
         self._send = root / "v3" / settings.domain / "messages.mime"
         self._about = root / "v3/domains" / settings.domain
 
-    def call(self, parcel: Parcel, recipients: Sequence[Recipient]) -> Call | Outcome:
+    def call(self, parcel: OutgoingMail, recipients: Sequence[Recipient]) -> HttpRequest | Outcome:
         addresses = [ascii_address(one.address) for one in recipients]
         if not all(address.isprintable() for address in addresses):
             raise ValueError("an address holds no control characters")
@@ -117,9 +117,9 @@ class Mailgun:
             "Authorization": self._authorization,
             "Content-Type": f"multipart/form-data; boundary={boundary}",
         }
-        return Call("POST", self._send, headers, body)
+        return HttpRequest("POST", self._send, headers, body)
 
-    def judge(self, answer: Answer, now: float) -> Outcome:
+    def judge(self, answer: HttpResponse, now: float) -> Outcome:
         told = answer.json()
         if is_success(answer):
             name = told.get("id")
@@ -131,14 +131,14 @@ class Mailgun:
         return judge(answer, str(told.get("message") or answer.text), TABLE, now)
 
     def blamed(
-        self, answer: Answer, parcel: Parcel, recipients: Sequence[Recipient]
+        self, answer: HttpResponse, parcel: OutgoingMail, recipients: Sequence[Recipient]
     ) -> Sequence[int]:
         return ()
 
-    def check(self) -> Call:
-        return Call("GET", self._about, {"Authorization": self._authorization})
+    def check(self) -> HttpRequest:
+        return HttpRequest("GET", self._about, {"Authorization": self._authorization})
 
-    def checked(self, answer: Answer, now: float) -> str:
+    def checked(self, answer: HttpResponse, now: float) -> str:
         if not is_success(answer):
             outcome = self.judge(answer, now)
             raise NotPossible(f"{outcome.reason}: {answer.status} {outcome.text}")

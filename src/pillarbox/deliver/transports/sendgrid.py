@@ -9,16 +9,16 @@ from typing import Any
 
 from yarl import URL
 
-from pillarbox.deliver.transports.base import Limits, Parcel, Recipient
-from pillarbox.deliver.transports.http_answers import (
+from pillarbox.deliver.transports.base import OutgoingMail, Recipient, TransportLimits
+from pillarbox.deliver.transports.http_request import HttpRequest
+from pillarbox.deliver.transports.http_responses import (
     REFUSALS,
-    Answer,
+    HttpResponse,
     is_success,
     judge,
     rule,
     success,
 )
-from pillarbox.deliver.transports.http_exchange import Call
 from pillarbox.deliver.transports.sendgrid_mail import layout, mail
 from pillarbox.errors import NotPossible
 from pillarbox.model.outcome import Outcome, Reason, rejected
@@ -60,12 +60,12 @@ TABLE = [
 _FIELD = re.compile(r"personalizations\.(\d+)\.(to|cc|bcc)\.(\d+)(?:\.|$)")
 
 
-class SendGrid:
+class SendGridApi:
     """The calls of one account. Raw and signed mails cannot go through it: it writes the MIME."""
 
     # SendGrid takes 1,000 recipients in a call: a hundred, so that one refusal holds back no
     # thousand.
-    limits = Limits(max_bytes=MAX_REQUEST, max_recipients=100, takes_parts=True)
+    limits = TransportLimits(max_bytes=MAX_REQUEST, max_recipients=100, takes_parts=True)
 
     def __init__(self, settings: SendgridSettings, provider_id: int) -> None:
         key = settings.key.reveal() if settings.key else ""
@@ -75,7 +75,7 @@ class SendGrid:
         self._send = root / "v3/mail/send"
         self._scopes = root / "v3/scopes"
 
-    def call(self, parcel: Parcel, recipients: Sequence[Recipient]) -> Call | Outcome:
+    def call(self, parcel: OutgoingMail, recipients: Sequence[Recipient]) -> HttpRequest | Outcome:
         message, parts = parcel.message, parcel.parts
         if message is None or parts is None or parts.raw is not None:
             return rejected(Reason.UNSUPPORTED, None, "SendGrid's API takes no finished mails")
@@ -86,17 +86,17 @@ class SendGrid:
             return rejected(
                 Reason.TOO_BIG, None, f"{len(body):,} bytes; SendGrid takes {MAX_REQUEST:,}"
             )
-        return Call(
+        return HttpRequest(
             "POST", self._send, {"Authorization": self._authorization, "Content-Type": JSON}, body
         )
 
-    def judge(self, answer: Answer, now: float) -> Outcome:
+    def judge(self, answer: HttpResponse, now: float) -> Outcome:
         if is_success(answer):
             return success(answer, answer.headers.get("x-message-id"))
         return judge(answer, _words(answer), TABLE, now)
 
     def blamed(
-        self, answer: Answer, parcel: Parcel, recipients: Sequence[Recipient]
+        self, answer: HttpResponse, parcel: OutgoingMail, recipients: Sequence[Recipient]
     ) -> Sequence[int]:
         assert parcel.message is not None
         rows = layout(parcel.message, recipients)
@@ -109,10 +109,10 @@ class SendGrid:
                     found.update(people[place].places)
         return sorted(found)
 
-    def check(self) -> Call:
-        return Call("GET", self._scopes, {"Authorization": self._authorization})
+    def check(self) -> HttpRequest:
+        return HttpRequest("GET", self._scopes, {"Authorization": self._authorization})
 
-    def checked(self, answer: Answer, now: float) -> str:
+    def checked(self, answer: HttpResponse, now: float) -> str:
         if not is_success(answer):
             outcome = self.judge(answer, now)
             raise NotPossible(f"{outcome.reason}: {answer.status} {outcome.text}")
@@ -124,14 +124,14 @@ class SendGrid:
         return f"SendGrid: the API key may send mails, and has {len(scopes)} permissions"
 
 
-def _errors(answer: Answer) -> list[tuple[str, str]]:
+def _errors(answer: HttpResponse) -> list[tuple[str, str]]:
     """Field and message of each thing that SendGrid finds wrong."""
     found: Any = answer.json().get("errors")
     errors = [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
     return [(str(one.get("field") or ""), str(one.get("message") or "")) for one in errors]
 
 
-def _words(answer: Answer) -> str:
+def _words(answer: HttpResponse) -> str:
     errors = _errors(answer)
     return (
         "; ".join(f"{field}: {said}" if field else said for field, said in errors)

@@ -27,7 +27,7 @@ _LISTED = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*")+')
 
 
 @dataclass(slots=True)
-class Person:
+class SendgridRecipient:
     """Somebody who gets the mail; `places` are those among the recipients, more than one if named twice."""
 
     address: str
@@ -43,15 +43,15 @@ class Person:
 
 
 @dataclass(slots=True)
-class Row:
+class Personalization:
     """One of SendGrid's personalizations: those who see each other, and those whom nobody sees."""
 
-    to: list[Person] = field(default_factory=list)
-    cc: list[Person] = field(default_factory=list)
-    bcc: list[Person] = field(default_factory=list)
+    to: list[SendgridRecipient] = field(default_factory=list)
+    cc: list[SendgridRecipient] = field(default_factory=list)
+    bcc: list[SendgridRecipient] = field(default_factory=list)
 
 
-def layout(message: Message, recipients: Sequence[Recipient]) -> list[Row]:
+def layout(message: Message, recipients: Sequence[Recipient]) -> list[Personalization]:
     """Who gets the mail as what. To and Cc look as they were written, as far as they are among the recipients.
 
     Where nobody is left for To, Cc takes its place. Blind copies alone get a mail each: together
@@ -59,20 +59,28 @@ def layout(message: Message, recipients: Sequence[Recipient]) -> list[Row]:
     """
     if len(recipients) == 1:  # by far the most common, and alike for all roles
         [(_, address)] = recipients
-        return [Row(to=[Person(ascii_address(address), _names(message).get(address.lower()), [0])])]
-    row, names = Row(), _names(message)
+        return [
+            Personalization(
+                to=[
+                    SendgridRecipient(
+                        ascii_address(address), _names(message).get(address.lower()), [0]
+                    )
+                ]
+            )
+        ]
+    row, names = Personalization(), _names(message)
     to, cc = _addresses(message.to), _addresses(message.cc)
-    people: dict[str, Person] = {}
+    people: dict[str, SendgridRecipient] = {}
     for place, (_, address) in enumerate(recipients):
         key = address.lower()
         if key in people:
             people[key].places.append(place)
             continue
-        people[key] = person = Person(ascii_address(address), names.get(key), [place])
+        people[key] = person = SendgridRecipient(ascii_address(address), names.get(key), [place])
         (row.to if key in to else row.cc if key in cc else row.bcc).append(person)
     if not row.to:
         row.to, row.cc = row.cc, []
-    return [row] if row.to else [Row(to=[person]) for person in row.bcc]
+    return [row] if row.to else [Personalization(to=[person]) for person in row.bcc]
 
 
 def _addresses(mailboxes: Sequence[str]) -> set[str]:
@@ -119,7 +127,9 @@ def mail(
     return made
 
 
-def _personalization(message: Message, row: Row, recipients: Sequence[Recipient]) -> dict[str, Any]:
+def _personalization(
+    message: Message, row: Personalization, recipients: Sequence[Recipient]
+) -> dict[str, Any]:
     made: dict[str, Any] = {"to": [one.shown() for one in row.to]}
     if row.cc:
         made["cc"] = [one.shown() for one in row.cc]
@@ -134,7 +144,7 @@ def _personalization(message: Message, row: Row, recipients: Sequence[Recipient]
 
 def _mailbox(mailbox: str) -> dict[str, str]:
     name, address = _split(mailbox)
-    return Person(ascii_address(address), name, []).shown()
+    return SendgridRecipient(ascii_address(address), name, []).shown()
 
 
 def _content(parts: Content) -> list[dict[str, str]]:

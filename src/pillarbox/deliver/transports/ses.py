@@ -9,18 +9,18 @@ from datetime import UTC, datetime
 
 from yarl import URL
 
-from pillarbox.deliver.transports.base import Limits, Parcel, Recipient
-from pillarbox.deliver.transports.http_answers import (
+from pillarbox.deliver.transports.base import OutgoingMail, Recipient, TransportLimits
+from pillarbox.deliver.transports.http_request import HttpRequest
+from pillarbox.deliver.transports.http_responses import (
     REFUSALS,
-    Answer,
+    HttpResponse,
     is_success,
     judge,
     printable,
     rule,
     success,
 )
-from pillarbox.deliver.transports.http_exchange import Call
-from pillarbox.deliver.transports.sigv4 import Credentials, Signer
+from pillarbox.deliver.transports.sigv4 import AwsCredentials, SigV4Signer
 from pillarbox.errors import NotPossible
 from pillarbox.model.address import ascii_address
 from pillarbox.model.outcome import Outcome, Reason, rejected
@@ -75,15 +75,17 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-class Ses:
+class SesApi:
     """The calls of one account in one region, signed. Recipients are the envelope's, so that Bcc stays hidden."""
 
     # SES takes 40 MB, and 50 recipients in a call.
-    limits = Limits(max_bytes=40_000_000, max_recipients=50)
+    limits = TransportLimits(max_bytes=40_000_000, max_recipients=50)
 
     def __init__(self, settings: SesSettings, now: Callable[[], datetime] = _now) -> None:
         secret = settings.secret_key.reveal() if settings.secret_key else ""
-        self._signer = Signer(Credentials(settings.access_key_id, secret), settings.region, "ses")
+        self._signer = SigV4Signer(
+            AwsCredentials(settings.access_key_id, secret), settings.region, "ses"
+        )
         self._now = now
         root = URL(settings.endpoint.rstrip("/"))
         self._send = root / "v2/email/outbound-emails"
@@ -91,7 +93,7 @@ class Ses:
         name = settings.configuration_set
         self._tail = f'"ConfigurationSetName":{json.dumps(name)},' if name else ""
 
-    def call(self, parcel: Parcel, recipients: Sequence[Recipient]) -> Call | Outcome:
+    def call(self, parcel: OutgoingMail, recipients: Sequence[Recipient]) -> HttpRequest | Outcome:
         to = [ascii_address(one.address) for one in recipients]
         sender = ascii_address(parcel.sender) if parcel.sender else ""
         if not all(one.isascii() for one in (sender, *to)):
@@ -104,20 +106,20 @@ class Ses:
         body = b"".join((head.encode(), b64encode(parcel.content), b'"}}}'))
         return self._signed("POST", self._send, body)
 
-    def judge(self, answer: Answer, now: float) -> Outcome:
+    def judge(self, answer: HttpResponse, now: float) -> Outcome:
         if is_success(answer):
             return success(answer, answer.json().get("MessageId"))
         return judge(answer, _words(answer), TABLE, now)
 
     def blamed(
-        self, answer: Answer, parcel: Parcel, recipients: Sequence[Recipient]
+        self, answer: HttpResponse, parcel: OutgoingMail, recipients: Sequence[Recipient]
     ) -> Sequence[int]:
         return ()
 
-    def check(self) -> Call:
+    def check(self) -> HttpRequest:
         return self._signed("GET", self._account, b"")
 
-    def checked(self, answer: Answer, now: float) -> str:
+    def checked(self, answer: HttpResponse, now: float) -> str:
         if answer.status == 404:  # moto, which stands for SES in tests, has no account
             return "Amazon SES answers; it tells nothing of the account (404)"
         if not is_success(answer):
@@ -130,11 +132,11 @@ class Ses:
             raise NotPossible("paused: sending is switched off for the account")
         return _described(account)
 
-    def _signed(self, method: str, url: URL, body: bytes) -> Call:
+    def _signed(self, method: str, url: URL, body: bytes) -> HttpRequest:
         host = url.host_port_subcomponent or ""
         headers = {"Content-Type": JSON} if body else {}
         added = self._signer.sign(method, url.raw_path, headers | {"Host": host}, body, self._now())
-        return Call(method, url, headers | added, body)
+        return HttpRequest(method, url, headers | added, body)
 
 
 def _described(account: object) -> str:
@@ -155,7 +157,7 @@ def _described(account: object) -> str:
     ]
 
 
-def _words(answer: Answer) -> str:
+def _words(answer: HttpResponse) -> str:
     """`Name: message`; the name stands in a header or in the body, with or without more around it."""
     told = answer.json()
     name = answer.headers.get("x-amzn-errortype") or told.get("__type") or told.get("code") or ""

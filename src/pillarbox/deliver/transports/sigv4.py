@@ -12,7 +12,7 @@ ALGORITHM = "AWS4-HMAC-SHA256"
 EMPTY = hashlib.sha256(b"").hexdigest()
 
 
-class Credentials(NamedTuple):
+class AwsCredentials(NamedTuple):
     access_key_id: str
     secret_key: str
 
@@ -20,10 +20,10 @@ class Credentials(NamedTuple):
         return f"Credentials({self.access_key_id[:4]}…)"
 
 
-class Signer:
+class SigV4Signer:
     """Signs calls to one service in one region. The key of a day is made once a day."""
 
-    def __init__(self, credentials: Credentials, region: str, service: str) -> None:
+    def __init__(self, credentials: AwsCredentials, region: str, service: str) -> None:
         self._credentials = credentials
         self._scope = f"{region}/{service}/aws4_request"
         self._region, self._service = region, service

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import aiosmtplib
 
-from pillarbox.deliver.transports.base import Limits, Parcel, Report
-from pillarbox.deliver.transports.smtp_connection import Connection, Link
-from pillarbox.deliver.transports.smtp_handshake import Greeter, HandshakeFailed
-from pillarbox.deliver.transports.smtp_job import Job, not_delivered
+from pillarbox.deliver.transports.base import OutgoingMail, SendResult, TransportLimits
+from pillarbox.deliver.transports.smtp_connection import ReadyConnection, SmtpConnection
+from pillarbox.deliver.transports.smtp_handshake import HandshakeFailed, SmtpConnector
+from pillarbox.deliver.transports.smtp_transaction import SmtpTransaction, not_delivered
 from pillarbox.errors import NotPossible, NotStarted
 from pillarbox.model.outcome import Reason
 
@@ -33,15 +33,15 @@ class SmtpTransport:
     any order.
     """
 
-    limits = Limits()  # servers say in EHLO what they take
+    limits = TransportLimits()  # servers say in EHLO what they take
 
     def __init__(self, settings: SmtpSettings) -> None:
         self._settings = settings
-        self._greeter = Greeter(settings)
-        self._waiting: deque[Job] = deque()
-        self._connections: set[Connection] = set()
+        self._greeter = SmtpConnector(settings)
+        self._waiting: deque[SmtpTransaction] = deque()
+        self._connections: set[SmtpConnection] = set()
         self._idle: list[
-            Connection
+            SmtpConnection
         ] = []  # the last to rest is the first to work, so the others can expire
         self._connecting: set[asyncio.Task[None]] = set()
         self._failures = 0
@@ -66,11 +66,11 @@ class SmtpTransport:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    async def send(self, parcel: Parcel) -> Report:
+    async def send(self, parcel: OutgoingMail) -> SendResult:
         if self._closing:
             raise NotStarted("the transport is closing")
         loop = asyncio.get_running_loop()
-        job = Job(parcel, loop.create_future(), loop.time())
+        job = SmtpTransaction(parcel, loop.create_future(), loop.time())
         self._waiting.append(job)
         self._pump()
         try:
@@ -81,7 +81,7 @@ class SmtpTransport:
             ):  # on its way already: the connection carries on, the result is dropped
                 self._waiting.remove(job)
             raise
-        if type(result) is Report:
+        if type(result) is SendResult:
             return result
         raise result
 
@@ -141,7 +141,7 @@ class SmtpTransport:
 
     # --- what connections ask ---
 
-    def take(self) -> Job | None:
+    def take(self) -> SmtpTransaction | None:
         """The next parcel that may begin."""
         while self._waiting:
             job = self._waiting.popleft()
@@ -149,7 +149,7 @@ class SmtpTransport:
                 return job
         return None
 
-    def requeue(self, job: Job, reason: Reason, why: str, link: str) -> None:
+    def requeue(self, job: SmtpTransaction, reason: Reason, why: str, link: str) -> None:
         """A parcel that has not begun waits again, once; `gone` follows and finds it a connection."""
         if job.future.done():
             return
@@ -161,13 +161,13 @@ class SmtpTransport:
             job.again()
             self._waiting.appendleft(job)
 
-    def rest(self, connection: Connection) -> None:
+    def rest(self, connection: SmtpConnection) -> None:
         if self._closing:
             connection.quit()
         else:
             self._idle.append(connection)
 
-    def gone(self, connection: Connection) -> None:
+    def gone(self, connection: SmtpConnection) -> None:
         self._connections.discard(connection)
         with suppress(ValueError):
             self._idle.remove(connection)
@@ -238,10 +238,10 @@ class SmtpTransport:
         self._not_before = loop.time() + self._backoff()
         self._pump()
 
-    def _connected(self, link: Link) -> None:
+    def _connected(self, link: ReadyConnection) -> None:
         self._arrived()
         self._failures = 0
-        connection = Connection(self, link, self._settings)
+        connection = SmtpConnection(self, link, self._settings)
         self._connections.add(connection)
         connection.feed()
         self._pump()

@@ -8,15 +8,15 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 from pillarbox.deliver.transports.smtp_deadline import Deadline
-from pillarbox.deliver.transports.smtp_envelope import Capabilities, final_dot, seal, stuffed
-from pillarbox.deliver.transports.smtp_job import Job, not_delivered
+from pillarbox.deliver.transports.smtp_envelope import ServerCapabilities, final_dot, seal, stuffed
 from pillarbox.deliver.transports.smtp_replies import (
-    Stage,
+    SmtpStage,
     can_become_reply,
     refusal,
     split_replies,
     text_of,
 )
+from pillarbox.deliver.transports.smtp_transaction import SmtpTransaction, not_delivered
 from pillarbox.model.outcome import Reason, deferred, unknown
 
 if TYPE_CHECKING:
@@ -37,24 +37,24 @@ _SETTLED = deferred(Reason.UNAVAILABLE)  # stands for recipients that are not th
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ReadyConnection:
     """A connection ready for mail: handshake, TLS and login are done."""
 
     transport: asyncio.Transport
-    capabilities: Capabilities
+    capabilities: ServerCapabilities
     story: str  # banner and extensions, for conversations; never credentials
 
 
-class Pool(Protocol):
+class ConnectionPool(Protocol):
     """What a connection needs from whoever owns it."""
 
-    def take(self) -> Job | None: ...
+    def take(self) -> SmtpTransaction | None: ...
 
-    def requeue(self, job: Job, reason: Reason, why: str, link: str) -> None: ...
+    def requeue(self, job: SmtpTransaction, reason: Reason, why: str, link: str) -> None: ...
 
-    def rest(self, connection: Connection) -> None: ...
+    def rest(self, connection: SmtpConnection) -> None: ...
 
-    def gone(self, connection: Connection) -> None: ...
+    def gone(self, connection: SmtpConnection) -> None: ...
 
 
 class _Owed(Enum):
@@ -65,10 +65,10 @@ class _Owed(Enum):
     EMPTY_DOT = 2  # to the dot that ends a mail without recipients
 
 
-class Connection(asyncio.BufferedProtocol):
+class SmtpConnection(asyncio.BufferedProtocol):
     """Feeds parcels to the server; at most one awaits its final answer, and one its envelope's."""
 
-    def __init__(self, pool: Pool, link: Link, settings: SmtpSettings) -> None:
+    def __init__(self, pool: ConnectionPool, link: ReadyConnection, settings: SmtpSettings) -> None:
         self._pool = pool
         self._transport = link.transport
         self._capabilities = link.capabilities
@@ -78,9 +78,9 @@ class Connection(asyncio.BufferedProtocol):
         self._view = memoryview(bytearray(READ_BUFFER))
         self._rest = b""  # the beginning of a reply
         self._unread = 0  # replies received and not yet looked at
-        self._envelope: Job | None = None  # its envelope was written
-        self._sending: Job | None = None  # part of its body was written
-        self._finishing: Job | None = None  # its final dot was written
+        self._envelope: SmtpTransaction | None = None  # its envelope was written
+        self._sending: SmtpTransaction | None = None  # part of its body was written
+        self._finishing: SmtpTransaction | None = None  # its final dot was written
         self._owed = _Owed.NOTHING
         self._needs_reset = False
         self._body = memoryview(b"")
@@ -197,7 +197,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(self._envelope.commands[0])
         return None
 
-    def _hear_final(self, job: Job, reply: bytes) -> None:
+    def _hear_final(self, job: SmtpTransaction, reply: bytes) -> None:
         """The answer to the final dot."""
         if reply[0] == _GO_ON:
             self._finishing = job
@@ -208,14 +208,14 @@ class Connection(asyncio.BufferedProtocol):
             job.accept(reply, self._now, self._story)
         else:
             job.replies.append((self._now, reply))
-            job.end(refusal(reply, Stage.DOT), self._now, self._story)
+            job.end(refusal(reply, SmtpStage.DOT), self._now, self._story)
         if reply.startswith(_LEAVING):
             self._lose(Reason.UNAVAILABLE, text_of(reply))
         elif self._envelope is None:
             self._go_on()
         return None
 
-    def _hear_envelope(self, job: Job, reply: bytes) -> None:
+    def _hear_envelope(self, job: SmtpTransaction, reply: bytes) -> None:
         """The answer to MAIL, a RCPT or DATA."""
         job.note(reply, self._now)
         answered = len(job.replies)
@@ -231,7 +231,7 @@ class Connection(asyncio.BufferedProtocol):
             self._say_next(job, answered)
         return None
 
-    def _hear_data(self, job: Job, reply: bytes) -> None:
+    def _hear_data(self, job: SmtpTransaction, reply: bytes) -> None:
         if reply[0] == _GOOD:
             return self._lose(Reason.PROTOCOL, f"the server answered DATA with {text_of(reply)}")
         if reply[0] != _GO_ON:
@@ -246,16 +246,16 @@ class Connection(asyncio.BufferedProtocol):
         if job is not None and reply[0] > _GO_ON:
             self._sending = None
             job.replies.append((self._now, reply))
-            job.end(refusal(reply, Stage.DOT), self._now, self._story)
+            job.end(refusal(reply, SmtpStage.DOT), self._now, self._story)
         self._lose(Reason.PROTOCOL, f"the server spoke out of turn: {text_of(reply)}")
 
-    def _leave(self, job: Job, reply: bytes) -> None:
+    def _leave(self, job: SmtpTransaction, reply: bytes) -> None:
         """421: the server closes. Said to a MAIL on a used connection, it means the connection, not the parcel."""
         self._envelope = None
         if self._served > 1 and len(job.replies) == 1 and not job.requeued:
             self._pool.requeue(job, Reason.UNAVAILABLE, text_of(reply), self._story)
         else:
-            job.end(refusal(reply, Stage.DATA), self._now, self._story)
+            job.end(refusal(reply, SmtpStage.DATA), self._now, self._story)
         self._lose(Reason.UNAVAILABLE, text_of(reply))
 
     # --- envelopes ---
@@ -277,7 +277,7 @@ class Connection(asyncio.BufferedProtocol):
             self._pool.rest(self)
         return None
 
-    def _next(self) -> Job | None:
+    def _next(self) -> SmtpTransaction | None:
         """Take the next parcel that has something to say to this server."""
         while not self._worn_out() and (job := self._pool.take()):
             job.begin(seal(job.parcel, self._capabilities), self._now)
@@ -288,7 +288,7 @@ class Connection(asyncio.BufferedProtocol):
             job.end(_SETTLED, self._now, self._story, "nothing was sent")
         return None
 
-    def _opening(self, job: Job) -> bytes:
+    def _opening(self, job: SmtpTransaction) -> bytes:
         """What to write first for a parcel: all of its envelope if the server can take it."""
         reset = b""
         if self._needs_reset:
@@ -305,22 +305,22 @@ class Connection(asyncio.BufferedProtocol):
         old = self._served >= settings.max_messages or self._now - self._born >= settings.max_age
         return old and self._served > 0
 
-    def _say_next(self, job: Job, answered: int) -> None:
+    def _say_next(self, job: SmtpTransaction, answered: int) -> None:
         """Without PIPELINING: one command, unless nobody is left to send to."""
         if job.mail_refused or (answered == len(job.commands) - 1 and job.nobody_left):
             return self._close_envelope(job, job.replies[-1][1])
         return self._transport.write(job.commands[answered])
 
-    def _close_envelope(self, job: Job, reply: bytes) -> None:
+    def _close_envelope(self, job: SmtpTransaction, reply: bytes) -> None:
         """The server wants no content: settle, and clear what it may still hold of the envelope."""
         self._envelope = None
         self._needs_reset = not job.mail_refused
-        job.end(refusal(reply, Stage.DATA), self._now, self._story)
+        job.end(refusal(reply, SmtpStage.DATA), self._now, self._story)
         self._go_on()
 
     # --- content ---
 
-    def _begin_body(self, job: Job) -> None:
+    def _begin_body(self, job: SmtpTransaction) -> None:
         if self._unread or self._rest:
             return self._lose(Reason.PROTOCOL, "the server answered content it had not seen")
         self._envelope = None
@@ -333,7 +333,7 @@ class Connection(asyncio.BufferedProtocol):
         self._sending, self._body = job, memoryview(content)
         return self._send_slices(job)
 
-    def _send_slices(self, job: Job) -> None:
+    def _send_slices(self, job: SmtpTransaction) -> None:
         """Write until the transport has enough; resume_writing brings us back."""
         while len(self._body) > SLICE:
             self._transport.write(self._body[:SLICE])
@@ -349,17 +349,17 @@ class Connection(asyncio.BufferedProtocol):
             return self._lose(Reason.UNAVAILABLE, "given up before the final dot")
         return self._finish_body(job, last)
 
-    def _finish_body(self, job: Job, content: bytes) -> None:
+    def _finish_body(self, job: SmtpTransaction, content: bytes) -> None:
         """The last bytes, the dot and, if a parcel waits, its envelope, in one write."""
         self._finishing = job
         self._write_with_next(content, final_dot(job.parcel.content))
         self._deadline.at = self._now + self._settings.data_timeout
 
-    def _send_nothing(self, job: Job, reply: bytes) -> None:
+    def _send_nothing(self, job: SmtpTransaction, reply: bytes) -> None:
         """354 although nobody was accepted: end the empty content, whose answer means nothing."""
         self._envelope = None
         self._owed = _Owed.EMPTY_DOT
-        job.end(refusal(reply, Stage.DATA), self._now, self._story)
+        job.end(refusal(reply, SmtpStage.DATA), self._now, self._story)
         self._write_with_next(b".\r\n")
         self._deadline.at = self._now + self._settings.command_timeout
 
@@ -386,7 +386,9 @@ class Connection(asyncio.BufferedProtocol):
         if envelope is not None:
             self._lose_envelope(envelope, reason, why, chained=finishing is not None)
 
-    def _lose_envelope(self, job: Job, reason: Reason, why: str, *, chained: bool) -> None:
+    def _lose_envelope(
+        self, job: SmtpTransaction, reason: Reason, why: str, *, chained: bool
+    ) -> None:
         """An envelope behind another, or met by a server that had already left, may try elsewhere."""
         stale = self._served > 1 and reason is Reason.UNAVAILABLE
         innocent = chained or stale or self._owed is not _Owed.NOTHING

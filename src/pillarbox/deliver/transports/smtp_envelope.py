@@ -9,7 +9,7 @@ from pillarbox.model.address import ascii_domain
 from pillarbox.model.outcome import Outcome, Reason, rejected
 
 if TYPE_CHECKING:
-    from pillarbox.deliver.transports.base import Parcel
+    from pillarbox.deliver.transports.base import OutgoingMail
 
 # RFC 5321 4.5.3.1: 64 octets before the @, 255 after it. Longer ones break servers, not only rules.
 MAX_ADDRESS = 320
@@ -23,7 +23,7 @@ _find_dot = re.compile(rb"\r\n\.").search
 _find_unsafe = re.compile(r"[\x00-\x20\x7f-\xa0<>\s\ud800-\udfff]").search
 
 
-class Capabilities(NamedTuple):
+class ServerCapabilities(NamedTuple):
     """What the server offered in its EHLO reply."""
 
     pipelining: bool = False
@@ -32,7 +32,7 @@ class Capabilities(NamedTuple):
     utf8: bool = False
 
 
-class Envelope(NamedTuple):
+class SmtpEnvelope(NamedTuple):
     """The commands to say, and the recipients who are settled without saying anything."""
 
     commands: list[
@@ -48,12 +48,12 @@ class _Unfit(Exception):
         self.outcome = rejected(reason, None, text)
 
 
-def seal(parcel: Parcel, capabilities: Capabilities) -> Envelope:
+def seal(parcel: OutgoingMail, capabilities: ServerCapabilities) -> SmtpEnvelope:
     """The envelope of a parcel for this server."""
     try:
         mail, utf8 = _mail_command(parcel, capabilities)
     except _Unfit as unfit:
-        return Envelope([], dict.fromkeys(range(len(parcel.recipients)), unfit.outcome))
+        return SmtpEnvelope([], dict.fromkeys(range(len(parcel.recipients)), unfit.outcome))
     commands = [mail]
     settled: dict[int, Outcome] = {}
     for position, recipient in enumerate(parcel.recipients):
@@ -65,14 +65,14 @@ def seal(parcel: Parcel, capabilities: Capabilities) -> Envelope:
             utf8 = utf8 or wants_utf8
             commands.append(b"RCPT TO:<%b>\r\n" % path)
     if len(commands) == 1:
-        return Envelope([], settled)
+        return SmtpEnvelope([], settled)
     if utf8:
         commands[0] = mail[:-2] + b" SMTPUTF8\r\n"
     commands.append(b"DATA\r\n")
-    return Envelope(commands, settled)
+    return SmtpEnvelope(commands, settled)
 
 
-def _mail_command(parcel: Parcel, capabilities: Capabilities) -> tuple[bytes, bool]:
+def _mail_command(parcel: OutgoingMail, capabilities: ServerCapabilities) -> tuple[bytes, bool]:
     content = parcel.content
     path, utf8 = _path(parcel.sender, capabilities) if parcel.sender else (b"", False)
     parameters = b""
@@ -92,7 +92,7 @@ def _size_parameter(size: int, limit: int) -> bytes:
     return b" SIZE=%d" % size
 
 
-def _needs_utf8(content: bytes, capabilities: Capabilities) -> bool:
+def _needs_utf8(content: bytes, capabilities: ServerCapabilities) -> bool:
     """Whether the header section needs SMTPUTF8; refuses what the server cannot carry."""
     if not capabilities.eight_bit:
         raise _Unfit(
@@ -108,7 +108,7 @@ def _needs_utf8(content: bytes, capabilities: Capabilities) -> bool:
     return True
 
 
-def _path(address: str, capabilities: Capabilities) -> tuple[bytes, bool]:
+def _path(address: str, capabilities: ServerCapabilities) -> tuple[bytes, bool]:
     """An address as it goes on the wire, and whether it needs SMTPUTF8."""
     if _is_plain(address) and len(address) <= MAX_ADDRESS:
         return address.encode(), False

@@ -10,9 +10,9 @@ from typing import cast
 
 import aiosmtplib
 
-from pillarbox.deliver.transports.smtp_connection import Link
-from pillarbox.deliver.transports.smtp_envelope import Capabilities
-from pillarbox.deliver.transports.smtp_replies import Stage, judge, printable
+from pillarbox.deliver.transports.smtp_connection import ReadyConnection
+from pillarbox.deliver.transports.smtp_envelope import ServerCapabilities
+from pillarbox.deliver.transports.smtp_replies import SmtpStage, judge, printable
 from pillarbox.model.outcome import Outcome, Reason, deferred
 from pillarbox.model.provider import SmtpSettings, Tls
 from pillarbox.model.secret import masked
@@ -36,7 +36,7 @@ class _Client(aiosmtplib.SMTP):
         super().close()
 
 
-class Greeter:
+class SmtpConnector:
     """Shakes hands with one server, again and again; keeps what is slow to find out."""
 
     def __init__(self, settings: SmtpSettings) -> None:
@@ -44,19 +44,19 @@ class Greeter:
         self._context: ssl.SSLContext | None = None
         self._helo = settings.helo
 
-    async def open(self, timeout: float) -> Link:
+    async def open(self, timeout: float) -> ReadyConnection:
         """A connection ready for mail, or HandshakeFailed."""
         handshake = await self.greet(timeout)
         return handshake.hand_over()
 
-    async def greet(self, timeout: float) -> Handshake:
+    async def greet(self, timeout: float) -> SmtpHandshake:
         """A finished handshake, still in aiosmtplib's hands."""
         client: _Client | None = None
         story: list[str] = []
         try:
             async with asyncio.timeout(timeout):
                 client = await self._prepare(timeout)
-                handshake = Handshake(client, self._settings, story)
+                handshake = SmtpHandshake(client, self._settings, story)
                 await handshake.run()
                 return handshake
         except Exception as error:
@@ -83,7 +83,7 @@ class Greeter:
         )
 
 
-class Handshake:
+class SmtpHandshake:
     """The steps with one client, and what they found out."""
 
     def __init__(self, client: aiosmtplib.SMTP, settings: SmtpSettings, story: list[str]) -> None:
@@ -150,19 +150,19 @@ class Handshake:
         return secured.version() if secured is not None else None
 
     @property
-    def capabilities(self) -> Capabilities:
+    def capabilities(self) -> ServerCapabilities:
         limit = self.client.esmtp_extensions.get("size")
-        return Capabilities(
+        return ServerCapabilities(
             pipelining=self._offers("pipelining"),
             size=None if limit is None else int(limit) if limit.isdecimal() else 0,
             eight_bit=self._offers("8bitmime"),
             utf8=self._offers("smtputf8"),
         )
 
-    def hand_over(self) -> Link:
+    def hand_over(self) -> ReadyConnection:
         """Take the connection out of aiosmtplib's hands."""
         transport = cast("asyncio.Transport", self.client.transport)
-        link = Link(transport, self.capabilities, "\n".join(self._story))
+        link = ReadyConnection(transport, self.capabilities, "\n".join(self._story))
         self.client.transport = None
         self.client.protocol = None
         return link
@@ -237,7 +237,7 @@ def _answered(error: aiosmtplib.SMTPResponseException) -> Outcome:
         return deferred(Reason.PROTOCOL, None, text)
     if isinstance(error, aiosmtplib.SMTPAuthenticationError) and error.code >= 500:
         return deferred(Reason.CREDENTIAL, error.code, text)
-    return judge(error.code, text, Stage.CONNECT)
+    return judge(error.code, text, SmtpStage.CONNECT)
 
 
 def _tls_error(error: BaseException | None) -> BaseException | None:

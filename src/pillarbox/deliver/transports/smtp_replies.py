@@ -21,7 +21,7 @@ _match_reply = re.compile(rb"([2-5][0-9][0-9])(?:-[^\n]*\n\1)*(?: [^\n]*)?\r?\n"
 _is_beginning = re.compile(rb"[2-5](?:[0-9](?:[0-9](?:[ \r-].*)?)?)?", re.DOTALL).fullmatch
 
 
-class Stage(StrEnum):
+class SmtpStage(StrEnum):
     """Where in the conversation a reply was given; the same code means different things."""
 
     CONNECT = "connect"
@@ -190,16 +190,16 @@ _WORDS = [
 # What a bare code says at its stage (RFC 5321 4.3.2), when neither enhanced code nor words say
 # more.
 _BARE = {
-    (Stage.RCPT, 550): Reason.INVALID_RECIPIENT,
-    (Stage.RCPT, 551): Reason.INVALID_RECIPIENT,
-    (Stage.RCPT, 553): Reason.INVALID_RECIPIENT,
-    (Stage.RCPT, 552): Reason.MAILBOX_FULL,
-    (Stage.MAIL, 552): Reason.TOO_BIG,
-    (Stage.DATA, 552): Reason.TOO_BIG,
-    (Stage.DOT, 552): Reason.TOO_BIG,
-    (Stage.MAIL, 553): Reason.BLOCKED_SENDER,
-    (Stage.MAIL, 555): Reason.UNSUPPORTED,
-    (Stage.RCPT, 555): Reason.UNSUPPORTED,
+    (SmtpStage.RCPT, 550): Reason.INVALID_RECIPIENT,
+    (SmtpStage.RCPT, 551): Reason.INVALID_RECIPIENT,
+    (SmtpStage.RCPT, 553): Reason.INVALID_RECIPIENT,
+    (SmtpStage.RCPT, 552): Reason.MAILBOX_FULL,
+    (SmtpStage.MAIL, 552): Reason.TOO_BIG,
+    (SmtpStage.DATA, 552): Reason.TOO_BIG,
+    (SmtpStage.DOT, 552): Reason.TOO_BIG,
+    (SmtpStage.MAIL, 553): Reason.BLOCKED_SENDER,
+    (SmtpStage.MAIL, 555): Reason.UNSUPPORTED,
+    (SmtpStage.RCPT, 555): Reason.UNSUPPORTED,
 }
 
 # RFC 4954: these speak about our login, never about the mail.
@@ -214,20 +214,20 @@ _find_wait = re.compile(
 ).search
 
 
-def refusal(reply: bytes, stage: Stage) -> Outcome:
+def refusal(reply: bytes, stage: SmtpStage) -> Outcome:
     """The outcome of a 4xx or 5xx reply."""
     return judge(code_of(reply), text_of(reply), stage)
 
 
-def judge(code: int, text: str, stage: Stage) -> Outcome:
+def judge(code: int, text: str, stage: SmtpStage) -> Outcome:
     """The outcome that a refusing code and its words mean at a stage."""
     reason = _reason(code, text, stage)
-    if code < 500 or stage is Stage.CONNECT or reason in _PROVIDER_TROUBLE:
+    if code < 500 or stage is SmtpStage.CONNECT or reason in _PROVIDER_TROUBLE:
         return deferred(reason, code, text, _retry_after(text))
     return rejected(reason, code, text)
 
 
-def _reason(code: int, text: str, stage: Stage) -> Reason:
+def _reason(code: int, text: str, stage: SmtpStage) -> Reason:
     if code in _LOGIN_CODES:
         return Reason.TLS if "starttls" in text.lower() else Reason.CREDENTIAL
     found = _find_enhanced(text)

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pillarbox.errors import Forged
 from pillarbox.model.outcome import Reason
 from pillarbox.track.feedback.base import FeedbackEvent, FeedbackKind, ReplayToken, SignedRequest
-from pillarbox.track.feedback.mailgun_forms import as_json, fields_of, is_form
-from pillarbox.track.feedback.words import (
+from pillarbox.track.feedback.event_fields import (
     AHEAD,
     UNHAPPY,
     check_time,
@@ -31,6 +30,7 @@ from pillarbox.track.feedback.words import (
     reason_of,
     text_of,
 )
+from pillarbox.track.feedback.mailgun_forms import as_json, fields_of, is_form
 
 if TYPE_CHECKING:
     from pillarbox.model.provider import Provider

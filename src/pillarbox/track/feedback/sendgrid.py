@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key
 from pillarbox.errors import Forged
 from pillarbox.model.outcome import Reason
 from pillarbox.track.feedback.base import FeedbackEvent, FeedbackKind, SignedRequest
-from pillarbox.track.feedback.words import (
+from pillarbox.track.feedback.event_fields import (
     UNHAPPY,
     check_time,
     delivery_of,

@@ -17,14 +17,7 @@ from pillarbox.errors import Forged
 from pillarbox.model.outcome import Reason
 from pillarbox.telemetry import logs
 from pillarbox.track.feedback.base import FeedbackEvent, FeedbackKind, SignedRequest
-from pillarbox.track.feedback.sns import (
-    SIGNED,
-    SIGNED_CONFIRMATION,
-    Certificates,
-    check_signature,
-    confirm,
-)
-from pillarbox.track.feedback.words import (
+from pillarbox.track.feedback.event_fields import (
     UNHAPPY,
     check_time,
     id_of,
@@ -32,6 +25,13 @@ from pillarbox.track.feedback.words import (
     part,
     reason_of,
     text_of,
+)
+from pillarbox.track.feedback.sns import (
+    SIGNED,
+    SIGNED_CONFIRMATION,
+    SnsCertificates,
+    check_signature,
+    confirm,
 )
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class SesFeedback:
     def __init__(self, provider: Provider, window: float) -> None:
         topics = provider.settings.get("topics") or ()
         self._topics = frozenset([topics] if isinstance(topics, str) else topics)
-        self._certificates = Certificates(provider.settings.get("url"))
+        self._certificates = SnsCertificates(provider.settings.get("url"))
         self._window = window
         self._provider = provider.name
 

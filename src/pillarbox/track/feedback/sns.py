@@ -58,7 +58,7 @@ _LOOPBACK = re.compile(
 ).fullmatch
 
 
-class Certificates:
+class SnsCertificates:
     """Public keys by the address of their certificate. `twin`: a twin's address, honoured on this machine alone."""
 
     def __init__(self, twin: object = None) -> None:
@@ -175,7 +175,7 @@ def _to_sign(envelope: Mapping[str, Any]) -> bytes:
     return "".join(f"{name}\n{envelope[name]}\n" for name in names if name in envelope).encode()
 
 
-async def confirm(envelope: Mapping[str, Any], certificates: Certificates) -> None:
+async def confirm(envelope: Mapping[str, Any], certificates: SnsCertificates) -> None:
     """Tell SNS that we want the notifications of a topic; Forged if the address for that is not its own."""
     url = str(envelope.get("SubscribeURL"))
     if not certificates.is_theirs(url, str(envelope.get("TopicArn"))):

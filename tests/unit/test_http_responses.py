@@ -11,28 +11,28 @@ from uuid import uuid4
 import pytest
 from yarl import URL
 
-from pillarbox.deliver.transports.base import Parcel, Recipient
-from pillarbox.deliver.transports.http_answers import Answer, retry_after
-from pillarbox.deliver.transports.http_exchange import Call, Record
-from pillarbox.deliver.transports.http_sending import Api
-from pillarbox.deliver.transports.mailgun import Mailgun
-from pillarbox.deliver.transports.sendgrid import SendGrid
-from pillarbox.deliver.transports.ses import Ses
+from pillarbox.deliver.transports.base import OutgoingMail, Recipient
+from pillarbox.deliver.transports.http_request import HttpRequest, HttpTranscript
+from pillarbox.deliver.transports.http_responses import HttpResponse, retry_after
+from pillarbox.deliver.transports.http_send import ProviderApi
+from pillarbox.deliver.transports.mailgun import MailgunApi
+from pillarbox.deliver.transports.sendgrid import SendGridApi
+from pillarbox.deliver.transports.ses import SesApi
 from pillarbox.model.outcome import Outcome, Reason, Verdict
 from pillarbox.model.provider import MailgunSettings, SendgridSettings, SesSettings
 
 NOW = 1_800_000_000.0
-SENDGRID = SendGrid(SendgridSettings(), 1)
-SES = Ses(SesSettings("eu-west-1", "AKIAIOSFODNN7EXAMPLE"))
-MAILGUN = Mailgun(MailgunSettings("mg.shop.example"))
+SENDGRID = SendGridApi(SendgridSettings(), 1)
+SES = SesApi(SesSettings("eu-west-1", "AKIAIOSFODNN7EXAMPLE"))
+MAILGUN = MailgunApi(MailgunSettings("mg.shop.example"))
 
 
-def judged(api: Api, status: int, body: Any = None, **headers: str) -> Outcome:
+def judged(api: ProviderApi, status: int, body: Any = None, **headers: str) -> Outcome:
     data = (
         body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else b""
     )
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return api.judge(Answer(status, named, data), NOW)
+    return api.judge(HttpResponse(status, named, data), NOW)
 
 
 def sendgrid(status: int, message: str, field: str | None = None) -> Outcome:
@@ -136,7 +136,7 @@ def test_errors_of_ses_may_stand_in_the_body() -> None:
 @pytest.mark.parametrize(
     "body", [b"", b"\xff\x00not json", b"[1]", b'{"errors": 5}', b'{"errors": [null]}', b"null"]
 )
-def test_odd_bodies_harm_nobody(api: Api, body: bytes) -> None:
+def test_odd_bodies_harm_nobody(api: ProviderApi, body: bytes) -> None:
     assert judged(api, 202, body).verdict is Verdict.ACCEPTED
     outcome = judged(api, 400, body)
     assert outcome.verdict is Verdict.REJECTED
@@ -178,13 +178,14 @@ def test_how_long_to_wait(headers: dict[str, str], seconds: float | None) -> Non
 
 @pytest.mark.req("REQ-QUEUE-N003")
 def test_a_record_holds_what_was_said_and_no_header_of_ours() -> None:
-    record = Record(10.0)
-    call = Call(
+    record = HttpTranscript(10.0)
+    call = HttpRequest(
         "POST", URL("https://api.example/v3/send"), {"Authorization": "Bearer k"}, b"x" * 2048
     )
     record.asked(10.0, call, "id/1")
     record.answered(
-        10.25, Answer(429, {"retry-after": "3", "set-cookie": "c"}, b"slow\r\ndown" + b"!" * 9999)
+        10.25,
+        HttpResponse(429, {"retry-after": "3", "set-cookie": "c"}, b"slow\r\ndown" + b"!" * 9999),
     )
     record.remark(10.5, "gave up")
     lines = record.text().splitlines()
@@ -208,7 +209,7 @@ def test_a_sender_adds_no_variables_of_its_own() -> None:
     """By `pillarbox_message` feedback finds its message: whoever could name another's could make that one bounce."""
     theirs = b'x-mailgun-Variables: {\r\n "pillarbox_message": "theirs"}\r\n'
     head = b"From: a@x.test\r\n" + theirs + b"X-Mailgun-Tag: t\r\nSubject: s\r\n"
-    parcel = Parcel(
+    parcel = OutgoingMail(
         uuid4(),
         1,
         "a@x.test",
@@ -216,7 +217,7 @@ def test_a_sender_adds_no_variables_of_its_own() -> None:
         head + b"\r\nX-Mailgun-Variables: said\r\n",
     )
     call = MAILGUN.call(parcel, parcel.recipients)
-    assert isinstance(call, Call)
+    assert isinstance(call, HttpRequest)
     assert b"theirs" not in call.body
     assert (
         b"From: a@x.test\r\nX-Mailgun-Tag: t\r\nSubject: s\r\n\r\nX-Mailgun-Variables: said\r\n"
@@ -229,7 +230,7 @@ def test_a_sender_adds_no_variables_of_its_own() -> None:
 @pytest.mark.parametrize(
     "body", [b"[" * 2000 + b"]" * 2000, b'{"a":' * 2000 + b"1" + b"}" * 2000, b"[" * 100_000]
 )
-def test_an_answer_nested_too_deeply_is_judged_by_its_status(api: Api, body: bytes) -> None:
+def test_an_answer_nested_too_deeply_is_judged_by_its_status(api: ProviderApi, body: bytes) -> None:
     """The provider has answered: what becomes of the mail is known."""
     assert judged(api, 400, body).verdict is Verdict.REJECTED
     assert judged(api, 503, body).verdict is Verdict.DEFERRED

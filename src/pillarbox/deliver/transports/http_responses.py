@@ -24,7 +24,7 @@ FINAL = frozenset({
 
 
 @dataclass(slots=True)
-class Answer:
+class HttpResponse:
     """A whole answer; the names of its headers are in lower case."""
 
     status: int
@@ -48,7 +48,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ResponseRule:
     """An answer with one of these statuses whose words match means this reason."""
 
     statuses: range
@@ -61,10 +61,10 @@ class Rule:
         )
 
 
-def rule(status: int | range, reason: Reason, words: str | None = None) -> Rule:
+def rule(status: int | range, reason: Reason, words: str | None = None) -> ResponseRule:
     """A line of a table; `words` is a pattern, without regard to case."""
     statuses = status if isinstance(status, range) else range(status, status + 1)
-    return Rule(statuses, reason, re.compile(words, re.IGNORECASE) if words else None)
+    return ResponseRule(statuses, reason, re.compile(words, re.IGNORECASE) if words else None)
 
 
 REFUSALS = range(400, 500)
@@ -87,7 +87,7 @@ COMMON = [
 ]
 
 
-def judge(answer: Answer, words: str, table: Sequence[Rule], now: float) -> Outcome:
+def judge(answer: HttpResponse, words: str, table: Sequence[ResponseRule], now: float) -> Outcome:
     """The outcome of an answer that is no success: the first rule that fits decides."""
     found = next((one for one in (*table, *COMMON) if one.fits(answer.status, words)), None)
     reason = (
@@ -101,13 +101,13 @@ def judge(answer: Answer, words: str, table: Sequence[Rule], now: float) -> Outc
     return deferred(reason, answer.status, text, retry_after(answer.headers, now))
 
 
-def success(answer: Answer, message_id: object, text: str = "") -> Outcome:
+def success(answer: HttpResponse, message_id: object, text: str = "") -> Outcome:
     """The outcome of a 2xx; the id is whatever the provider calls the mail."""
     name = printable(message_id)[:MAX_TEXT] if isinstance(message_id, str) and message_id else None
     return accepted(answer.status, printable(text)[:MAX_TEXT] or None, name)
 
 
-def is_success(answer: Answer) -> bool:
+def is_success(answer: HttpResponse) -> bool:
     return 200 <= answer.status < 300
 
 

@@ -11,7 +11,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import Payload
 from yarl import URL
 
-from pillarbox.deliver.transports.http_answers import Answer, printable
+from pillarbox.deliver.transports.http_responses import HttpResponse, printable
 
 # A body leaves in pieces of this size, so that one cut off in the midst is known not to have left
 # wholly.
@@ -28,7 +28,7 @@ TELLING = (
 
 
 @dataclass(slots=True)
-class Call:
+class HttpRequest:
     """A request about to be made. `headers` carry the credentials, and are never shown."""
 
     method: str
@@ -37,7 +37,7 @@ class Call:
     body: bytes = field(default=b"", repr=False)
 
 
-class Body(Payload):
+class RequestBody(Payload):
     """A request's body that asks for leave before its first byte, and knows how far it got.
 
     aiohttp holds the head back until the body's first piece, so `refused` means that nothing left
@@ -92,7 +92,7 @@ class Body(Payload):
             raise ConnectionAbortedError(self.refused)
 
 
-class Record:
+class HttpTranscript:
     """The exchange as people read it, like an SMTP conversation; made only when it is needed."""
 
     __slots__ = ("_entries", "started")
@@ -101,10 +101,10 @@ class Record:
         self.started = started
         self._entries: list[tuple[float, str, Any]] = []
 
-    def asked(self, at: float, call: Call, correlation: str) -> None:
+    def asked(self, at: float, call: HttpRequest, correlation: str) -> None:
         self._entries.append((at, "→", (call, correlation)))
 
-    def answered(self, at: float, answer: Answer) -> None:
+    def answered(self, at: float, answer: HttpResponse) -> None:
         self._entries.append((at, "←", answer))
 
     def remark(self, at: float, text: str) -> None:
@@ -120,7 +120,7 @@ class Record:
 
 
 def _lines(said: Any) -> list[str]:
-    if isinstance(said, Answer):
+    if isinstance(said, HttpResponse):
         return _answer_lines(said)
     if isinstance(said, str):
         return [said]
@@ -132,7 +132,7 @@ def _lines(said: Any) -> list[str]:
     return [*lines, f"{CORRELATION}: {correlation}", f"({len(call.body):,} bytes)"]
 
 
-def _answer_lines(answer: Answer) -> list[str]:
+def _answer_lines(answer: HttpResponse) -> list[str]:
     try:
         phrase = HTTPStatus(answer.status).phrase
     except ValueError:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.deliver.transports.base import Parcel, Report
-from pillarbox.deliver.transports.smtp_replies import Stage, acceptance, printable, refusal
+from pillarbox.deliver.transports.base import OutgoingMail, SendResult
+from pillarbox.deliver.transports.smtp_replies import SmtpStage, acceptance, printable, refusal
 from pillarbox.errors import NotStarted
 from pillarbox.model.outcome import Outcome, Reason, deferred
 
 if TYPE_CHECKING:
-    from pillarbox.deliver.transports.smtp_envelope import Envelope
+    from pillarbox.deliver.transports.smtp_envelope import SmtpEnvelope
 
 # A parcel with a thousand recipients says a lot; people read the beginning and the end.
 MAX_CONVERSATION = 20_000
@@ -19,7 +19,7 @@ MAX_CONVERSATION = 20_000
 _GO_ON = ord("3")  # replies above it refuse
 
 
-class Job:
+class SmtpTransaction:
     """A parcel and the future its sender waits for. Keeps raw replies; words are made only when needed."""
 
     __slots__ = (
@@ -27,7 +27,7 @@ class Job:
         "settled", "started",
     )  # fmt: skip
 
-    def __init__(self, parcel: Parcel, future: asyncio.Future[Any], now: float) -> None:
+    def __init__(self, parcel: OutgoingMail, future: asyncio.Future[Any], now: float) -> None:
         self.parcel = parcel
         self.future = future
         self.queued = now
@@ -43,7 +43,7 @@ class Job:
         self.refused = 0
         self.body_at = 0.0
 
-    def begin(self, envelope: Envelope, now: float) -> None:
+    def begin(self, envelope: SmtpEnvelope, now: float) -> None:
         self.started = now
         self.commands, self.settled = envelope
 
@@ -92,13 +92,13 @@ class Job:
             self.end(outcome, now, link)
         elif not self.future.done():
             self.future.set_result(
-                Report([outcome] * len(self.parcel.recipients), self.started, now)
+                SendResult([outcome] * len(self.parcel.recipients), self.started, now)
             )
 
     def end(self, rest: Outcome, now: float, link: str, remark: str = "") -> None:
         """Settle: refused recipients keep their refusal, all others get `rest`."""
         if not self.future.done():
-            report = Report(
+            report = SendResult(
                 self._outcomes(rest), self.started, now, self._conversation(link, remark, now)
             )
             self.future.set_result(report)
@@ -106,7 +106,7 @@ class Job:
     def _outcomes(self, rest: Outcome) -> list[Outcome]:
         positions = range(len(self.parcel.recipients))
         if self.mail_refused:
-            rest = refusal(self.replies[0][1], Stage.MAIL)
+            rest = refusal(self.replies[0][1], SmtpStage.MAIL)
             return [self.settled.get(position, rest) for position in positions]
         answers = iter(self.replies[1 : len(self.commands) - 1])
         return [
@@ -135,7 +135,7 @@ class Job:
 def _answered(reply: tuple[float, bytes] | None, rest: Outcome) -> Outcome:
     if reply is None or reply[1][0] <= _GO_ON:
         return rest
-    return refusal(reply[1], Stage.RCPT)
+    return refusal(reply[1], SmtpStage.RCPT)
 
 
 def _shortened(text: str) -> str:
@@ -145,6 +145,8 @@ def _shortened(text: str) -> str:
     return f"{text[:half]}\n…\n{text[-half:]}"
 
 
-def not_delivered(job: Job, reason: Reason, text: str, now: float, link: str = "") -> None:
+def not_delivered(
+    job: SmtpTransaction, reason: Reason, text: str, now: float, link: str = ""
+) -> None:
     """Settle a parcel that the server cannot have: its final dot was never written."""
     job.end(deferred(reason, None, text), now, link, text)

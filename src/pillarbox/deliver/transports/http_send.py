@@ -10,51 +10,56 @@ from typing import Protocol
 
 from aiohttp import ClientTimeout
 
-from pillarbox.deliver.transports.base import Limits, Parcel, Recipient, Report
-from pillarbox.deliver.transports.http_answers import Answer
+from pillarbox.deliver.transports.base import OutgoingMail, Recipient, SendResult, TransportLimits
 from pillarbox.deliver.transports.http_client import FAILURES, HttpClient, failed
-from pillarbox.deliver.transports.http_exchange import CORRELATION, Body, Call, Record
+from pillarbox.deliver.transports.http_request import (
+    CORRELATION,
+    HttpRequest,
+    HttpTranscript,
+    RequestBody,
+)
+from pillarbox.deliver.transports.http_responses import HttpResponse
 from pillarbox.errors import NotStarted
 from pillarbox.model.outcome import Outcome, Reason, Verdict, deferred, rejected
 
 
-class Api(Protocol):
+class ProviderApi(Protocol):
     """One provider's way of being asked and of answering. Does no I/O."""
 
     @property
-    def limits(self) -> Limits: ...
+    def limits(self) -> TransportLimits: ...
 
-    def call(self, parcel: Parcel, recipients: Sequence[Recipient]) -> Call | Outcome:
+    def call(self, parcel: OutgoingMail, recipients: Sequence[Recipient]) -> HttpRequest | Outcome:
         """The call that hands over a mail for these recipients; an outcome when it cannot carry it.
 
         ValueError when the mail cannot be made into a legal one.
         """
         ...
 
-    def judge(self, answer: Answer, now: float) -> Outcome:
+    def judge(self, answer: HttpResponse, now: float) -> Outcome:
         """What an answer means. `now` is in seconds since 1970."""
         ...
 
     def blamed(
-        self, answer: Answer, parcel: Parcel, recipients: Sequence[Recipient]
+        self, answer: HttpResponse, parcel: OutgoingMail, recipients: Sequence[Recipient]
     ) -> Sequence[int]:
         """Whom of the recipients, by place, an answer calls invalid; empty when it does not say whom."""
         ...
 
-    def check(self) -> Call:
+    def check(self) -> HttpRequest:
         """A call that proves the account and sends nothing."""
         ...
 
-    def checked(self, answer: Answer, now: float) -> str:
+    def checked(self, answer: HttpResponse, now: float) -> str:
         """A line for people about a check's answer; NotPossible when mails cannot leave."""
         ...
 
 
-class Sending:
+class HttpSend:
     """As few calls as the provider allows. A recipient that it calls invalid does not take the others along."""
 
     def __init__(
-        self, api: Api, client: HttpClient, timeout: ClientTimeout, parcel: Parcel
+        self, api: ProviderApi, client: HttpClient, timeout: ClientTimeout, parcel: OutgoingMail
     ) -> None:
         self._api = api
         self._client = client
@@ -62,9 +67,9 @@ class Sending:
         self._parcel = parcel
         self._outcomes: dict[int, Outcome] = {}
         self._loop = asyncio.get_running_loop()
-        self._record = Record(self._loop.time())
+        self._record = HttpTranscript(self._loop.time())
         self._task = asyncio.current_task()
-        self._body: Body | None = None  # of the call under way
+        self._body: RequestBody | None = None  # of the call under way
         self._withdrawn = False
 
     def withdraw(self, why: str) -> None:
@@ -78,7 +83,7 @@ class Sending:
             assert self._task is not None
             self._withdrawn = self._task.cancel()
 
-    async def run(self) -> Report:
+    async def run(self) -> SendResult:
         """Send to all; raises NotStarted when nothing was sent to anybody."""
         try:
             return await self._run()
@@ -89,14 +94,14 @@ class Sending:
             assert self._body is not None
             raise NotStarted(self._body.refused) from None
 
-    async def _run(self) -> Report:
+    async def _run(self) -> SendResult:
         recipients = self._parcel.recipients
         places = range(len(recipients))
         most = self._api.limits.max_recipients or len(places)
         groups = deque(list(places[at : at + most]) for at in range(0, len(places), most))
         while groups:
             await self._send(groups.popleft(), groups)
-        report = Report(
+        report = SendResult(
             [self._outcomes[place] for place in places], self._record.started, self._loop.time()
         )
         if not report.plainly_accepted:
@@ -128,7 +133,7 @@ class Sending:
     def _single_out(
         self,
         outcome: Outcome,
-        answer: Answer,
+        answer: HttpResponse,
         group: Sequence[int],
         recipients: Sequence[Recipient],
         rest: deque[list[int]],
@@ -146,7 +151,7 @@ class Sending:
         for place in places:
             self._outcomes[place] = outcome
 
-    async def _call(self, recipients: Sequence[Recipient]) -> tuple[Outcome, Answer | None]:
+    async def _call(self, recipients: Sequence[Recipient]) -> tuple[Outcome, HttpResponse | None]:
         parcel, record = self._parcel, self._record
         try:
             call = self._api.call(parcel, recipients)
@@ -157,7 +162,7 @@ class Sending:
             return call, None
         correlation = f"{parcel.message_id}/{parcel.attempt}"
         call.headers[CORRELATION] = correlation
-        self._body = body = Body(call.body, call.headers["Content-Type"], parcel.may_begin)
+        self._body = body = RequestBody(call.body, call.headers["Content-Type"], parcel.may_begin)
         record.asked(self._loop.time(), call, correlation)
         try:
             answer = await self._client.ask(call, body, self._timeout)
