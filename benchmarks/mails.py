@@ -20,7 +20,7 @@ SENDER = "Example Shop <orders@shop.example>"
 BATCH = 1000  # mails per enqueue_many or COPY, and per transaction
 TEXT = """the of and to in your order with has been shipped from our store will arrive on Thursday please
 find a summary below if you have any questions reply this message we are happy help thank for shopping us
-invoice number total amount paid by card delivery address street house city country parcel tracking link
+invoice number total amount paid by card delivery address street house city country mail tracking link
 returns accepted within thirty days original packaging receipt discount next purchase valid until end
 month account settings change time password never share security team noticed new sign device browser
 location was not you reset immediately weekly digest friends posted photos comments likes groups events

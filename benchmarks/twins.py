@@ -130,7 +130,7 @@ def calls(one: TwinProcess, samples: Sequence[mails.Sample]) -> list[dict[str, A
         parts = Content(mail.text, mail.html)
         content = b"" if api.limits.takes_parts else compose(message, parts)
         recipients = [Recipient(0, mail.to)]
-        parcel = OutgoingMail(
+        outgoing = OutgoingMail(
             message.id,
             1,
             address_of(mails.SENDER),
@@ -139,7 +139,7 @@ def calls(one: TwinProcess, samples: Sequence[mails.Sample]) -> list[dict[str, A
             message=message,
             parts=parts,
         )
-        call = api.call(parcel, recipients)
+        call = api.call(outgoing, recipients)
         assert isinstance(call, HttpRequest)
         made.append(
             {"url": str(call.url), "headers": call.headers, "body": call.body.decode("latin-1")}

@@ -233,15 +233,15 @@ class App:
         return HttpTransport(self._http, api, settings.connections, settings.timeout)
 
     def _keep(self, provider_id: int) -> Callable[[OutgoingMail], Any]:
-        async def keep(parcel: OutgoingMail) -> int:
-            recipients = [recipient.address for recipient in parcel.recipients]
+        async def keep(outgoing: OutgoingMail) -> int:
+            recipients = [recipient.address for recipient in outgoing.recipients]
             return await providers.capture(
                 self.database,
                 provider_id,
-                parcel.message_id,
-                parcel.sender,
+                outgoing.message_id,
+                outgoing.sender,
                 recipients,
-                parcel.content,
+                outgoing.content,
             )
 
         return keep

@@ -31,7 +31,7 @@ PillarboxError
 ├── RefusedAddress          webhooks may not call this address
 ├── NoAnswer                a server cannot be reached, or its answer is not usable
 ├── TaskEnded               a background task returned before it was stopped
-└── NotStarted              a transport returned a parcel before sending any part of it
+└── NotStarted              a transport returned a mail before sending any part of it
 """
 
 from __future__ import annotations
@@ -267,4 +267,4 @@ class TaskEnded(PillarboxError):
 
 
 class NotStarted(PillarboxError):
-    """A transport returned a parcel before sending any part of it; the claim can be released."""
+    """A transport returned a mail before sending any part of it; the claim can be released."""

@@ -28,7 +28,7 @@ async def desk(request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
         await asyncio.wait_for(ready.transport.close(), PATIENCE)
 
 
-def parcel(*recipients: str, may_begin: Callable[[], bool] = lambda: True) -> OutgoingMail:
+def outgoing(*recipients: str, may_begin: Callable[[], bool] = lambda: True) -> OutgoingMail:
     to = recipients or ("b@x.test",)
     message, parts = Message(uuid4(), "a@x.test", to, "hello", datetime.now(UTC)), Content(TEXT)
     numbered = [Recipient(number, address) for number, address in enumerate(to)]
@@ -38,14 +38,14 @@ def parcel(*recipients: str, may_begin: Callable[[], bool] = lambda: True) -> Ou
 
 
 async def test_a_mail_arrives_with_its_envelope_and_content(desk: Desk) -> None:
-    await desk.transport.send(parcel("b@x.test", "c@x.test"))
+    await desk.transport.send(outgoing("b@x.test", "c@x.test"))
     assert desk.arrived() == [("a@x.test", ("b@x.test", "c@x.test"), TEXT)]
 
 
 @pytest.mark.req("REQ-QUEUE-U003")
 async def test_a_report_has_one_outcome_for_each_recipient(desk: Desk) -> None:
     before = asyncio.get_running_loop().time()
-    report = await desk.transport.send(parcel("b@x.test", "c@x.test", "d@x.test"))
+    report = await desk.transport.send(outgoing("b@x.test", "c@x.test", "d@x.test"))
     assert [outcome.verdict for outcome in report.outcomes] == [Verdict.ACCEPTED] * 3
     assert report.plainly_accepted
     assert report.conversation is None
@@ -54,16 +54,16 @@ async def test_a_report_has_one_outcome_for_each_recipient(desk: Desk) -> None:
 
 async def test_many_at_once_each_arrive_once(desk: Desk) -> None:
     names = [f"{number}@x.test" for number in range(100)]
-    reports = await asyncio.gather(*(desk.transport.send(parcel(name)) for name in names))
+    reports = await asyncio.gather(*(desk.transport.send(outgoing(name)) for name in names))
     assert all(report.plainly_accepted for report in reports)
     assert sorted(recipients for _, recipients, _ in desk.arrived()) == sorted(
         (name,) for name in names
     )
 
 
-async def test_a_parcel_that_may_not_begin_is_given_back(desk: Desk) -> None:
+async def test_a_mail_that_may_not_begin_is_given_back(desk: Desk) -> None:
     with pytest.raises(NotStarted):
-        await desk.transport.send(parcel(may_begin=lambda: False))
+        await desk.transport.send(outgoing(may_begin=lambda: False))
     assert desk.arrived() == []
 
 
@@ -74,14 +74,14 @@ async def test_the_right_to_begin_is_asked_before_anything_can_be_accepted(desk:
         arrived_when_asked.append(len(desk.arrived()))
         return True
 
-    await desk.transport.send(parcel(may_begin=may_begin))
+    await desk.transport.send(outgoing(may_begin=may_begin))
     assert set(arrived_when_asked) == {0}
 
 
 @pytest.mark.req("REQ-QUEUE-U003")
 async def test_a_failing_provider_is_reported_not_raised(desk: Desk) -> None:
     desk.fail()
-    report = await desk.transport.send(parcel("b@x.test", "c@x.test"))
+    report = await desk.transport.send(outgoing("b@x.test", "c@x.test"))
     assert [outcome.verdict for outcome in report.outcomes] == [Verdict.DEFERRED] * 2
     assert all(outcome.reason for outcome in report.outcomes)
     assert not report.plainly_accepted
@@ -90,7 +90,8 @@ async def test_a_failing_provider_is_reported_not_raised(desk: Desk) -> None:
 
 async def test_cancelling_one_leaves_the_others_alone(desk: Desk) -> None:
     tasks = [
-        asyncio.create_task(desk.transport.send(parcel(f"{number}@x.test"))) for number in range(10)
+        asyncio.create_task(desk.transport.send(outgoing(f"{number}@x.test")))
+        for number in range(10)
     ]
     await asyncio.sleep(0)
     tasks[3].cancel()
@@ -109,6 +110,6 @@ async def test_check_says_a_line_for_people(desk: Desk) -> None:
 
 
 async def test_closing_twice_is_closing_once(desk: Desk) -> None:
-    await desk.transport.send(parcel())
+    await desk.transport.send(outgoing())
     await desk.transport.close()
     await desk.transport.close()

@@ -70,12 +70,16 @@ async def capture() -> AsyncIterator[Desk]:
     kept: list[Arrived] = []
     failing: list[bool] = []
 
-    async def keep(parcel: OutgoingMail) -> int:
+    async def keep(outgoing: OutgoingMail) -> int:
         await asyncio.sleep(0)
         if failing:
             raise StoreError("the database is away")
         kept.append(
-            (parcel.sender, tuple(one.address for one in parcel.recipients), _text(parcel.content))
+            (
+                outgoing.sender,
+                tuple(one.address for one in outgoing.recipients),
+                _text(outgoing.content),
+            )
         )
         return len(kept)
 

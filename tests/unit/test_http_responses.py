@@ -209,14 +209,14 @@ def test_a_sender_adds_no_variables_of_its_own() -> None:
     """By `pillarbox_message` feedback finds its message: whoever could name another's could make that one bounce."""
     theirs = b'x-mailgun-Variables: {\r\n "pillarbox_message": "theirs"}\r\n'
     head = b"From: a@x.test\r\n" + theirs + b"X-Mailgun-Tag: t\r\nSubject: s\r\n"
-    parcel = OutgoingMail(
+    outgoing = OutgoingMail(
         uuid4(),
         1,
         "a@x.test",
         [Recipient(0, "b@x.test")],
         head + b"\r\nX-Mailgun-Variables: said\r\n",
     )
-    call = MAILGUN.call(parcel, parcel.recipients)
+    call = MAILGUN.call(outgoing, outgoing.recipients)
     assert isinstance(call, HttpRequest)
     assert b"theirs" not in call.body
     assert (

@@ -25,7 +25,7 @@ from pillarbox.model.provider import Provider
 from pillarbox.queue.base import ClaimedMessage
 from pillarbox.route.health import FAILURES_TO_OPEN
 
-# What a provider does with a parcel; "some" takes every second recipient.
+# What a provider does with a mail; "some" takes every second recipient.
 DOES = (
     "accept",
     "some",
@@ -102,18 +102,20 @@ class Scripted:
         self._number = number
         self.limits = TransportLimits(max_recipients=world.most[number - 1])
 
-    async def send(self, parcel: OutgoingMail) -> SendResult:
+    async def send(self, outgoing: OutgoingMail) -> SendResult:
         world, now = self._world, asyncio.get_running_loop().time()
         does = world.does.pop(0) if world.does else "accept"
         if does == "cancel_before":
             await world.cancelled()
-        if does in ("recall", "give_back") or not parcel.may_begin():
+        if does in ("recall", "give_back") or not outgoing.may_begin():
             if does == "recall" and (line := world.roster.line(self._number)):
                 for _ in range(FAILURES_TO_OPEN):
                     line.failed(Reason.UNAVAILABLE)
             raise NotStarted("given back")
         taken = [
-            one.n for place, one in enumerate(parcel.recipients) if does != "some" or place % 2 == 0
+            one.n
+            for place, one in enumerate(outgoing.recipients)
+            if does != "some" or place % 2 == 0
         ]
         if does not in ("fail", "refuse"):
             world.got.update(taken)
@@ -123,10 +125,10 @@ class Scripted:
             raise RuntimeError("a fault of ours")
         if does == "some":
             outcomes = [
-                accepted(250) if one.n in taken else ANSWERS["fail"] for one in parcel.recipients
+                accepted(250) if one.n in taken else ANSWERS["fail"] for one in outgoing.recipients
             ]
         else:
-            outcomes = [ANSWERS[does]] * len(parcel.recipients)
+            outcomes = [ANSWERS[does]] * len(outgoing.recipients)
         return SendResult(outcomes, now, now)
 
     def recall(self) -> None:

@@ -30,7 +30,7 @@ class Desk:
         self.out: list[asyncio.Future[Outcome]] = []
         self.recalled = 0
 
-    async def send(self, parcel: OutgoingMail) -> SendResult:
+    async def send(self, outgoing: OutgoingMail) -> SendResult:
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self.out.append(future)
         started = asyncio.get_running_loop().time()
@@ -50,7 +50,7 @@ class Desk:
         self.out.pop(0).set_result(outcome)
 
 
-def parcel() -> OutgoingMail:
+def outgoing() -> OutgoingMail:
     return OutgoingMail(uuid4(), 1, "a@x.test", [Recipient(0, "b@x.test")], b"hi")
 
 
@@ -70,7 +70,7 @@ async def settle_down() -> None:
 
 
 async def send(line: Line, count: int) -> list[asyncio.Task[SendResult]]:
-    tasks = [asyncio.create_task(line.send(parcel(), LANE)) for _ in range(count)]
+    tasks = [asyncio.create_task(line.send(outgoing(), LANE)) for _ in range(count)]
     await settle_down()
     return tasks
 
@@ -81,7 +81,7 @@ async def answer_all(desk: Desk, outcome: Outcome) -> None:
         await settle_down()
 
 
-async def test_the_transport_has_one_parcel_more_than_connections_each(desk: Desk) -> None:
+async def test_the_transport_has_one_mail_more_than_connections_each(desk: Desk) -> None:
     line = open_line(desk)
     tasks = await send(line, 50)
     assert len(desk.out) == desk.connections * AHEAD
@@ -104,7 +104,7 @@ async def test_failures_in_a_row_open_and_give_back_what_waits(desk: Desk) -> No
     assert turned == [Circuit.OPEN]
     assert desk.recalled == 1
     with pytest.raises(NotStarted):
-        await line.send(parcel(), LANE)
+        await line.send(outgoing(), LANE)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ async def test_what_waits_is_given_back_when_its_provider_is_replaced(desk: Desk
     with pytest.raises(NotStarted):
         await asyncio.wait_for(task, 1)
     with pytest.raises(NotStarted):
-        await asyncio.wait_for(line.send(parcel(), LANE), 1)
+        await asyncio.wait_for(line.send(outgoing(), LANE), 1)
 
 
 async def test_a_line_that_was_replaced_tells_nothing_of_its_successor(desk: Desk) -> None:
@@ -294,7 +294,7 @@ async def test_a_line_that_was_replaced_tells_nothing_of_its_successor(desk: Des
 async def test_another_lanes_mail_does_not_wait_behind_all_that_wait(desk: Desk) -> None:
     line = open_line(desk)
     crowd = await send(line, 50)
-    single = asyncio.create_task(line.send(parcel(), LaneId(2, 1)))
+    single = asyncio.create_task(line.send(outgoing(), LaneId(2, 1)))
     await settle_down()
     desk.answer(accepted(250))
     await settle_down()
@@ -308,13 +308,13 @@ async def test_another_lanes_mail_does_not_wait_behind_all_that_wait(desk: Desk)
 
 
 async def test_nobody_overtakes_who_was_let_in_and_has_not_run_yet() -> None:
-    """Order of a lane: two places get free at once, one parcel waits, and the next comes in the same moment."""
+    """Order of a lane: two places get free at once, one mail waits, and the next comes in the same moment."""
     order: list[int] = []
 
     class Noting(Desk):
-        async def send(self, parcel: OutgoingMail) -> SendResult:
-            order.append(parcel.attempt)
-            return await super().send(parcel)
+        async def send(self, outgoing: OutgoingMail) -> SendResult:
+            order.append(outgoing.attempt)
+            return await super().send(outgoing)
 
     desk = Noting(connections=1)
     line = open_line(desk)

@@ -1,4 +1,4 @@
-"""How many parcels at the same time: never none, never too many, less when asked, slowly more."""
+"""How many mails at the same time: never none, never too many, less when asked, slowly more."""
 
 from __future__ import annotations
 

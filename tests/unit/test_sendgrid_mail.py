@@ -40,17 +40,17 @@ def packed(
     )
 
 
-def made(parcel: OutgoingMail) -> dict[str, Any]:
+def made(outgoing: OutgoingMail) -> dict[str, Any]:
     """The request's body; the twin has nothing to say against it."""
-    call = API.call(parcel, parcel.recipients)
+    call = API.call(outgoing, outgoing.recipients)
     assert isinstance(call, HttpRequest)
     body: dict[str, Any] = json.loads(call.body)
     assert faults(body) == []
     return body
 
 
-def personalizations(parcel: OutgoingMail) -> list[dict[str, Any]]:
-    return made(parcel)["personalizations"]  # type: ignore[no-any-return]
+def personalizations(outgoing: OutgoingMail) -> list[dict[str, Any]]:
+    return made(outgoing)["personalizations"]  # type: ignore[no-any-return]
 
 
 def test_one_recipient_carries_the_id_of_its_delivery() -> None:
@@ -79,8 +79,8 @@ def test_several_see_to_and_cc_as_they_were_written_and_never_bcc() -> None:
 
 
 def test_cc_takes_the_place_of_to_when_nobody_of_to_is_left() -> None:
-    parcel = packed(["a@mail.example"], "c@mail.example", "d@mail.example", cc=["c@mail.example"])
-    assert personalizations(parcel) == [
+    outgoing = packed(["a@mail.example"], "c@mail.example", "d@mail.example", cc=["c@mail.example"])
+    assert personalizations(outgoing) == [
         {"to": [{"email": "c@mail.example"}], "bcc": [{"email": "d@mail.example"}]},
     ]
 
@@ -104,10 +104,10 @@ NAMES = st.sampled_from([f"{letter}@mail.example" for letter in "abcdefABC"])
 def test_everybody_gets_it_once_and_no_blind_copy_is_shown(
     to: list[str], cc: list[str], recipients: list[str]
 ) -> None:
-    parcel = packed(to, *recipients, cc=cc)
-    assert parcel.message is not None
-    made(parcel)
-    rows = layout(parcel.message, parcel.recipients)
+    outgoing = packed(to, *recipients, cc=cc)
+    assert outgoing.message is not None
+    made(outgoing)
+    rows = layout(outgoing.message, outgoing.recipients)
     people = [person for row in rows for person in (*row.to, *row.cc, *row.bcc)]
     assert sorted(place for person in people for place in person.places) == list(
         range(len(recipients))
@@ -191,9 +191,9 @@ def test_domains_go_as_ascii() -> None:
     "headers", [{"X-Evil": "a\r\nBcc: x@y.example"}, {"Bcc": "x@y.example"}, {"Bad Name": "x"}]
 )
 def test_headers_that_no_mail_may_have_are_refused(headers: dict[str, str]) -> None:
-    parcel = packed(["a@mail.example"], headers=headers)
+    outgoing = packed(["a@mail.example"], headers=headers)
     with pytest.raises(ValueError, match="header"):
-        API.call(parcel, parcel.recipients)
+        API.call(outgoing, outgoing.recipients)
 
 
 @pytest.mark.req("REQ-QUEUE-S006")
@@ -213,7 +213,7 @@ def test_what_it_cannot_carry() -> None:
 
 
 def test_the_blamed_are_found_by_the_fields_name() -> None:
-    parcel = packed(
+    outgoing = packed(
         ["a@mail.example", "b@mail.example"],
         "z@mail.example",
         "b@mail.example",
@@ -227,5 +227,5 @@ def test_the_blamed_are_found_by_the_fields_name() -> None:
         "from.email",
     ]
     body = json.dumps({"errors": [{"message": "no", "field": field} for field in fields]}).encode()
-    assert API.blamed(HttpResponse(400, {}, body), parcel, parcel.recipients) == [0, 1, 3]
-    assert API.blamed(HttpResponse(400, {}, b"{}"), parcel, parcel.recipients) == []
+    assert API.blamed(HttpResponse(400, {}, body), outgoing, outgoing.recipients) == [0, 1, 3]
+    assert API.blamed(HttpResponse(400, {}, b"{}"), outgoing, outgoing.recipients) == []

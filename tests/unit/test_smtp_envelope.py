@@ -17,13 +17,13 @@ OLD = ServerCapabilities()
 MAIL = b"Subject: x\r\n\r\nbody\r\n"
 
 
-def parcel(*recipients: str, sender: str = "a@x.test", content: bytes = MAIL) -> OutgoingMail:
+def outgoing(*recipients: str, sender: str = "a@x.test", content: bytes = MAIL) -> OutgoingMail:
     numbered = [Recipient(number, address) for number, address in enumerate(recipients)]
     return OutgoingMail(UUID(int=1), 1, sender, numbered, content)
 
 
 def test_commands_for_a_capable_server() -> None:
-    commands, settled = seal(parcel("b@x.test", "c@x.test"), ALL)
+    commands, settled = seal(outgoing("b@x.test", "c@x.test"), ALL)
     assert commands == [
         b"MAIL FROM:<a@x.test> SIZE=20\r\n",
         b"RCPT TO:<b@x.test>\r\n",
@@ -34,7 +34,7 @@ def test_commands_for_a_capable_server() -> None:
 
 
 def test_commands_for_an_old_server_and_the_null_sender() -> None:
-    assert seal(parcel("b@x.test", sender=""), OLD).commands[0] == b"MAIL FROM:<>\r\n"
+    assert seal(outgoing("b@x.test", sender=""), OLD).commands[0] == b"MAIL FROM:<>\r\n"
 
 
 @pytest.mark.parametrize(
@@ -47,25 +47,25 @@ def test_commands_for_an_old_server_and_the_null_sender() -> None:
     ],
 )  # fmt: skip
 def test_addresses_that_never_reach_the_wire(address: str) -> None:
-    commands, settled = seal(parcel(address, "good@x.test"), ALL)
+    commands, settled = seal(outgoing(address, "good@x.test"), ALL)
     assert commands[1:] == [b"RCPT TO:<good@x.test>\r\n", b"DATA\r\n"]
     assert (settled[0].verdict, settled[0].reason) == (Verdict.REJECTED, Reason.MALFORMED)
     assert list(settled) == [0]
-    assert seal(parcel(address), ALL).commands == []
+    assert seal(outgoing(address), ALL).commands == []
     if address:
-        commands, settled = seal(parcel("good@x.test", sender=address), ALL)
+        commands, settled = seal(outgoing("good@x.test", sender=address), ALL)
         assert (commands, settled[0].reason) == ([], Reason.MALFORMED)
 
 
 @given(st.text())
 def test_no_address_breaks_a_line(address: str) -> None:
-    for command in seal(parcel(address, sender="a@x.test"), ALL).commands:
+    for command in seal(outgoing(address, sender="a@x.test"), ALL).commands:
         assert command.count(b"\n") == command.count(b"\r") == 1
         assert command.count(b">") == (0 if command == b"DATA\r\n" else 1)
 
 
 def test_foreign_domains_become_a_labels() -> None:
-    commands, _ = seal(parcel("b@bücher.example", sender="a@straße.example"), OLD)
+    commands, _ = seal(outgoing("b@bücher.example", sender="a@straße.example"), OLD)
     assert commands[:2] == [
         b"MAIL FROM:<a@xn--strae-oqa.example>\r\n",
         b"RCPT TO:<b@xn--bcher-kva.example>\r\n",
@@ -73,14 +73,14 @@ def test_foreign_domains_become_a_labels() -> None:
 
 
 def test_foreign_local_parts_need_smtputf8() -> None:
-    commands, settled = seal(parcel("b@x.test", "zoë@x.test"), ALL)
+    commands, settled = seal(outgoing("b@x.test", "zoë@x.test"), ALL)
     assert commands[0] == b"MAIL FROM:<a@x.test> SIZE=20 SMTPUTF8\r\n"
     assert commands[2] == "RCPT TO:<zoë@x.test>\r\n".encode()
-    commands, settled = seal(parcel("b@x.test", "zoë@x.test"), OLD)
+    commands, settled = seal(outgoing("b@x.test", "zoë@x.test"), OLD)
     assert len(commands) == 3
     assert settled[1].reason is Reason.UNSUPPORTED
     assert (
-        seal(parcel("b@x.test", sender="zoë@x.test"), OLD).settled[0].reason is Reason.UNSUPPORTED
+        seal(outgoing("b@x.test", sender="zoë@x.test"), OLD).settled[0].reason is Reason.UNSUPPORTED
     )
 
 
@@ -97,7 +97,7 @@ def test_foreign_local_parts_need_smtputf8() -> None:
 def test_eight_bits(
     content: str, capabilities: ServerCapabilities, parameters: bytes | None
 ) -> None:
-    commands, settled = seal(parcel("b@x.test", content=content.encode()), capabilities)
+    commands, settled = seal(outgoing("b@x.test", content=content.encode()), capabilities)
     if parameters is None:
         assert (commands, settled[0].verdict, settled[0].reason) == (
             [],
@@ -109,7 +109,7 @@ def test_eight_bits(
 
 
 def test_too_big_for_the_server() -> None:
-    big = parcel("b@x.test", content=b"x" * 1001)
+    big = outgoing("b@x.test", content=b"x" * 1001)
     assert seal(big, ALL).settled[0].reason is Reason.TOO_BIG
     assert seal(big, ALL._replace(size=0)).commands[0] == b"MAIL FROM:<a@x.test> SIZE=1001\r\n"
     assert seal(big, OLD).commands
@@ -119,7 +119,7 @@ def test_too_big_for_the_server() -> None:
     "content", [b"a\n.\nb\r\n", b"a\rb\r\n", b"a\r\n\n", b"a\r\r\n", b"a\n\r\n", b"\n\r"]
 )
 def test_bare_line_ends_never_reach_the_wire(content: bytes) -> None:
-    commands, settled = seal(parcel("b@x.test", content=content), ALL)
+    commands, settled = seal(outgoing("b@x.test", content=content), ALL)
     assert (commands, settled[0].reason) == ([], Reason.MALFORMED)
 
 

@@ -65,7 +65,7 @@ class Ending:
 
 @dataclass(slots=True)
 class Permit:
-    """A parcel's question whether it may begin; remembers that it did."""
+    """A mail's question whether it may begin; remembers that it did."""
 
     may_begin: Callable[[], bool]
     begun: bool = False
@@ -321,13 +321,13 @@ class Journey:
     async def send_some(self, line: Line, positions: Sequence[int]) -> None:
         if self.stopped:
             raise NotStarted("stopped before it began")
-        parcel = self.pack(line, positions)
-        if isinstance(parcel, Outcome):
-            self.end(positions, parcel)
+        outgoing = self.pack(line, positions)
+        if isinstance(outgoing, Outcome):
+            self.end(positions, outgoing)
             return
         permit = Permit(self.may_begin)
-        parcel.may_begin = permit
-        report = await self.hand_over(line, parcel, permit)
+        outgoing.may_begin = permit
+        report = await self.hand_over(line, outgoing, permit)
         for place, outcome in zip(positions, report.outcomes, strict=True):
             self.endings[place] = Ending(outcome, line, report.started, report.ended)
         if report.conversation:
@@ -343,9 +343,9 @@ class Journey:
         try:
             sender = self.roster.sender_of(line, claimed.message)
             if line.transport.limits.takes_parts:
-                parcel = OutgoingMail(claimed.message.id, claimed.claim, sender, recipients, b"")
-                parcel.message, parcel.parts = claimed.message, claimed.content
-                return parcel
+                outgoing = OutgoingMail(claimed.message.id, claimed.claim, sender, recipients, b"")
+                outgoing.message, outgoing.parts = claimed.message, claimed.content
+                return outgoing
             if self.composed is None:
                 assert claimed.content is not None
                 self.composed = compose(claimed.message, claimed.content)
@@ -364,11 +364,11 @@ class Journey:
             return deferred(Reason.MALFORMED, text=type(error).__name__)
         return OutgoingMail(claimed.message.id, claimed.claim, sender, recipients, self.composed)
 
-    async def hand_over(self, line: Line, parcel: OutgoingMail, permit: Permit) -> SendResult:
-        """Hand the parcel to the provider's transport; cancelling leaves its end unknown, if it began."""
+    async def hand_over(self, line: Line, outgoing: OutgoingMail, permit: Permit) -> SendResult:
+        """Hand the mail to the provider's transport; cancelling leaves its end unknown, if it began."""
         started = asyncio.get_running_loop().time()
         try:
-            return await line.send(parcel, self.lane)
+            return await line.send(outgoing, self.lane)
         except NotStarted:
             raise
         except asyncio.CancelledError:
@@ -378,9 +378,11 @@ class Journey:
             # Past the deadline of a shutdown: nobody will see how it ends.
             text = "stopped before the answer came"
         except Exception as error:  # a fault of ours in the midst of sending: it may have left
-            log.error("sending broke", message=parcel.message_id, attempt=parcel.attempt, exc=error)
+            log.error(
+                "sending broke", message=outgoing.message_id, attempt=outgoing.attempt, exc=error
+            )
             text = type(error).__name__
-        outcomes = [unknown(Reason.LOST, text)] * len(parcel.recipients)
+        outcomes = [unknown(Reason.LOST, text)] * len(outgoing.recipients)
         return SendResult(outcomes, started, asyncio.get_running_loop().time())
 
     @property

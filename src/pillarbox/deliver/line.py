@@ -19,7 +19,7 @@ from pillarbox.route.pace import Pace
 # A pause that a provider asks for is waited for right here if it is this short. For longer ones
 # mails make room.
 SHORT_PAUSE = 5.0
-# Parcels that the transport has for each connection: one on its way and one to chain behind it. The
+# Mails that the transport has for each connection: one on its way and one to chain behind it. The
 # others wait here, where lanes take turns.
 AHEAD = 2
 # While all goes well, every so many answers are told to the health: it only keeps an average then.
@@ -32,7 +32,7 @@ Allow = Callable[[int, int], Awaitable[tuple[float, str | None]]]
 
 
 class Line:
-    """One provider with its transport. Parcels for which it has no room wait here, and are given back if it fails."""
+    """One provider with its transport. Mails for which it has no room wait here, and are given back if it fails."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class Line:
         self._loop = asyncio.get_running_loop()
         self._waiting: RoundRobinQueue[asyncio.Future[int]] = RoundRobinQueue()
         self._asking = 0  # mails that wait for the right to be sent
-        self._entering = 0  # parcels let in whose turn to run has not come yet
-        self._out: dict[int, float] = {}  # parcels with the transport, oldest first: since when
+        self._entering = 0  # mails let in whose turn to run has not come yet
+        self._out: dict[int, float] = {}  # mails with the transport, oldest first: since when
         self._slow: set[int] = set()  # those of them that count as failures already
         self._numbers = itertools.count()
         self._answers = 0
@@ -72,7 +72,7 @@ class Line:
 
     @property
     def held(self) -> int:
-        """Parcels that wait for this provider, or for the right to send through it, or are on their way."""
+        """Mails that wait for this provider, or for the right to send through it, or are on their way."""
         return self._asking + len(self._out) + len(self._waiting)
 
     # -- may it send?
@@ -125,7 +125,7 @@ class Line:
 
     # -- sending
 
-    async def send(self, parcel: OutgoingMail, lane: LaneId) -> SendResult:
+    async def send(self, outgoing: OutgoingMail, lane: LaneId) -> SendResult:
         """Send, once there is room: lanes take turns. NotStarted when the provider failed meanwhile, or the transport
         gave it back.
         """
@@ -134,7 +134,7 @@ class Line:
         else:
             number = self._begin()
         try:
-            report = await self.transport.send(parcel)
+            report = await self.transport.send(outgoing)
             self._hear(report)  # before the next is let in: it may be one too many
         finally:
             self._end(number)
@@ -152,13 +152,13 @@ class Line:
             self._let_in()
 
     def _most(self) -> int:
-        """How many parcels the transport may have now."""
+        """How many mails the transport may have now."""
         if self.health.circuit is not Circuit.CLOSED:
             return 1 if self.health.circuit is Circuit.HALF_OPEN else 0
         return self.pace.places(self._loop.time(), AHEAD)
 
     async def _wait(self, lane: LaneId) -> int:
-        """Wait for room; the number under which the parcel is out."""
+        """Wait for room; the number under which the mail is out."""
         if self._closed or self.health.circuit is Circuit.OPEN:
             raise NotStarted("the provider is not used now")
         future: asyncio.Future[int] = self._loop.create_future()
@@ -183,7 +183,7 @@ class Line:
         return number
 
     def _let_in(self) -> None:
-        """Let waiting parcels begin while there is room; if there is a pause, again after it."""
+        """Let waiting mails begin while there is room; if there is a pause, again after it."""
         while self._waiting and len(self._out) < self._most():
             future = self._waiting.take()
             if not future.done():

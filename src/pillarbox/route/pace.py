@@ -1,4 +1,4 @@
-"""How many parcels a provider gets at the same time: fewer when it asks for less, slowly more when all goes well."""
+"""How many mails a provider gets at the same time: fewer when it asks for less, slowly more when all goes well."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Pace:
         self._hold = FIRST_HOLD
 
     def went_well(self) -> None:
-        """A parcel was taken."""
+        """A mail was taken."""
         if self.limit < self.most:
             self.limit = min(self.most, self.limit + 1.0 / self.limit)
         else:
@@ -48,7 +48,7 @@ class Pace:
         return True
 
     def places(self, now: float, ahead: int = 1) -> int:
-        """How many parcels may be out: none during a pause, `ahead` times the most while nothing asks for less."""
+        """How many mails may be out: none during a pause, `ahead` times the most while nothing asks for less."""
         if now < self.held_until:
             return 0
         return int(self.limit) if self.limit < self.most else self.most * ahead

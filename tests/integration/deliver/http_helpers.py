@@ -1,4 +1,4 @@
-"""Parcels for HTTP transports, and servers that behave worse than any twin."""
+"""Mails for HTTP transports, and servers that behave worse than any twin."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEY = "a-very-secret-key"
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def parcel(
+def outgoing(
     *recipients: str,
     parts: Content | None = None,
     may_begin: Callable[[], bool] = lambda: True,

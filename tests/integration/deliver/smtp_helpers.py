@@ -1,4 +1,4 @@
-"""Parcels, and an SMTP transport towards a scripted server."""
+"""Mails, and an SMTP transport towards a scripted server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAIL = b"Subject: hello\r\nFrom: a@x.test\r\n\r\nhello\r\n"
 
 
-def parcel(
+def outgoing(
     *recipients: str,
     sender: str = "a@x.test",
     content: bytes = MAIL,
@@ -62,13 +62,13 @@ async def talking(
         yield server, transport
 
 
-async def send(transport: SmtpTransport, *parcels: OutgoingMail) -> list[SendResult]:
+async def send(transport: SmtpTransport, *mails: OutgoingMail) -> list[SendResult]:
     """Send all of them at once; none may get stuck."""
-    return await asyncio.wait_for(asyncio.gather(*(transport.send(one) for one in parcels)), 20)
+    return await asyncio.wait_for(asyncio.gather(*(transport.send(one) for one in mails)), 20)
 
 
 async def send_one(transport: SmtpTransport, one: OutgoingMail | None = None) -> Outcome:
-    [report] = await send(transport, one or parcel())
+    [report] = await send(transport, one or outgoing())
     [outcome] = report.outcomes
     return outcome
 

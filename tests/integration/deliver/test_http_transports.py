@@ -24,7 +24,7 @@ from tests.integration.deliver.http_helpers import (
     KEY,
     answering,
     listening,
-    parcel,
+    outgoing,
     read_request,
     to_url,
 )
@@ -54,7 +54,7 @@ def ends(report: SendResult) -> list[tuple[Verdict, Reason | None]]:
 
 @pytest.mark.req("REQ-QUEUE-E003")
 async def test_an_accepted_mail_has_the_providers_id_and_ours(line: Line) -> None:
-    sent = parcel("a@mail.example", "b@mail.example")
+    sent = outgoing("a@mail.example", "b@mail.example")
     report = await line.transport.send(sent)
     mail = await line.twin.next_mail()
     assert {one.provider_message_id for one in report.outcomes} == {mail.id.strip("<>")}
@@ -80,7 +80,7 @@ async def test_statuses_mean_the_same_everywhere(
 ) -> None:
     body = {"message": "because"} if status in (408, 413) else None
     line.twin.dials = Dials(status=status, body=body)
-    report = await line.transport.send(parcel("a@mail.example", "b@mail.example"))
+    report = await line.transport.send(outgoing("a@mail.example", "b@mail.example"))
     assert ends(report) == [end] * 2
     assert {one.code for one in report.outcomes} == {status}
     assert line.twin.mails == []
@@ -90,7 +90,7 @@ async def test_statuses_mean_the_same_everywhere(
 @pytest.mark.parametrize(("said", "kept"), [(7, 7.0), (90_000, 3600.0)])
 async def test_it_is_told_how_long_to_wait(line: Line, said: float, kept: float) -> None:
     line.twin.dials = Dials(status=429, retry_after=said)
-    [outcome] = (await line.transport.send(parcel())).outcomes
+    [outcome] = (await line.transport.send(outgoing())).outcomes
     assert outcome.retry_after == kept
 
 
@@ -100,7 +100,7 @@ async def test_trouble_with_the_account_is_the_providers_not_the_mails(
     line: Line, trouble: str
 ) -> None:
     line.twin.dials = Dials(trouble=trouble)  # type: ignore[arg-type]
-    report = await line.transport.send(parcel())
+    report = await line.transport.send(outgoing())
     assert ends(report) == [(Verdict.DEFERRED, Reason(trouble))]
     assert Reason(trouble) in TROUBLE
 
@@ -109,7 +109,7 @@ async def test_trouble_with_the_account_is_the_providers_not_the_mails(
 async def test_a_sender_that_is_not_verified_is_refused_for_good() -> None:
     for kind in (SendGridTwin, SesTwin):
         async with kind(verified=["other.example"]) as twin, calling(twin) as transport:
-            assert ends(await transport.send(parcel())) == [
+            assert ends(await transport.send(outgoing())) == [
                 (Verdict.REJECTED, Reason.BLOCKED_SENDER)
             ]
     async with MailgunTwin(others=["shop.example"]) as twin:
@@ -117,7 +117,7 @@ async def test_a_sender_that_is_not_verified_is_refused_for_good() -> None:
         settings = twin.provider_settings
         twin.provider_settings = lambda: settings() | {"domain": "shop.example"}  # type: ignore[method-assign]
         async with calling(twin) as transport:
-            assert ends(await transport.send(parcel())) == [
+            assert ends(await transport.send(outgoing())) == [
                 (Verdict.REJECTED, Reason.BLOCKED_SENDER)
             ]
 
@@ -125,7 +125,7 @@ async def test_a_sender_that_is_not_verified_is_refused_for_good() -> None:
 async def test_an_address_that_the_provider_calls_invalid_does_not_take_the_others_along(
     line: Line,
 ) -> None:
-    sent = parcel("a@mail.example", "b@mail.example", "c@mail.example")
+    sent = outgoing("a@mail.example", "b@mail.example", "c@mail.example")
     bad = sent.recipients[1]._replace(address="not an address")
     sent.recipients = [sent.recipients[0], bad, sent.recipients[2]]
     report = await line.transport.send(sent)
@@ -139,7 +139,7 @@ async def test_an_address_that_the_provider_calls_invalid_does_not_take_the_othe
 @pytest.mark.req("REQ-QUEUE-O002")
 async def test_a_hundred_recipients_leave_in_as_few_calls_as_the_provider_takes(line: Line) -> None:
     names = [f"{number}@mail.example" for number in range(100)]
-    report = await line.transport.send(parcel(*names))
+    report = await line.transport.send(outgoing(*names))
     assert ends(report) == [(Verdict.ACCEPTED, None)] * 100
     assert line.twin.requests == (2 if line.twin.kind == "ses" else 1)
     assert sorted(one for mail in line.twin.mails for one in mail.recipients) == sorted(names)
@@ -148,7 +148,7 @@ async def test_a_hundred_recipients_leave_in_as_few_calls_as_the_provider_takes(
 async def test_once_a_call_fails_the_rest_of_the_mail_waits() -> None:
     async with SesTwin() as twin, calling(twin) as transport:
         twin.dials = Dials(status=429, times=1, retry_after=9)
-        report = await transport.send(parcel(*(f"{number}@mail.example" for number in range(60))))
+        report = await transport.send(outgoing(*(f"{number}@mail.example" for number in range(60))))
         assert set(ends(report)) == {(Verdict.DEFERRED, Reason.RATE_LIMITED)}
         assert {one.retry_after for one in report.outcomes} == {9.0}
         assert twin.requests == 1
@@ -160,7 +160,7 @@ async def test_once_a_call_fails_the_rest_of_the_mail_waits() -> None:
 async def test_whoever_cannot_be_reached_got_nothing(free_port: int) -> None:
     for kind in KINDS:
         async with to_url(kind, f"http://127.0.0.1:{free_port}") as transport:
-            report = await transport.send(parcel())
+            report = await transport.send(outgoing())
             assert ends(report) == [(Verdict.DEFERRED, Reason.UNAVAILABLE)]
             assert "cannot connect" in str(report.conversation)
 
@@ -168,7 +168,7 @@ async def test_whoever_cannot_be_reached_got_nothing(free_port: int) -> None:
 @pytest.mark.parametrize("drop", ["before", "after"])
 async def test_an_answer_lost_after_the_mail_left_is_unknown(line: Line, drop: str) -> None:
     line.twin.dials = Dials(drop=drop)  # type: ignore[arg-type]
-    report = await line.transport.send(parcel("a@mail.example", "b@mail.example"))
+    report = await line.transport.send(outgoing("a@mail.example", "b@mail.example"))
     assert ends(report) == [(Verdict.UNKNOWN, Reason.LOST)] * 2
     assert "may have left" in str(report.conversation)
 
@@ -177,7 +177,7 @@ async def test_an_answer_lost_after_the_mail_left_is_unknown(line: Line, drop: s
 async def test_no_answer_in_time_after_the_mail_left_is_unknown(kind: type[Twin]) -> None:
     async with kind() as twin, calling(twin, timeout=1) as transport:
         twin.dials = Dials(hang=True)
-        assert ends(await transport.send(parcel())) == [(Verdict.UNKNOWN, Reason.TIMEOUT)]
+        assert ends(await transport.send(outgoing())) == [(Verdict.UNKNOWN, Reason.TIMEOUT)]
 
 
 async def test_a_mail_cut_off_in_the_midst_cannot_have_been_accepted() -> None:
@@ -187,7 +187,7 @@ async def test_a_mail_cut_off_in_the_midst_cannot_have_been_accepted() -> None:
 
     big = Content("x" * 40_000_000)
     async with listening(talk) as url, to_url("mailgun", url) as transport:
-        assert ends(await transport.send(parcel(parts=big))) == [
+        assert ends(await transport.send(outgoing(parts=big))) == [
             (Verdict.DEFERRED, Reason.UNAVAILABLE)
         ]
 
@@ -200,7 +200,9 @@ async def test_a_server_that_takes_no_bytes_times_out_without_an_unknown() -> No
 
     big = Content("x" * 40_000_000)
     async with listening(talk) as url, to_url("mailgun", url, timeout=1) as transport:
-        assert ends(await transport.send(parcel(parts=big))) == [(Verdict.DEFERRED, Reason.TIMEOUT)]
+        assert ends(await transport.send(outgoing(parts=big))) == [
+            (Verdict.DEFERRED, Reason.TIMEOUT)
+        ]
         held.set()
 
 
@@ -212,7 +214,7 @@ async def test_a_success_whose_body_breaks_off_is_a_success(kind: str) -> None:
         await writer.drain()
 
     async with listening(talk) as url, to_url(kind, url) as transport:
-        assert ends(await transport.send(parcel())) == [(Verdict.ACCEPTED, None)]
+        assert ends(await transport.send(outgoing())) == [(Verdict.ACCEPTED, None)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -223,7 +225,7 @@ async def test_an_answer_that_is_not_http_leaves_the_end_unknown(kind: str) -> N
         await writer.drain()
 
     async with listening(talk) as url, to_url(kind, url) as transport:
-        assert ends(await transport.send(parcel())) == [(Verdict.UNKNOWN, Reason.PROTOCOL)]
+        assert ends(await transport.send(outgoing())) == [(Verdict.UNKNOWN, Reason.PROTOCOL)]
 
 
 # --- what must not happen to a secret
@@ -243,7 +245,7 @@ async def test_a_redirect_is_not_followed(kind: str) -> None:
                 listening(answering(status, headers=[f"Location: {trap}/"])) as url,
                 to_url(kind, url) as one,
             ):
-                assert ends(await one.send(parcel())) == [(Verdict.DEFERRED, Reason.PROTOCOL)]
+                assert ends(await one.send(outgoing())) == [(Verdict.DEFERRED, Reason.PROTOCOL)]
     assert asked == []
 
 
@@ -258,7 +260,7 @@ async def test_a_certificate_that_cannot_be_verified_gets_nothing(
 
     context = make_ca(tmp_path).issue("127.0.0.1").server_context()
     async with listening(talk, context) as url, to_url(kind, url) as transport:
-        assert ends(await transport.send(parcel())) == [(Verdict.DEFERRED, Reason.TLS)]
+        assert ends(await transport.send(outgoing())) == [(Verdict.DEFERRED, Reason.TLS)]
         with pytest.raises(NotPossible, match="tls"):
             await transport.check()
     assert seen == []
@@ -272,7 +274,7 @@ async def test_the_exchange_is_recorded_without_credentials(kind: str) -> None:
         listening(answering(503, b'{"message": "busy\\u0000"}', ["X-Request-Id: r-1"])) as url,
         to_url(kind, url) as one,
     ):
-        sent = parcel()
+        sent = outgoing()
         conversation = str((await one.send(sent)).conversation)
     lines = conversation.splitlines()
     assert "ms → POST /v" in lines[0]
@@ -295,7 +297,7 @@ async def test_a_babbling_server_fills_no_memory() -> None:
             await writer.drain()
 
     async with listening(talk) as url, to_url("sendgrid", url) as transport:
-        report = await transport.send(parcel())
+        report = await transport.send(outgoing())
         assert ends(report) == [(Verdict.DEFERRED, Reason.UNAVAILABLE)]
         assert len(str(report.conversation)) < 10_000
         assert len(str(report.outcomes[0].text)) <= 1_000
@@ -311,21 +313,21 @@ async def test_leave_is_asked_when_the_connection_stands(line: Line) -> None:
         open_when_asked.append(line.transport.connections_open)
         return True
 
-    await line.transport.send(parcel(may_begin=may_begin))
+    await line.transport.send(outgoing(may_begin=may_begin))
     assert open_when_asked == [1]
 
 
 async def test_nothing_arrives_of_a_mail_whose_leave_was_refused(line: Line) -> None:
     with pytest.raises(NotStarted):
-        await line.transport.send(parcel(may_begin=lambda: False))
+        await line.transport.send(outgoing(may_begin=lambda: False))
 
     def broken() -> bool:
         raise RuntimeError("a fault of the caller's")
 
     with pytest.raises(NotStarted, match="caller's"):
-        await line.transport.send(parcel(may_begin=broken))
+        await line.transport.send(outgoing(may_begin=broken))
     assert line.twin.requests == 0
-    assert (await line.transport.send(parcel())).plainly_accepted
+    assert (await line.transport.send(outgoing())).plainly_accepted
 
 
 async def test_no_more_connections_than_allowed_and_the_others_wait_in_order(line: Line) -> None:
@@ -337,7 +339,7 @@ async def test_no_more_connections_than_allowed_and_the_others_wait_in_order(lin
         return True
 
     sends = [
-        line.transport.send(parcel(may_begin=lambda number=number: noting(number)))
+        line.transport.send(outgoing(may_begin=lambda number=number: noting(number)))
         for number in range(20)
     ]
     tasks = [asyncio.create_task(one) for one in sends]
@@ -352,18 +354,18 @@ async def test_no_more_connections_than_allowed_and_the_others_wait_in_order(lin
     assert (line.transport.connections_busy, line.transport.waiting) == (0, 0)
 
 
-async def test_recalled_parcels_come_back_and_those_under_way_end(line: Line) -> None:
+async def test_recalled_mails_come_back_and_those_under_way_end(line: Line) -> None:
     line.twin.dials = Dials(latency=0.05)
-    tasks = [asyncio.create_task(line.transport.send(parcel())) for _ in range(10)]
+    tasks = [asyncio.create_task(line.transport.send(outgoing())) for _ in range(10)]
     await line.twin.wait_for(lambda: line.twin.requests >= 4)
     line.transport.recall()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(one) for one in results] == [SendResult] * 4 + [NotStarted] * 6
-    assert (await line.transport.send(parcel())).plainly_accepted
+    assert (await line.transport.send(outgoing())).plainly_accepted
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_parcel_whose_connection_does_not_come_about_can_be_recalled(kind: str) -> None:
+async def test_a_mail_whose_connection_does_not_come_about_can_be_recalled(kind: str) -> None:
     reached, end = asyncio.Event(), asyncio.Event()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -371,8 +373,8 @@ async def test_a_parcel_whose_connection_does_not_come_about_can_be_recalled(kin
         await end.wait()
 
     async with listening(talk) as url, to_url(kind, url.replace("http:", "https:")) as transport:
-        task = asyncio.create_task(transport.send(parcel()))
-        doomed = asyncio.create_task(transport.send(parcel()))
+        task = asyncio.create_task(transport.send(outgoing()))
+        doomed = asyncio.create_task(transport.send(outgoing()))
         await reached.wait()
         doomed.cancel()
         transport.recall()
@@ -388,18 +390,18 @@ async def test_a_parcel_whose_connection_does_not_come_about_can_be_recalled(kin
 
 async def test_closing_lets_those_under_way_end(line: Line) -> None:
     line.twin.dials = Dials(latency=0.05)
-    tasks = [asyncio.create_task(line.transport.send(parcel())) for _ in range(6)]
+    tasks = [asyncio.create_task(line.transport.send(outgoing())) for _ in range(6)]
     await line.twin.wait_for(lambda: line.twin.requests >= 4)
     await line.transport.close()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(one) for one in results] == [SendResult] * 4 + [NotStarted] * 2
     with pytest.raises(NotStarted):
-        await line.transport.send(parcel())
+        await line.transport.send(outgoing())
 
 
 async def test_those_who_stop_waiting_leave_their_place(line: Line) -> None:
     line.twin.dials = Dials(latency=0.05)
-    tasks = [asyncio.create_task(line.transport.send(parcel())) for _ in range(8)]
+    tasks = [asyncio.create_task(line.transport.send(outgoing())) for _ in range(8)]
     await line.twin.wait_for(lambda: line.twin.requests >= 4)
     for task in tasks[1:6]:
         task.cancel()
@@ -412,7 +414,7 @@ async def test_those_who_stop_waiting_leave_their_place(line: Line) -> None:
 
 async def test_a_connection_serves_many_mails(line: Line) -> None:
     for _ in range(5):
-        await line.transport.send(parcel())
+        await line.transport.send(outgoing())
     assert line.twin.open_connections == 1
 
 

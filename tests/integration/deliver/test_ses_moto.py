@@ -14,7 +14,7 @@ from moto.ses.models import ses_backends
 
 from pillarbox.deliver.transports.http import HttpTransport
 from pillarbox.model.outcome import Reason, Verdict
-from tests.integration.deliver.http_helpers import parcel, to_url
+from tests.integration.deliver.http_helpers import outgoing, to_url
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ async def transport(moto_url: str) -> AsyncIterator[HttpTransport]:
 @pytest.mark.req("REQ-QUEUE-U003")
 @pytest.mark.req("REQ-QUEUE-E003")
 async def test_a_mail_is_accepted_with_an_id(transport: HttpTransport) -> None:
-    report = await transport.send(parcel("a@mail.example", "b@mail.example"))
+    report = await transport.send(outgoing("a@mail.example", "b@mail.example"))
     assert report.plainly_accepted
     [first, second] = [one.provider_message_id for one in report.outcomes]
     assert first == second
@@ -54,7 +54,7 @@ async def test_a_mail_is_accepted_with_an_id(transport: HttpTransport) -> None:
 async def test_the_mail_is_the_one_we_composed_and_copies_stay_hidden(
     transport: HttpTransport,
 ) -> None:
-    sent = parcel("a@mail.example", "hidden@mail.example", to=["a@mail.example"])
+    sent = outgoing("a@mail.example", "hidden@mail.example", to=["a@mail.example"])
     await transport.send(sent)
     [mail] = ses_backends[DEFAULT_ACCOUNT_ID]["eu-west-1"].sent_messages
     assert mail.raw_data.encode() == sent.content
@@ -64,7 +64,7 @@ async def test_the_mail_is_the_one_we_composed_and_copies_stay_hidden(
 
 @pytest.mark.req("REQ-QUEUE-N002")
 async def test_a_sender_that_is_not_verified_is_refused_for_good(transport: HttpTransport) -> None:
-    stranger = parcel(sender="x@stranger.example")
+    stranger = outgoing(sender="x@stranger.example")
     stranger.sender = "x@stranger.example"
     [outcome] = (await transport.send(stranger)).outcomes
     assert (outcome.verdict, outcome.reason) == (Verdict.REJECTED, Reason.BLOCKED_SENDER)

@@ -1,4 +1,4 @@
-"""The SMTP transport under random trouble: every parcel is reported once, honestly; nothing arrives twice."""
+"""The SMTP transport under random trouble: every mail is reported once, honestly; nothing arrives twice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pillarbox.testing.smtp import (
     chaos,
 )
 from tests import PATIENCE
-from tests.integration.deliver.smtp_helpers import MAIL, parcel, send, talking
+from tests.integration.deliver.smtp_helpers import MAIL, outgoing, send, talking
 
 NAMES = [f"{number}@x.test" for number in range(300)]
 LOSSES = (Drop(), Drop(reset=True), NOT_SMTP, BINARY, Hang(), "421 4.3.2 bye")
@@ -72,7 +72,7 @@ async def test_trouble_at_a_bearable_rate(seed: int, pipelining: bool) -> None:
         server,
         transport,
     ):
-        reports = await send(transport, *(parcel(name, f"second-{name}") for name in NAMES))
+        reports = await send(transport, *(outgoing(name, f"second-{name}") for name in NAMES))
     assert set(check_honesty(server, reports)) == set(Verdict)
     assert server.violations == []
 
@@ -107,7 +107,7 @@ async def test_everything_at_once(seed: int, pipelining: bool) -> None:
         async def deliver(name: str) -> SendResult:
             async with window:
                 content = MAIL * dice.choice([1, 1, 1, 50, 8000])
-                return await transport.send(parcel(name, f"second-{name}", content=content))
+                return await transport.send(outgoing(name, f"second-{name}", content=content))
 
         reports = await asyncio.wait_for(asyncio.gather(*map(deliver, NAMES)), PATIENCE)
         assert transport.waiting == 0

@@ -13,7 +13,7 @@ from pillarbox.model.outcome import Reason, Verdict
 from pillarbox.testing.smtp import Drop, Extensions, Faults, Hang, Session, SmtpServer
 from tests import PATIENCE
 from tests.integration.deliver.smtp_helpers import (
-    parcel,
+    outgoing,
     send,
     send_one,
     settings_for,
@@ -35,7 +35,7 @@ async def test_connections_are_opened_on_demand_up_to_the_limit() -> None:
         await gate.wait()
 
     async with talking(Faults(body=wait), connections=3) as (server, transport):
-        sending = asyncio.gather(*(transport.send(parcel()) for _ in range(10)))
+        sending = asyncio.gather(*(transport.send(outgoing()) for _ in range(10)))
         await server.wait_for(lambda: server.commands.count("DATA") == 3)
         assert (transport.connections_open, transport.connections_busy) == (3, 3)
         gate.set()
@@ -66,7 +66,7 @@ async def test_connections_are_recycled_after_so_many_messages(pipelining: bool)
         server,
         transport,
     ):
-        reports = await send(transport, *(parcel() for _ in range(10)))
+        reports = await send(transport, *(outgoing() for _ in range(10)))
     assert [told(report) for report in reports] == [[ACCEPTED]] * 10
     assert Counter(mail.connection for mail in server.mails) == {1: 3, 2: 3, 3: 3, 4: 1}
     assert server.peak_connections == 1
@@ -91,7 +91,7 @@ async def test_idle_connections_say_goodbye() -> None:
 
 async def test_a_server_that_limits_connections_still_gets_every_mail() -> None:
     async with talking(Faults(concurrent_connections=2), connections=8) as (server, transport):
-        reports = await send(transport, *(parcel() for _ in range(60)))
+        reports = await send(transport, *(outgoing() for _ in range(60)))
     assert [told(report) for report in reports] == [[ACCEPTED]] * 60
     assert len(server.mails) == 60
 
@@ -103,9 +103,9 @@ async def test_a_cancelled_sender_in_the_queue_is_forgotten() -> None:
         await gate.wait()
 
     async with talking(Faults(mail=wait), connections=1) as (server, transport):
-        first = asyncio.create_task(transport.send(parcel()))
+        first = asyncio.create_task(transport.send(outgoing()))
         await server.wait_for(lambda: "DATA" in str(server.commands) or len(server.commands) > 1)
-        second = asyncio.create_task(transport.send(parcel("never@x.test")))
+        second = asyncio.create_task(transport.send(outgoing("never@x.test")))
         while not transport.waiting:
             await asyncio.sleep(0)
         second.cancel()
@@ -123,7 +123,7 @@ async def test_a_cancelled_sender_in_flight_leaves_the_connection_alone() -> Non
         await gate.wait()
 
     async with talking(Faults(body=[wait]), connections=1) as (server, transport):
-        first = asyncio.create_task(transport.send(parcel("gone@x.test")))
+        first = asyncio.create_task(transport.send(outgoing("gone@x.test")))
         await server.wait_for(lambda: "DATA" in server.commands)
         first.cancel()
         await asyncio.wait([first])
@@ -144,7 +144,7 @@ async def test_closing_finishes_what_is_in_flight_and_gives_the_rest_back() -> N
 
     async with SmtpServer(Faults(mail=wait)) as server:
         transport = SmtpTransport(settings_for(server, connections=1))
-        tasks = [asyncio.create_task(transport.send(parcel(f"{n}@x.test"))) for n in range(3)]
+        tasks = [asyncio.create_task(transport.send(outgoing(f"{n}@x.test"))) for n in range(3)]
         await server.wait_for(lambda: any(line.startswith("MAIL") for line in server.commands))
         closing = asyncio.create_task(transport.close())
         await asyncio.wait(tasks[1:])
@@ -153,7 +153,7 @@ async def test_closing_finishes_what_is_in_flight_and_gives_the_rest_back() -> N
         assert told(await tasks[0]) == [ACCEPTED]
         assert [type(task.exception()) for task in tasks[1:]] == [NotStarted, NotStarted]
         with pytest.raises(NotStarted):
-            await transport.send(parcel())
+            await transport.send(outgoing())
         await server.wait_for(lambda: server.open_connections == 0)
         await transport.close()
     assert [mail.recipients for mail in server.mails] == [("0@x.test",)]
@@ -169,7 +169,7 @@ async def test_an_impatient_close_tells_what_it_knows(stage: str) -> None:
 
     async with SmtpServer(Faults(**{stage: wait})) as server:
         transport = SmtpTransport(settings_for(server))
-        sending = asyncio.create_task(transport.send(parcel()))
+        sending = asyncio.create_task(transport.send(outgoing()))
         seen = "DATA" if stage == "body" else "MAIL"
         await server.wait_for(lambda: any(line.startswith(seen) for line in server.commands))
         with pytest.raises(TimeoutError):
@@ -195,7 +195,7 @@ async def test_a_lost_connection_while_closing_gives_its_envelope_back(cancelled
     async with SmtpServer(Faults(body=lose)) as server:
         transport = SmtpTransport(settings_for(server, connections=1))
         first, second = (
-            asyncio.create_task(transport.send(parcel(f"{n}@x.test"))) for n in range(2)
+            asyncio.create_task(transport.send(outgoing(f"{n}@x.test"))) for n in range(2)
         )
         await server.wait_for(lambda: "DATA" in server.commands)
         closing = asyncio.create_task(transport.close())
@@ -211,7 +211,7 @@ async def test_a_lost_connection_while_closing_gives_its_envelope_back(cancelled
 async def test_closing_while_connecting() -> None:
     async with SmtpServer(Faults(connect=Hang())) as server:
         transport = SmtpTransport(settings_for(server))
-        sending = asyncio.create_task(transport.send(parcel()))
+        sending = asyncio.create_task(transport.send(outgoing()))
         await server.wait_for(lambda: server.open_connections == 1)
         await asyncio.wait_for(transport.close(), PATIENCE)
         with pytest.raises(NotStarted):

@@ -28,7 +28,7 @@ from pillarbox.testing.smtp import (
 from tests import PATIENCE
 from tests.integration.deliver.smtp_helpers import (
     MAIL,
-    parcel,
+    outgoing,
     send,
     send_one,
     settings_for,
@@ -86,9 +86,9 @@ def test_every_mode_on_both_loops(
                 server, tls=tls, ca_file=str(ca.path), connections=2, **LOGIN
             ) as transport:
                 reports = await send(
-                    transport, *(parcel(content=MAIL * size) for size in (1, 100, 10_000, 1, 1))
+                    transport, *(outgoing(content=MAIL * size) for size in (1, 100, 10_000, 1, 1))
                 )
-                [big] = await send(transport, parcel(content=BIG))
+                [big] = await send(transport, outgoing(content=BIG))
             assert [told(report) for report in (*reports, big)] == [[ACCEPTED]] * 6
             assert sorted(len(mail.content) for mail in server.mails[:5]) == sorted(
                 len(MAIL) * size for size in (1, 100, 10_000, 1, 1)
@@ -254,7 +254,7 @@ async def test_logins_that_fail_are_the_providers_trouble(
         server,
         transport,
     ):
-        [report] = await send(transport, parcel())
+        [report] = await send(transport, outgoing())
     [outcome] = report.outcomes
     assert is_deferred(outcome, reason)
     assert outcome.code == code
@@ -274,7 +274,7 @@ async def test_a_missing_login_is_no_fault_of_the_mail() -> None:
 async def test_conversations_keep_no_credentials() -> None:
     faults = Faults(body="554 5.0.0 no")
     async with talking(faults, Extensions(any_login=True), **LOGIN) as (server, transport):
-        [report] = await send(transport, parcel())
+        [report] = await send(transport, outgoing())
     auth = next(line.split()[-1] for line in server.commands if line.upper().startswith("AUTH"))
     assert "(logged in)" in (report.conversation or "")
     for secret in ("hunter2", auth):
@@ -292,7 +292,7 @@ async def test_a_server_that_repeats_the_password_is_not_quoted(mechanism: str) 
         server.faults = Faults(
             auth=lambda session, name: f"500 5.5.2 hunter2? unknown: {server.commands[-1]} :hunter2"
         )
-        [report] = await send(transport, parcel())
+        [report] = await send(transport, outgoing())
         with pytest.raises(NotPossible) as caught:
             await transport.check()
     said = server.commands[-1].split()[-1]

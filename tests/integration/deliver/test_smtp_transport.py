@@ -15,7 +15,7 @@ from pillarbox.testing.sink import Sink
 from pillarbox.testing.smtp import Extensions, Faults, Session, Trickle
 from tests.integration.deliver.smtp_helpers import (
     MAIL,
-    parcel,
+    outgoing,
     send,
     send_one,
     settings_for,
@@ -33,7 +33,7 @@ PIPELINING = pytest.mark.parametrize("pipelining", [True, False])
 @PIPELINING
 async def test_a_mail_arrives_as_it_was(pipelining: bool) -> None:
     async with talking(extensions=Extensions(pipelining=pipelining)) as (server, transport):
-        [report] = await send(transport, parcel("b@x.test", "c@x.test"))
+        [report] = await send(transport, outgoing("b@x.test", "c@x.test"))
         mail = await server.next_mail()
     assert told(report) == [ACCEPTED, ACCEPTED]
     assert report.plainly_accepted
@@ -63,7 +63,7 @@ async def test_a_mail_arrives_as_it_was(pipelining: bool) -> None:
 )
 async def test_content_survives_transparency(content: bytes, arrives: bytes | None) -> None:
     async with talking() as (server, transport):
-        assert (await send_one(transport, parcel(content=content))).verdict is Verdict.ACCEPTED
+        assert (await send_one(transport, outgoing(content=content))).verdict is Verdict.ACCEPTED
         assert (await server.next_mail()).content == (arrives or content)
     assert server.violations == []
 
@@ -83,7 +83,7 @@ async def test_the_envelope_goes_out_in_one_group_and_the_next_behind_the_conten
         server,
         transport,
     ):
-        reports = await send(transport, *(parcel(f"{number}@x.test") for number in range(5)))
+        reports = await send(transport, *(outgoing(f"{number}@x.test") for number in range(5)))
     assert [told(report) for report in reports] == [[ACCEPTED]] * 5
     assert [mail.recipients[0] for mail in server.mails] == [
         f"{number}@x.test" for number in range(5)
@@ -99,7 +99,7 @@ async def test_replies_in_single_bytes(pipelining: bool) -> None:
         server,
         transport,
     ):
-        reports = await send(transport, parcel(), parcel())
+        reports = await send(transport, outgoing(), outgoing())
     assert [told(report) for report in reports] == [[ACCEPTED]] * 2
     assert server.violations == []
 
@@ -125,7 +125,7 @@ async def test_a_big_body_is_neither_copied_nor_buffered() -> None:
         transport = SmtpTransport(settings_for(sink))
         tracemalloc.start()
         try:
-            outcome = await send_one(transport, parcel(content=big))
+            outcome = await send_one(transport, outgoing(content=big))
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -140,7 +140,7 @@ async def test_a_big_body_is_neither_copied_nor_buffered() -> None:
 @pytest.mark.req("REQ-QUEUE-S006")
 async def test_size_is_respected_without_sending() -> None:
     async with talking(extensions=Extensions(size=1000)) as (server, transport):
-        outcome = await send_one(transport, parcel(content=MAIL + b"x" * 1000))
+        outcome = await send_one(transport, outgoing(content=MAIL + b"x" * 1000))
         assert (outcome.verdict, outcome.reason) == (Verdict.REJECTED, Reason.TOO_BIG)
         assert (await send_one(transport)).verdict is Verdict.ACCEPTED
     assert Counter(line[:4] for line in server.commands)["MAIL"] == 1
@@ -168,7 +168,7 @@ async def test_eight_bit_content(
     extensions: Extensions, content: str, outcome: tuple[Verdict, Reason | None]
 ) -> None:
     async with talking(extensions=extensions) as (server, transport):
-        [report] = await send(transport, parcel(content=content.encode()))
+        [report] = await send(transport, outgoing(content=content.encode()))
     assert told(report) == [outcome]
     assert len(server.mails) == (outcome == ACCEPTED)
     assert server.violations == []
@@ -176,15 +176,15 @@ async def test_eight_bit_content(
 
 async def test_addresses_beyond_ascii() -> None:
     async with talking() as (server, transport):
-        await send_one(transport, parcel("zoë@bücher.example"))
-        await send_one(transport, parcel("zoe@bücher.example"))
+        await send_one(transport, outgoing("zoë@bücher.example"))
+        await send_one(transport, outgoing("zoe@bücher.example"))
     assert [mail.recipients for mail in server.mails] == [
         ("zoë@bücher.example",),
         ("zoe@xn--bcher-kva.example",),
     ]
     assert ["SMTPUTF8" in mail.parameters for mail in server.mails] == [True, False]
     async with talking(extensions=Extensions(smtputf8=False)) as (server, transport):
-        [report] = await send(transport, parcel("zoë@x.test", "b@bücher.example"))
+        [report] = await send(transport, outgoing("zoë@x.test", "b@bücher.example"))
     assert told(report) == [(Verdict.REJECTED, Reason.UNSUPPORTED), ACCEPTED]
     assert server.mails[0].recipients == ("b@xn--bcher-kva.example",)
     assert server.violations == []
@@ -202,9 +202,9 @@ async def test_addresses_beyond_ascii() -> None:
 )
 async def test_addresses_cannot_inject_commands(address: str) -> None:
     async with talking() as (server, transport):
-        [report] = await send(transport, parcel(address, "good@x.test"))
+        [report] = await send(transport, outgoing(address, "good@x.test"))
         assert told(report) == [(Verdict.REJECTED, Reason.MALFORMED), ACCEPTED]
-        outcome = await send_one(transport, parcel(sender=address))
+        outcome = await send_one(transport, outgoing(sender=address))
         assert (outcome.verdict, outcome.reason) == (Verdict.REJECTED, Reason.MALFORMED)
     assert [mail.recipients for mail in server.mails] == [("good@x.test",)]
     assert not any("evil" in line for line in server.commands)
@@ -238,7 +238,7 @@ async def test_a_refusal_is_reported_and_the_next_mail_goes_through(
         transport,
     ):
         first, second, third = await send(
-            transport, parcel(), parcel("c@x.test"), parcel("d@x.test")
+            transport, outgoing(), outgoing("c@x.test"), outgoing("d@x.test")
         )
     assert told(first) == [(verdict, reason)]
     assert first.outcomes[0].code == int(reply[:3])
@@ -254,7 +254,7 @@ async def test_each_recipient_has_an_outcome_of_its_own(pipelining: bool) -> Non
     faults = Faults(recipients={"no@x.test": "550 5.1.1 nobody", "later@x.test": "452 4.2.2 full"})
     async with talking(faults, Extensions(pipelining=pipelining)) as (server, transport):
         [report] = await send(
-            transport, parcel("a@x.test", "no@x.test", "b@x.test", "later@x.test")
+            transport, outgoing("a@x.test", "no@x.test", "b@x.test", "later@x.test")
         )
     assert told(report) == [
         ACCEPTED,
@@ -270,7 +270,7 @@ async def test_each_recipient_has_an_outcome_of_its_own(pipelining: bool) -> Non
 async def test_a_final_refusal_speaks_only_for_recipients_that_were_accepted() -> None:
     faults = Faults(recipients={"no@x.test": "550 5.1.1 nobody"}, body="451 4.3.0 later")
     async with talking(faults) as (_, transport):
-        [report] = await send(transport, parcel("no@x.test", "b@x.test"))
+        [report] = await send(transport, outgoing("no@x.test", "b@x.test"))
     assert [outcome.code for outcome in report.outcomes] == [550, 451]
 
 
@@ -284,8 +284,10 @@ async def test_nobody_accepted(pipelining: bool, says_354: bool) -> None:
         server,
         transport,
     ):
-        first, second = await send(transport, parcel("b@x.test", "c@x.test"), parcel("d@x.test"))
-        third = await send_one(transport, parcel("e@x.test"))
+        first, second = await send(
+            transport, outgoing("b@x.test", "c@x.test"), outgoing("d@x.test")
+        )
+        third = await send_one(transport, outgoing("e@x.test"))
     assert [outcome.code for outcome in first.outcomes] == [550, 450]
     assert told(second) == [ACCEPTED]
     assert third.verdict is Verdict.ACCEPTED
@@ -303,8 +305,8 @@ async def test_conversations_are_kept_for_what_went_wrong() -> None:
         recipients={"no@x.test": "550 5.1.1 nobody\x07 here"}, body=["451 4.3.0 later", None]
     )
     async with talking(faults) as (server, transport):
-        [report] = await send(transport, parcel("no@x.test", "b@x.test"))
-        [partial] = await send(transport, parcel("no@x.test", "b@x.test"))
+        [report] = await send(transport, outgoing("no@x.test", "b@x.test"))
+        [partial] = await send(transport, outgoing("no@x.test", "b@x.test"))
     lines = (report.conversation or "").splitlines()
     assert lines[0] == f"→ (connect to 127.0.0.1:{server.port}, tls none)"
     assert lines[1].startswith("← 220 smtp.test")
@@ -328,7 +330,7 @@ async def test_conversations_are_kept_for_what_went_wrong() -> None:
 
 async def test_a_very_long_conversation_keeps_its_beginning_and_end() -> None:
     async with talking(Faults(body="451 4.3.0 later")) as (_, transport):
-        [report] = await send(transport, parcel(*(f"{number}@x.test" for number in range(1000))))
+        [report] = await send(transport, outgoing(*(f"{number}@x.test" for number in range(1000))))
     conversation = report.conversation or ""
     assert len(conversation) < 21_000
     assert "MAIL FROM" in conversation
@@ -339,10 +341,10 @@ async def test_a_very_long_conversation_keeps_its_beginning_and_end() -> None:
 # --- the right to begin ---
 
 
-async def test_a_parcel_that_may_not_begin_is_given_back_unsaid() -> None:
+async def test_a_mail_that_may_not_begin_is_given_back_unsaid() -> None:
     async with talking() as (server, transport):
         with pytest.raises(NotStarted):
-            await transport.send(parcel("late@x.test", may_begin=lambda: False))
+            await transport.send(outgoing("late@x.test", may_begin=lambda: False))
         assert (await send_one(transport)).verdict is Verdict.ACCEPTED
     assert not any("late" in line for line in server.commands)
 
@@ -354,7 +356,7 @@ async def test_the_right_to_begin_is_asked_again_before_the_content(pipelining: 
         server,
         transport,
     ):
-        late = transport.send(parcel("late@x.test", may_begin=lambda: next(answers)))
+        late = transport.send(outgoing("late@x.test", may_begin=lambda: next(answers)))
         results = await asyncio.gather(late, send_one(transport), return_exceptions=True)
     assert isinstance(results[0], NotStarted)
     assert results[1].verdict is Verdict.ACCEPTED
@@ -369,5 +371,5 @@ async def test_a_broken_may_begin_harms_nobody_else() -> None:
 
     async with talking() as (_, transport):
         with pytest.raises(NotStarted, match="boom"):
-            await transport.send(parcel(may_begin=broken))
+            await transport.send(outgoing(may_begin=broken))
         assert (await send_one(transport)).verdict is Verdict.ACCEPTED

@@ -28,7 +28,15 @@ from pillarbox.testing.smtp import (
     SmtpServer,
 )
 from tests import PATIENCE
-from tests.integration.deliver.smtp_helpers import MAIL, parcel, send, send_one, smtp, talking, told
+from tests.integration.deliver.smtp_helpers import (
+    MAIL,
+    outgoing,
+    send,
+    send_one,
+    smtp,
+    talking,
+    told,
+)
 
 ACCEPTED = (Verdict.ACCEPTED, None)
 LOST = (Verdict.UNKNOWN, Reason.LOST)
@@ -45,13 +53,13 @@ def deferred(reason: Reason) -> tuple[Verdict, Reason]:
 
 @pytest.mark.parametrize("pipelining", [True, False])
 @pytest.mark.parametrize("stage", ["rcpt", "data", "body"])
-async def test_421_defers_its_parcel_and_moves_the_others(stage: str, pipelining: bool) -> None:
+async def test_421_defers_its_mail_and_moves_the_others(stage: str, pipelining: bool) -> None:
     faults = Faults(**{stage: [None, "421 4.3.2 shutting down"]})
     async with talking(faults, Extensions(pipelining=pipelining), connections=1) as (
         server,
         transport,
     ):
-        reports = await send(transport, *(parcel(f"{number}@x.test") for number in range(4)))
+        reports = await send(transport, *(outgoing(f"{number}@x.test") for number in range(4)))
     assert [told(report) for report in reports] == [
         [ACCEPTED],
         [deferred(Reason.UNAVAILABLE)],
@@ -72,7 +80,7 @@ async def test_421_to_a_used_connections_mail_means_the_connection(pipelining: b
         server,
         transport,
     ):
-        reports = await send(transport, *(parcel(f"{number}@x.test") for number in range(4)))
+        reports = await send(transport, *(outgoing(f"{number}@x.test") for number in range(4)))
     # The second moves to a new connection; the fourth is refused there too, where it is the first.
     assert [told(report) for report in reports] == [[ACCEPTED]] * 3 + [
         [deferred(Reason.UNAVAILABLE)]
@@ -85,14 +93,14 @@ async def test_421_between_recipients_leaves_refusals_alone() -> None:
         recipients={"no@x.test": "550 5.1.1 nobody", "b@x.test": "421 4.7.0 too many mails"}
     )
     async with talking(faults) as (_, transport):
-        [report] = await send(transport, parcel("a@x.test", "no@x.test", "b@x.test", "c@x.test"))
+        [report] = await send(transport, outgoing("a@x.test", "no@x.test", "b@x.test", "c@x.test"))
     limited = deferred(Reason.RATE_LIMITED)
     assert told(report) == [limited, (Verdict.REJECTED, Reason.INVALID_RECIPIENT), limited, limited]
 
 
 async def test_a_server_that_takes_few_mails_per_connection() -> None:
     async with talking(Faults(mails_per_connection=3), connections=1) as (server, transport):
-        reports = await send(transport, *(parcel() for _ in range(8)))
+        reports = await send(transport, *(outgoing() for _ in range(8)))
     assert [told(report) for report in reports] == [[ACCEPTED]] * 8
     assert server.connections == 3
     assert server.violations == []
@@ -120,7 +128,7 @@ async def test_only_a_written_dot_leaves_a_mail_unknown(
         server,
         transport,
     ):
-        first, second = await send(transport, parcel(), parcel("c@x.test"))
+        first, second = await send(transport, outgoing(), outgoing("c@x.test"))
     assert told(first) == [ending]
     assert told(second) == [ACCEPTED]
     assert first.conversation
@@ -131,7 +139,7 @@ async def test_only_a_written_dot_leaves_a_mail_unknown(
 async def test_refused_recipients_stay_refused_when_the_rest_is_unknown() -> None:
     faults = Faults(recipients={"no@x.test": "550 5.1.1 nobody"}, body=Drop(stored=True))
     async with talking(faults) as (server, transport):
-        [report] = await send(transport, parcel("no@x.test", "b@x.test"))
+        [report] = await send(transport, outgoing("no@x.test", "b@x.test"))
     assert told(report) == [(Verdict.REJECTED, Reason.INVALID_RECIPIENT), LOST]
     assert [mail.recipients for mail in server.mails] == [("b@x.test",)]
 
@@ -143,7 +151,7 @@ async def test_an_envelope_behind_a_lost_mail_moves_to_another_connection() -> N
         return Drop(stored=True)
 
     async with talking(Faults(body=[lose]), connections=1) as (server, transport):
-        first, second = await send(transport, parcel(), parcel("c@x.test"))
+        first, second = await send(transport, outgoing(), outgoing("c@x.test"))
     assert (told(first), told(second)) == ([LOST], [ACCEPTED])
     assert [mail.recipients for mail in server.mails] == [("b@x.test",), ("c@x.test",)]
 
@@ -154,12 +162,12 @@ async def test_an_envelope_moves_once_and_is_then_deferred() -> None:
             await session.wire.more()
         return Drop()
 
-    # The second parcel is behind the first, then behind nobody: its own connection is lost at MAIL.
+    # The second mail is behind the first, then behind nobody: its own connection is lost at MAIL.
     async with talking(Faults(body=[lose], mail=[None, Drop()]), connections=1) as (
         server,
         transport,
     ):
-        first, second = await send(transport, parcel(), parcel("c@x.test"))
+        first, second = await send(transport, outgoing(), outgoing("c@x.test"))
     assert (told(first), told(second)) == ([LOST], [deferred(Reason.UNAVAILABLE)])
     assert server.connections == 2
 
@@ -188,7 +196,7 @@ async def test_trouble_with_rset_is_not_the_next_mails(fault: Any, pipelining: b
     faults = Faults(recipients={"no@x.test": "550 5.1.1 nobody"}, rset=[fault])
     extensions = Extensions(pipelining=pipelining)
     async with talking(faults, extensions, connections=1, **HASTE) as (server, transport):
-        first, second = await send(transport, parcel("no@x.test"), parcel())
+        first, second = await send(transport, outgoing("no@x.test"), outgoing())
     assert told(first) == [(Verdict.REJECTED, Reason.INVALID_RECIPIENT)]
     assert told(second) == [ACCEPTED]
     assert server.connections == 2
@@ -197,7 +205,7 @@ async def test_trouble_with_rset_is_not_the_next_mails(fault: Any, pipelining: b
 async def test_lost_in_the_middle_of_a_big_body() -> None:
     faults = Faults(data=[Drop(after_bytes=1_000_000)])
     async with talking(faults, Extensions(size=0)) as (server, transport):
-        outcome = await send_one(transport, parcel(content=BIG))
+        outcome = await send_one(transport, outgoing(content=BIG))
         assert (outcome.verdict, outcome.reason) == deferred(Reason.UNAVAILABLE)
         assert (await send_one(transport)).verdict is Verdict.ACCEPTED
     assert [mail.content for mail in server.mails] == [MAIL]
@@ -222,7 +230,7 @@ async def test_a_hanging_server_is_given_up(
     faults = Faults(**{stage: [Hang()]})
     extensions = Extensions(pipelining=pipelining)
     async with talking(faults, extensions, connections=1, **HASTE) as (server, transport):
-        first, second = await send(transport, parcel(), parcel("c@x.test"))
+        first, second = await send(transport, outgoing(), outgoing("c@x.test"))
     assert (told(first), told(second)) == ([ending], [ACCEPTED])
     assert [mail.recipients for mail in server.mails] == [("c@x.test",)]
 
@@ -241,7 +249,7 @@ async def test_a_server_that_stops_reading_a_big_body_is_given_up() -> None:
         writer.write(b"250 ok\r\n250 ok\r\n354 go\r\n")
 
     async with raw_server(stop_reading, **HASTE) as transport:
-        outcome = await send_one(transport, parcel(content=BIG))
+        outcome = await send_one(transport, outgoing(content=BIG))
     assert (outcome.verdict, outcome.reason) == deferred(Reason.TIMEOUT)
 
 
@@ -252,7 +260,7 @@ async def test_a_server_that_stops_reading_a_big_body_is_given_up() -> None:
 @pytest.mark.parametrize("stage", ["mail", "rcpt", "data", "body"])
 async def test_garbage_is_no_answer(stage: str, noise: Any) -> None:
     async with talking(Faults(**{stage: [noise]}), connections=1) as (_, transport):
-        first, second = await send(transport, parcel(), parcel("c@x.test"))
+        first, second = await send(transport, outgoing(), outgoing("c@x.test"))
     assert told(first) == [LOST if stage == "body" else deferred(Reason.PROTOCOL)]
     assert told(second) == [ACCEPTED]
 
@@ -284,7 +292,7 @@ async def test_answers_that_do_not_fit(
     stage: str, reply: bytes, ending: tuple[Verdict, Reason]
 ) -> None:
     async with talking(Faults(**{stage: [Raw(reply)]}), connections=1) as (_, transport):
-        first, second = await send(transport, parcel(), parcel("c@x.test"))
+        first, second = await send(transport, outgoing(), outgoing("c@x.test"))
     assert told(first) == [ending]
     assert told(second) == [ACCEPTED]
 
@@ -318,7 +326,7 @@ async def test_an_answer_in_the_middle_of_a_big_body(
         writer.write(reply)
 
     async with raw_server(interrupt) as transport:
-        outcome = await send_one(transport, parcel(content=BIG))
+        outcome = await send_one(transport, outgoing(content=BIG))
     assert (outcome.verdict, outcome.reason) == ending
 
 
@@ -346,7 +354,7 @@ async def test_handshakes_that_fail(
 ) -> None:
     faults = Faults(**{stage: banner}, helo="502 no")
     async with talking(faults, connect_timeout=2) as (server, transport):
-        reports = await send(transport, *(parcel() for _ in range(20)))
+        reports = await send(transport, *(outgoing() for _ in range(20)))
         if (
             stage == "connect" or banner != "554 5.7.1 not you"
         ):  # after 554 to EHLO, HELO has the last word
@@ -362,7 +370,7 @@ async def test_nobody_listens() -> None:
     async with SmtpServer() as server:
         await server.stop()
         async with smtp(server) as transport:
-            reports = await send(transport, *(parcel() for _ in range(50)))
+            reports = await send(transport, *(outgoing() for _ in range(50)))
             assert {one for report in reports for one in told(report)} == {
                 deferred(Reason.UNAVAILABLE)
             }
@@ -381,7 +389,7 @@ async def test_no_such_host() -> None:
 
 
 async def test_a_server_that_is_down_is_not_hammered() -> None:
-    """Parcels that keep coming share connection attempts, and each is answered in time."""
+    """Mails that keep coming share connection attempts, and each is answered in time."""
     async with talking(Faults(connect="421 4.3.2 not now"), connect_timeout=PATIENCE) as (
         server,
         transport,
@@ -389,7 +397,7 @@ async def test_a_server_that_is_down_is_not_hammered() -> None:
         loop = asyncio.get_running_loop()
         for _ in range(5):
             began = loop.time()
-            reports = await send(transport, *(parcel() for _ in range(20)))
+            reports = await send(transport, *(outgoing() for _ in range(20)))
             assert all(told(report) == [deferred(Reason.UNAVAILABLE)] for report in reports)
             assert loop.time() - began < 2
     assert (
@@ -399,7 +407,7 @@ async def test_a_server_that_is_down_is_not_hammered() -> None:
 
 async def test_one_failed_connect_costs_one_mail() -> None:
     async with talking(Faults(connect=[Drop()]), connections=1) as (server, transport):
-        reports = await send(transport, *(parcel() for _ in range(20)))
+        reports = await send(transport, *(outgoing() for _ in range(20)))
     assert [told(report) for report in reports] == [[deferred(Reason.UNAVAILABLE)]] + [
         [ACCEPTED]
     ] * 19
@@ -412,7 +420,7 @@ async def test_a_wrong_password_is_tried_once() -> None:
     login = {"username": "user", "password": Secret("wrong")}
     extensions = Extensions(users={"user": "right"}, mechanisms=["PLAIN"])
     async with talking(extensions=extensions, **login) as (server, transport):
-        reports = await send(transport, *(parcel() for _ in range(20)))
+        reports = await send(transport, *(outgoing() for _ in range(20)))
     assert {one for report in reports for one in told(report)} == {deferred(Reason.CREDENTIAL)}
     assert sum(line.upper().startswith("AUTH") for line in server.commands) == 1
 

@@ -70,12 +70,12 @@ class Relay:
         self.connections = connections
         self._order = order
 
-    async def send(self, parcel: OutgoingMail) -> SendResult:
-        assert parcel.may_begin()
+    async def send(self, outgoing: OutgoingMail) -> SendResult:
+        assert outgoing.may_begin()
         started = asyncio.get_running_loop().time()
-        await self._order.hand_over(parcel.message_id)
+        await self._order.hand_over(outgoing.message_id)
         return SendResult(
-            [accepted(250)] * len(parcel.recipients), started, asyncio.get_running_loop().time()
+            [accepted(250)] * len(outgoing.recipients), started, asyncio.get_running_loop().time()
         )
 
     def recall(self) -> None:

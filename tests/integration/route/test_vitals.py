@@ -41,7 +41,7 @@ async def test_a_provider_whose_probe_hangs_holds_up_no_news_of_others(database:
         await one.exchange()
 
 
-async def _keep(parcel: Any) -> int:
+async def _keep(outgoing: Any) -> int:
     return 1
 
 

@@ -41,7 +41,7 @@ class OutgoingMail:
 
 @dataclass(slots=True)
 class SendResult:
-    """How a parcel fared: one outcome per recipient, in the parcel's order.
+    """How a mail fared: one outcome per recipient, in the mail's order.
 
     `conversation` is kept for every attempt that was not plainly accepted. Times are the event loop's.
     """
@@ -70,9 +70,9 @@ class TransportLimits:
 
 
 class Transport(Protocol):
-    """Sends parcels through one provider. Safe to call concurrently; it does its own pooling.
+    """Sends mails through one provider. Safe to call concurrently; it does its own pooling.
 
-    `send` never raises for anything the provider does: it reports. It raises NotStarted when the parcel was
+    `send` never raises for anything the provider does: it reports. It raises NotStarted when the mail was
     given back before any of it could be accepted (shutting down, or `may_begin` said no). When cancelled, it
     raises CancelledError; what was in flight then is unknown to the caller.
     """
@@ -82,7 +82,7 @@ class Transport(Protocol):
 
     @property
     def connections(self) -> int:
-        """How many parcels it sends at the same time at most."""
+        """How many mails it sends at the same time at most."""
         ...
 
     @property
@@ -92,13 +92,13 @@ class Transport(Protocol):
 
     @property
     def connections_busy(self) -> int:
-        """How many of them carry a parcel now."""
+        """How many of them carry a mail now."""
         ...
 
-    async def send(self, parcel: OutgoingMail) -> SendResult: ...
+    async def send(self, outgoing: OutgoingMail) -> SendResult: ...
 
     def recall(self) -> None:
-        """Give back, with NotStarted, every parcel that waits and of which nothing was sent yet."""
+        """Give back, with NotStarted, every mail that waits and of which nothing was sent yet."""
         ...
 
     async def check(self) -> str:

@@ -13,7 +13,7 @@ Keep = Callable[[OutgoingMail], Awaitable[int]]
 
 
 class CaptureTransport:
-    """Hands each parcel to `keep`, which stores it and returns a number for it."""
+    """Hands each mail to `keep`, which stores it and returns a number for it."""
 
     limits = TransportLimits()
     connections = 100  # a database's, which the pool bounds
@@ -23,17 +23,17 @@ class CaptureTransport:
     def __init__(self, keep: Keep) -> None:
         self._keep = keep
 
-    async def send(self, parcel: OutgoingMail) -> SendResult:
-        if not parcel.may_begin():
+    async def send(self, outgoing: OutgoingMail) -> SendResult:
+        if not outgoing.may_begin():
             raise NotStarted("the lease may have run out")
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
-            number = await self._keep(parcel)
+            number = await self._keep(outgoing)
             outcome = accepted(250, f"captured as {number}", str(number))
         except StoreError as error:
             outcome = deferred(Reason.UNAVAILABLE, text=str(error))
-        return SendResult([outcome] * len(parcel.recipients), started, loop.time())
+        return SendResult([outcome] * len(outgoing.recipients), started, loop.time())
 
     def recall(self) -> None:
         """Nothing waits here."""

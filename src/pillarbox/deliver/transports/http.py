@@ -18,10 +18,10 @@ NOT_NOW = "the provider is not used now"
 
 
 class HttpTransport:
-    """Sends parcels through one HTTP provider; see the Transport port for what it promises.
+    """Sends mails through one HTTP provider; see the Transport port for what it promises.
 
     Not guaranteed: a call that was wholly handed to the socket and got no answer is unknown, and
-    the mail may arrive twice if it is sent again. Waiting parcels start in the order of `send`, but
+    the mail may arrive twice if it is sent again. Waiting mails start in the order of `send`, but
     end in any order.
     """
 
@@ -60,14 +60,14 @@ class HttpTransport:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    async def send(self, parcel: OutgoingMail) -> SendResult:
+    async def send(self, outgoing: OutgoingMail) -> SendResult:
         if self._closing:
             raise NotStarted("the transport is closing")
         if self._busy < self._connections:  # nobody waits while there is room
             self._busy += 1
         else:
             await self._turn()
-        sending = HttpSend(self._api, self._client, self._timeout, parcel)
+        sending = HttpSend(self._api, self._client, self._timeout, outgoing)
         self._active.add(sending)
         try:
             return await sending.run()

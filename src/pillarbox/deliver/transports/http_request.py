@@ -88,7 +88,7 @@ class RequestBody(Payload):
             self.refused = f"may_begin failed: {error!r}"
             raise ConnectionAbortedError(self.refused) from None
         if not allowed:
-            self.refused = "the right to send ended while the parcel waited"
+            self.refused = "the right to send ended while the mail waited"
             raise ConnectionAbortedError(self.refused)
 
 

@@ -1,4 +1,4 @@
-"""One parcel's way through an HTTP provider: calls, answers, and an outcome for each recipient."""
+"""One mail's way through an HTTP provider: calls, answers, and an outcome for each recipient."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ class ProviderApi(Protocol):
     @property
     def limits(self) -> TransportLimits: ...
 
-    def call(self, parcel: OutgoingMail, recipients: Sequence[Recipient]) -> HttpRequest | Outcome:
+    def call(
+        self, outgoing: OutgoingMail, recipients: Sequence[Recipient]
+    ) -> HttpRequest | Outcome:
         """The call that hands over a mail for these recipients; an outcome when it cannot carry it.
 
         ValueError when the mail cannot be made into a legal one.
@@ -41,7 +43,7 @@ class ProviderApi(Protocol):
         ...
 
     def blamed(
-        self, answer: HttpResponse, parcel: OutgoingMail, recipients: Sequence[Recipient]
+        self, answer: HttpResponse, outgoing: OutgoingMail, recipients: Sequence[Recipient]
     ) -> Sequence[int]:
         """Whom of the recipients, by place, an answer calls invalid; empty when it does not say whom."""
         ...
@@ -59,12 +61,12 @@ class HttpSend:
     """As few calls as the provider allows. A recipient that it calls invalid does not take the others along."""
 
     def __init__(
-        self, api: ProviderApi, client: HttpClient, timeout: ClientTimeout, parcel: OutgoingMail
+        self, api: ProviderApi, client: HttpClient, timeout: ClientTimeout, outgoing: OutgoingMail
     ) -> None:
         self._api = api
         self._client = client
         self._timeout = timeout
-        self._parcel = parcel
+        self._outgoing = outgoing
         self._outcomes: dict[int, Outcome] = {}
         self._loop = asyncio.get_running_loop()
         self._record = HttpTranscript(self._loop.time())
@@ -73,7 +75,7 @@ class HttpSend:
         self._withdrawn = False
 
     def withdraw(self, why: str) -> None:
-        """Give the parcel back if nothing of it was sent yet, as when the connection is still being made."""
+        """Give the mail back if nothing of it was sent yet, as when the connection is still being made."""
         if (
             self._body is not None
             and not self._withdrawn
@@ -95,7 +97,7 @@ class HttpSend:
             raise NotStarted(self._body.refused) from None
 
     async def _run(self) -> SendResult:
-        recipients = self._parcel.recipients
+        recipients = self._outgoing.recipients
         places = range(len(recipients))
         most = self._api.limits.max_recipients or len(places)
         groups = deque(list(places[at : at + most]) for at in range(0, len(places), most))
@@ -110,7 +112,7 @@ class HttpSend:
 
     async def _send(self, group: Sequence[int], rest: deque[list[int]]) -> None:
         """One call; what it leaves open goes to the front of `rest`."""
-        recipients = [self._parcel.recipients[place] for place in group]
+        recipients = [self._outgoing.recipients[place] for place in group]
         try:
             outcome, answer = await self._call(recipients)
         except NotStarted as refused:
@@ -139,7 +141,7 @@ class HttpSend:
         rest: deque[list[int]],
     ) -> None:
         """Nobody got it because of some: these are refused, the others go again; one by one if it says not whom."""
-        blamed = {group[place] for place in self._api.blamed(answer, self._parcel, recipients)}
+        blamed = {group[place] for place in self._api.blamed(answer, self._outgoing, recipients)}
         self._settle(sorted(blamed), outcome)
         others = [place for place in group if place not in blamed]
         if not blamed:
@@ -152,17 +154,17 @@ class HttpSend:
             self._outcomes[place] = outcome
 
     async def _call(self, recipients: Sequence[Recipient]) -> tuple[Outcome, HttpResponse | None]:
-        parcel, record = self._parcel, self._record
+        outgoing, record = self._outgoing, self._record
         try:
-            call = self._api.call(parcel, recipients)
+            call = self._api.call(outgoing, recipients)
         except ValueError as error:
             call = rejected(Reason.MALFORMED, None, str(error))
         if isinstance(call, Outcome):
             record.remark(self._loop.time(), f"not sent: {call.text}")
             return call, None
-        correlation = f"{parcel.message_id}/{parcel.attempt}"
+        correlation = f"{outgoing.message_id}/{outgoing.attempt}"
         call.headers[CORRELATION] = correlation
-        self._body = body = RequestBody(call.body, call.headers["Content-Type"], parcel.may_begin)
+        self._body = body = RequestBody(call.body, call.headers["Content-Type"], outgoing.may_begin)
         record.asked(self._loop.time(), call, correlation)
         try:
             answer = await self._client.ask(call, body, self._timeout)

@@ -98,7 +98,9 @@ class MailgunApi:
         self._send = root / "v3" / settings.domain / "messages.mime"
         self._about = root / "v3/domains" / settings.domain
 
-    def call(self, parcel: OutgoingMail, recipients: Sequence[Recipient]) -> HttpRequest | Outcome:
+    def call(
+        self, outgoing: OutgoingMail, recipients: Sequence[Recipient]
+    ) -> HttpRequest | Outcome:
         addresses = [ascii_address(one.address) for one in recipients]
         if not all(address.isprintable() for address in addresses):
             raise ValueError("an address holds no control characters")
@@ -106,12 +108,12 @@ class MailgunApi:
         boundary = secrets.token_hex(24)
         part = f"--{boundary}\r\nContent-Disposition: form-data; name="
         fields = [f'{part}"to"\r\n\r\n{address}\r\n' for address in addresses]
-        fields.append(f'{part}"v:pillarbox_message"\r\n\r\n{parcel.message_id}\r\n')
+        fields.append(f'{part}"v:pillarbox_message"\r\n\r\n{outgoing.message_id}\r\n')
         fields.append(
             f'{part}"message"; filename="mail.eml"\r\nContent-Type: message/rfc822\r\n\r\n'
         )
         body = b"".join(
-            ("".join(fields).encode(), _own(parcel.content), f"\r\n--{boundary}--\r\n".encode())
+            ("".join(fields).encode(), _own(outgoing.content), f"\r\n--{boundary}--\r\n".encode())
         )
         headers = {
             "Authorization": self._authorization,
@@ -131,7 +133,7 @@ class MailgunApi:
         return judge(answer, str(told.get("message") or answer.text), TABLE, now)
 
     def blamed(
-        self, answer: HttpResponse, parcel: OutgoingMail, recipients: Sequence[Recipient]
+        self, answer: HttpResponse, outgoing: OutgoingMail, recipients: Sequence[Recipient]
     ) -> Sequence[int]:
         return ()
 

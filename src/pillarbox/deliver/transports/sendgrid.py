@@ -75,8 +75,10 @@ class SendGridApi:
         self._send = root / "v3/mail/send"
         self._scopes = root / "v3/scopes"
 
-    def call(self, parcel: OutgoingMail, recipients: Sequence[Recipient]) -> HttpRequest | Outcome:
-        message, parts = parcel.message, parcel.parts
+    def call(
+        self, outgoing: OutgoingMail, recipients: Sequence[Recipient]
+    ) -> HttpRequest | Outcome:
+        message, parts = outgoing.message, outgoing.parts
         if message is None or parts is None or parts.raw is not None:
             return rejected(Reason.UNSUPPORTED, None, "SendGrid's API takes no finished mails")
         body = json.dumps(
@@ -96,10 +98,10 @@ class SendGridApi:
         return judge(answer, _words(answer), TABLE, now)
 
     def blamed(
-        self, answer: HttpResponse, parcel: OutgoingMail, recipients: Sequence[Recipient]
+        self, answer: HttpResponse, outgoing: OutgoingMail, recipients: Sequence[Recipient]
     ) -> Sequence[int]:
-        assert parcel.message is not None
-        rows = layout(parcel.message, recipients)
+        assert outgoing.message is not None
+        rows = layout(outgoing.message, recipients)
         found: set[int] = set()
         for field, _ in _errors(answer):
             if named := _FIELD.match(field):

@@ -93,17 +93,19 @@ class SesApi:
         name = settings.configuration_set
         self._tail = f'"ConfigurationSetName":{json.dumps(name)},' if name else ""
 
-    def call(self, parcel: OutgoingMail, recipients: Sequence[Recipient]) -> HttpRequest | Outcome:
+    def call(
+        self, outgoing: OutgoingMail, recipients: Sequence[Recipient]
+    ) -> HttpRequest | Outcome:
         to = [ascii_address(one.address) for one in recipients]
-        sender = ascii_address(parcel.sender) if parcel.sender else ""
+        sender = ascii_address(outgoing.sender) if outgoing.sender else ""
         if not all(one.isascii() for one in (sender, *to)):
             return rejected(Reason.UNSUPPORTED, None, "SES takes ASCII addresses only")
         given = f'"FromEmailAddress":{json.dumps(sender)},' if sender else ""
-        tags = f'"EmailTags":[{{"Name":"pillarbox_message","Value":"{parcel.message_id}"}}]'
+        tags = f'"EmailTags":[{{"Name":"pillarbox_message","Value":"{outgoing.message_id}"}}]'
         head = f'{{{given}"Destination":{{"ToAddresses":{json.dumps(to)}}},{self._tail}{tags},"Content":{{"Raw":{{"Data":"'
         # Put together by hand: base64 needs no escaping, and a large mail is not walked through
         # once more.
-        body = b"".join((head.encode(), b64encode(parcel.content), b'"}}}'))
+        body = b"".join((head.encode(), b64encode(outgoing.content), b'"}}}'))
         return self._signed("POST", self._send, body)
 
     def judge(self, answer: HttpResponse, now: float) -> Outcome:
@@ -112,7 +114,7 @@ class SesApi:
         return judge(answer, _words(answer), TABLE, now)
 
     def blamed(
-        self, answer: HttpResponse, parcel: OutgoingMail, recipients: Sequence[Recipient]
+        self, answer: HttpResponse, outgoing: OutgoingMail, recipients: Sequence[Recipient]
     ) -> Sequence[int]:
         return ()
 

@@ -26,10 +26,10 @@ MAX_BACKOFF = 2.0
 
 
 class SmtpTransport:
-    """Sends parcels through one SMTP server; see the Transport port for what it promises.
+    """Sends mails through one SMTP server; see the Transport port for what it promises.
 
-    Not guaranteed: a parcel whose final dot was written when the connection broke is unknown, and
-    may arrive twice if it is sent again. Waiting parcels start in the order of `send`, but end in
+    Not guaranteed: a mail whose final dot was written when the connection broke is unknown, and
+    may arrive twice if it is sent again. Waiting mails start in the order of `send`, but end in
     any order.
     """
 
@@ -66,11 +66,11 @@ class SmtpTransport:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    async def send(self, parcel: OutgoingMail) -> SendResult:
+    async def send(self, outgoing: OutgoingMail) -> SendResult:
         if self._closing:
             raise NotStarted("the transport is closing")
         loop = asyncio.get_running_loop()
-        job = SmtpTransaction(parcel, loop.create_future(), loop.time())
+        job = SmtpTransaction(outgoing, loop.create_future(), loop.time())
         self._waiting.append(job)
         self._pump()
         try:
@@ -142,15 +142,15 @@ class SmtpTransport:
     # --- what connections ask ---
 
     def take(self) -> SmtpTransaction | None:
-        """The next parcel that may begin."""
+        """The next mail that may begin."""
         while self._waiting:
             job = self._waiting.popleft()
-            if not job.future.done() and job.may_begin("while the parcel waited"):
+            if not job.future.done() and job.may_begin("while the mail waited"):
                 return job
         return None
 
     def requeue(self, job: SmtpTransaction, reason: Reason, why: str, link: str) -> None:
-        """A parcel that has not begun waits again, once; `gone` follows and finds it a connection."""
+        """A mail that has not begun waits again, once; `gone` follows and finds it a connection."""
         if job.future.done():
             return
         if self._closing:
@@ -175,7 +175,7 @@ class SmtpTransport:
             self._emptied.set_result(None)
         self._pump()
 
-    # --- matching parcels and connections ---
+    # --- matching mails and connections ---
 
     def _pump(self) -> None:
         """Whatever waits gets an idle connection, or a new one, or is waited for by a busy one."""
@@ -226,7 +226,7 @@ class SmtpTransport:
             self._connected(link)
 
     def _connect_ended(self, task: asyncio.Task[None]) -> None:
-        """Go on after an unexpected error, too: the parcels that wait must get another connection."""
+        """Go on after an unexpected error, too: the mails that wait must get another connection."""
         self._connecting.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
@@ -280,5 +280,5 @@ class SmtpTransport:
         if self._failures == 1 and failed.outcome.reason is Reason.UNAVAILABLE:
             return (
                 len(self._waiting) - 1
-            )  # perhaps a hiccup: it costs one parcel, and the others try again
+            )  # perhaps a hiccup: it costs one mail, and the others try again
         return 0

@@ -58,7 +58,7 @@ class ConnectionPool(Protocol):
 
 
 class _Owed(Enum):
-    """A reply that belongs to no parcel and comes before all others."""
+    """A reply that belongs to no mail and comes before all others."""
 
     NOTHING = 0
     RESET = 1  # to RSET
@@ -66,7 +66,7 @@ class _Owed(Enum):
 
 
 class SmtpConnection(asyncio.BufferedProtocol):
-    """Feeds parcels to the server; at most one awaits its final answer, and one its envelope's."""
+    """Feeds mails to the server; at most one awaits its final answer, and one its envelope's."""
 
     def __init__(self, pool: ConnectionPool, link: ReadyConnection, settings: SmtpSettings) -> None:
         self._pool = pool
@@ -89,7 +89,7 @@ class SmtpConnection(asyncio.BufferedProtocol):
         self._born = self._now = self._loop.time()
         shortest = min(settings.command_timeout, settings.data_timeout, settings.max_idle)
         self._deadline = Deadline(self._loop, shortest, self._expire)
-        self.over = False  # takes no more parcels
+        self.over = False  # takes no more mails
         self._take_over()
 
     def _take_over(self) -> None:
@@ -102,7 +102,7 @@ class SmtpConnection(asyncio.BufferedProtocol):
     # --- what the pool asks ---
 
     def feed(self) -> None:
-        """Begin with the next waiting parcel, or rest."""
+        """Begin with the next waiting mail, or rest."""
         self._now = self._loop.time()
         self.over = self.over or self._transport.is_closing()  # lost, and about to be told so
         if not self.over:
@@ -115,7 +115,7 @@ class SmtpConnection(asyncio.BufferedProtocol):
         self._deadline.sharpen(self._loop.time() + GOODBYE_PATIENCE)
 
     def abort(self) -> None:
-        """Hang up at once; parcels whose final dot was not written are given back."""
+        """Hang up at once; mails whose final dot was not written are given back."""
         for job in (self._envelope, self._sending):
             if job is not None:
                 job.give_back("the transport was closed in a hurry")
@@ -250,7 +250,7 @@ class SmtpConnection(asyncio.BufferedProtocol):
         self._lose(Reason.PROTOCOL, f"the server spoke out of turn: {text_of(reply)}")
 
     def _leave(self, job: SmtpTransaction, reply: bytes) -> None:
-        """421: the server closes. Said to a MAIL on a used connection, it means the connection, not the parcel."""
+        """421: the server closes. Said to a MAIL on a used connection, it means the connection, not the mail."""
         self._envelope = None
         if self._served > 1 and len(job.replies) == 1 and not job.requeued:
             self._pool.requeue(job, Reason.UNAVAILABLE, text_of(reply), self._story)
@@ -261,7 +261,7 @@ class SmtpConnection(asyncio.BufferedProtocol):
     # --- envelopes ---
 
     def _go_on(self) -> None:
-        """The server owes nothing: next parcel, goodbye, or rest."""
+        """The server owes nothing: next mail, goodbye, or rest."""
         if self._unread or self._rest:  # it would be taken for the answer to what comes next
             return self._lose(Reason.PROTOCOL, "the server answered more than it was asked")
         job = self._next()
@@ -278,9 +278,9 @@ class SmtpConnection(asyncio.BufferedProtocol):
         return None
 
     def _next(self) -> SmtpTransaction | None:
-        """Take the next parcel that has something to say to this server."""
+        """Take the next mail that has something to say to this server."""
         while not self._worn_out() and (job := self._pool.take()):
-            job.begin(seal(job.parcel, self._capabilities), self._now)
+            job.begin(seal(job.outgoing, self._capabilities), self._now)
             if job.commands:
                 self._envelope = job
                 self._served += 1
@@ -289,7 +289,7 @@ class SmtpConnection(asyncio.BufferedProtocol):
         return None
 
     def _opening(self, job: SmtpTransaction) -> bytes:
-        """What to write first for a parcel: all of its envelope if the server can take it."""
+        """What to write first for a mail: all of its envelope if the server can take it."""
         reset = b""
         if self._needs_reset:
             self._needs_reset = False
@@ -300,7 +300,7 @@ class SmtpConnection(asyncio.BufferedProtocol):
         return reset or job.commands[0]
 
     def _worn_out(self) -> bool:
-        """Whether it served long enough; every connection serves at least one parcel, or none would move."""
+        """Whether it served long enough; every connection serves at least one mail, or none would move."""
         settings = self._settings
         old = self._served >= settings.max_messages or self._now - self._born >= settings.max_age
         return old and self._served > 0
@@ -327,7 +327,7 @@ class SmtpConnection(asyncio.BufferedProtocol):
         if not job.may_begin("before its content was written"):
             return self._lose(Reason.UNAVAILABLE, "given up before the content")
         job.body_at = self._now
-        content = stuffed(job.parcel.content)
+        content = stuffed(job.outgoing.content)
         if len(content) <= SLICE:
             return self._finish_body(job, content)
         self._sending, self._body = job, memoryview(content)
@@ -350,9 +350,9 @@ class SmtpConnection(asyncio.BufferedProtocol):
         return self._finish_body(job, last)
 
     def _finish_body(self, job: SmtpTransaction, content: bytes) -> None:
-        """The last bytes, the dot and, if a parcel waits, its envelope, in one write."""
+        """The last bytes, the dot and, if a mail waits, its envelope, in one write."""
         self._finishing = job
-        self._write_with_next(content, final_dot(job.parcel.content))
+        self._write_with_next(content, final_dot(job.outgoing.content))
         self._deadline.at = self._now + self._settings.data_timeout
 
     def _send_nothing(self, job: SmtpTransaction, reply: bytes) -> None:
@@ -370,7 +370,7 @@ class SmtpConnection(asyncio.BufferedProtocol):
     # --- the end ---
 
     def _lose(self, reason: Reason, why: str) -> None:
-        """Give the connection up: only a written final dot leaves its parcel unknown."""
+        """Give the connection up: only a written final dot leaves its mail unknown."""
         if self.over:
             return
         finishing, self._finishing = self._finishing, None

@@ -38,7 +38,7 @@ class SmtpEnvelope(NamedTuple):
     commands: list[
         bytes
     ]  # MAIL, a RCPT for each recipient not settled, DATA; empty when all are settled
-    settled: dict[int, Outcome]  # by position among the parcel's recipients
+    settled: dict[int, Outcome]  # by position among the mail's recipients
 
 
 class _Unfit(Exception):
@@ -48,15 +48,15 @@ class _Unfit(Exception):
         self.outcome = rejected(reason, None, text)
 
 
-def seal(parcel: OutgoingMail, capabilities: ServerCapabilities) -> SmtpEnvelope:
-    """The envelope of a parcel for this server."""
+def seal(outgoing: OutgoingMail, capabilities: ServerCapabilities) -> SmtpEnvelope:
+    """The envelope of a mail for this server."""
     try:
-        mail, utf8 = _mail_command(parcel, capabilities)
+        mail, utf8 = _mail_command(outgoing, capabilities)
     except _Unfit as unfit:
-        return SmtpEnvelope([], dict.fromkeys(range(len(parcel.recipients)), unfit.outcome))
+        return SmtpEnvelope([], dict.fromkeys(range(len(outgoing.recipients)), unfit.outcome))
     commands = [mail]
     settled: dict[int, Outcome] = {}
-    for position, recipient in enumerate(parcel.recipients):
+    for position, recipient in enumerate(outgoing.recipients):
         try:
             path, wants_utf8 = _path(recipient.address, capabilities)
         except _Unfit as unfit:
@@ -72,9 +72,9 @@ def seal(parcel: OutgoingMail, capabilities: ServerCapabilities) -> SmtpEnvelope
     return SmtpEnvelope(commands, settled)
 
 
-def _mail_command(parcel: OutgoingMail, capabilities: ServerCapabilities) -> tuple[bytes, bool]:
-    content = parcel.content
-    path, utf8 = _path(parcel.sender, capabilities) if parcel.sender else (b"", False)
+def _mail_command(outgoing: OutgoingMail, capabilities: ServerCapabilities) -> tuple[bytes, bool]:
+    content = outgoing.content
+    path, utf8 = _path(outgoing.sender, capabilities) if outgoing.sender else (b"", False)
     parameters = b""
     if capabilities.size is not None:
         parameters = _size_parameter(len(content), capabilities.size)

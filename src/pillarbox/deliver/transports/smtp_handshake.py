@@ -19,7 +19,7 @@ from pillarbox.model.secret import masked
 
 
 class HandshakeFailed(Exception):
-    """No connection for mail; `outcome` says why, for every parcel that waited for it."""
+    """No connection for mail; `outcome` says why, for every mail that waited for it."""
 
     def __init__(self, outcome: Outcome, story: str) -> None:
         super().__init__(outcome.text)

@@ -1,4 +1,4 @@
-"""A parcel on its way through a connection: what was said so far, and how it ended."""
+"""A mail on its way through a connection: what was said so far, and how it ended."""
 
 from __future__ import annotations
 
@@ -13,22 +13,31 @@ from pillarbox.model.outcome import Outcome, Reason, deferred
 if TYPE_CHECKING:
     from pillarbox.deliver.transports.smtp_envelope import SmtpEnvelope
 
-# A parcel with a thousand recipients says a lot; people read the beginning and the end.
+# A mail with a thousand recipients says a lot; people read the beginning and the end.
 MAX_CONVERSATION = 20_000
 
 _GO_ON = ord("3")  # replies above it refuse
 
 
 class SmtpTransaction:
-    """A parcel and the future its sender waits for. Keeps raw replies; words are made only when needed."""
+    """A mail and the future its sender waits for. Keeps raw replies; words are made only when needed."""
 
     __slots__ = (
-        "body_at", "commands", "future", "mail_refused", "parcel", "queued", "refused", "replies", "requeued",
-        "settled", "started",
-    )  # fmt: skip
+        "body_at",
+        "commands",
+        "future",
+        "mail_refused",
+        "outgoing",
+        "queued",
+        "refused",
+        "replies",
+        "requeued",
+        "settled",
+        "started",
+    )
 
-    def __init__(self, parcel: OutgoingMail, future: asyncio.Future[Any], now: float) -> None:
-        self.parcel = parcel
+    def __init__(self, outgoing: OutgoingMail, future: asyncio.Future[Any], now: float) -> None:
+        self.outgoing = outgoing
         self.future = future
         self.queued = now
         self.requeued = False
@@ -48,7 +57,7 @@ class SmtpTransaction:
         self.commands, self.settled = envelope
 
     def again(self) -> None:
-        """Forget the conversation: the parcel waits again, for the second and last time."""
+        """Forget the conversation: the mail waits again, for the second and last time."""
         self.requeued = True
         self._forget(self.queued)
 
@@ -68,11 +77,11 @@ class SmtpTransaction:
         replies.append((now, reply))
 
     def may_begin(self, when: str) -> bool:
-        """Ask whether the parcel may still be sent; if not, it is given back."""
+        """Ask whether the mail may still be sent; if not, it is given back."""
         if self.future.done() and not self.future.cancelled():  # given back
             return False
         try:
-            allowed = self.parcel.may_begin()
+            allowed = self.outgoing.may_begin()
         except Exception as error:  # the caller's own; it must not take the connection down
             self.give_back(f"may_begin failed {when}: {error!r}")
             return False
@@ -92,7 +101,7 @@ class SmtpTransaction:
             self.end(outcome, now, link)
         elif not self.future.done():
             self.future.set_result(
-                SendResult([outcome] * len(self.parcel.recipients), self.started, now)
+                SendResult([outcome] * len(self.outgoing.recipients), self.started, now)
             )
 
     def end(self, rest: Outcome, now: float, link: str, remark: str = "") -> None:
@@ -104,7 +113,7 @@ class SmtpTransaction:
             self.future.set_result(report)
 
     def _outcomes(self, rest: Outcome) -> list[Outcome]:
-        positions = range(len(self.parcel.recipients))
+        positions = range(len(self.outgoing.recipients))
         if self.mail_refused:
             rest = refusal(self.replies[0][1], SmtpStage.MAIL)
             return [self.settled.get(position, rest) for position in positions]
@@ -120,7 +129,7 @@ class SmtpTransaction:
         envelope = len(self.commands)
         lines += [self._line(at, "←", reply) for at, reply in self.replies[:envelope]]
         if self.body_at:
-            lines.append(self._line(self.body_at, "→", f"({len(self.parcel.content):,} bytes)"))
+            lines.append(self._line(self.body_at, "→", f"({len(self.outgoing.content):,} bytes)"))
         lines += [self._line(at, "←", reply) for at, reply in self.replies[envelope:]]
         if remark:
             lines.append(self._line(now, "!", remark))
@@ -148,5 +157,5 @@ def _shortened(text: str) -> str:
 def not_delivered(
     job: SmtpTransaction, reason: Reason, text: str, now: float, link: str = ""
 ) -> None:
-    """Settle a parcel that the server cannot have: its final dot was never written."""
+    """Settle a mail that the server cannot have: its final dot was never written."""
     job.end(deferred(reason, None, text), now, link, text)
