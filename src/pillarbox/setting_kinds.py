@@ -1,6 +1,6 @@
 """The kinds of value a setting can have: how each is read, what is allowed, how it is shown.
 
-`read` takes what a person gave (text from the environment, a TOML value, a flag) and raises ValueError.
+`read` takes text from the environment, a TOML value or a flag, and raises ValueError if invalid.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from pillarbox.model.proxies import Network, parse_network
-from pillarbox.model.secret import Secret
+from pillarbox.model.secret import MASK, Secret
 
 KEY_BYTES = 32  # AES-256 and HMAC-SHA-256 both want exactly this much
 
@@ -35,12 +35,13 @@ _SIZES = {
     "mib": 2**20,
     "gib": 2**30,
 }
+_HOST_PATTERN = re.compile(r"\*|[a-z0-9_.-]+|[0-9a-f.]*(:[0-9a-f.]*){2,}").fullmatch
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 
 
 @dataclass(frozen=True, slots=True)
 class SettingKind:
-    """A kind of value: what is allowed in words, how to read it (ValueError if wrong), how to show it."""
+    """A kind of value: what is allowed in words, how to read it, how to show it."""
 
     allowed: str
     read: Callable[[Any], Any]
@@ -50,7 +51,7 @@ class SettingKind:
 
 
 def _string(raw: object) -> str:
-    """A plain value as trimmed text; what is no plain value, or hides control characters, is wrong."""
+    """A scalar as trimmed text; ValueError for other types and for control characters."""
     if isinstance(raw, bool) or not isinstance(raw, str | int | float | os.PathLike):
         raise ValueError
     text = str(raw).strip()
@@ -124,19 +125,21 @@ def boolean() -> SettingKind:
 
 
 def duration(low: str = "0s", *, or_off: bool = False) -> SettingKind:
-    least = _number_and_unit(low, _UNITS, "s")
+    shortest = _number_and_unit(low, _UNITS, "s")
 
     def read(raw: object) -> float | None:
         if or_off and str(raw).strip().lower() == "off":
             return None
         seconds = _number_and_unit(raw, _UNITS, "s")
-        _within(seconds, least, 100 * _YEAR)  # a century: beyond it clocks and intervals overflow
+        _within(
+            seconds, shortest, 100 * _YEAR
+        )  # a century: beyond it clocks and intervals overflow
         return seconds
 
-    words = "a duration such as 500ms, 5s, 10m, 2h, 7d, or plain seconds" + (
-        ", or off" if or_off else ""
-    )
-    return SettingKind(f"{words}; at least {low}", read, show_duration)
+    allowed = "a duration such as 500ms, 5s, 10m, 2h, 7d, or plain seconds"
+    if or_off:
+        allowed += ", or off"
+    return SettingKind(f"{allowed}; at least {low}", read, show_duration)
 
 
 def milliseconds() -> SettingKind:
@@ -193,42 +196,47 @@ def key_bytes(key: Secret) -> bytes:
     return decoded
 
 
+def _parts(raw: object, separator: str = ",") -> Sequence[object]:
+    """The members of a list: a TOML array, or text with separators. Never empty."""
+    if isinstance(raw, str):
+        return raw.split(separator)
+    if isinstance(raw, list | tuple) and raw:
+        return raw
+    raise ValueError
+
+
 def _read_key(raw: object) -> Secret:
-    key = raw if isinstance(raw, Secret) else Secret(_string(raw))
-    key_bytes(key)
-    return key
+    if not isinstance(raw, Secret):
+        raw = Secret(_string(raw))
+    key_bytes(raw)
+    return raw
 
 
 def _read_keys(raw: object) -> tuple[Secret, ...]:
-    parts = raw.split(",") if isinstance(raw, str) else raw
-    if not isinstance(parts, list | tuple) or not parts:
-        raise ValueError
-    return tuple(_read_key(part) for part in parts)
+    return tuple(_read_key(part) for part in _parts(raw))
 
 
 class RetiringKey(NamedTuple):
-    """A key, and the day from which it counts no more."""
+    """A key, and the last day on which it verifies; None: no end."""
 
     key: Secret
     until: date | None
 
 
 def _read_retiring_keys(raw: object) -> tuple[RetiringKey, ...]:
-    parts = raw.split(",") if isinstance(raw, str) else raw
-    if not isinstance(parts, list | tuple) or not parts:
-        raise ValueError
-    found = [_string(part).partition("@") for part in parts]
-    return tuple(
-        RetiringKey(_read_key(key), date.fromisoformat(day) if day else None)
-        for key, _, day in found
-    )
+    return tuple(_read_retiring_key(_string(part)) for part in _parts(raw))
+
+
+def _read_retiring_key(text: str) -> RetiringKey:
+    key, _, day = text.partition("@")
+    until = None
+    if day:
+        until = date.fromisoformat(day)
+    return RetiringKey(_read_key(key), until)
 
 
 def _read_paths(raw: object) -> tuple[Path, ...]:
-    parts = raw.split(os.pathsep) if isinstance(raw, str) else raw
-    if not isinstance(parts, list | tuple) or not parts:
-        raise ValueError
-    return tuple(Path(os.path.expanduser(_string(part))) for part in parts)
+    return tuple(Path(os.path.expanduser(_string(part))) for part in _parts(raw, os.pathsep))
 
 
 def _read_database(raw: object) -> str:
@@ -258,41 +266,37 @@ def _read_listen(raw: object) -> str:
 
 
 def _read_hosts(raw: object) -> tuple[str, ...]:
-    parts = raw.split(",") if isinstance(raw, str) else raw
-    if not isinstance(parts, list | tuple) or not parts:
-        raise ValueError
-    names = tuple(_string(part).lower() for part in parts)
-    if not all(
-        re.fullmatch(r"\*|[a-z0-9_.-]+|[0-9a-f.]*(:[0-9a-f.]*){2,}", name) for name in names
-    ):
+    names = tuple(_string(part).lower() for part in _parts(raw))
+    if not all(_HOST_PATTERN(name) for name in names):
         raise ValueError
     return names
 
 
 def _read_networks(raw: object) -> tuple[Network, ...]:
-    parts = raw.split(",") if isinstance(raw, str) else raw
-    if not isinstance(parts, list | tuple) or not parts:
-        raise ValueError
-    return tuple(parse_network(_string(part)) for part in parts)
+    return tuple(parse_network(_string(part)) for part in _parts(raw))
 
 
 def _show_networks(networks: Sequence[Network]) -> str:
-    """Networks as people write them: one address without its prefix length."""
-    return ", ".join(str(one).removesuffix(f"/{one.max_prefixlen}") for one in networks)
+    """Networks as people write them: a single address without its prefix length."""
+    return ", ".join(str(network).removesuffix(f"/{network.max_prefixlen}") for network in networks)
 
 
 def _read_listen_or_off(raw: object) -> str:
-    return "off" if str(raw).strip().lower() == "off" else _read_listen(raw)
+    if str(raw).strip().lower() == "off":
+        return "off"
+    return _read_listen(raw)
 
 
 def _read_local_listen(raw: object) -> str:
-    """host:port; a port alone is one of this machine."""
+    """host:port; a port alone means this machine."""
     value = _string(raw)
-    return _read_listen(f"127.0.0.1:{value}" if value.isdecimal() else value)
+    if value.isdecimal():
+        value = f"127.0.0.1:{value}"
+    return _read_listen(value)
 
 
 def _hidden(value: object) -> str:
-    return "****" if value else ""
+    return MASK if value else ""
 
 
 _KEY = "32 bytes as 64 hex digits or base64"
@@ -301,9 +305,12 @@ KEYS = SettingKind(
     f"keys separated by commas, newest first, each {_KEY}", _read_keys, _hidden, empty=()
 )
 RETIRING_KEYS = SettingKind(
-    f"keys separated by commas, newest first, each {_KEY}; one that retires ends with @ and the day, as @2030-01-31",
-    _read_retiring_keys, _hidden, empty=(),
-)  # fmt: skip
+    f"keys separated by commas, newest first, each {_KEY};"
+    " a key with a last day ends with @ and the day, as @2030-01-31",
+    _read_retiring_keys,
+    _hidden,
+    empty=(),
+)
 URL = SettingKind("a URL such as postgresql://user@host:5432/name", _read_database, show_url)
 WEB = text("a URL such as https://mail.example.com", r"https?://[^\s?#]+")
 LOCALE = text("a language tag such as en or de-AT", r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
@@ -320,8 +327,10 @@ HOSTS = SettingKind(
 )
 NETWORKS = SettingKind(
     "IP addresses and networks separated by commas, such as 10.0.0.7 or 10.0.0.0/8",
-    _read_networks, _show_networks, empty=(),
-)  # fmt: skip
+    _read_networks,
+    _show_networks,
+    empty=(),
+)
 ADDRESS = text("one e-mail address such as noreply@example.com", r"[^\s@<>,]+@[^\s@<>,]+")
 MAILBOX = text(
     "a sender such as Hub <no-reply@hub.example>",

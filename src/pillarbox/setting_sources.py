@@ -1,4 +1,7 @@
-"""Where settings come from: a file, the environment, flags; the later wins. All that is wrong is told at once."""
+"""Where settings come from: a file, the environment, flags; the later wins.
+
+All problems are collected, so that one error lists them all.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ class SettingSpec(NamedTuple):
 
 
 class GivenValue(NamedTuple):
-    """A value as given: by what name, and from where."""
+    """A value as given: its name for error texts, its source, and the raw value."""
 
     label: str
     source: str
@@ -36,7 +39,7 @@ class GivenValue(NamedTuple):
 
 
 class SettingSources:
-    """Gathers what was given for these settings, and what is wrong with it."""
+    """Collects the values given for these settings, and the problems with them."""
 
     def __init__(self, specs: Mapping[str, SettingSpec]) -> None:
         self._specs = specs
@@ -44,10 +47,10 @@ class SettingSources:
         self.problems: list[str] = []
 
     def file(self, env: Mapping[str, str], file: Path | None) -> None:
-        """A file that was named, by the environment perhaps, or pillarbox.toml if it is here."""
-        named = file or (Path(env[CONFIG_ENV]) if env.get(CONFIG_ENV) else None)
-        path = named or Path(CONFIG_FILE)
-        if named is None and not path.exists():
+        """Read `file`, else the file that PILLARBOX_CONFIG names, else pillarbox.toml if present."""
+        path = file or Path(env.get(CONFIG_ENV) or CONFIG_FILE)
+        is_named = file is not None or bool(env.get(CONFIG_ENV))
+        if not is_named and not path.exists():
             return
         for key, raw in self._parse(path).items():
             if key in self._specs:
@@ -61,18 +64,21 @@ class SettingSources:
         except OSError as error:
             self.problems.append(f"{path} cannot be read: {error.strerror}")
         except ValueError as error:  # TOML or UTF-8; neither quotes a value
-            reason = "it is not UTF-8" if isinstance(error, UnicodeError) else error
+            reason = str(error)
+            if isinstance(error, UnicodeError):
+                reason = "it is not UTF-8"
             self.problems.append(f"{path} is not valid TOML: {reason}")
         return {}
 
     def environment(self, env: Mapping[str, str]) -> None:
-        """Short names first: PILLARBOX_… wins over what is shared with other programs."""
+        """Read the environment. PILLARBOX_… wins over short names, which other programs share."""
         for name, spec in self._specs.items():
             key = spec.short
-            if (
-                key and env.get(key) and not _injected(key, env[key])
-            ):  # shared names: empty means not set
-                self.given[name] = GivenValue(key, f"env {key}", env[key])
+            if key is None:
+                continue
+            raw = env.get(key)
+            if raw and not _injected(key, raw):  # an empty shared variable counts as not set
+                self.given[name] = GivenValue(key, f"env {key}", raw)
         names = {PREFIX + name.upper(): name for name in self._specs}
         for key, raw in env.items():
             if not key.startswith(PREFIX) or key == CONFIG_ENV or _injected(key, raw):
@@ -83,23 +89,24 @@ class SettingSources:
                 self.problems.append(_unknown(key, key, [*names, CONFIG_ENV]))
 
     def flags(self, flags: Mapping[str, Any]) -> None:
+        """Read options of the command line; None means that the option was not given."""
         for name, raw in flags.items():
             if name not in self._specs:
                 self.problems.append(_unknown(name, name, self._specs))
-            elif raw is not None:  # None: the flag was not given
+            elif raw is not None:
                 self.given[name] = GivenValue("--" + name.replace("_", "-"), "flag", raw)
 
     def read(self) -> Iterator[tuple[str, Any]]:
-        """What was given, by setting, as its kind reads it."""
-        for name, one in self.given.items():
+        """The name and the parsed value of each setting given; invalid values become problems."""
+        for name, value in self.given.items():
             try:
-                yield name, self._specs[name].kind.read(one.raw)
+                yield name, self._specs[name].kind.read(value.raw)
             except (ValueError, TypeError):
-                self.problems.append(_wrong(self._specs[name], one))
+                self.problems.append(_wrong(self._specs[name], value))
 
 
 def _injected(key: str, raw: str) -> bool:
-    """Whether Kubernetes made this variable for a Service called pillarbox, pillarbox-… or smtp."""
+    """Whether Kubernetes set this variable for a Service named pillarbox, pillarbox-… or smtp."""
     if re.search(r"_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_(TCP|UDP|SCTP)(_|$)", key):
         return True
     return key.endswith("_PORT") and re.match(r"(tcp|udp|sctp)://", raw) is not None
@@ -110,18 +117,24 @@ def _unknown(label: str, name: str, known: Collection[str]) -> str:
 
 
 def _suggest(word: str, known: Collection[str]) -> str:
-    close = get_close_matches(word, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    for match in get_close_matches(word, list(known), n=1):
+        return f"; did you mean {match}?"
+    return ""
 
 
-def _wrong(spec: SettingSpec, one: GivenValue) -> str:
-    """Says what is wrong; a secret's value is never part of it."""
-    if one.raw == "":
-        return f"{one.label} is empty: remove it, or give {spec.kind.allowed}"
-    value = "has a wrong value" if spec.secret else f"is {str(one.raw)[:60]!r}"
-    hint = _suggest(str(one.raw), spec.kind.choices) + _flat(one.raw)
-    return f"{one.label} {value}: must be {spec.kind.allowed}{hint}"
+def _wrong(spec: SettingSpec, given: GivenValue) -> str:
+    """The problem with a value; never contains the value of a secret."""
+    label, raw = given.label, given.raw
+    if raw == "":
+        return f"{label} is empty: remove it, or give {spec.kind.allowed}"
+    problem = f"{label} is {str(raw)[:60]!r}"
+    if spec.secret:
+        problem = f"{label} has a wrong value"
+    hint = _suggest(str(raw), spec.kind.choices) + _flat(raw)
+    return f"{problem}: must be {spec.kind.allowed}{hint}"
 
 
 def _flat(raw: object) -> str:
-    return ". Settings stand at the top level, not in a [table]" if isinstance(raw, dict) else ""
+    if isinstance(raw, dict):
+        return ". Settings stand at the top level, not in a [table]"
+    return ""
