@@ -59,10 +59,10 @@ from pillarbox.store.webhooks import CallResult
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
+from pillarbox.track.bounce_reports import parse as parse_report
 from pillarbox.track.feedback.base import Feedback, FeedbackEvent
-from pillarbox.track.ingest import REPORT, FeedbackIngest
-from pillarbox.track.reception import FeedbackReceiver
-from pillarbox.track.reports import parse as parse_report
+from pillarbox.track.feedback_ingest import REPORT, FeedbackIngest
+from pillarbox.track.feedback_receiver import FeedbackReceiver
 
 # Below, aiohttp and Jinja, and what is built on them, are imported where they are needed: they take
 # a third of the time in which a command starts, and few commands need them.
@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from pillarbox.deliver.transports.http_send import ProviderApi
     from pillarbox.lifecycle.collector import Collector
     from pillarbox.lifecycle.services import LifecycleServices
-    from pillarbox.track.webhook_call import WebhookClient
+    from pillarbox.track.webhook_client import WebhookClient
 
 # How often a worker looks for new providers and classes: soon enough for a person at the command
 # line.
@@ -282,13 +282,13 @@ class App:
 
     def webhook_line(self) -> WebhookClient:
         """What calls to customers are made with; whoever asks closes it."""
-        from pillarbox.track.webhooks import open_line
+        from pillarbox.track.webhook_dispatcher import open_line
 
         return open_line(self.settings, self.redactor, version("pillarbox"))
 
     async def test_webhook(self, endpoint_id: UUID, tenant_id: int) -> CallResult:
         """Call a tenant's webhook at once, past the queue."""
-        from pillarbox.track.webhooks import try_out
+        from pillarbox.track.webhook_dispatcher import try_out
 
         line = self.webhook_line()
         try:
@@ -476,7 +476,7 @@ async def build_collector(app: App, *, stdout: bool = False) -> Collector:
 
 async def notify(app: App, stop: asyncio.Event) -> None:
     """Make calls to customers' webhooks until `stop`."""
-    from pillarbox.track.webhooks import WebhookDispatcher
+    from pillarbox.track.webhook_dispatcher import WebhookDispatcher
 
     line = app.webhook_line()
     await WebhookDispatcher(

@@ -16,7 +16,7 @@ from pillarbox.errors import Forged, NotFound
 from pillarbox.store import providers
 from pillarbox.testing.twins import TWINS, SesTwin
 from pillarbox.track.feedback.sns import SnsCertificates
-from pillarbox.track.reception import UnreadableFeedback
+from pillarbox.track.feedback_receiver import UnreadableFeedback
 
 
 @pytest.fixture(params=TWINS)

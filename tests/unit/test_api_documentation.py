@@ -27,7 +27,7 @@ from pillarbox.api.v1 import description
 from pillarbox.model.suppression import SuppressionReason
 from pillarbox.settings import SPECS
 from pillarbox.store import dlq
-from pillarbox.store.pages import LOOKED_AT
+from pillarbox.store.message_pages import LOOKED_AT
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 PAGE = (REFERENCE / "http.md").read_text("utf-8")

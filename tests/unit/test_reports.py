@@ -14,9 +14,9 @@ from tests.unit import reports
 from tests.unit.reports import ADA, MESSAGE
 
 from pillarbox.model import return_path
+from pillarbox.track.bounce_reports import NotAReport, parse
 from pillarbox.track.feedback.base import FeedbackEvent
-from pillarbox.track.parts import LARGEST
-from pillarbox.track.reports import NotAReport, parse
+from pillarbox.track.mime_parts import LARGEST
 
 KEY = return_path.derive_key(b"installation")
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from pillarbox.batching import Batcher
 from pillarbox.errors import StoreError
 from pillarbox.model.throttle import WINDOW
-from pillarbox.store import failures
+from pillarbox.store import auth_failures
+from pillarbox.store.auth_failures import FailureCount
 from pillarbox.store.database import Database
-from pillarbox.store.failures import FailureCount
 from pillarbox.telemetry import logs
 
 log = logs.get("pillarbox.access")
@@ -50,7 +50,7 @@ class SharedFailures:
             return ()
 
     async def _add(self, requests: list[tuple[bytes, ...]]) -> Sequence[tuple[FailureCount, ...]]:
-        counted = await failures.add(
+        counted = await auth_failures.add(
             self._database, Counter(key for keys in requests for key in keys)
         )
         await self._purge()
@@ -61,7 +61,7 @@ class SharedFailures:
         now = self._clock()
         if now - self._purged >= WINDOW:
             self._purged = now
-            await failures.purge(self._database, PURGE_BATCH)
+            await auth_failures.purge(self._database, PURGE_BATCH)
 
     def _hashed(self, key: FailureKey) -> bytes:
         """A key as it is stored: addresses and names never in clear."""

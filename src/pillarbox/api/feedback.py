@@ -12,7 +12,7 @@ from pillarbox.api.problems import EXPECTED, STORE_RETRY, ProblemError, problem_
 from pillarbox.errors import Forged, NoAnswer, SecretError
 from pillarbox.telemetry import logs
 from pillarbox.track.feedback.base import SignedRequest
-from pillarbox.track.reception import UnreadableFeedback
+from pillarbox.track.feedback_receiver import UnreadableFeedback
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

@@ -18,8 +18,8 @@ from pillarbox.api.openapi import needs, problems
 from pillarbox.api.routing import Context, json_response, router
 from pillarbox.model.access import Scope
 from pillarbox.model.delivery import State
+from pillarbox.store.message_pages import page
 from pillarbox.store.messages import MessageFilter
-from pillarbox.store.pages import page
 
 routes = router()
 # A page of so many is some hundred kilobytes.

@@ -14,6 +14,7 @@ from pillarbox.model.outcome import Verdict
 from pillarbox.model.retry import POLICIES
 from pillarbox.model.secret import MASK
 from pillarbox.store.history import history
+from pillarbox.store.message_pages import DeliveryOverview, MessageOverview
 from pillarbox.store.messages import (
     WAITING,
     AttemptRecord,
@@ -23,7 +24,6 @@ from pillarbox.store.messages import (
     policy_of,
     remaining,
 )
-from pillarbox.store.pages import DeliveryOverview, MessageOverview
 
 # What events may tell a tenant. Numbers of claims and workers would tell how much the others send.
 TOLD = frozenset({

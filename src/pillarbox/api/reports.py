@@ -15,8 +15,8 @@ from pillarbox.api.routing import Context, context_of, json_response, router
 from pillarbox.model.access import Scope
 from pillarbox.model.delivery import delivery_id
 from pillarbox.model.outcome import Reason
+from pillarbox.track.bounce_reports import NotAReport
 from pillarbox.track.feedback.base import FeedbackKind
-from pillarbox.track.reports import NotAReport
 
 routes = router()
 MAIL = "message/rfc822"

@@ -12,7 +12,7 @@ from pillarbox.cli import output
 from pillarbox.cli.command import CommandContext, command
 from pillarbox.errors import NotPossible
 from pillarbox.model.delivery import delivery_id
-from pillarbox.track.reports import NotAReport
+from pillarbox.track.bounce_reports import NotAReport
 
 if TYPE_CHECKING:
     from pillarbox.store.feedback import FeedbackMatch

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from pillarbox.loops import wait
 from pillarbox.store.database import Database
-from pillarbox.store.hearing import hear
+from pillarbox.store.notifications import hear
 
 CHANNEL = "pillarbox_wake"
 # Seconds after a hint at which to look again. Enqueuers send at most one hint in 10 ms, so the last

@@ -19,7 +19,7 @@ from pillarbox.errors import NotPossible, StoreBug, StoreError
 from pillarbox.lifecycle.batch_policy import ORIGINAL_LIMITS, BatchLimits, BatchPolicy, CollectBatch
 from pillarbox.loops import wait, wait_for_any
 from pillarbox.store import lifecycle_schema
-from pillarbox.store.hearing import hear
+from pillarbox.store.notifications import hear
 from pillarbox.store.opening import patiently
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs

@@ -11,7 +11,7 @@ from collections import Counter
 from datetime import timedelta
 from uuid import UUID
 
-from pillarbox.store import admins, challenges, failures, sql
+from pillarbox.store import admins, auth_failures, challenges, sql
 from pillarbox.store.database import Database
 from pillarbox.store.feedback import forget_tokens
 
@@ -48,7 +48,7 @@ async def purge(
         dropped["challenges"] += count
     while count := await admins.purge_sessions(database, batch):
         dropped["sessions"] += count
-    while count := await failures.purge(database, batch):
+    while count := await auth_failures.purge(database, batch):
         dropped["auth_failures"] += count
     await database.execute(QUERIES["forget_walks"])
     return dropped

@@ -15,7 +15,7 @@ from pillarbox.accept.auth import PEER_FACTOR, Authenticator
 from pillarbox.accept.shared_failures import SharedFailures
 from pillarbox.errors import StoreError, Throttled, Unauthorized
 from pillarbox.model.access import Scope
-from pillarbox.store import access, failures
+from pillarbox.store import access, auth_failures
 from pillarbox.store.database import Database
 from pillarbox.telemetry.metrics import Metrics
 from tests.integration.cli.cli_helpers import Cli, process
@@ -113,8 +113,8 @@ async def test_a_minute_later_all_is_forgotten(
     await database.execute(
         "UPDATE pillarbox.auth_failures SET began_at = now() - interval '61 seconds'"
     )
-    assert await failures.purge(database, 1) == 1
-    assert await failures.purge(database, 100) == 1
+    assert await auth_failures.purge(database, 1) == 1
+    assert await auth_failures.purge(database, 100) == 1
 
 
 async def test_guessing_does_not_fill_the_table(database: Database) -> None:
@@ -146,7 +146,7 @@ async def test_without_the_database_a_process_counts_for_itself(
     async def away(*_: Any) -> None:
         raise StoreError("PostgreSQL: cannot execute INSERT in a read-only transaction")
 
-    monkeypatch.setattr(failures, "add", away)
+    monkeypatch.setattr(auth_failures, "add", away)
     for keeper in keepers[:2]:
         for _ in range(MOST):
             assert isinstance(

@@ -15,7 +15,7 @@ import pytest
 
 from pillarbox.api.listing import SYNONYMS, cursor_of
 from pillarbox.model.delivery import State
-from pillarbox.store import pages, providers
+from pillarbox.store import message_pages, providers
 from pillarbox.testing import SmtpServer
 from tests.harness import add_smtp, settled, working
 from tests.integration.api.api_helpers import MAIL, Api, Client
@@ -53,9 +53,9 @@ async def test_newest_first_and_page_by_page(api: Api) -> None:
     ids = [await api.shop.sent_id(subject=str(n)) for n in range(5)]
     await api.other.sent_id()
     assert sorted(await listed(api.shop)) == sorted(ids)
-    pages = [page async for page in pages_of(api.shop, "limit=2")]
-    assert [len(page) for page in pages] == [2, 2, 1]
-    whole = [one for page in pages for one in page]
+    message_pages = [page async for page in pages_of(api.shop, "limit=2")]
+    assert [len(page) for page in message_pages] == [2, 2, 1]
+    whole = [one for page in message_pages for one in page]
     assert whole == sorted(ids, reverse=True)
 
 
@@ -112,7 +112,7 @@ async def test_filter_by_provider(api: Api) -> None:
 async def test_a_page_with_filters_looks_at_a_bounded_number(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "LOOKED_AT", 3)
+    monkeypatch.setattr(message_pages, "LOOKED_AT", 3)
     ids = [await api.shop.sent_id(kind="rare" if n in (0, 7) else "usual") for n in range(9)]
     await api.other.sent_id(kind="rare")
     found = [page async for page in pages_of(api.shop, "kind=rare")]

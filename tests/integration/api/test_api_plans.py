@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 
 from pillarbox.store.database import Database
+from pillarbox.store.message_pages import LOOKED_AT
 from pillarbox.store.messages import FIRST_ID, LAST_ID, QUERIES
-from pillarbox.store.pages import LOOKED_AT
 
 HISTORY = 30_000
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from pillarbox.store import providers, tenants
 from pillarbox.store.database import Database
-from pillarbox.store.waiting import waiting
+from pillarbox.store.rate_limit_wait import waiting
 from pillarbox.testing import SmtpServer
 from tests.harness import add_smtp, enqueue, settled, working
 from tests.integration.cli.cli_helpers import Cli

@@ -13,7 +13,7 @@ from pillarbox.model.webhook import CallState
 from pillarbox.store import webhooks
 from pillarbox.testing.certificates import Certificate, CertificateAuthority, make_ca
 from pillarbox.testing.webhook_receiver import WebhookReceiver
-from pillarbox.track.webhook_call import trusted
+from pillarbox.track.webhook_client import trusted
 from tests.harness import enqueue, eventually, opened
 from tests.integration.track.test_customer_webhooks import KEYS, add, notifying, tell
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl
 
-from pillarbox.track.parts import parts_of
+from pillarbox.track.mime_parts import parts_of
 
 URLENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
 # Fields of a form: theirs have about twenty, and the custom variables.

@@ -12,7 +12,7 @@ from pillarbox.model.provider import HTTP_KINDS
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 from pillarbox.track.feedback.base import Feedback, FeedbackEvent, SignedRequest
-from pillarbox.track.ingest import FeedbackIngest, FeedbackSource, Redact
+from pillarbox.track.feedback_ingest import FeedbackIngest, FeedbackSource, Redact
 
 if TYPE_CHECKING:
     from pillarbox.model.provider import Provider

@@ -12,7 +12,7 @@ from pillarbox.store import sql
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
-QUERIES = sql.load("waiting")
+QUERIES = sql.load("rate_limit_wait")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,12 @@ from pillarbox.model.webhook import CallState
 from pillarbox.settings import Settings
 from pillarbox.store import webhooks
 from pillarbox.store.database import Database
-from pillarbox.store.hearing import hear
+from pillarbox.store.notifications import hear
 from pillarbox.store.webhooks import CallResult, ClaimedCall, Keys
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
-from pillarbox.track.webhook_call import WebhookClient, lease_of, trusted
+from pillarbox.track.webhook_client import WebhookClient, lease_of, trusted
 
 log = logs.get("pillarbox.webhooks")
 # How often to look without being told: a call is no mail, a second or two later is as good.

@@ -19,7 +19,7 @@ from pillarbox.store.database import Database
 from pillarbox.store.feedback import FeedbackMatch, FeedbackRow, ReplayTokenRow
 from pillarbox.telemetry.metrics import Metrics
 from pillarbox.track.feedback.base import FeedbackEvent, ReplayToken
-from pillarbox.track.redacted import redact_text, redacted
+from pillarbox.track.feedback_redaction import redact_text, redacted
 
 # Pieces in one statement: it stays well under a tenth of a second, and nobody waits for its locks
 # longer.

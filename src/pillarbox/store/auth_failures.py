@@ -12,7 +12,7 @@ from pillarbox.store import sql
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
-SQL = sql.load("failures")
+SQL = sql.load("auth_failures")
 _WINDOW = timedelta(seconds=WINDOW)
 
 

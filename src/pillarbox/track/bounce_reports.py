@@ -16,7 +16,7 @@ from pillarbox.model import return_path
 from pillarbox.model.outcome import Reason
 from pillarbox.track.feedback.base import FeedbackEvent, FeedbackKind
 from pillarbox.track.feedback.event_fields import UNHAPPY, is_hard, message_of, reason_of, text_of
-from pillarbox.track.parts import Fields, MimePart, decoded, fields_of, parts_of
+from pillarbox.track.mime_parts import Fields, MimePart, decoded, fields_of, parts_of
 
 ACTIONS = {
     "failed": FeedbackKind.BOUNCED,
