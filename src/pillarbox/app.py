@@ -20,15 +20,15 @@ from pillarbox.accept.intake import Intake
 from pillarbox.accept.shared_failures import SharedFailures
 from pillarbox.accept.smtp.service import Ready, SmtpService
 from pillarbox.deliver.gauge import Gauge
+from pillarbox.deliver.health_monitor import CHANNEL as HEALTH_CHANNEL
+from pillarbox.deliver.health_monitor import HealthMonitor
 from pillarbox.deliver.housekeeping import Housekeeping
 from pillarbox.deliver.mime import compose
-from pillarbox.deliver.roster import Book, Roster
-from pillarbox.deliver.spending import Spending
+from pillarbox.deliver.provider_pool import ProviderConfig, ProviderPool
+from pillarbox.deliver.provider_quota import ProviderQuota
 from pillarbox.deliver.transports.base import OutgoingMail, Recipient, SendResult, Transport
 from pillarbox.deliver.transports.capture import CaptureTransport
 from pillarbox.deliver.transports.smtp import SmtpTransport
-from pillarbox.deliver.vitals import CHANNEL as HEALTH_CHANNEL
-from pillarbox.deliver.vitals import Vitals
 from pillarbox.deliver.wakeup import Wakeup, listen
 from pillarbox.deliver.worker import Worker, WorkerLimits
 from pillarbox.errors import NotPossible, SettingsError, TaskEnded
@@ -307,16 +307,18 @@ class App:
         )
         return await housekeeping.reap_patiently(told)
 
-    async def load_providers(self) -> Book:
-        """What the roster needs to know, secrets opened."""
+    async def load_providers(self) -> ProviderConfig:
+        """What the pool needs to know, secrets opened."""
         found = await providers.list_providers(self.database, self.keys)
         classes = await providers.list_classes(self.database)
         if self.capture_all:
-            return Book([one for one in found if one.kind == "capture"], classes, captures=True)
+            return ProviderConfig(
+                [one for one in found if one.kind == "capture"], classes, captures=True
+            )
         captures = await providers.captures_by_default(
             self.database, development=self.settings.is_development
         )
-        return Book(found, classes, await routes.list_rules(self.database), captures)
+        return ProviderConfig(found, classes, await routes.list_rules(self.database), captures)
 
 
 def smtp_settings(provider: Provider, connections: int) -> SmtpSettings:
@@ -372,7 +374,7 @@ async def _assemble(settings: Settings, database: Database, keyless: bool) -> Ap
     return App(settings, database, redactor, Metrics(), key, keyless)
 
 
-def build_worker(app: App, queue: PostgresQueue, roster: Roster, wakeup: Wakeup) -> Worker:
+def build_worker(app: App, queue: PostgresQueue, pool: ProviderPool, wakeup: Wakeup) -> Worker:
     settings = app.settings
     pace = WorkerLimits(
         window=settings.window,
@@ -383,7 +385,7 @@ def build_worker(app: App, queue: PostgresQueue, roster: Roster, wakeup: Wakeup)
         drain=settings.worker_drain_timeout,
     )
     name = f"{socket.gethostname()}:{os.getpid()}"
-    return Worker(name, queue, roster, app.metrics, wakeup, pace, app.supervisor)
+    return Worker(name, queue, pool, app.metrics, wakeup, pace, app.supervisor)
 
 
 async def work(app: App, stop: asyncio.Event) -> None:
@@ -393,24 +395,24 @@ async def work(app: App, stop: asyncio.Event) -> None:
     wakeup = Wakeup()
     database = await app.database.for_queue()
     queue = PostgresQueue(database)
-    roster = Roster(
+    pool = ProviderPool(
         app.load_providers,
         app.build_transport,
         app.redactor_for,
-        allow=Spending(app.database).ask,
+        allow=ProviderQuota(app.database).ask,
         return_path=await patiently(partial(_return_paths, app), stop),
         supervisor=supervisor,
     )
-    worker = build_worker(app, queue, roster, wakeup)
-    vitals = Vitals(worker.name, app.database, roster, app.metrics, supervisor)
-    vitals.recovered = wakeup.hint
-    gauge = Gauge(worker, roster, app.database, app.metrics, app.settings.utilisation_alert)
+    worker = build_worker(app, queue, pool, wakeup)
+    health_monitor = HealthMonitor(worker.name, app.database, pool, app.metrics, supervisor)
+    health_monitor.recovered = wakeup.hint
+    gauge = Gauge(worker, pool, app.database, app.metrics, app.settings.utilisation_alert)
     background = [
-        supervisor.run_every("roster", REFRESH_INTERVAL, roster.refresh, stop),
+        supervisor.run_every("roster", REFRESH_INTERVAL, pool.refresh, stop),
         supervisor.run_every("gauge", GAUGE_INTERVAL, gauge.read, stop),
-        vitals.run(stop),
+        health_monitor.run(stop),
     ]
-    heard = {HEALTH_CHANNEL: vitals.hint}
+    heard = {HEALTH_CHANNEL: health_monitor.hint}
     if app.settings.notify:
         hear = partial(listen, app.database, wakeup, stop, heard)
         background.append(supervisor.run_every("listen", LISTEN_INTERVAL, hear, stop))
@@ -420,7 +422,7 @@ async def work(app: App, stop: asyncio.Event) -> None:
     finally:
         stop.set()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await roster.close()
+        await pool.close()
         await database.close()
 
 

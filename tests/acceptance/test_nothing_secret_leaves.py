@@ -27,8 +27,8 @@ from tests.integration.api.api_helpers import Client
 from tests.integration.cli.cli_helpers import Cli
 
 from pillarbox.api.v1 import description
-from pillarbox.deliver import journey, vitals
-from pillarbox.route import health
+from pillarbox.deliver import delivery_attempt, health_monitor
+from pillarbox.route import circuit_breaker
 from pillarbox.store.database import Database
 from pillarbox.testing.twins import Dials
 
@@ -37,8 +37,8 @@ from pillarbox.testing.twins import Dials
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Breakers, checks and mails that stepped aside come back soon."""
     for module, name, value in (
-        (health, "FIRST_WAIT", 0.1), (health, "LONGEST_WAIT", 0.2), (vitals, "CHECK_INTERVAL", 0.6),
-        (journey, "SHORTEST_ASIDE", 0.1), (journey, "LONGEST_ASIDE", 0.2),
+        (circuit_breaker, "FIRST_WAIT", 0.1), (circuit_breaker, "LONGEST_WAIT", 0.2), (health_monitor, "CHECK_INTERVAL", 0.6),
+        (delivery_attempt, "SHORTEST_ASIDE", 0.1), (delivery_attempt, "LONGEST_ASIDE", 0.2),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
 

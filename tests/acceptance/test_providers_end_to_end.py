@@ -15,7 +15,7 @@ from pillarbox.deliver.transports import mailgun, sendgrid
 from pillarbox.deliver.transports.base import TransportLimits
 from pillarbox.model import retry
 from pillarbox.model.retry import ESP, RetryPolicy
-from pillarbox.route import health
+from pillarbox.route import circuit_breaker
 from pillarbox.store.database import Database
 from pillarbox.testing.twins import Dials
 from pillarbox.testing.webhook_receiver import WebhookReceiver
@@ -39,7 +39,7 @@ ALL = ("sendgrid", "ses", "mailgun", "smtp")
 @pytest.fixture
 def no_breakers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A provider stays in use however often it fails: what one mail comes to is looked at."""
-    monkeypatch.setattr(health, "FAILURES_TO_OPEN", 1000)
+    monkeypatch.setattr(circuit_breaker, "FAILURES_TO_OPEN", 1000)
 
 
 # --- one provider

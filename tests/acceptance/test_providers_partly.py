@@ -8,7 +8,7 @@ import pytest
 from tests.acceptance.fleet import fleet
 from tests.harness import deliveries, enqueue, eventually
 
-from pillarbox.store import vitals
+from pillarbox.store import shared_health
 from pillarbox.store.database import Database
 from pillarbox.testing.twins import Dials
 
@@ -25,7 +25,9 @@ async def test_a_breaker_that_opens_between_two_calls_for_one_mail_doubles_nothi
         one["ses"].dials = Dials(latency=1.5)
         message_id = await enqueue(database, *PEOPLE)
         await one["ses"].wait_for(lambda: len(one["ses"].mails) == 1)
-        await vitals.turn(database, one.ids["ses"], "open", "unavailable", 1, 3600.0, "another")
+        await shared_health.turn(
+            database, one.ids["ses"], "open", "unavailable", 1, 3600.0, "another"
+        )
 
         async def half() -> bool:
             rows = await deliveries(database, message_id)
@@ -36,7 +38,7 @@ async def test_a_breaker_that_opens_between_two_calls_for_one_mail_doubles_nothi
 
         await eventually(half)
         one["ses"].dials = Dials()
-        await vitals.turn(database, one.ids["ses"], "half_open", None, 1, 0.0, "another")
+        await shared_health.turn(database, one.ids["ses"], "half_open", None, 1, 0.0, "another")
         await one.due()
 
         async def whole() -> bool:

@@ -21,7 +21,7 @@ from tests.integration.api.api_helpers import Api, Client, api_of
 from tests.integration.cli.cli_helpers import process
 
 from pillarbox.app import App
-from pillarbox.deliver import vitals
+from pillarbox.deliver import health_monitor
 from pillarbox.model.secret import Secret
 from pillarbox.store import access, providers
 from pillarbox.store.database import Database
@@ -200,7 +200,7 @@ async def world_of(
                 "SELECT count(*) = 4 FROM pillarbox.provider_health WHERE check_ok"
             )
         )
-        monkeypatch.setattr(vitals, "CHECK_INTERVAL", 3600.0)
+        monkeypatch.setattr(health_monitor, "CHECK_INTERVAL", 3600.0)
         yield one
 
 
@@ -226,10 +226,10 @@ async def checks_fail(one: World) -> None:
     for kind, twin in one.twins.items():
         twin.dials = Dials(status=401, body=one.says(kind))
     one.relay.faults = Faults(auth=f"535 5.7.8 {one.echo('smtp')[-900:]}")
-    vitals.CHECK_INTERVAL = 0.0
+    health_monitor.CHECK_INTERVAL = 0.0
     failed = "SELECT count(*) = 4 FROM pillarbox.provider_health WHERE NOT check_ok"
     await eventually(lambda: one.database.fetchval(failed))
-    vitals.CHECK_INTERVAL = 3600.0
+    health_monitor.CHECK_INTERVAL = 3600.0
     for twin in one.twins.values():
         twin.dials = Dials()
     one.relay.faults = Faults()

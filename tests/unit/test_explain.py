@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.deliver import journey
+from pillarbox.deliver import delivery_attempt
 from pillarbox.deliver.transports.capture import CaptureTransport
 from pillarbox.deliver.transports.mailgun import MailgunApi
 from pillarbox.deliver.transports.sendgrid import SendGridApi
@@ -19,36 +19,40 @@ from pillarbox.deliver.transports.ses import SesApi
 from pillarbox.deliver.transports.smtp import SmtpTransport
 from pillarbox.model.delivery import LANES
 from pillarbox.model.provider import Provider
-from pillarbox.model.routing import DEFAULT_ORDER, Facts, Match, Rule
-from pillarbox.route.asked import CARRIES, Carries
+from pillarbox.model.routing import DEFAULT_ORDER, MailFacts, RoutingRule, RuleMatch
+from pillarbox.route.circuit_breaker import CircuitState
 from pillarbox.route.explain import (
     PATIENCE,
     SOON,
+    CandidateUse,
+    ExhaustedLimit,
     Explanation,
-    Fate,
-    Standing,
-    Use,
-    UsedUp,
-    Why,
+    MailFate,
+    ObstacleReason,
+    ProviderStatus,
     explain,
 )
-from pillarbox.route.health import Circuit
-from pillarbox.route.reserves import Rate, Usage, kept_from, next_month, used_up
+from pillarbox.route.explain_query import CARRIES, CarryLimits
+from pillarbox.route.quota import Rate, Usage, kept_from, next_month, used_up
 from pillarbox.route.router import Router, chance_of
 
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
 SHOP = 2
-MAIL = Facts(SHOP, "shop.example", "mail.example", kind="receipt", tags=("a", "b"), size=5000)
+MAIL = MailFacts(SHOP, "shop.example", "mail.example", kind="receipt", tags=("a", "b"), size=5000)
 NAMES = {1: "first", 2: "second", 3: "third"}
 
 
-def standing(id: int, **more: Any) -> Standing:
-    return Standing(**{"id": id, "name": NAMES[id], "kind": "smtp"} | more)
+def standing(id: int, **more: Any) -> ProviderStatus:
+    return ProviderStatus(**{"id": id, "name": NAMES[id], "kind": "smtp"} | more)
 
 
 def told(
-    *rules: Rule, facts: Facts = MAIL, raw: bool = False, chance: float = 0.0, **more: Any
+    *rules: RoutingRule,
+    facts: MailFacts = MAIL,
+    raw: bool = False,
+    chance: float = 0.0,
+    **more: Any,
 ) -> Explanation:
     """The explanation where the first provider stands like this, and the others are well."""
     providers = [Provider(id, name, "smtp", {}, None) for id, name in NAMES.items()]
@@ -58,8 +62,10 @@ def told(
 
 def rule(
     id: int, *providers: int, tenant: int | None = SHOP, weights: Any = None, **match: Any
-) -> Rule:
-    return Rule(id, f"rule{id}", tenant, id, Match(**match), providers or (1, 2), weights)
+) -> RoutingRule:
+    return RoutingRule(
+        id, f"rule{id}", tenant, id, RuleMatch(**match), providers or (1, 2), weights
+    )
 
 
 # --- rules
@@ -103,7 +109,7 @@ def test_what_the_mail_has_and_what_the_rule_wants(
 
 
 def test_a_mail_without_kind_and_tags() -> None:
-    bare = Facts(SHOP, "shop.example", "mail.example")
+    bare = MailFacts(SHOP, "shop.example", "mail.example")
     found = told(rule(1, kinds=("k",)), rule(2, tags=("t",)), facts=bare)
     assert [one.has for one in found.tried] == ["none", "none"]
 
@@ -113,9 +119,9 @@ def test_without_a_rule_the_default_order_is_told() -> None:
     found = told()
     assert (found.rule, found.tried) == (None, [])
     assert [(one.name, one.use) for one in found.providers] == [
-        ("first", Use.USED), ("second", Use.NEXT), ("third", Use.NEXT),
+        ("first", CandidateUse.USED), ("second", CandidateUse.NEXT), ("third", CandidateUse.NEXT),
     ]  # fmt: skip
-    assert found.fate is Fate.LEAVES
+    assert found.fate is MailFate.LEAVES
 
 
 def test_others_rules_are_not_told() -> None:
@@ -141,7 +147,7 @@ def test_shares_of_weighted_providers() -> None:
 def test_a_persons_choice_comes_before_all_rules() -> None:
     found = explain(Router([rule(1, 1)], []), MAIL, {id: standing(id) for id in NAMES}, NOW, via=3)
     assert (found.via, found.rule, found.tried) == (3, None, ())
-    assert [(one.name, one.use) for one in found.providers] == [("third", Use.USED)]
+    assert [(one.name, one.use) for one in found.providers] == [("third", CandidateUse.USED)]
 
 
 def test_a_choice_that_was_removed_since_counts_no_more() -> None:
@@ -158,49 +164,55 @@ def test_a_message_draws_always_the_same(id: UUID) -> None:
 
 # --- providers
 
-SKIPPED: list[tuple[dict[str, Any], Why, str, datetime | None]] = [
-    ({"enabled": False}, Why.DISABLED, "is disabled", None),
-    ({"removed": True, "enabled": False}, Why.REMOVED, "was removed", None),
-    ({"takes_parts": True}, Why.RAW, "cannot carry raw mails", None),
-    ({"max_bytes": 4999}, Why.TOO_BIG, "takes at most 4,999 octets", None),
-    ({"circuit": Circuit.OPEN, "reason": "timeout", "retry_at": LATER}, Why.BREAKER_OPEN,
+SKIPPED: list[tuple[dict[str, Any], ObstacleReason, str, datetime | None]] = [
+    ({"enabled": False}, ObstacleReason.DISABLED, "is disabled", None),
+    ({"removed": True, "enabled": False}, ObstacleReason.REMOVED, "was removed", None),
+    ({"takes_parts": True}, ObstacleReason.RAW, "cannot carry raw mails", None),
+    ({"max_bytes": 4999}, ObstacleReason.TOO_BIG, "takes at most 4,999 octets", None),
+    ({"circuit": CircuitState.OPEN, "reason": "timeout", "retry_at": LATER}, ObstacleReason.BREAKER_OPEN,
      "its breaker is open after timeout", LATER),
-    ({"held_until": LATER}, Why.PAUSED, "asked for a pause", LATER),
-    ({"used_up": [UsedUp(Why.BUDGET, LATER)]}, Why.BUDGET, "its budget is used up", LATER),
-    ({"used_up": [UsedUp(Why.RATE, LATER)]}, Why.RATE, "its rate is used up", LATER),
+    ({"held_until": LATER}, ObstacleReason.PAUSED, "asked for a pause", LATER),
+    ({"used_up": [ExhaustedLimit(ObstacleReason.BUDGET, LATER)]}, ObstacleReason.BUDGET, "its budget is used up", LATER),
+    ({"used_up": [ExhaustedLimit(ObstacleReason.RATE, LATER)]}, ObstacleReason.RATE, "its rate is used up", LATER),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("more", "why", "said", "until"), SKIPPED)
 def test_why_a_provider_is_skipped(
-    more: dict[str, Any], why: Why, said: str, until: datetime | None
+    more: dict[str, Any], why: ObstacleReason, said: str, until: datetime | None
 ) -> None:
     found = told(raw=True, **more)
     first, second, third = found.providers
-    assert (first.use, second.use, third.use) == (Use.SKIPPED, Use.USED, Use.NEXT)
+    assert (first.use, second.use, third.use) == (
+        CandidateUse.SKIPPED,
+        CandidateUse.USED,
+        CandidateUse.NEXT,
+    )
     assert [(one.why, one.said, one.until) for one in first.notes] == [(why, said, until)]
     assert found.used == second
 
 
 def test_every_reason_has_a_case() -> None:
-    assert {one[1] for one in SKIPPED} == set(Why) - {Why.HALF_OPEN}
+    assert {one[1] for one in SKIPPED} == set(ObstacleReason) - {ObstacleReason.HALF_OPEN}
 
 
 def test_a_provider_that_no_longer_exists_at_all() -> None:
     found = explain(Router([rule(1, 77, 2)], []), MAIL, {2: standing(2)}, NOW)
     assert [(one.name, one.use) for one in found.providers] == [
-        ("#77", Use.SKIPPED),
-        ("second", Use.USED),
+        ("#77", CandidateUse.SKIPPED),
+        ("second", CandidateUse.USED),
     ]
 
 
 def test_several_reasons_are_all_told() -> None:
-    found = told(raw=True, takes_parts=True, max_bytes=1, circuit=Circuit.OPEN, held_until=LATER)
+    found = told(
+        raw=True, takes_parts=True, max_bytes=1, circuit=CircuitState.OPEN, held_until=LATER
+    )
     assert [one.why for one in found.providers[0].notes] == [
-        Why.RAW,
-        Why.TOO_BIG,
-        Why.BREAKER_OPEN,
-        Why.PAUSED,
+        ObstacleReason.RAW,
+        ObstacleReason.TOO_BIG,
+        ObstacleReason.BREAKER_OPEN,
+        ObstacleReason.PAUSED,
     ]
 
 
@@ -208,19 +220,19 @@ def test_mails_wait_for_what_passes_soon() -> None:
     pause, rate = NOW + PATIENCE, NOW + SOON
     for soon, more in (
         (pause, {"held_until": pause}),
-        (rate, {"used_up": [UsedUp(Why.RATE, rate)]}),
+        (rate, {"used_up": [ExhaustedLimit(ObstacleReason.RATE, rate)]}),
     ):
         first = told(**more).providers[0]
-        assert first.use is Use.USED
+        assert first.use is CandidateUse.USED
         assert first.notes[0].until == soon
         assert "mails wait for it" in first.notes[0].said
-    assert told(held_until=pause + timedelta(seconds=1)).providers[0].use is Use.SKIPPED
+    assert told(held_until=pause + timedelta(seconds=1)).providers[0].use is CandidateUse.SKIPPED
 
 
 def test_soon_means_the_same_to_the_worker() -> None:
     assert (SOON.total_seconds(), PATIENCE.total_seconds()) == (
-        journey.SHORT_WAIT,
-        journey.LONGEST_PAUSE,
+        delivery_attempt.SHORT_WAIT,
+        delivery_attempt.LONGEST_PAUSE,
     )
 
 
@@ -229,41 +241,44 @@ def test_a_pause_that_is_over_is_none() -> None:
 
 
 def test_a_half_open_one_is_used() -> None:
-    first = told(circuit=Circuit.HALF_OPEN, reason="timeout").providers[0]
-    assert (first.use, first.notes[0].why) == (Use.USED, Why.HALF_OPEN)
+    first = told(circuit=CircuitState.HALF_OPEN, reason="timeout").providers[0]
+    assert (first.use, first.notes[0].why) == (CandidateUse.USED, ObstacleReason.HALF_OPEN)
     assert first.notes[0].said == "is being tried again after timeout: one mail at a time"
 
 
 def test_limits_that_are_just_kept() -> None:
-    assert told(max_bytes=5000).providers[0].use is Use.USED
-    assert told(takes_parts=True).providers[0].use is Use.USED  # not a raw mail
+    assert told(max_bytes=5000).providers[0].use is CandidateUse.USED
+    assert told(takes_parts=True).providers[0].use is CandidateUse.USED  # not a raw mail
 
 
 @pytest.mark.parametrize(
     ("more", "fate"),
     [
-        ({}, Fate.LEAVES),
-        ({"enabled": False}, Fate.WAITS),
-        ({"removed": True}, Fate.WAITS),
-        ({"circuit": Circuit.OPEN}, Fate.WAITS),
-        ({"held_until": LATER}, Fate.WAITS),
-        ({"max_bytes": 1}, Fate.FAILS),
-        ({"max_bytes": 1, "circuit": Circuit.OPEN}, Fate.FAILS),  # nor would it when it is back
-        ({"takes_parts": True}, Fate.FAILS),
+        ({}, MailFate.LEAVES),
+        ({"enabled": False}, MailFate.WAITS),
+        ({"removed": True}, MailFate.WAITS),
+        ({"circuit": CircuitState.OPEN}, MailFate.WAITS),
+        ({"held_until": LATER}, MailFate.WAITS),
+        ({"max_bytes": 1}, MailFate.FAILS),
+        (
+            {"max_bytes": 1, "circuit": CircuitState.OPEN},
+            MailFate.FAILS,
+        ),  # nor would it when it is back
+        ({"takes_parts": True}, MailFate.FAILS),
     ],
 )
-def test_what_becomes_of_a_mail_with_one_provider(more: dict[str, Any], fate: Fate) -> None:
+def test_what_becomes_of_a_mail_with_one_provider(more: dict[str, Any], fate: MailFate) -> None:
     assert told(rule(1, 1), raw=True, **more).fate is fate
 
 
 def test_a_mail_that_somebody_could_carry_waits() -> None:
     standings = {
         1: standing(1, max_bytes=1),
-        2: standing(2, circuit=Circuit.OPEN),
+        2: standing(2, circuit=CircuitState.OPEN),
         3: standing(3, enabled=False),
     }
-    assert explain(Router([rule(1, 1, 2)], []), MAIL, standings, NOW).fate is Fate.WAITS
-    assert explain(Router([rule(1, 1, 3)], []), MAIL, standings, NOW).fate is Fate.FAILS
+    assert explain(Router([rule(1, 1, 2)], []), MAIL, standings, NOW).fate is MailFate.WAITS
+    assert explain(Router([rule(1, 1, 3)], []), MAIL, standings, NOW).fate is MailFate.FAILS
 
 
 def test_what_kinds_carry_is_what_their_transports_carry() -> None:
@@ -274,7 +289,7 @@ def test_what_kinds_carry_is_what_their_transports_carry() -> None:
     assert kinds.keys() == set(DEFAULT_ORDER)
     for kind, transport in kinds.items():
         limits = transport.limits
-        assert CARRIES.get(kind, Carries()) == (limits.max_bytes, limits.takes_parts), kind
+        assert CARRIES.get(kind, CarryLimits()) == (limits.max_bytes, limits.takes_parts), kind
 
 
 # --- what is kept for whom
@@ -299,7 +314,7 @@ def test_password_resets_leave_when_the_newsletter_has_eaten_the_budget(
 
 def test_a_budget_is_used_up_until_the_next_month() -> None:
     [found] = used_up(Usage((), Decimal(5), Decimal(1), Decimal(5)), "urgent", NOW)
-    assert (found.why, found.until) == (Why.BUDGET, datetime(2030, 2, 1, tzinfo=UTC))
+    assert (found.why, found.until) == (ObstacleReason.BUDGET, datetime(2030, 2, 1, tzinfo=UTC))
     assert next_month(datetime(2030, 12, 31, 23, 59, tzinfo=UTC)) == datetime(
         2031, 1, 1, tzinfo=UTC
     )
@@ -316,7 +331,7 @@ def test_the_longest_wait_of_a_rate_counts() -> None:
         Rate(5, 86400, None),
     ]
     [found] = used_up(Usage(rates), "normal", NOW)
-    assert found.why is Why.RATE
+    assert found.why is ObstacleReason.RATE
     # Ten in an hour may leave in one go: the tenth place is free again when nine are left of them.
     assert found.until == NOW + timedelta(seconds=3600 - 9 * 36)
 

@@ -21,11 +21,11 @@ from pillarbox.model.route_settings import (
     checked_providers,
     checked_weights,
 )
-from pillarbox.model.routing import DEFAULT_ORDER, Facts, Match, Rule
+from pillarbox.model.routing import DEFAULT_ORDER, MailFacts, RoutingRule, RuleMatch
 from pillarbox.route.router import Router
 
 SHOP, OTHER = 2, 3
-MAIL = Facts(
+MAIL = MailFacts(
     SHOP, "shop.example", "mail.example", "normal", "transactional", "receipt", ("paid",), 5000
 )
 
@@ -36,12 +36,14 @@ def provider(
     return Provider(id, f"p{id}", kind, {}, None, enabled, release_only=release_only)
 
 
-def rule(id: int, tenant: int | None = None, place: int = 1, *providers: int, **more: Any) -> Rule:
-    match, weights = more.pop("match", Match()), more.pop("weights", None)
-    return Rule(id, f"rule{id}", tenant, place, match, providers or (id,), weights, **more)
+def rule(
+    id: int, tenant: int | None = None, place: int = 1, *providers: int, **more: Any
+) -> RoutingRule:
+    match, weights = more.pop("match", RuleMatch()), more.pop("weights", None)
+    return RoutingRule(id, f"rule{id}", tenant, place, match, providers or (id,), weights, **more)
 
 
-def chosen(*rules: Rule, facts: Facts = MAIL, chance: float = 0.0) -> list[int]:
+def chosen(*rules: RoutingRule, facts: MailFacts = MAIL, chance: float = 0.0) -> list[int]:
     return list(Router(rules, [provider(90)]).choose(facts, chance).providers)
 
 
@@ -73,12 +75,12 @@ MEETS: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("condition", "wanted"), MISSES)
 def test_a_condition_that_is_not_met_is_named(condition: str, wanted: Any) -> None:
-    assert Match(**{condition: wanted}).misses(MAIL) == condition
+    assert RuleMatch(**{condition: wanted}).misses(MAIL) == condition
 
 
 @pytest.mark.parametrize(("condition", "wanted"), MEETS)
 def test_a_condition_that_is_met(condition: str, wanted: Any) -> None:
-    assert Match(**{condition: wanted}).misses(MAIL) is None
+    assert RuleMatch(**{condition: wanted}).misses(MAIL) is None
 
 
 def test_every_condition_has_both_cases() -> None:
@@ -86,7 +88,7 @@ def test_every_condition_has_both_cases() -> None:
         {one[0] for one in MISSES}
         == {one[0] for one in MEETS}
         == set(CONDITIONS)
-        == set(Match.__slots__)
+        == set(RuleMatch.__slots__)
     )
 
 
@@ -94,16 +96,16 @@ def test_every_condition_has_both_cases() -> None:
 def test_all_conditions_must_be_met(met: set[int], missed: int | None) -> None:
     wanted = dict(MEETS[one] for one in met)
     if missed is None:
-        assert Match(**wanted).misses(MAIL) is None
+        assert RuleMatch(**wanted).misses(MAIL) is None
     else:
-        assert Match(**wanted | dict([MISSES[missed]])).misses(MAIL) == MISSES[missed][0]
+        assert RuleMatch(**wanted | dict([MISSES[missed]])).misses(MAIL) == MISSES[missed][0]
 
 
 def test_a_mail_without_kind_and_tags_meets_no_list_of_them() -> None:
-    bare = Facts(SHOP, "shop.example", "mail.example")
-    assert Match(kinds=("receipt",)).misses(bare) == "kinds"
-    assert Match(tags=("paid",)).misses(bare) == "tags"
-    assert Match().misses(bare) is None
+    bare = MailFacts(SHOP, "shop.example", "mail.example")
+    assert RuleMatch(kinds=("receipt",)).misses(bare) == "kinds"
+    assert RuleMatch(tags=("paid",)).misses(bare) == "tags"
+    assert RuleMatch().misses(bare) is None
 
 
 # --- which rule decides
@@ -114,27 +116,27 @@ def test_a_tenants_own_rules_come_before_those_for_all() -> None:
     """Whatever their places; the rules of others do not count."""
     rules = rule(1, None, 1), rule(2, SHOP, 9), rule(3, OTHER, 1)
     assert chosen(*rules) == [2]
-    assert chosen(*rules, facts=Facts(OTHER, "", "")) == [3]
-    assert chosen(*rules, facts=Facts(77, "", "")) == [1]
+    assert chosen(*rules, facts=MailFacts(OTHER, "", "")) == [3]
+    assert chosen(*rules, facts=MailFacts(77, "", "")) == [1]
 
 
 @pytest.mark.req("REQ-QUEUE-E002")
 def test_the_first_rule_that_fits_decides() -> None:
-    bulk = Match(lanes=("bulk",))
+    bulk = RuleMatch(lanes=("bulk",))
     rules = (
         rule(1, SHOP, 1, match=bulk),
-        rule(2, SHOP, 2, match=Match(tags=("paid",))),
+        rule(2, SHOP, 2, match=RuleMatch(tags=("paid",))),
         rule(3, SHOP, 3),
     )
     router = Router(rules, [provider(90)])
     found = router.choose(MAIL, 0.0)
     assert (found.rule, list(found.providers)) == (rules[1], [2])
-    assert router.choose(Facts(SHOP, "", "", "bulk"), 0.0).rule is rules[0]
-    assert router.choose(Facts(SHOP, "", ""), 0.0).rule is rules[2]
+    assert router.choose(MailFacts(SHOP, "", "", "bulk"), 0.0).rule is rules[0]
+    assert router.choose(MailFacts(SHOP, "", ""), 0.0).rule is rules[2]
 
 
 def test_where_no_own_rule_fits_those_for_all_are_asked() -> None:
-    assert chosen(rule(1, SHOP, 1, match=Match(lanes=("bulk",))), rule(2, None, 1)) == [2]
+    assert chosen(rule(1, SHOP, 1, match=RuleMatch(lanes=("bulk",))), rule(2, None, 1)) == [2]
 
 
 def test_a_disabled_rule_is_not_asked() -> None:
@@ -182,7 +184,7 @@ def test_without_a_rule_the_default_order_holds() -> None:
 @pytest.mark.req("REQ-QUEUE-S007")
 def test_the_default_order_holds_where_no_rule_fits() -> None:
     router = Router(
-        [rule(1, SHOP, 1, match=Match(lanes=("bulk",)))], [provider(8), provider(9, "ses")]
+        [rule(1, SHOP, 1, match=RuleMatch(lanes=("bulk",)))], [provider(8), provider(9, "ses")]
     )
     assert list(router.choose(MAIL, 0.0).providers) == [9, 8]
 
@@ -282,16 +284,16 @@ def test_conditions_are_kept_as_they_are_compared() -> None:
 
 
 def test_an_empty_list_is_no_condition() -> None:
-    assert checked_match({one: [] for one in CONDITIONS[:6]}) == Match()
-    assert checked_match(dict.fromkeys(CONDITIONS)) == Match()
+    assert checked_match({one: [] for one in CONDITIONS[:6]}) == RuleMatch()
+    assert checked_match(dict.fromkeys(CONDITIONS)) == RuleMatch()
 
 
 def test_conditions_that_are_not_given_stay() -> None:
-    before = Match(tags=("a",), min_size=10)
-    assert checked_match({"lanes": ["bulk"]}, before) == Match(
+    before = RuleMatch(tags=("a",), min_size=10)
+    assert checked_match({"lanes": ["bulk"]}, before) == RuleMatch(
         tags=("a",), min_size=10, lanes=("bulk",)
     )
-    assert checked_match({"tags": None}, before) == Match(min_size=10)
+    assert checked_match({"tags": None}, before) == RuleMatch(min_size=10)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +319,7 @@ def test_wrong_conditions(condition: str, value: Any, code: str) -> None:
 
 def test_no_mail_is_both_larger_and_smaller() -> None:
     refused("out_of_range", "min_size", checked_match, {"min_size": 11, "max_size": 10})
-    refused("out_of_range", "min_size", checked_match, {"max_size": 10}, Match(min_size=11))
+    refused("out_of_range", "min_size", checked_match, {"max_size": 10}, RuleMatch(min_size=11))
     assert checked_match({"min_size": 10, "max_size": 10}).min_size == 10
 
 

@@ -10,9 +10,9 @@ from pydantic import BaseModel, Field, model_validator
 
 from pillarbox.api.fields import MAX_FILTER_LENGTH, Name, StrictInt, StrictModel
 from pillarbox.model.access_settings import MAX_INTEGER
-from pillarbox.route.asked import EMPTY
-from pillarbox.route.explain import Explanation, Fate, Use, Why
-from pillarbox.route.told import told
+from pillarbox.route.explain import CandidateUse, Explanation, MailFate, ObstacleReason
+from pillarbox.route.explain_json import explanation_json
+from pillarbox.route.explain_query import EMPTY
 from pillarbox.store.health import HealthRow, ProviderUse
 from pillarbox.store.routes import Route
 
@@ -157,7 +157,7 @@ class RuleTried(BaseModel):
 
 
 class Obstacle(BaseModel):
-    why: Why
+    why: ObstacleReason
     said: str
     until: datetime | None
 
@@ -166,7 +166,9 @@ class ProviderConsidered(BaseModel):
     """A provider of the route, in the order in which they are tried."""
 
     name: str
-    use: Annotated[Use, Field(description="`used`; `next`: if those before it fail; or `skipped`.")]
+    use: Annotated[
+        CandidateUse, Field(description="`used`; `next`: if those before it fail; or `skipped`.")
+    ]
     share: Annotated[
         float | None, Field(description="Of the mails, where they are drawn by weight.")
     ]
@@ -195,7 +197,7 @@ class Explained(BaseModel):
         str | None, Field(description="The one that the mail leaves through; null: none now.")
     ]
     fate: Annotated[
-        Fate,
+        MailFate,
         Field(description="`leaves`; `waits`; or `fails`: no provider of its route can carry it."),
     ]
 
@@ -269,7 +271,9 @@ def route_shown(one: Route) -> RouteShown:
 
 def explained(found: list[Explanation], *, foreign: bool) -> Explanations:
     return Explanations(
-        explanations=[Explained.model_validate(told(one, foreign=foreign)) for one in found]
+        explanations=[
+            Explained.model_validate(explanation_json(one, foreign=foreign)) for one in found
+        ]
     )
 
 

@@ -29,7 +29,7 @@ from pillarbox.api.route_models import (
 from pillarbox.api.routing import Context, json_response, router
 from pillarbox.errors import NotFound
 from pillarbox.model.access import Scope, Tenant
-from pillarbox.route import asked as asking
+from pillarbox.route import explain_query as asking
 from pillarbox.store import health, tenants
 from pillarbox.store import routes as store
 from pillarbox.store.health import HealthRow
@@ -102,7 +102,9 @@ async def _explain(
             size=mail.size,
         )  # fmt: skip
     return [
-        (await asking.load_world(database, development=development)).explain(facts, raw=mail.raw)
+        (await asking.load_routing_snapshot(database, development=development)).explain(
+            facts, raw=mail.raw
+        )
     ]
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from pillarbox.cli import options, output
 from pillarbox.cli.command import CommandContext, command
-from pillarbox.deliver.vitals import NEAR_BUDGET
+from pillarbox.deliver.health_monitor import NEAR_BUDGET
 from pillarbox.errors import NotFound
 from pillarbox.store import health
 from pillarbox.store.health import HealthRow, ProviderEvent, ProviderUse

@@ -20,7 +20,7 @@ from pillarbox.cli.route_options import (
     with_conditions,
 )
 from pillarbox.model.route_settings import CONDITIONS
-from pillarbox.model.routing import Match
+from pillarbox.model.routing import RuleMatch
 from pillarbox.store import routes, tenants
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ def _warn_of_shadow(made: Route, known: Sequence[Route]) -> None:
     """Say so if a route before it takes every mail: the new one would never be asked."""
     for one in known:
         before = one.tenant == made.tenant and one.rule.place < made.rule.place
-        if before and one.rule.enabled and one.rule.match == Match():
+        if before and one.rule.enabled and one.rule.match == RuleMatch():
             output.note(f"{one.rule.name} stands before it and takes every mail: put it first with "
                         f"`pillarbox route move {made.rule.name}{f' --tenant {made.tenant}' if made.tenant else ''} "
                         f"--before {one.rule.name}`")  # fmt: skip

@@ -12,15 +12,15 @@ from pillarbox.cli import output
 from pillarbox.cli.command import CommandContext, command
 from pillarbox.cli.route_options import lane as lane_
 from pillarbox.cli.route_options import octets
-from pillarbox.route import asked
-from pillarbox.route.explain import Explanation, Fate, Note, Tried, Use
-from pillarbox.route.told import told
+from pillarbox.route import explain_query
+from pillarbox.route.explain import CandidateUse, CheckedRule, Explanation, MailFate, Obstacle
+from pillarbox.route.explain_json import explanation_json
 from pillarbox.store import messages, tenants
 
 if TYPE_CHECKING:
     from pillarbox.app import App
 
-STYLES = {Use.USED: "green", Use.NEXT: "", Use.SKIPPED: "dim"}
+STYLES = {CandidateUse.USED: "green", CandidateUse.NEXT: "", CandidateUse.SKIPPED: "dim"}
 
 
 def register(group: typer.Typer) -> None:
@@ -62,7 +62,7 @@ async def explain(
         typer.Option(
             "--size", metavar="SIZE", parser=octets, help="How large: 5MB.", show_default=False
         ),
-    ] = asked.EMPTY,
+    ] = explain_query.EMPTY,
     raw: Annotated[
         bool, typer.Option("--raw", help="It is a finished mail: by SMTP, or `raw`.")
     ] = False,
@@ -81,15 +81,15 @@ async def explain(
         raise typer.BadParameter("give a message's id, or describe a mail with --to")
     async with context.app() as app:
         if id is not None:
-            found = await asked.explain_message(
+            found = await explain_query.explain_message(
                 app.database,
                 await messages.find_message(app.database, id),
                 development=app.settings.is_development,
             )
         else:
             owner = await tenants.get_tenant(app.database, tenant)
-            await asked.check_class(app.database, class_)
-            facts = asked.facts_of(
+            await explain_query.check_class(app.database, class_)
+            facts = explain_query.facts_of(
                 owner,
                 sender,
                 to or "",
@@ -101,12 +101,16 @@ async def explain(
             )
             found = [
                 (
-                    await asked.load_world(app.database, development=app.settings.is_development)
+                    await explain_query.load_routing_snapshot(
+                        app.database, development=app.settings.is_development
+                    )
                 ).explain(facts, raw=raw)
             ]
         names = await _tenant_names(app)
     if context.json:
-        output.print_json([told(one) | {"tenant": names.get(one.facts.tenant_id)} for one in found])
+        output.print_json(
+            [explanation_json(one) | {"tenant": names.get(one.facts.tenant_id)} for one in found]
+        )
         return
     for place, one in enumerate(found):
         output.say() if place else None
@@ -153,7 +157,7 @@ def _tell(one: Explanation, tenant: str) -> None:
     output.say(_end(one))
 
 
-def _fits(tried: Tried) -> Text:
+def _fits(tried: CheckedRule) -> Text:
     if tried.misses is None:
         return Text("yes", style="green")
     return Text(
@@ -172,7 +176,7 @@ def _tell_providers(one: Explanation) -> None:
     output.table(heads, rows, "no provider: add one with `pillarbox provider add`")
 
 
-def _notes(notes: Sequence[Note]) -> str:
+def _notes(notes: Sequence[Obstacle]) -> str:
     return "; ".join(
         f"{one.said}{f', until {output.when(one.until)}' if one.until else ''}" for one in notes
     )
@@ -181,6 +185,6 @@ def _notes(notes: Sequence[Note]) -> str:
 def _end(one: Explanation) -> Text:
     if one.used is not None:
         return Text.assemble("it leaves through ", (output.clean(one.used.name), "bold green"))
-    if one.fate is Fate.FAILS:
+    if one.fate is MailFate.FAILS:
         return Text("it fails: no provider of its route can carry it", style="red")
     return Text("it waits until a provider of its route can be used", style="yellow")

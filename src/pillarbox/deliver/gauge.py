@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pillarbox.deliver.roster import Roster
+from pillarbox.deliver.provider_pool import ProviderPool
 from pillarbox.deliver.worker import Worker
 from pillarbox.store.database import Database
 from pillarbox.telemetry import logs
@@ -18,10 +18,10 @@ class Gauge:
     """Reads a worker and its pools once per `read`."""
 
     def __init__(
-        self, worker: Worker, roster: Roster, database: Database, metrics: Metrics, alert: float
+        self, worker: Worker, pool: ProviderPool, database: Database, metrics: Metrics, alert: float
     ) -> None:
         self._worker = worker
-        self._roster = roster
+        self._pool = pool
         self._database = database
         self._metrics = metrics
         self._alert = alert
@@ -41,10 +41,10 @@ class Gauge:
 
     def _read_pools(self) -> None:
         self._metrics.store_pool(*self._database.pool_use)
-        for line in self._roster.lines:
-            transport = line.transport
+        for channel in self._pool.channels:
+            transport = channel.transport
             self._metrics.pool(
-                line.provider.name, transport.connections_open, transport.connections_busy
+                channel.provider.name, transport.connections_open, transport.connections_busy
             )
 
     def _warn(self) -> None:

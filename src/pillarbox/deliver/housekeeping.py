@@ -11,8 +11,8 @@ from pillarbox.settings import Settings
 from pillarbox.store import lifecycle_schema
 from pillarbox.store.database import Database
 from pillarbox.store.lifecycle import TokenStore
+from pillarbox.store.provider_waits import MaxWaitEnforcer
 from pillarbox.store.retention import purge, purge_webhook_calls
-from pillarbox.store.waits import Patience
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
@@ -52,7 +52,7 @@ class Housekeeping:
         self._settings = settings
         self._touch_interval = min(TOUCH_INTERVAL, settings.worker_lease / TOUCHES_PER_LEASE)
         self._supervisor = supervisor or Supervisor(metrics)
-        self._patience = Patience(database)
+        self._patience = MaxWaitEnforcer(database)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Do all of them, each at its own interval, until `stop`."""

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from pillarbox.deliver.attempt import Result
+from pillarbox.deliver.attempt_result import AttemptResult
 from pillarbox.errors import StoreDataError, StoreError
 from pillarbox.loops import backoff
 from pillarbox.model.delivery import State
@@ -58,13 +58,13 @@ class Settler:
         self._deferred = deferred
         self._abandoned = abandoned
         self._broke = broke
-        self._results: list[Result] = []
+        self._results: list[AttemptResult] = []
         self._untouched: list[ClaimedMessage] = []
         self._postponed: list[Postponed] = []
         self._work = asyncio.Event()
         self.failing = False  # since the last try to write something
 
-    def settle(self, result: Result) -> None:
+    def settle(self, result: AttemptResult) -> None:
         self._results.append(result)
         self._work.set()
 
@@ -95,7 +95,7 @@ class Settler:
             await self._write_claims(self._queue.postpone, aside, lambda one: one[0])
             del self._postponed[: len(aside)]
 
-    async def _write_results(self, results: list[Result]) -> None:
+    async def _write_results(self, results: list[AttemptResult]) -> None:
         """Write a batch; one with an outcome that PostgreSQL refuses is halved until that outcome is alone."""
         try:
             settled = await self._insist(self._queue.settle, batch_of(results))
@@ -109,7 +109,7 @@ class Settler:
             return
         self._written(results, settled)
 
-    async def _write_stripped(self, result: Result, refused: Exception) -> None:
+    async def _write_stripped(self, result: AttemptResult, refused: Exception) -> None:
         """Write an outcome without the texts that came from outside."""
         self._supervisor.report("settle", refused)
         bare = stripped(result)
@@ -173,7 +173,7 @@ class Settler:
                 self._supervisor.succeeded("settle")
                 return done
 
-    def _written(self, results: Sequence[Result], settled: set[DeliveryKey]) -> None:
+    def _written(self, results: Sequence[AttemptResult], settled: set[DeliveryKey]) -> None:
         """Free the places of what was written, and log and count it."""
         delays = [
             one.delay for result in results for one in result.settlements if one.delay is not None
@@ -188,7 +188,9 @@ class Settler:
         except Exception as error:  # no error here may make it be written again
             self._supervisor.report("settle", error)
 
-    def _tell(self, result: Result, settlement: Settlement, settled: set[DeliveryKey]) -> None:
+    def _tell(
+        self, result: AttemptResult, settlement: Settlement, settled: set[DeliveryKey]
+    ) -> None:
         """One log line and the metrics of one settled delivery."""
         outcome = settlement.outcome
         held = (
@@ -222,7 +224,7 @@ class Settler:
             )
 
 
-def batch_of(results: Sequence[Result]) -> SettlementBatch:
+def batch_of(results: Sequence[AttemptResult]) -> SettlementBatch:
     """Results as the queue wants them."""
     return SettlementBatch(
         [settlement for result in results for settlement in result.settlements],
@@ -240,7 +242,7 @@ def batch_of(results: Sequence[Result]) -> SettlementBatch:
     )
 
 
-def stripped(result: Result) -> Result:
+def stripped(result: AttemptResult) -> AttemptResult:
     """A result without free text: replies, the transcript, the data of events, the provider's id of the message."""
     settlements = [_stripped_settlement(one) for one in result.settlements]
     events = [(kind, "{}") for kind, _ in result.events]

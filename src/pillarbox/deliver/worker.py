@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from pillarbox.deliver.attempt import attempt
-from pillarbox.deliver.journey import LONGEST_ASIDE, MustWait
+from pillarbox.deliver.attempt_result import attempt
+from pillarbox.deliver.delivery_attempt import LONGEST_ASIDE, MustWait
 from pillarbox.deliver.lease import Lease
-from pillarbox.deliver.roster import Roster
+from pillarbox.deliver.provider_pool import ProviderPool
 from pillarbox.deliver.settler import Settler
 from pillarbox.deliver.wakeup import Wakeup
 from pillarbox.errors import NotStarted, StoreError
@@ -62,7 +62,7 @@ class Worker:
         self,
         name: str,
         queue: Queue,
-        roster: Roster,
+        pool: ProviderPool,
         metrics: Metrics,
         wakeup: Wakeup,
         limits: WorkerLimits | None = None,
@@ -72,10 +72,10 @@ class Worker:
         self.limits = limits or WorkerLimits()
         self.lease = Lease(self.limits.lease)
         self._queue = queue
-        self._roster = roster
+        self._pool = pool
         self._metrics = metrics
         self._wakeup = wakeup
-        roster.free = lambda: self.window - self.in_flight
+        pool.free = lambda: self.window - self.in_flight
         self._supervisor = supervisor or Supervisor(metrics)
         self._settler = Settler(
             queue,
@@ -116,7 +116,7 @@ class Worker:
     def utilisation(self) -> float:
         """How much of what it can hold is in use; where there are several providers, for the busiest of them."""
         held = self.in_flight
-        return held / (held + self._roster.least_room(self.window - held)) if held else 0.0
+        return held / (held + self._pool.least_room(self.window - held)) if held else 0.0
 
     def stop(self) -> None:
         """Claim nothing more; finish what is in flight, then let `run` return."""
@@ -213,7 +213,7 @@ class Worker:
 
     def _next_due(self) -> float | None:
         """Seconds until there may be something to do: a mail falls due, or a provider may be usable again."""
-        waits = (self._queue.next_due(), self._roster.usable_in())
+        waits = (self._queue.next_due(), self._pool.usable_in())
         return min((wait for wait in waits if wait is not None), default=None)
 
     async def _let_gather(self) -> None:
@@ -244,10 +244,10 @@ class Worker:
             return 0
         held = self.in_flight
         free = self.window - held
-        worth = (self.window - self._roster.stuck()) * WORTH_CLAIMING
+        worth = (self.window - self._pool.stuck()) * WORTH_CLAIMING
         if held and (free < worth or self._held_bytes >= self.limits.bytes_in_flight):
             return 0
-        room = self._roster.room(min(free, self.limits.claim_limit))
+        room = self._pool.room(min(free, self.limits.claim_limit))
         if room:
             self._full_since = None
         return room
@@ -255,10 +255,10 @@ class Worker:
     async def _claim(self, room: int, look: bool) -> bool:
         """Claim and start what fits; says whether it is worth claiming again before waiting."""
         lease = self.lease  # the claim's, even if it is lost and replaced before the answer comes
-        if not (lease.valid() and self._roster.usable):
+        if not (lease.valid() and self._pool.usable):
             return False
         spare = self.limits.bytes_in_flight - self._held_bytes
-        self._barred = self._roster.barred()
+        self._barred = self._pool.barred()
         try:
             await self._return_strays()
             claims = await self._queue.claim(
@@ -319,7 +319,7 @@ class Worker:
     async def _attempt(self, claimed: ClaimedMessage, lease: Lease) -> None:
         try:
             self._settler.settle(
-                await attempt(claimed, self._roster, partial(self._may_begin, claimed, lease))
+                await attempt(claimed, self._pool, partial(self._may_begin, claimed, lease))
             )
         except NotStarted:
             self._release(claimed)
@@ -328,7 +328,7 @@ class Worker:
 
     def _put_off(self, claimed: ClaimedMessage, wait: MustWait) -> None:
         """A mail must wait: its lane with it if not for long, or if nothing could leave anyway; else it steps aside."""
-        usable = self._roster.usable
+        usable = self._pool.usable
         if wait.briefly or not usable or not self._queue.may_postpone(claimed):
             self._queue.hold(claimed, min(wait.seconds, LONGEST_ASIDE))
             if (

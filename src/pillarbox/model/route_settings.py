@@ -9,7 +9,7 @@ from typing import Any
 from pillarbox.errors import InvalidMail, UnknownName
 from pillarbox.model.access_settings import MAX_INTEGER, checked_domains
 from pillarbox.model.delivery import LANES
-from pillarbox.model.routing import Match
+from pillarbox.model.routing import RuleMatch
 
 # Every mail is compared with all of them.
 MAX_WORDS = 100
@@ -21,10 +21,10 @@ MAX_PROVIDERS = 20
 HEAVIEST = 1_000_000
 
 
-def checked_match(given: Mapping[str, Any], before: Match | None = None) -> Match:
+def checked_match(given: Mapping[str, Any], before: RuleMatch | None = None) -> RuleMatch:
     """Conditions as they are kept, over those that held before; InvalidMail says which is wrong."""
     checked = {field: _CHECKS[field](field, value) for field, value in given.items()}
-    match = replace(before or Match(), **checked)
+    match = replace(before or RuleMatch(), **checked)
     if (
         match.min_size is not None
         and match.max_size is not None

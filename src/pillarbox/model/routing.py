@@ -13,7 +13,7 @@ DEFAULT_ORDER = ("sendgrid", "ses", "mailgun", "smtp", "capture")
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class MailFacts:
     """What rules can ask of one delivery. Domains are in lower case."""
 
     tenant_id: int
@@ -27,7 +27,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class RuleMatch:
     """What a mail must be like; None fits all, of a list one must fit."""
 
     sender_domains: Sequence[str] | None = None
@@ -39,7 +39,7 @@ class Match:
     min_size: int | None = None
     max_size: int | None = None
 
-    def misses(self, facts: Facts) -> str | None:
+    def misses(self, facts: MailFacts) -> str | None:
         """The first condition that the mail does not meet, by its name; None when all are met."""
         if self.sender_domains is not None and not matches(
             facts.sender_domain, self.sender_domains
@@ -53,7 +53,7 @@ class Match:
             return "tags"
         return self._misses_a_word(facts) or self._misses_the_size(facts.size)
 
-    def _misses_a_word(self, facts: Facts) -> str | None:
+    def _misses_a_word(self, facts: MailFacts) -> str | None:
         if self.lanes is not None and facts.lane not in self.lanes:
             return "lanes"
         if self.classes is not None and facts.class_name not in self.classes:
@@ -67,7 +67,7 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RoutingRule:
     """A route: what fits it leaves through these providers, by id. A tenant's own rules come before all tenants'.
 
     Without weights the providers are tried in their order. With weights the first is drawn by them,
@@ -79,7 +79,7 @@ class Rule:
     name: str
     tenant_id: int | None
     place: int
-    match: Match
+    match: RuleMatch
     providers: Sequence[int]
     weights: Sequence[int] | None = None
     enabled: bool = True

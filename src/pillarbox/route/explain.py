@@ -8,24 +8,24 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
-from pillarbox.model.routing import Facts, Rule
-from pillarbox.route.health import Circuit
+from pillarbox.model.routing import MailFacts, RoutingRule
+from pillarbox.route.circuit_breaker import CircuitState
 from pillarbox.route.router import Router
 
 # Mails wait for a provider whose rate, or whose pause, ends so soon; else they go to the next. As
-# SHORT_WAIT and LONGEST_PAUSE in deliver/journey.py: tests/unit/test_explain.py holds them
+# SHORT_WAIT and LONGEST_PAUSE in deliver/delivery_attempt.py: tests/unit/test_explain.py holds them
 # together.
 SOON = timedelta(seconds=5)
 PATIENCE = timedelta(seconds=60)
 
 
-class Use(StrEnum):
+class CandidateUse(StrEnum):
     USED = "used"  # the mail leaves through it
     NEXT = "next"  # if those before it fail
     SKIPPED = "skipped"
 
 
-class Fate(StrEnum):
+class MailFate(StrEnum):
     """What becomes of a mail now."""
 
     LEAVES = "leaves"
@@ -33,7 +33,7 @@ class Fate(StrEnum):
     FAILS = "fails"  # no provider of its route can carry it, now or later
 
 
-class Why(StrEnum):
+class ObstacleReason(StrEnum):
     """Why a provider is skipped, or what is special about its use; a short list, for programs."""
 
     REMOVED = "removed"
@@ -48,19 +48,22 @@ class Why(StrEnum):
 
 
 # A provider that cannot carry a mail never will; one that is not there stands in nobody's way.
-NEVER, ABSENT = frozenset({Why.RAW, Why.TOO_BIG}), frozenset({Why.REMOVED, Why.DISABLED})
+NEVER, ABSENT = (
+    frozenset({ObstacleReason.RAW, ObstacleReason.TOO_BIG}),
+    frozenset({ObstacleReason.REMOVED, ObstacleReason.DISABLED}),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class UsedUp:
+class ExhaustedLimit:
     """A limit that is used up for mails of one lane."""
 
-    why: Why  # BUDGET or RATE
+    why: ObstacleReason  # BUDGET or RATE
     until: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ProviderStatus:
     """How a provider stands now, as far as it decides about one mail."""
 
     id: int
@@ -70,41 +73,41 @@ class Standing:
     removed: bool = False
     max_bytes: int | None = None
     takes_parts: bool = False
-    circuit: Circuit = Circuit.CLOSED
+    circuit: CircuitState = CircuitState.CLOSED
     reason: str | None = None  # of the last failure
     retry_at: datetime | None = None
     held_until: datetime | None = None
-    used_up: Sequence[UsedUp] = ()
+    used_up: Sequence[ExhaustedLimit] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class CheckedRule:
     """A rule that was looked at: the condition that the mail does not meet, or None when it fits."""
 
-    rule: Rule
+    rule: RoutingRule
     misses: str | None
     has: str = ""  # the mail
     wants: str = ""  # the rule
 
 
-class Note(NamedTuple):
+class Obstacle(NamedTuple):
     """What stands in a provider's way, in a word and in words; soon over or not."""
 
-    why: Why
+    why: ObstacleReason
     said: str
     until: datetime | None = None
     skips: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Considered:
+class Candidate:
     """One provider of the route, in the order in which they are tried."""
 
     id: int
     name: str
     kind: str
-    use: Use
-    notes: Sequence[Note] = ()
+    use: CandidateUse
+    notes: Sequence[Obstacle] = ()
     share: float | None = None  # of the mails, where they are drawn by weight
 
 
@@ -112,31 +115,31 @@ class Considered:
 class Explanation:
     """Which rule decides about a mail, and which provider."""
 
-    facts: Facts
-    tried: Sequence[Tried]
-    rule: Rule | None  # None: none fits, the default order holds
-    providers: Sequence[Considered]
+    facts: MailFacts
+    tried: Sequence[CheckedRule]
+    rule: RoutingRule | None  # None: none fits, the default order holds
+    providers: Sequence[Candidate]
     raw: bool = False
     via: int | None = None  # a person's choice, before all rules
     recipients: Sequence[int] = field(default=())  # of a message: the deliveries it is about
 
     @property
-    def used(self) -> Considered | None:
+    def used(self) -> Candidate | None:
         """The provider that the mail leaves through; None: it waits."""
-        return next((one for one in self.providers if one.use is Use.USED), None)
+        return next((one for one in self.providers if one.use is CandidateUse.USED), None)
 
     @property
-    def fate(self) -> Fate:
+    def fate(self) -> MailFate:
         if self.used is not None:
-            return Fate.LEAVES
+            return MailFate.LEAVES
         first = {one.notes[0].why for one in self.providers if one.notes}
-        return Fate.FAILS if first & NEVER and first <= NEVER | ABSENT else Fate.WAITS
+        return MailFate.FAILS if first & NEVER and first <= NEVER | ABSENT else MailFate.WAITS
 
 
 def explain(
     router: Router,
-    facts: Facts,
-    standings: Mapping[int, Standing],
+    facts: MailFacts,
+    standings: Mapping[int, ProviderStatus],
     now: datetime,
     *,
     chance: float = 0.0,
@@ -164,18 +167,20 @@ def explain(
     return Explanation(facts, _tried(router, facts), chosen.rule, providers, raw, None, recipients)
 
 
-def _tried(router: Router, facts: Facts) -> list[Tried]:
+def _tried(router: Router, facts: MailFacts) -> list[CheckedRule]:
     """The rules up to the one that fits."""
-    tried: list[Tried] = []
+    tried: list[CheckedRule] = []
     for rule in router.rules_for(facts.tenant_id):
         missed = rule.match.misses(facts)
         if missed is None:
-            return [*tried, Tried(rule, None)]
-        tried.append(Tried(rule, missed, _has(facts, missed), _words(getattr(rule.match, missed))))
+            return [*tried, CheckedRule(rule, None)]
+        tried.append(
+            CheckedRule(rule, missed, _has(facts, missed), _words(getattr(rule.match, missed)))
+        )
     return tried
 
 
-def _has(facts: Facts, condition: str) -> str:
+def _has(facts: MailFacts, condition: str) -> str:
     """What the mail has where a rule wants something else."""
     values: dict[str, object] = {
         "sender_domains": facts.sender_domain, "recipient_domains": facts.recipient_domain, "tags": facts.tags,
@@ -191,7 +196,7 @@ def _words(value: object) -> str:
     return (", ".join(map(str, value)) or "none") if isinstance(value, Sequence) else str(value)
 
 
-def _shares(rule: Rule | None) -> dict[int, float]:
+def _shares(rule: RoutingRule | None) -> dict[int, float]:
     if rule is None or rule.weights is None or not (total := sum(rule.weights)):
         return {}
     return {
@@ -203,37 +208,39 @@ def _shares(rule: Rule | None) -> dict[int, float]:
 def _considered(
     providers: Sequence[int],
     shares: Mapping[int, float],
-    facts: Facts,
-    standings: Mapping[int, Standing],
+    facts: MailFacts,
+    standings: Mapping[int, ProviderStatus],
     now: datetime,
     raw: bool,
-) -> list[Considered]:
-    considered: list[Considered] = []
-    use = Use.USED
+) -> list[Candidate]:
+    considered: list[Candidate] = []
+    use = CandidateUse.USED
     for provider in providers:
-        one = standings.get(provider) or Standing(provider, f"#{provider}", "", removed=True)
+        one = standings.get(provider) or ProviderStatus(provider, f"#{provider}", "", removed=True)
         notes = obstacles(one, facts.size, now, raw)
         skipped = any(note.skips for note in notes)
-        mine = Use.SKIPPED if skipped else use
-        considered.append(Considered(one.id, one.name, one.kind, mine, notes, shares.get(provider)))
-        use = use if skipped else Use.NEXT
+        mine = CandidateUse.SKIPPED if skipped else use
+        considered.append(Candidate(one.id, one.name, one.kind, mine, notes, shares.get(provider)))
+        use = use if skipped else CandidateUse.NEXT
     return considered
 
 
-def obstacles(one: Standing, size: int, now: datetime, raw: bool) -> list[Note]:
+def obstacles(one: ProviderStatus, size: int, now: datetime, raw: bool) -> list[Obstacle]:
     """What keeps a mail of this size from leaving through a provider, or makes it wait; the weightiest first."""
     if one.removed:
-        return [Note(Why.REMOVED, "was removed")]
+        return [Obstacle(ObstacleReason.REMOVED, "was removed")]
     if not one.enabled:
-        return [Note(Why.DISABLED, "is disabled")]
+        return [Obstacle(ObstacleReason.DISABLED, "is disabled")]
     found = []
     if raw and one.takes_parts:
-        found.append(Note(Why.RAW, "cannot carry raw mails"))
+        found.append(Obstacle(ObstacleReason.RAW, "cannot carry raw mails"))
     if one.max_bytes is not None and size > one.max_bytes:
-        found.append(Note(Why.TOO_BIG, f"takes at most {one.max_bytes:,} octets"))
+        found.append(Obstacle(ObstacleReason.TOO_BIG, f"takes at most {one.max_bytes:,} octets"))
     found += _breaker(one, now)
     if one.held_until is not None and one.held_until > now:
-        found.append(_passing(Why.PAUSED, "asked for a pause", one.held_until, now, PATIENCE))
+        found.append(
+            _passing(ObstacleReason.PAUSED, "asked for a pause", one.held_until, now, PATIENCE)
+        )
     found += [
         _passing(used.why, f"its {used.why} is used up", used.until, now, SOON)
         for used in one.used_up
@@ -241,21 +248,26 @@ def obstacles(one: Standing, size: int, now: datetime, raw: bool) -> list[Note]:
     return found
 
 
-def _breaker(one: Standing, now: datetime) -> list[Note]:
+def _breaker(one: ProviderStatus, now: datetime) -> list[Obstacle]:
     after = f" after {one.reason}" if one.reason else ""
-    if one.circuit is Circuit.OPEN:
-        return [Note(Why.BREAKER_OPEN, f"its breaker is open{after}", one.retry_at)]
-    if one.circuit is Circuit.HALF_OPEN:
+    if one.circuit is CircuitState.OPEN:
+        return [Obstacle(ObstacleReason.BREAKER_OPEN, f"its breaker is open{after}", one.retry_at)]
+    if one.circuit is CircuitState.HALF_OPEN:
         return [
-            Note(
-                Why.HALF_OPEN, f"is being tried again{after}: one mail at a time", None, skips=False
+            Obstacle(
+                ObstacleReason.HALF_OPEN,
+                f"is being tried again{after}: one mail at a time",
+                None,
+                skips=False,
             )
         ]
     return []
 
 
-def _passing(why: Why, said: str, until: datetime, now: datetime, patience: timedelta) -> Note:
+def _passing(
+    why: ObstacleReason, said: str, until: datetime, now: datetime, patience: timedelta
+) -> Obstacle:
     """Something that passes: mails wait for it if that is soon."""
     if until - now <= patience:
-        return Note(why, f"{said}; mails wait for it", until, skips=False)
-    return Note(why, said, until)
+        return Obstacle(why, f"{said}; mails wait for it", until, skips=False)
+    return Obstacle(why, said, until)

@@ -8,13 +8,13 @@ from typing import NamedTuple
 from uuid import UUID
 
 from pillarbox.model.provider import Provider
-from pillarbox.model.routing import DEFAULT_ORDER, Facts, Rule
+from pillarbox.model.routing import DEFAULT_ORDER, MailFacts, RoutingRule
 
 
-class Chosen(NamedTuple):
+class RouteChoice(NamedTuple):
     """The rule that fits (None: the default order), and the providers in the order in which to try them."""
 
-    rule: Rule | None
+    rule: RoutingRule | None
     providers: Sequence[int]
 
 
@@ -22,33 +22,33 @@ class Router:
     """The rules and providers of an installation, ready to be asked."""
 
     def __init__(
-        self, rules: Iterable[Rule], providers: Iterable[Provider], *, captures: bool = False
+        self, rules: Iterable[RoutingRule], providers: Iterable[Provider], *, captures: bool = False
     ) -> None:
         """`captures`: the default order may capture mails; see `store.providers.captures_by_default`."""
         ordered = sorted(
             (rule for rule in rules if rule.enabled), key=lambda rule: (rule.place, rule.id)
         )
         self._general = [rule for rule in ordered if rule.tenant_id is None]
-        own: defaultdict[int, list[Rule]] = defaultdict(list)
+        own: defaultdict[int, list[RoutingRule]] = defaultdict(list)
         for rule in ordered:
             if rule.tenant_id is not None:
                 own[rule.tenant_id].append(rule)
         self._by_tenant = {tenant: [*some, *self._general] for tenant, some in own.items()}
-        self.default = Chosen(None, _default_order(providers, captures))
+        self.default = RouteChoice(None, _default_order(providers, captures))
 
-    def rules_for(self, tenant_id: int) -> Sequence[Rule]:
+    def rules_for(self, tenant_id: int) -> Sequence[RoutingRule]:
         """The rules that hold for a tenant, in the order in which they are tried."""
         return self._by_tenant.get(tenant_id, self._general)
 
-    def choose(self, facts: Facts, chance: float) -> Chosen:
+    def choose(self, facts: MailFacts, chance: float) -> RouteChoice:
         """The providers for a delivery; `chance`, in [0, 1), draws among weighted ones."""
         for rule in self.rules_for(facts.tenant_id):
             if rule.match.misses(facts) is None:
-                return Chosen(rule, _drawn(rule, chance))
+                return RouteChoice(rule, _drawn(rule, chance))
         return self.default
 
     @property
-    def simple(self) -> Chosen | None:
+    def simple(self) -> RouteChoice | None:
         """The choice for every mail, when there are no rules at all."""
         return None if self._general or self._by_tenant else self.default
 
@@ -71,7 +71,7 @@ def _preference(provider: Provider) -> tuple[int, int]:
     return kinds.index(provider.kind) if provider.kind in kinds else len(kinds), provider.id
 
 
-def _drawn(rule: Rule, chance: float) -> Sequence[int]:
+def _drawn(rule: RoutingRule, chance: float) -> Sequence[int]:
     """Providers in order; with weights, one drawn by them first, then the others from heavy to light."""
     if rule.weights is None:
         return rule.providers

@@ -16,8 +16,8 @@ from pillarbox.model.message import Content, Message
 from pillarbox.model.retry import POLICIES
 from pillarbox.store import sql
 from pillarbox.store.contents import read_attachments
+from pillarbox.store.provider_waits import outage_since
 from pillarbox.store.rate_limit_wait import RateLimitWait, waiting
-from pillarbox.store.waits import outage_since
 
 if TYPE_CHECKING:
     import asyncpg

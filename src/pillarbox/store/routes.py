@@ -17,7 +17,7 @@ from pillarbox.model.route_settings import (
     checked_providers,
     checked_weights,
 )
-from pillarbox.model.routing import Match, Rule
+from pillarbox.model.routing import RoutingRule, RuleMatch
 from pillarbox.store import sql, tenants
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Named:
 class Route:
     """A rule with its names."""
 
-    rule: Rule
+    rule: RoutingRule
     tenant: str | None  # None: for all tenants
     providers: Sequence[Named]
     created_at: datetime
@@ -79,7 +79,7 @@ class Route:
         return head | conditions | {"providers": providers, "created_at": self.created_at}
 
 
-async def list_rules(database: Database) -> list[Rule]:
+async def list_rules(database: Database) -> list[RoutingRule]:
     """Every rule, disabled ones, too: a tenant's own before those for all, each in their order."""
     return [_rule(row) for row in await database.fetch(QUERIES["list_rules"])]
 
@@ -220,19 +220,19 @@ def _route(row: asyncpg.Record, named: Mapping[int, Named]) -> Route:
     return Route(_rule(row), row["tenant"], providers, row["created_at"])
 
 
-def _rule(row: asyncpg.Record) -> Rule:
+def _rule(row: asyncpg.Record) -> RoutingRule:
     values: dict[str, Any] = {
         name: tuple(row[name]) if isinstance(row[name], list) else row[name] for name in CONDITIONS
     }
     values["lanes"] = row["lanes"] and tuple(LANES[lane] for lane in row["lanes"])
     weights = tuple(row["weights"]) if row["weights"] else None
-    return Rule(
-        row["id"], row["name"], row["tenant_id"], row["place"], Match(**values), tuple(row["providers"]), weights,
+    return RoutingRule(
+        row["id"], row["name"], row["tenant_id"], row["place"], RuleMatch(**values), tuple(row["providers"]), weights,
         row["enabled"],
     )  # fmt: skip
 
 
-def _kept(match: Match) -> list[Any]:
+def _kept(match: RuleMatch) -> list[Any]:
     """Conditions as the columns hold them, in their order."""
     values: dict[str, Any] = {name: getattr(match, name) for name in CONDITIONS}
     values["lanes"] = match.lanes and [LANES.index(lane) for lane in match.lanes]
@@ -259,7 +259,7 @@ async def _providers(
     return old.rule.providers, old.rule.weights
 
 
-async def _check_classes(connection: asyncpg.Connection, match: Match) -> None:
+async def _check_classes(connection: asyncpg.Connection, match: RuleMatch) -> None:
     for row in await connection.fetch(QUERIES["classes_missing"], list(match.classes or ())):
         raise UnknownName(
             "unknown_class",

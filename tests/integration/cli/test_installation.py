@@ -9,7 +9,7 @@ import pytest
 
 from pillarbox.cli.first_run import ensure_provider
 from pillarbox.deliver.gauge import Gauge
-from pillarbox.deliver.roster import Roster
+from pillarbox.deliver.provider_pool import ProviderPool
 from pillarbox.deliver.wakeup import Wakeup
 from pillarbox.deliver.worker import Worker, WorkerLimits
 from pillarbox.queue.postgres import PostgresQueue
@@ -63,11 +63,11 @@ async def test_a_saturated_worker_warns_once(database_url: str) -> None:
     async with opened(database_url) as app:
         shown = io.StringIO()
         logs.configure("json", "info", app.redactor, shown)
-        roster = Roster(app.load_providers, app.build_transport, app.redactor_for)
+        pool = ProviderPool(app.load_providers, app.build_transport, app.redactor_for)
         worker = Worker(
-            "w", PostgresQueue(app.database), roster, app.metrics, Wakeup(), WorkerLimits(window=10)
+            "w", PostgresQueue(app.database), pool, app.metrics, Wakeup(), WorkerLimits(window=10)
         )
-        gauge = Gauge(worker, roster, app.database, app.metrics, 0.8)
+        gauge = Gauge(worker, pool, app.database, app.metrics, 0.8)
         worker._held[1] = 10
         for _ in range(300):
             average = await gauge.read()

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from pillarbox.deliver.attempt import Result
+from pillarbox.deliver.attempt_result import AttemptResult
 from pillarbox.deliver.settler import Settler, stripped_outcome
 from pillarbox.model.delivery import State
 from pillarbox.model.outcome import Reason, accepted, rejected
@@ -63,15 +63,15 @@ async def bench(database: Database) -> AsyncIterator[tuple[Bench, list[ClaimedMe
         await asyncio.wait([task])
 
 
-def result_of(claimed: ClaimedMessage) -> Result:
+def result_of(claimed: ClaimedMessage) -> AttemptResult:
     outcome = accepted(250, "ok", f"id-{claimed.message.id}")
     settlement = Settlement(
         claimed.message.id, 0, claimed.claim, State.SENT, outcome, reply="250 ok"
     )
-    return Result(claimed, [settlement], "250 ok", False, [("failed_over", '{"from": "a"}')])
+    return AttemptResult(claimed, [settlement], "250 ok", False, [("failed_over", '{"from": "a"}')])
 
 
-def with_nul(result: Result, where: str) -> Result:
+def with_nul(result: AttemptResult, where: str) -> AttemptResult:
     """The result with a value that PostgreSQL cannot hold."""
     [settlement] = result.settlements
     match where:

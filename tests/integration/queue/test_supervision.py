@@ -14,7 +14,7 @@ import pytest
 
 from pillarbox import supervisor
 from pillarbox.app import App, Role, collect, serve, tend, work
-from pillarbox.deliver import settler, vitals, worker
+from pillarbox.deliver import health_monitor, settler, worker
 from pillarbox.errors import StoreBug, StoreDataError, StoreError, TaskEnded
 from pillarbox.lifecycle import collector
 from pillarbox.queue.postgres import QUERIES
@@ -49,8 +49,8 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "Database", FaultyDatabase)
     monkeypatch.setattr(supervisor, "FIRST_PAUSE", 0.02)
     monkeypatch.setattr(opening, "CONNECT_PAUSE", 0.02)
-    monkeypatch.setattr(vitals, "BUDGET_INTERVAL", 0.1)
-    monkeypatch.setattr(vitals, "CHECK_INTERVAL", 0.6)
+    monkeypatch.setattr(health_monitor, "BUDGET_INTERVAL", 0.1)
+    monkeypatch.setattr(health_monitor, "CHECK_INTERVAL", 0.6)
     monkeypatch.setattr(webhooks, "MEASURE", 0.1)
     for module in (settler, worker, webhooks, collector, supervisor):
         monkeypatch.setattr(module, "LONGEST_PAUSE", 0.1)

@@ -11,7 +11,7 @@ import pytest
 from pillarbox.deliver import reaper
 from pillarbox.store import providers, routes, waits
 from pillarbox.store.database import Database
-from pillarbox.store.waits import QUERIES, Patience, report
+from pillarbox.store.provider_waits import QUERIES, MaxWaitEnforcer, report
 from pillarbox.testing import SmtpServer
 from tests.harness import (
     add_smtp,
@@ -45,7 +45,7 @@ async def age(database: Database, message_id: UUID, ago: str = "6 days") -> None
 
 
 async def give_up(database: Database) -> int:
-    return (await Patience(database).give_up(1000)).total()
+    return (await MaxWaitEnforcer(database).give_up(1000)).total()
 
 
 async def outcome(database: Database, message_id: UUID) -> tuple[str, str | None]:
@@ -255,7 +255,7 @@ async def test_a_walk_sees_everything_in_bounded_steps(database: Database) -> No
         ids[0],
     )
     await begin_outage(database)
-    patience = Patience(database)
+    patience = MaxWaitEnforcer(database)
     counts = [(await patience.give_up(1)).total() for _ in range(6)]
     assert max(counts) <= 3
     assert sum(counts) == 5

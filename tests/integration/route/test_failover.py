@@ -9,10 +9,10 @@ from uuid import UUID
 
 import pytest
 
-from pillarbox.deliver.journey import Journey
+from pillarbox.deliver.delivery_attempt import DeliveryAttempt
 from pillarbox.model import return_path
-from pillarbox.route import health
-from pillarbox.store import providers, routes, tenants, vitals
+from pillarbox.route import circuit_breaker
+from pillarbox.store import providers, routes, shared_health, tenants
 from pillarbox.store.database import Database
 from pillarbox.testing import Faults, SmtpServer
 from pillarbox.testing.smtp import Hang
@@ -32,7 +32,7 @@ from tests.harness import (
 @pytest.fixture
 def quick_breakers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Open breakers are probed soon."""
-    monkeypatch.setattr(health, "FIRST_WAIT", 0.3)
+    monkeypatch.setattr(circuit_breaker, "FIRST_WAIT", 0.3)
 
 
 async def add_route(
@@ -51,7 +51,7 @@ async def add_route(
 
 async def circuit(database: Database, number: int) -> str | None:
     return next(
-        (one.state for one in await vitals.read(database) if one.provider_id == number), None
+        (one.state for one in await shared_health.read(database) if one.provider_id == number), None
     )
 
 
@@ -293,10 +293,10 @@ async def test_a_provider_that_cannot_be_used_here_leaves_the_others_alone(
 async def test_a_fault_of_ours_before_anything_is_sent_does_not_keep_the_mail(
     database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(journey: Journey) -> Any:
+    def broken(attempt: DeliveryAttempt) -> Any:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(Journey, "routed", broken)
+    monkeypatch.setattr(DeliveryAttempt, "routed", broken)
     async with SmtpServer() as server:
         await add_smtp(database, server)
         async with working(database_url):
@@ -385,7 +385,7 @@ async def _any_deferred(database: Database) -> bool:
 async def test_an_idle_provider_is_checked(
     database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pillarbox.deliver.vitals.CHECK_INTERVAL", 0.2)
+    monkeypatch.setattr("pillarbox.deliver.health_monitor.CHECK_INTERVAL", 0.2)
     number = await dead_port(database, "first")
     async with working(database_url):
         await eventually(lambda: _is(database, number, "open"), PATIENCE)
@@ -399,7 +399,7 @@ async def test_an_idle_provider_is_checked(
 async def test_an_app_without_a_worker_checks_nobody(database: Database, database_url: str) -> None:
     await dead_port(database, "first")
     async with opened(database_url):
-        assert await vitals.read(database) == []
+        assert await shared_health.read(database) == []
 
 
 async def test_bounces_of_smtp_come_back_to_a_signed_return_path(
@@ -493,7 +493,7 @@ async def test_a_server_that_is_slow_to_greet_is_not_taken_for_hung_for_ever(
     database: Database, database_url: str, quick_breakers: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some servers let everybody wait before they greet. The first probe tells how long, and mails get that time."""
-    monkeypatch.setattr(health, "SLOW", 0.1)
+    monkeypatch.setattr(circuit_breaker, "SLOW", 0.1)
 
     async def tarpit(session: object, argument: object) -> None:
         await asyncio.sleep(2.0)

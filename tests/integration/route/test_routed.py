@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pillarbox.route import asked
+from pillarbox.route import explain_query
 from pillarbox.store import routes, tenants
 from pillarbox.store.database import Database
 from pillarbox.testing import SmtpServer
@@ -40,7 +40,7 @@ async def through(world: World, *mails: dict[str, Any]) -> list[list[str]]:
     ]
     explained = []
     for id in ids:
-        ways = await asked.explain_message(world.database, id)
+        ways = await explain_query.explain_message(world.database, id)
         explained.append({n: way.used.name for way in ways for n in way.recipients if way.used})
     left = []
     async with working(world.url):

@@ -11,9 +11,9 @@ import pytest
 
 from pillarbox.errors import InvalidMail, NotFound, NotPossible
 from pillarbox.model.delivery import LANES
-from pillarbox.model.routing import Facts, Match
-from pillarbox.route import asked
-from pillarbox.route.explain import Fate, Use, Why
+from pillarbox.model.routing import MailFacts, RuleMatch
+from pillarbox.route import explain_query
+from pillarbox.route.explain import CandidateUse, MailFate, ObstacleReason
 from pillarbox.store import health, providers, routes, tenants
 from pillarbox.store.database import Database
 from tests.harness import enqueue, no_keys
@@ -56,7 +56,7 @@ async def test_a_route_is_read_back_as_it_was_given(store: Database) -> None:
         "lanes": ["bulk", "urgent"], "classes": ["bulk"], "kinds": ["k"], "min_size": 1, "max_size": 10**6,
     }  # fmt: skip
     made = await routes.add_route(store, "all", "shop", ["c", "a"], weights={"a": 3}, **given)
-    assert made.rule.match == Match(
+    assert made.rule.match == RuleMatch(
         ("shop.example",),
         ("*.xn--bcher-kva.example",),
         ("x", "y"),
@@ -79,7 +79,7 @@ async def test_a_route_is_read_back_as_it_was_given(store: Database) -> None:
 async def test_a_route_without_conditions_fits_all(store: Database) -> None:
     await add(store, "all")
     [rule] = await routes.list_rules(store)
-    assert (rule.match, rule.weights, rule.tenant_id) == (Match(), None, None)
+    assert (rule.match, rule.weights, rule.tenant_id) == (RuleMatch(), None, None)
 
 
 @pytest.mark.req("REQ-QUEUE-E002")
@@ -87,7 +87,7 @@ async def test_rules_are_listed_in_the_order_in_which_they_are_tried(store: Data
     await add(store, "for-all")
     await add(store, "own", "own-too", tenant="shop")
     assert await order(store) == [("shop", "own", 1), ("shop", "own-too", 2), (None, "for-all", 1)]
-    found = (await asked.load_world(store)).router.rules_for(2)
+    found = (await explain_query.load_routing_snapshot(store)).router.rules_for(2)
     assert [one.name for one in found] == ["own", "own-too", "for-all"]
 
 
@@ -172,7 +172,7 @@ async def test_a_change_changes_only_what_is_given(store: Database) -> None:
     )
     id = made.rule.id
     changed = await routes.change_route(store, id, lanes=["bulk"], tags=None)
-    assert changed.rule.match == Match(lanes=("bulk",), min_size=5)
+    assert changed.rule.match == RuleMatch(lanes=("bulk",), min_size=5)
     assert (changed.rule.providers, changed.weights) == (made.rule.providers, {"a": 1, "b": 0})
     assert (await routes.change_route(store, id, weights={"b": 2})).weights == {"a": 0, "b": 2}
     assert (await routes.change_route(store, id, weights=None)).weights is None
@@ -334,13 +334,13 @@ async def test_a_budget_of_nothing_is_used_up(store: Database) -> None:
 
 # --- explaining
 
-MAIL = Facts(1, "shop.example", "mail.example")
+MAIL = MailFacts(1, "shop.example", "mail.example")
 
 
 async def why(
-    database: Database, facts: Facts = MAIL, **more: Any
-) -> list[tuple[str, Use, list[Why]]]:
-    found = (await asked.load_world(database)).explain(facts, **more)
+    database: Database, facts: MailFacts = MAIL, **more: Any
+) -> list[tuple[str, CandidateUse, list[ObstacleReason]]]:
+    found = (await explain_query.load_routing_snapshot(database)).explain(facts, **more)
     return [(one.name, one.use, [note.why for note in one.notes]) for one in found.providers]
 
 
@@ -349,10 +349,12 @@ async def test_without_rules_the_default_order_is_explained(store: Database) -> 
     for name, kind in (("mg", "mailgun"), ("s", "ses"), ("sg", "sendgrid"), ("keep", "capture")):
         await provide(store, name, kind)
     assert [one[0] for one in await why(store)] == ["sg", "s", "mg", "a", "b", "c"]
-    large = Facts(1, "shop.example", "mail.example", size=30_000_001)
+    large = MailFacts(1, "shop.example", "mail.example", size=30_000_001)
     assert (await why(store, large, raw=True))[:3] == [
-        ("sg", Use.SKIPPED, [Why.RAW, Why.TOO_BIG]), ("s", Use.USED, []), ("mg", Use.SKIPPED, [Why.TOO_BIG]),
-    ]  # fmt: skip
+        ("sg", CandidateUse.SKIPPED, [ObstacleReason.RAW, ObstacleReason.TOO_BIG]),
+        ("s", CandidateUse.USED, []),
+        ("mg", CandidateUse.SKIPPED, [ObstacleReason.TOO_BIG]),
+    ]
 
 
 @pytest.mark.req("REQ-QUEUE-E009")
@@ -366,21 +368,27 @@ async def test_what_the_store_says_of_providers_is_explained(store: Database) ->
     await spend(store, "d", 1000)
     await provide(store, "e")
     assert await why(store) == [
-        ("a", Use.SKIPPED, [Why.BREAKER_OPEN]), ("b", Use.SKIPPED, [Why.PAUSED]),
-        ("c", Use.SKIPPED, [Why.DISABLED]), ("d", Use.SKIPPED, [Why.BUDGET]), ("e", Use.USED, []),
-    ]  # fmt: skip
+        ("a", CandidateUse.SKIPPED, [ObstacleReason.BREAKER_OPEN]),
+        ("b", CandidateUse.SKIPPED, [ObstacleReason.PAUSED]),
+        ("c", CandidateUse.SKIPPED, [ObstacleReason.DISABLED]),
+        ("d", CandidateUse.SKIPPED, [ObstacleReason.BUDGET]),
+        ("e", CandidateUse.USED, []),
+    ]
 
 
 async def test_a_removed_provider_is_explained(store: Database) -> None:
     await routes.add_route(store, "r", None, ["a", "b"])
     await providers.remove_provider(store, "a")
     first, second = await why(store)
-    assert (first[1:], second) == ((Use.SKIPPED, [Why.REMOVED]), ("b", Use.USED, []))
+    assert (first[1:], second) == (
+        (CandidateUse.SKIPPED, [ObstacleReason.REMOVED]),
+        ("b", CandidateUse.USED, []),
+    )
 
 
 async def test_an_installation_without_providers(database: Database) -> None:
-    found = (await asked.load_world(database)).explain(MAIL)
-    assert (found.providers, found.fate) == ([], Fate.WAITS)
+    found = (await explain_query.load_routing_snapshot(database)).explain(MAIL)
+    assert (found.providers, found.fate) == ([], MailFate.WAITS)
 
 
 async def test_a_message_is_explained_by_the_ways_its_recipients_go(store: Database) -> None:
@@ -388,25 +396,25 @@ async def test_a_message_is_explained_by_the_ways_its_recipients_go(store: Datab
     await routes.add_route(store, "tagged", None, ["c"], tags=["t"], lanes=["bulk"])
     to = ["a@near.example", "b@FAR.example", "c@near.example"]
     id = await enqueue(store, *to, tenant="shop", tags=["t"], priority="bulk", kind="news")
-    near, far = await asked.explain_message(store, id)
+    near, far = await explain_query.explain_message(store, id)
     assert (near.recipients, near.rule and near.rule.name) == ([0, 2], "tagged")
     assert (far.recipients, far.rule and far.rule.name) == ([1], "far")
     assert near.facts.size > 0
     assert (near.facts.sender_domain, near.facts.kind, near.raw) == ("shop.example", "news", False)
-    assert await asked.explain_message(store, id, 2) == [near, far]
+    assert await explain_query.explain_message(store, id, 2) == [near, far]
     with pytest.raises(NotFound):
-        await asked.explain_message(store, id, 1)
+        await explain_query.explain_message(store, id, 1)
 
 
 async def test_a_raw_message_and_a_persons_choice(store: Database) -> None:
     await provide(store, "sg", "sendgrid")
     raw = b"From: a@shop.example\r\nTo: b@mail.example\r\nSubject: x\r\n\r\nHi\r\n"
     id = await enqueue(store, subject=None, text=None, raw=raw)
-    [found] = await asked.explain_message(store, id)
+    [found] = await explain_query.explain_message(store, id)
     assert found.raw
-    assert found.providers[0].notes[0].why is Why.RAW
+    assert found.providers[0].notes[0].why is ObstacleReason.RAW
     await store.execute("UPDATE pillarbox.deliveries SET via = 3")
-    [found] = await asked.explain_message(store, id)
+    [found] = await explain_query.explain_message(store, id)
     assert (found.via, [one.name for one in found.providers]) == (3, ["c"])
 
 
@@ -420,7 +428,7 @@ def lanes_stopped(waits: Sequence[float]) -> list[str]:
 @pytest.mark.parametrize("spent", [0, 699, 700, 701, 899, 900, 999, 1000])
 async def test_budgets_are_explained_as_the_queue_keeps_them(store: Database, spent: int) -> None:
     await spend(store, "a", spent)
-    explained = [(await why(store, Facts(1, "", "", lane)))[0][2] for lane in LANES]
+    explained = [(await why(store, MailFacts(1, "", "", lane)))[0][2] for lane in LANES]
     rows = [await _asks(store, lane) for lane in range(3)]
     assert [lane for lane, notes in zip(LANES, explained, strict=True) if notes] == lanes_stopped(
         rows
@@ -436,7 +444,7 @@ async def test_rates_are_explained_as_the_queue_keeps_them(store: Database, sent
         " WHERE kind = 'p' AND id = 1",
         sent,
     )
-    explained = [(await why(store, Facts(1, "", "", lane)))[0][2] for lane in LANES]
+    explained = [(await why(store, MailFacts(1, "", "", lane)))[0][2] for lane in LANES]
     rows = [await _asks(store, lane) for lane in range(3)]
     assert [lane for lane, notes in zip(LANES, explained, strict=True) if notes] == lanes_stopped(
         rows

@@ -10,10 +10,10 @@ from uuid import UUID
 
 from pillarbox.errors import InvalidMail, UnknownName
 from pillarbox.model.access import Tenant, domain_of, domain_pattern
-from pillarbox.model.routing import Facts
-from pillarbox.route.explain import Explanation, Standing, explain
-from pillarbox.route.health import Circuit
-from pillarbox.route.reserves import Rate, Usage, used_up
+from pillarbox.model.routing import MailFacts
+from pillarbox.route.circuit_breaker import CircuitState
+from pillarbox.route.explain import Explanation, ProviderStatus, explain
+from pillarbox.route.quota import Rate, Usage, used_up
 from pillarbox.route.router import Router, chance_of
 from pillarbox.store import catalog, health, messages, providers, routes, tenants
 from pillarbox.store.health import HealthRow, ProviderUse
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 EMPTY = 1024
 
 
-class Carries(NamedTuple):
+class CarryLimits(NamedTuple):
     """What a kind of provider can carry."""
 
     max_bytes: int | None = None
@@ -34,14 +34,14 @@ class Carries(NamedTuple):
 
 # As the transports' own limits say; tests/unit/test_explain.py holds the two together.
 CARRIES = {
-    "sendgrid": Carries(30_000_000, takes_parts=True),
-    "ses": Carries(40_000_000),
-    "mailgun": Carries(25_000_000),
+    "sendgrid": CarryLimits(30_000_000, takes_parts=True),
+    "ses": CarryLimits(40_000_000),
+    "mailgun": CarryLimits(25_000_000),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class RoutingSnapshot:
     """The rules, the providers and how they stand, all of one moment."""
 
     router: Router
@@ -51,7 +51,7 @@ class World:
 
     def explain(
         self,
-        facts: Facts,
+        facts: MailFacts,
         *,
         chance: float = 0.0,
         raw: bool = False,
@@ -70,27 +70,29 @@ class World:
             recipients=recipients,
         )
 
-    def _standing(self, provider: int, lane: str) -> Standing:
+    def _standing(self, provider: int, lane: str) -> ProviderStatus:
         use, well = self.usage[provider], self.health.get(provider, HealthRow())
-        carries = CARRIES.get(use.kind, Carries())
+        carries = CARRIES.get(use.kind, CarryLimits())
         usage = Usage(
             [Rate(one.most, one.seconds, one.used_until, one.period == "day") for one in use.rates],
             use.spent, use.price, use.budget_per_month, use.reserve_urgent, use.reserve_normal,
         )  # fmt: skip
-        return Standing(
-            use.id, use.name, use.kind, use.enabled, use.removed, *carries, Circuit(well.state), well.reason,
+        return ProviderStatus(
+            use.id, use.name, use.kind, use.enabled, use.removed, *carries, CircuitState(well.state), well.reason,
             well.retry_at, well.held_until, used_up(usage, lane, self.now),
         )  # fmt: skip
 
 
-async def load_world(database: Database, *, development: bool = False) -> World:
+async def load_routing_snapshot(
+    database: Database, *, development: bool = False
+) -> RoutingSnapshot:
     """Everything that decides about routes, as processes see it that are in `development` or not."""
     usage = await health.list_usage(database)
     captures = await providers.captures_by_default(database, development=development)
     known = await providers.list_providers(database)
     router = Router(await routes.list_rules(database), known, captures=captures)
     now = max((one.at for one in usage.values()), default=datetime.fromtimestamp(0).astimezone())
-    return World(router, await health.list_health(database), usage, now)
+    return RoutingSnapshot(router, await health.list_health(database), usage, now)
 
 
 async def explain_message(
@@ -103,7 +105,7 @@ async def explain_message(
     envelope = await messages.envelope_of(database, message_id, tenant_id)
     deliveries = await messages.deliveries_of(database, message_id, tenant_id)
     chosen = await routes.chosen_providers(database, message_id)
-    world = await load_world(database, development=development)
+    world = await load_routing_snapshot(database, development=development)
     tenant = await tenants.get_tenant(database, envelope.tenant)
     alike: dict[tuple[str, int | None], list[int]] = {}
     for one in deliveries:
@@ -111,7 +113,7 @@ async def explain_message(
     raw = "raw" in (envelope.content or ())
     return [
         world.explain(
-            Facts(
+            MailFacts(
                 tenant.id, domain_of(envelope.sender), domain, envelope.priority, envelope.class_name, envelope.kind,
                 envelope.tags, envelope.size,
             ),
@@ -142,10 +144,10 @@ def facts_of(
     kind: str | None = None,
     tags: Sequence[str] = (),
     size: int = EMPTY,
-) -> Facts:
+) -> MailFacts:
     """A mail that somebody thinks of; what is not given is the tenant's default. Addresses may be bare domains."""
     given = sender or tenant.default_sender
-    return Facts(
+    return MailFacts(
         tenant.id, _domain("from", given) if given else "", _domain("to", recipient), lane,
         class_name or tenant.default_class, kind, tags, size,
     )  # fmt: skip

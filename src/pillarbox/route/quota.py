@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from pillarbox.route.explain import UsedUp, Why
+from pillarbox.route.explain import ExhaustedLimit, ObstacleReason
 
 # Seconds that are no wait; as in pillarbox._wait.
 SLIGHT = 0.001
@@ -45,15 +45,15 @@ def kept_from(lane: str, reserve_urgent: int, reserve_normal: int) -> Decimal:
     return Decimal(percent) / 100
 
 
-def used_up(usage: Usage, lane: str, now: datetime) -> list[UsedUp]:
+def used_up(usage: Usage, lane: str, now: datetime) -> list[ExhaustedLimit]:
     """The limits that keep one more mail of a lane from leaving now, with their ends; the budget first."""
     kept = kept_from(lane, usage.reserve_urgent, usage.reserve_normal)
     found = []
     if usage.budget is not None and usage.spent + usage.price > usage.budget * (1 - kept):
-        found.append(UsedUp(Why.BUDGET, next_month(now)))
+        found.append(ExhaustedLimit(ObstacleReason.BUDGET, next_month(now)))
     waits = [_wait(rate, kept if rate.reserved else Decimal(0), now) for rate in usage.rates]
     if longest := max(waits, default=0.0):
-        found.append(UsedUp(Why.RATE, now + timedelta(seconds=longest)))
+        found.append(ExhaustedLimit(ObstacleReason.RATE, now + timedelta(seconds=longest)))
     return found
 
 

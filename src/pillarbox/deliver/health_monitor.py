@@ -6,23 +6,23 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from pillarbox.deliver.line import Line
-from pillarbox.deliver.roster import Roster
+from pillarbox.deliver.provider_channel import ProviderChannel
+from pillarbox.deliver.provider_pool import ProviderPool
 from pillarbox.errors import PillarboxError, StoreError
 from pillarbox.loops import wait
 from pillarbox.model.outcome import Reason
-from pillarbox.route.health import LONGEST_WAIT, Circuit, Health
-from pillarbox.store import vitals as store
-from pillarbox.store import waits
+from pillarbox.route.circuit_breaker import LONGEST_WAIT, CircuitBreaker, CircuitState
+from pillarbox.store import provider_waits
+from pillarbox.store import shared_health as store
 from pillarbox.store.database import Database
-from pillarbox.store.vitals import Vital
+from pillarbox.store.shared_health import SharedHealth
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 
 log = logs.get("pillarbox.vitals")
 CHANNEL = "pillarbox_health"
-# How often lines are watched for slowness: a hanging provider loses its mails this much after they
+# How often channels are watched for slowness: a hanging provider loses its mails this much after they
 # count as slow.
 WATCH_INTERVAL = 0.25
 # Who comes to watch so late was held up itself: answers may be here that nobody has read yet.
@@ -38,33 +38,37 @@ NEAR_BUDGET = 0.8
 BUDGET_INTERVAL = 60.0
 
 
-class Vitals:
+class HealthMonitor:
     """One for each worker process."""
 
     def __init__(
         self,
         worker: str,
         database: Database,
-        roster: Roster,
+        pool: ProviderPool,
         metrics: Metrics,
         supervisor: Supervisor | None = None,
     ) -> None:
         self._worker = worker
         self._database = database
-        self._roster = roster
+        self._pool = pool
         self._metrics = metrics
         self._supervisor = supervisor or Supervisor(metrics)
-        self._turned: dict[int, Line] = {}  # lines with news that the others do not know yet
+        self._turned: dict[
+            int, ProviderChannel
+        ] = {}  # channels with news that the others do not know yet
         self._news = asyncio.Event()  # of our own, or of others'
-        self._shared: dict[int, Circuit] = {}  # as all processes know them; closed if not here
-        self._vitals: dict[int, Vital] = {}  # as last read, of providers that are switched off, too
+        self._shared: dict[int, CircuitState] = {}  # as all processes know them; closed if not here
+        self._shared_health: dict[
+            int, SharedHealth
+        ] = {}  # as last read, of providers that are switched off, too
         self._exchanged = False  # whether the shared state was read at all
         self._near: set[int] = set()  # providers whose budget is nearly used up, as was told
         self.recovered: Callable[[], None] = lambda: (
             None
         )  # told when a provider can be used, perhaps again
-        roster.opened = self._opened
-        roster.failed_over = self._failed_over
+        pool.opened = self._opened
+        pool.failed_over = self._failed_over
 
     async def run(self, stop: asyncio.Event) -> None:
         """All of it until `stop`."""
@@ -75,7 +79,7 @@ class Vitals:
             run_every("probes", READ_INTERVAL, self.probe_all, stop),
             run_every("checks", CHECK_INTERVAL / 6, self.check_all, stop),
             run_every("budgets", BUDGET_INTERVAL, self.read_budgets, stop),
-            run_every("waits", waits.REPORT_INTERVAL, self.report, stop),
+            run_every("waits", provider_waits.REPORT_INTERVAL, self.report, stop),
         )
 
     async def _watch(self, stop: asyncio.Event) -> None:
@@ -85,8 +89,8 @@ class Vitals:
         while not stop.is_set():
             before, watched = watched, loop.time()
             if watched - before < LATE:
-                for line in self._roster.lines:
-                    line.watch()
+                for channel in self._pool.channels:
+                    channel.watch()
             try:
                 async with asyncio.timeout(WATCH_INTERVAL):
                     await self._news.wait()
@@ -103,163 +107,176 @@ class Vitals:
         """Another process says that a provider's health changed."""
         self._news.set()
 
-    # -- what lines tell
+    # -- what channels tell
 
-    def _opened(self, line: Line) -> None:
-        line.turned = self._note
+    def _opened(self, channel: ProviderChannel) -> None:
+        channel.turned = self._note
         if (
-            vital := self._vitals.get(line.provider.id)
+            shared := self._shared_health.get(channel.provider.id)
         ) is not None:  # else mails would leave before the next reading
-            self._take_on(line, vital)
+            self._take_on(channel, shared)
         self.recovered()
 
-    def _note(self, line: Line) -> None:
-        health = line.health
-        self._metrics.circuit(line.provider.name, health.circuit)
-        if health.circuit is Circuit.OPEN:
+    def _note(self, channel: ProviderChannel) -> None:
+        breaker = channel.breaker
+        self._metrics.circuit(channel.provider.name, breaker.circuit)
+        if breaker.circuit is CircuitState.OPEN:
             log.warning(
-                "a provider is not used for now", provider=line.provider.name, reason=health.reason
+                "a provider is not used for now",
+                provider=channel.provider.name,
+                reason=breaker.reason,
             )
-        self._turned[line.provider.id] = line
+        self._turned[channel.provider.id] = channel
         self._news.set()
 
-    def _failed_over(self, before: Line, after: Line, reason: str) -> None:
+    def _failed_over(self, before: ProviderChannel, after: ProviderChannel, reason: str) -> None:
         self._metrics.failovers.labels(before.provider.name, after.provider.name, reason).inc()
 
     # -- sharing
 
     async def share(self) -> None:
-        """Write what happened to lines here for all."""
+        """Write what happened to channels here for all."""
         while self._turned:
-            number, line = next(iter(self._turned.items()))
-            told = line.health.circuit
-            await self._share(line)
+            number, channel = next(iter(self._turned.items()))
+            told = channel.breaker.circuit
+            await self._share(channel)
             if (
-                self._turned.get(number) is line and line.health.circuit is told
+                self._turned.get(number) is channel and channel.breaker.circuit is told
             ):  # else it turned again meanwhile
                 del self._turned[number]
 
-    async def _share(self, line: Line) -> None:
+    async def _share(self, channel: ProviderChannel) -> None:
         now = asyncio.get_running_loop().time()
-        health, number = line.health, line.provider.id
-        if health.circuit is not self._shared.get(number, Circuit.CLOSED):
-            wait = max(health.retry_at - now, 0.0)
+        breaker, number = channel.breaker, channel.provider.id
+        if breaker.circuit is not self._shared.get(number, CircuitState.CLOSED):
+            wait = max(breaker.retry_at - now, 0.0)
             since = await store.turn(
                 self._database,
                 number,
-                health.circuit,
-                health.reason,
-                health.opened,
+                breaker.circuit,
+                breaker.reason,
+                breaker.opened,
                 wait,
                 self._worker,
             )
             if since is not None:
-                line.seen = since
-                self._shared[number] = health.circuit
+                channel.seen = since
+                self._shared[number] = breaker.circuit
                 log.info(
                     "provider turned",
-                    provider=line.provider.name,
-                    circuit=health.circuit,
-                    reason=health.reason,
+                    provider=channel.provider.name,
+                    circuit=breaker.circuit,
+                    reason=breaker.reason,
                 )
-        if line.paused_for() > WORTH_TELLING:
-            await store.hold(self._database, number, line.paused_for(), self._worker)
+        if channel.paused_for() > WORTH_TELLING:
+            await store.hold(self._database, number, channel.paused_for(), self._worker)
 
     async def exchange(self) -> None:
         """Read what others know."""
-        self._vitals = {vital.provider_id: vital for vital in await store.read(self._database)}
-        for vital in self._vitals.values():
-            line = self._roster.line(vital.provider_id)
-            if line is not None and vital.provider_id not in self._turned:
-                self._take_on(line, vital)
-        for line in self._roster.lines:
-            self._metrics.circuit(line.provider.name, line.health.circuit)
-            self._metrics.pace.labels(line.provider.name).set(line.pace.limit)
+        self._shared_health = {
+            shared.provider_id: shared for shared in await store.read(self._database)
+        }
+        for shared in self._shared_health.values():
+            channel = self._pool.channel(shared.provider_id)
+            if channel is not None and shared.provider_id not in self._turned:
+                self._take_on(channel, shared)
+        for channel in self._pool.channels:
+            self._metrics.circuit(channel.provider.name, channel.breaker.circuit)
+            self._metrics.pace.labels(channel.provider.name).set(channel.limiter.limit)
         self._exchanged = True
 
     async def report(self) -> None:
         """Say that this worker runs, and whether it finds a provider for any mail."""
-        known = self._exchanged and self._roster.read
-        await waits.report(self._database, self._roster.usable if known else None)
+        known = self._exchanged and self._pool.read
+        await provider_waits.report(self._database, self._pool.usable if known else None)
 
-    def _take_on(self, line: Line, vital: Vital) -> None:
-        if vital.held_for is not None and vital.held_for > 0:
-            line.pause(vital.held_for)
-        if line.seen == vital.since:
+    def _take_on(self, channel: ProviderChannel, shared: SharedHealth) -> None:
+        if shared.held_for is not None and shared.held_for > 0:
+            channel.pause(shared.held_for)
+        if channel.seen == shared.since:
             return
-        line.seen = vital.since
+        channel.seen = shared.since
         now = asyncio.get_running_loop().time()
-        circuit = self._shared[vital.provider_id] = Circuit(vital.state)
-        if circuit is line.health.circuit is Circuit.CLOSED:
+        circuit = self._shared[shared.provider_id] = CircuitState(shared.state)
+        if circuit is channel.breaker.circuit is CircuitState.CLOSED:
             return
-        was_open = line.health.circuit is Circuit.OPEN
+        was_open = channel.breaker.circuit is CircuitState.OPEN
         retry_at = now + min(
-            vital.retry_in or 0.0, LONGEST_WAIT
+            shared.retry_in or 0.0, LONGEST_WAIT
         )  # processes of an older version wait longer
-        shared = Health(circuit, now, 0, 0, vital.opened, retry_at, vital.reason, line.health.usual)
-        line.adopt(shared, told=False)
-        if was_open and circuit is not Circuit.OPEN:
+        breaker = CircuitBreaker(
+            circuit, now, 0, 0, shared.opened, retry_at, shared.reason, channel.breaker.usual
+        )
+        channel.adopt(breaker, told=False)
+        if was_open and circuit is not CircuitState.OPEN:
             self.recovered()
 
     # -- probes and checks
 
     async def probe_all(self) -> None:
         """Probe what is due. Apart from the exchange of news: a probe may hang for as long as it is let."""
-        await asyncio.gather(*map(self._probe, filter(self._due, self._roster.lines)))
+        await asyncio.gather(*map(self._probe, filter(self._due, self._pool.channels)))
 
-    def _due(self, line: Line) -> bool:
-        health = line.health
+    def _due(self, channel: ProviderChannel) -> bool:
+        breaker = channel.breaker
         return (
-            health.circuit is Circuit.OPEN and asyncio.get_running_loop().time() >= health.retry_at
+            breaker.circuit is CircuitState.OPEN
+            and asyncio.get_running_loop().time() >= breaker.retry_at
         )
 
-    async def _probe(self, line: Line) -> None:
+    async def _probe(self, channel: ProviderChannel) -> None:
         """Ask a provider whose breaker is open whether it is back; one process does."""
         if not await store.take_probe(
-            self._database, line.provider.id, CHECK_TIMEOUT + READ_INTERVAL, LONGEST_WAIT
+            self._database, channel.provider.id, CHECK_TIMEOUT + READ_INTERVAL, LONGEST_WAIT
         ):
             return
         asked = asyncio.get_running_loop().time()
-        ok, said = await self._ask(line)
+        ok, said = await self._ask(channel)
         now = asyncio.get_running_loop().time()
         # A server that takes long to greet would look hung for ever, did nobody learn how long it
         # takes.
-        half_open = line.health.learned(now - asked).probed(now)
+        half_open = channel.breaker.learned(now - asked).probed(now)
         if ok:
-            line.adopt(half_open)
+            channel.adopt(half_open)
             self.recovered()
             return
-        line.adopt(half_open.failed(now, line.health.reason or Reason.UNAVAILABLE), told=False)
-        health = line.health
-        line.seen = await store.reopen(
-            self._database, line.provider.id, health.reason, health.opened, health.retry_at - now
+        channel.adopt(
+            half_open.failed(now, channel.breaker.reason or Reason.UNAVAILABLE), told=False
+        )
+        breaker = channel.breaker
+        channel.seen = await store.reopen(
+            self._database,
+            channel.provider.id,
+            breaker.reason,
+            breaker.opened,
+            breaker.retry_at - now,
         )
         log.warning(
             "a provider is still not to be used",
-            provider=line.provider.name,
-            said=line.redact(said),
+            provider=channel.provider.name,
+            said=channel.redact(said),
         )
 
     async def check_all(self) -> None:
         """Check every provider whose turn it is, whether it is busy or not."""
-        await asyncio.gather(*map(self._check, self._roster.lines))
+        await asyncio.gather(*map(self._check, self._pool.channels))
 
-    async def _check(self, line: Line) -> None:
-        if line.provider.kind == "capture" or line.health.circuit is Circuit.OPEN:
+    async def _check(self, channel: ProviderChannel) -> None:
+        if channel.provider.kind == "capture" or channel.breaker.circuit is CircuitState.OPEN:
             return
-        if not await store.take_check(self._database, line.provider.id, CHECK_INTERVAL):
+        if not await store.take_check(self._database, channel.provider.id, CHECK_INTERVAL):
             return
-        ok, said = await self._ask(line)
-        await store.checked(self._database, line.provider.id, ok, line.redact(said))
+        ok, said = await self._ask(channel)
+        await store.checked(self._database, channel.provider.id, ok, channel.redact(said))
         if not ok:
-            line.failed(Reason.UNAVAILABLE)
-        elif line.health.circuit is Circuit.HALF_OPEN:
-            line.succeeded(0.0)
+            channel.failed(Reason.UNAVAILABLE)
+        elif channel.breaker.circuit is CircuitState.HALF_OPEN:
+            channel.succeeded(0.0)
 
-    async def _ask(self, line: Line) -> tuple[bool, str]:
+    async def _ask(self, channel: ProviderChannel) -> tuple[bool, str]:
         try:
             async with asyncio.timeout(CHECK_TIMEOUT):
-                return True, await line.transport.check()
+                return True, await channel.transport.check()
         except TimeoutError:
             return False, f"no answer within {CHECK_TIMEOUT:.0f} s"
         except PillarboxError as error:

@@ -1,4 +1,4 @@
-"""A line: one provider ready to send, with how it fares, how much it takes, and what it may send."""
+"""A channel: one provider ready to send, with how it fares, how much it takes, and what it may send."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pillarbox.model.fairness import LaneId, RoundRobinQueue
 from pillarbox.model.outcome import TROUBLE, Reason
 from pillarbox.model.provider import Provider
 from pillarbox.model.retry import RetryPolicy, policy_for
-from pillarbox.route.fault import is_providers_fault
-from pillarbox.route.health import FAILURES_TO_OPEN, Circuit, Health
-from pillarbox.route.pace import Pace
+from pillarbox.route.aimd_limiter import AimdLimiter
+from pillarbox.route.circuit_breaker import FAILURES_TO_OPEN, CircuitBreaker, CircuitState
+from pillarbox.route.failover import is_providers_fault
 
 # A pause that a provider asks for is waited for right here if it is this short. For longer ones
 # mails make room.
@@ -31,7 +31,7 @@ PROBE_SOON = 0.5
 Allow = Callable[[int, int], Awaitable[tuple[float, str | None]]]
 
 
-class Line:
+class ProviderChannel:
     """One provider with its transport. Mails for which it has no room wait here, and are given back if it fails."""
 
     def __init__(
@@ -44,12 +44,12 @@ class Line:
         self.provider = provider
         self.transport = transport
         self.redact = redact
-        self.health = Health()
-        self.pace = Pace(transport.connections)
+        self.breaker = CircuitBreaker()
+        self.limiter = AimdLimiter(transport.connections)
         self.seen: object = (
             None  # which state of the health that all processes share was the last seen or written
         )
-        self.turned: Callable[[Line], None] = lambda line: (
+        self.turned: Callable[[ProviderChannel], None] = lambda channel: (
             None
         )  # told when the breaker or a pause begins
         self._allow = allow
@@ -79,14 +79,14 @@ class Line:
 
     def unusable_for(self) -> float | None:
         """Seconds until it is worth asking again; None when it can be used now."""
-        if self.health.circuit is Circuit.OPEN:
-            return max(self.health.retry_at - self._loop.time(), PROBE_SOON)
+        if self.breaker.circuit is CircuitState.OPEN:
+            return max(self.breaker.retry_at - self._loop.time(), PROBE_SOON)
         pause = self.paused_for()
         return pause if pause > SHORT_PAUSE else None
 
     def paused_for(self) -> float:
         """Seconds for which the provider asked for a pause."""
-        return max(self.pace.held_until - self._loop.time(), 0.0)
+        return max(self.limiter.held_until - self._loop.time(), 0.0)
 
     @property
     def limited(self) -> bool:
@@ -153,13 +153,13 @@ class Line:
 
     def _most(self) -> int:
         """How many mails the transport may have now."""
-        if self.health.circuit is not Circuit.CLOSED:
-            return 1 if self.health.circuit is Circuit.HALF_OPEN else 0
-        return self.pace.places(self._loop.time(), AHEAD)
+        if self.breaker.circuit is not CircuitState.CLOSED:
+            return 1 if self.breaker.circuit is CircuitState.HALF_OPEN else 0
+        return self.limiter.places(self._loop.time(), AHEAD)
 
     async def _wait(self, lane: LaneId) -> int:
         """Wait for room; the number under which the mail is out."""
-        if self._closed or self.health.circuit is Circuit.OPEN:
+        if self._closed or self.breaker.circuit is CircuitState.OPEN:
             raise NotStarted("the provider is not used now")
         future: asyncio.Future[int] = self._loop.create_future()
         alone = not (self._waiting or self._entering)
@@ -189,8 +189,8 @@ class Line:
             if not future.done():
                 future.set_result(self._begin())
                 self._entering += 1
-        if self._waiting and self._timer is None and self._loop.time() < self.pace.held_until:
-            self._timer = self._loop.call_at(self.pace.held_until, self._pause_ended)
+        if self._waiting and self._timer is None and self._loop.time() < self.limiter.held_until:
+            self._timer = self._loop.call_at(self.limiter.held_until, self._pause_ended)
 
     def _pause_ended(self) -> None:
         self._timer = None
@@ -204,36 +204,40 @@ class Line:
         if outcome.verdict._value_ == "accepted" and self._calm:
             self._answers += 1
             if self._answers % SAMPLE == 0:
-                self.health = self.health.succeeded(now, report.ended - report.started)
+                self.breaker = self.breaker.succeeded(now, report.ended - report.started)
             return
         limited = next((one for one in report.outcomes if one.reason is Reason.RATE_LIMITED), None)
         if limited is not None:
-            if self.pace.slow_down(now, limited.retry_after):
+            if self.limiter.slow_down(now, limited.retry_after):
                 self.turned(self)
         elif is_providers_fault(outcome) and all(map(is_providers_fault, report.outcomes)):
             self.failed(outcome.reason or Reason.UNAVAILABLE)
         else:
-            self.pace.went_well()
-            self.adopt(self.health.succeeded(now, report.ended - report.started))
+            self.limiter.went_well()
+            self.adopt(self.breaker.succeeded(now, report.ended - report.started))
 
     @property
     def _calm(self) -> bool:
-        health, pace = self.health, self.pace
-        return health.circuit is Circuit.CLOSED and not health.failures and pace.limit >= pace.most
+        breaker, limiter = self.breaker, self.limiter
+        return (
+            breaker.circuit is CircuitState.CLOSED
+            and not breaker.failures
+            and limiter.limit >= limiter.most
+        )
 
     def failed(self, reason: str) -> None:
         """The provider did not do its part."""
-        self.adopt(self.health.failed(self._loop.time(), reason, trouble=reason in TROUBLE))
+        self.adopt(self.breaker.failed(self._loop.time(), reason, trouble=reason in TROUBLE))
 
     def succeeded(self, took: float) -> None:
         """It answered a check as it should."""
-        self.adopt(self.health.succeeded(self._loop.time(), took))
+        self.adopt(self.breaker.succeeded(self._loop.time(), took))
 
     def watch(self) -> None:
         """Count what takes too long as failures: a provider that hangs must not keep mails until they time out."""
         now = self._loop.time()
-        patience = self.health.slow_after
-        if self.health.circuit is Circuit.OPEN or now - self._answered_at < patience:
+        patience = self.breaker.slow_after
+        if self.breaker.circuit is CircuitState.OPEN or now - self._answered_at < patience:
             return
         late = [
             number for number, since in itertools.islice(self._out.items(), FAILURES_TO_OPEN)
@@ -246,12 +250,12 @@ class Line:
         if self._waiting and not late and len(self._slow) == len(self._out) > 0:
             self.failed(Reason.TIMEOUT)
 
-    def adopt(self, health: Health, *, told: bool = True) -> None:
-        """Take on a state of health; `told`: others are to know if the breaker turned."""
-        before, self.health = self.health, health
-        if before.circuit is health.circuit:
+    def adopt(self, breaker: CircuitBreaker, *, told: bool = True) -> None:
+        """Replace the breaker; `told`: others are to know if the breaker turned."""
+        before, self.breaker = self.breaker, breaker
+        if before.circuit is breaker.circuit:
             return
-        if health.circuit is Circuit.OPEN:
+        if breaker.circuit is CircuitState.OPEN:
             self._recall()
         else:
             self._let_in()
@@ -260,7 +264,7 @@ class Line:
 
     def pause(self, seconds: float) -> None:
         """Another process was asked to pause for so long."""
-        self.pace.held_until = max(self.pace.held_until, self._loop.time() + seconds)
+        self.limiter.held_until = max(self.limiter.held_until, self._loop.time() + seconds)
 
     def _recall(self) -> None:
         """What has not begun leaves: other providers may take it."""
@@ -281,7 +285,7 @@ class Line:
     async def close(self) -> None:
         """What waits is given back, as nobody would let it in any more; what is on its way ends."""
         self._closed = True
-        self.turned = lambda line: None  # what is still out speaks of the old settings
+        self.turned = lambda channel: None  # what is still out speaks of the old settings
         self._give_back()
         if self._timer is not None:
             self._timer.cancel()

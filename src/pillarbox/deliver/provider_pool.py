@@ -1,4 +1,4 @@
-"""The providers at hand, each with its line, the rules that choose among them, and the classes of messages."""
+"""The providers at hand, each with its channel, the rules that choose among them, and the classes of messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from pillarbox.deliver.line import Allow, Line
+from pillarbox.deliver.provider_channel import Allow, ProviderChannel
 from pillarbox.deliver.transports.base import Transport
 from pillarbox.errors import PillarboxError
 from pillarbox.model.address import address_of
@@ -16,8 +16,8 @@ from pillarbox.model.fairness import LaneId
 from pillarbox.model.message import Message
 from pillarbox.model.provider import Provider
 from pillarbox.model.retry import QUADRATIC, RetryPolicy
-from pillarbox.model.routing import Rule
-from pillarbox.route import shares
+from pillarbox.model.routing import RoutingRule
+from pillarbox.route import provider_shares
 from pillarbox.route.router import Router
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
@@ -29,21 +29,21 @@ DEFAULT_CLASS = MessageClass("transactional")
 
 
 @dataclass(slots=True)
-class Book:
+class ProviderConfig:
     """What stands in the database about providers."""
 
     providers: Sequence[Provider]
     classes: dict[str, MessageClass] = field(default_factory=dict)
-    rules: Sequence[Rule] = ()
+    rules: Sequence[RoutingRule] = ()
     captures: bool = False  # mails without a rule may be captured
 
 
-class Roster:
-    """Reads the book; builds a line for each provider and replaces it when its settings change."""
+class ProviderPool:
+    """Reads the book; builds a channel for each provider and replaces it when its settings change."""
 
     def __init__(
         self,
-        load: Callable[[], Awaitable[Book]],
+        load: Callable[[], Awaitable[ProviderConfig]],
         build: Callable[[Provider], Transport],
         redactor_for: Callable[[Provider], Callable[[str], str]],
         *,
@@ -57,7 +57,7 @@ class Roster:
         self._allow = allow
         self._return_path = return_path
         self._supervisor = supervisor
-        self._lines: dict[int, Line] = {}
+        self._channels: dict[int, ProviderChannel] = {}
         self._classes: dict[str, MessageClass] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.read = False  # whether the book was read at all
@@ -66,36 +66,44 @@ class Roster:
         self.free: Callable[[], int] | None = (
             None  # how many places the worker has free; None: any number
         )
-        self._fed: dict[LaneId, Line] = {}  # lanes, and where the last mail of each went
-        self.opened: Callable[[Line], None] = lambda line: None  # told of every new line
-        self.failed_over: Callable[[Line, Line, str], None] = lambda before, after, reason: None
+        self._fed: dict[LaneId, ProviderChannel] = {}  # lanes, and where the last mail of each went
+        self.opened: Callable[[ProviderChannel], None] = lambda channel: (
+            None
+        )  # told of every new channel
+        self.failed_over: Callable[[ProviderChannel, ProviderChannel, str], None] = (
+            lambda before, after, reason: None
+        )
 
     @property
-    def lines(self) -> Sequence[Line]:
+    def channels(self) -> Sequence[ProviderChannel]:
         """The enabled providers, in the order in which they were added."""
-        return list(self._lines.values())
+        return list(self._channels.values())
 
-    def line(self, provider_id: int) -> Line | None:
-        return self._lines.get(provider_id)
+    def channel(self, provider_id: int) -> ProviderChannel | None:
+        return self._channels.get(provider_id)
 
     def class_of(self, name: str) -> MessageClass:
         return self._classes.get(name, DEFAULT_CLASS)
 
-    def policy_of(self, line: Line | None) -> RetryPolicy:
+    def policy_of(self, channel: ProviderChannel | None) -> RetryPolicy:
         """A provider's retry policy; without one, that of the most preferred."""
-        if line is None and self.router.default.providers:
-            line = self._lines.get(self.router.default.providers[0])
-        return line.policy if line else QUADRATIC
+        if channel is None and self.router.default.providers:
+            channel = self._channels.get(self.router.default.providers[0])
+        return channel.policy if channel else QUADRATIC
 
-    def sender_of(self, line: Line, message: Message) -> str:
+    def sender_of(self, channel: ProviderChannel, message: Message) -> str:
         """The envelope sender: a signed return path where bounces come back by mail, else the sender's own."""
-        if self._return_path is not None and line.provider.kind == "smtp" and "@" in message.sender:
+        if (
+            self._return_path is not None
+            and channel.provider.kind == "smtp"
+            and "@" in message.sender
+        ):
             return self._return_path(message)
         return address_of(message.sender)
 
-    def redact(self, line: Line | None, text: str) -> str:
+    def redact(self, channel: ProviderChannel | None, text: str) -> str:
         """A text of a provider's, or of our own about a mail, as it may be kept."""
-        known = line or next(iter(self._lines.values()), None)
+        known = channel or next(iter(self._channels.values()), None)
         return known.redact(text) if known else ""
 
     # -- how much, and when
@@ -103,62 +111,78 @@ class Roster:
     @property
     def usable(self) -> bool:
         """Whether anything can leave now."""
-        return any(line.unusable_for() is None for line in self._lines.values())
+        return any(channel.unusable_for() is None for channel in self._channels.values())
 
     def usable_in(self) -> float | None:
         """Seconds until some provider may be usable again; None when one is, or none is there."""
-        waits = [line.unusable_for() for line in self._lines.values()]
+        waits = [channel.unusable_for() for channel in self._channels.values()]
         return (
             None
             if None in waits
             else min((wait for wait in waits if wait is not None), default=None)
         )
 
-    def feed(self, lane: LaneId, line: Line) -> None:
+    def feed(self, lane: LaneId, channel: ProviderChannel) -> None:
         """Note where a mail of a lane goes: most likely those behind it go there, too."""
-        if len(self._lines) > 1:
-            self._fed[lane] = line
+        if len(self._channels) > 1:
+            self._fed[lane] = channel
 
     def barred(self) -> set[LaneId]:
         """Lanes not to claim from: they feed a provider that has enough, and others need the places."""
         full = self._with_enough()
-        return {lane for lane, line in self._fed.items() if line in full} if full else set()
+        return {lane for lane, channel in self._fed.items() if channel in full} if full else set()
 
-    def _with_enough(self) -> list[Line]:
+    def _with_enough(self) -> list[ProviderChannel]:
         """Those of several providers that should get no more for now."""
-        if self.free is None or len(self._lines) < 2:
+        if self.free is None or len(self._channels) < 2:
             return []
         free = self.free()
-        return [line for line in self._lines.values() if shares.has_enough(free, line.held)]
+        return [
+            channel
+            for channel in self._channels.values()
+            if provider_shares.has_enough(free, channel.held)
+        ]
 
     def stuck(self) -> int:
         """Places held by providers that should get no more: not to be counted on for now."""
-        return sum(line.held for line in self._with_enough())
+        return sum(channel.held for channel in self._with_enough())
 
     def room(self, most: int) -> int:
         """How many mails are worth claiming, whichever provider they go to; fewer if all are near their limits."""
-        lines = self._lines.values()
-        if self.free is not None and len(lines) > 1:
+        channels = self._channels.values()
+        if self.free is not None and len(channels) > 1:
             free, full = self.free(), self._with_enough()
-            rooms = [shares.headroom(free, line.held) for line in lines if line not in full]
+            rooms = [
+                provider_shares.headroom(free, channel.held)
+                for channel in channels
+                if channel not in full
+            ]
             most = min(most, min(rooms, default=0))
-        limits = [line.room() for line in lines]
+        limits = [channel.room() for channel in channels]
         known = [limit for limit in limits if limit is not None]
         return most if len(known) < len(limits) or not limits else min(most, sum(known))
 
-    def has_room(self, line: Line) -> bool:
+    def has_room(self, channel: ProviderChannel) -> bool:
         """Whether a claimed mail may go to this provider, or others need the place it would take."""
-        if self.free is None or len(self._lines) < 2:
+        if self.free is None or len(self._channels) < 2:
             return True
         return (
-            shares.headroom(self.free() + 1, line.held) > 0
+            provider_shares.headroom(self.free() + 1, channel.held) > 0
         )  # its own place is free, if it goes nowhere
 
     def least_room(self, most: int) -> int:
         """How many more mails the provider that has least room may get."""
-        if len(self._lines) < 2:
+        if len(self._channels) < 2:
             return most
-        return min([most, *(shares.headroom(most, line.held) for line in self._lines.values())])
+        return min(
+            [
+                most,
+                *(
+                    provider_shares.headroom(most, channel.held)
+                    for channel in self._channels.values()
+                ),
+            ]
+        )
 
     # -- keeping in step
 
@@ -167,46 +191,48 @@ class Roster:
         book = await self._load()
         self._classes = book.classes
         self.known = frozenset(provider.id for provider in book.providers)
-        before, self._lines = self._lines, {}
+        before, self._channels = self._channels, {}
         enabled = [provider for provider in book.providers if provider.enabled]
         for provider in enabled:
             try:
-                self._lines[provider.id] = self._line(provider, before.get(provider.id))
+                self._channels[provider.id] = self._channel(provider, before.get(provider.id))
             except (
                 PillarboxError
             ) as error:  # such as a kind that only a newer version knows: the others go on
                 log.error("a provider cannot be used", provider=provider.name, error=str(error))
         self.router = Router(book.rules, enabled, captures=book.captures)
         self._fed = {
-            lane: line
-            for lane, line in self._fed.items()
-            if self._lines.get(line.provider.id) is line
+            lane: channel
+            for lane, channel in self._fed.items()
+            if self._channels.get(channel.provider.id) is channel
         }
-        if not self._lines and (before or not self.read):
+        if not self._channels and (before or not self.read):
             log.warning("no provider is enabled; mails wait. Add one with `pillarbox provider add`")
         self.read = True
-        for number, line in before.items():
-            if self._lines.get(number) is not line:
-                task = asyncio.ensure_future(line.close())
+        for number, channel in before.items():
+            if self._channels.get(number) is not channel:
+                task = asyncio.ensure_future(channel.close())
                 self._closing.add(task)
                 task.add_done_callback(self._closing.discard)
                 if self._supervisor:
                     self._supervisor.watch("close provider", task)
 
-    def _line(self, provider: Provider, old: Line | None) -> Line:
+    def _channel(self, provider: Provider, old: ProviderChannel | None) -> ProviderChannel:
         if old and old.provider == provider:
             old.reset(provider)
             return old
         log.info("provider ready", provider=provider.name, kind=provider.kind)
         allow: Allow | None = partial(self._allow, provider.id) if self._allow else None
-        line = Line(provider, self._build(provider), self._redactor_for(provider), allow)
-        self.opened(line)
-        return line
+        channel = ProviderChannel(
+            provider, self._build(provider), self._redactor_for(provider), allow
+        )
+        self.opened(channel)
+        return channel
 
     async def close(self) -> None:
         """Close every transport; what does not end in time is cut off. Nothing is in flight any more."""
-        lines, self._lines = self._lines, {}
-        closing = [asyncio.ensure_future(line.close()) for line in lines.values()] + list(
+        channels, self._channels = self._channels, {}
+        closing = [asyncio.ensure_future(channel.close()) for channel in channels.values()] + list(
             self._closing
         )
         if closing:

@@ -28,7 +28,7 @@ WITH held AS (
 )
 SELECT pg_notify('pillarbox_health', '') FROM held
 
--- name: vitals
+-- name: list_shared_health
 -- How every provider is, as all processes see it; times in seconds from now.
 SELECT provider_id, state, reason, since, opened, extract(epoch FROM retry_at - now())::float8 AS retry_in,
   extract(epoch FROM held_until - now())::float8 AS held_for

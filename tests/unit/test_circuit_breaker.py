@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.deliver.vitals import CHECK_TIMEOUT, READ_INTERVAL
-from pillarbox.route.health import (
+from pillarbox.deliver.health_monitor import CHECK_TIMEOUT, READ_INTERVAL
+from pillarbox.route.circuit_breaker import (
     FAILURES_TO_OPEN,
     FIRST_WAIT,
     FORGIVEN_AFTER,
@@ -19,26 +19,26 @@ from pillarbox.route.health import (
     SLOW_FACTOR,
     SLOWEST,
     SUCCESSES_TO_CLOSE,
-    Circuit,
-    Health,
+    CircuitBreaker,
+    CircuitState,
 )
 
 NOW = 1000.0
 
 
-def failing(health: Health, times: int, now: float = NOW) -> Health:
+def failing(health: CircuitBreaker, times: int, now: float = NOW) -> CircuitBreaker:
     for _ in range(times):
         health = health.failed(now, "unavailable")
     return health
 
 
-def well(health: Health, times: int, now: float = NOW) -> Health:
+def well(health: CircuitBreaker, times: int, now: float = NOW) -> CircuitBreaker:
     for _ in range(times):
         health = health.succeeded(now, 0.1)
     return health
 
 
-OPEN = failing(Health(), FAILURES_TO_OPEN)
+OPEN = failing(CircuitBreaker(), FAILURES_TO_OPEN)
 HALF_OPEN = OPEN.probed(OPEN.retry_at)
 
 
@@ -48,28 +48,28 @@ HALF_OPEN = OPEN.probed(OPEN.retry_at)
 @pytest.mark.req("REQ-QUEUE-S002")
 def test_three_failures_in_a_row_open_it() -> None:
     assert FAILURES_TO_OPEN == 3
-    assert failing(Health(), 2).circuit is Circuit.CLOSED
-    opened = failing(Health(), 3)
-    assert (opened.circuit, opened.since, opened.reason) == (Circuit.OPEN, NOW, "unavailable")
+    assert failing(CircuitBreaker(), 2).circuit is CircuitState.CLOSED
+    opened = failing(CircuitBreaker(), 3)
+    assert (opened.circuit, opened.since, opened.reason) == (CircuitState.OPEN, NOW, "unavailable")
     assert opened.retry_at == NOW + FIRST_WAIT
 
 
 @pytest.mark.req("REQ-QUEUE-S002")
 @given(st.lists(st.booleans(), max_size=60))
 def test_it_opens_exactly_at_the_third_failure_in_a_row(answers: list[bool]) -> None:
-    health, row = Health(), 0
+    health, row = CircuitBreaker(), 0
     for right in answers:
         health = well(health, 1) if right else failing(health, 1)
         row = 0 if right else row + 1
-        assert (health.circuit is Circuit.OPEN) == (row == FAILURES_TO_OPEN)
+        assert (health.circuit is CircuitState.OPEN) == (row == FAILURES_TO_OPEN)
         if row == FAILURES_TO_OPEN:
             return
 
 
 def test_trouble_with_the_account_opens_it_at_once() -> None:
     """No other mail would escape it."""
-    opened = Health().failed(NOW, "credential", trouble=True)
-    assert (opened.circuit, opened.reason) == (Circuit.OPEN, "credential")
+    opened = CircuitBreaker().failed(NOW, "credential", trouble=True)
+    assert (opened.circuit, opened.reason) == (CircuitState.OPEN, "credential")
 
 
 def test_what_fails_late_changes_nothing() -> None:
@@ -97,23 +97,23 @@ def test_it_is_probed_when_its_wait_is_over() -> None:
     assert OPEN.probed(OPEN.retry_at - 0.01) is OPEN
     probed = OPEN.probed(OPEN.retry_at)
     assert (probed.circuit, probed.since, probed.reason) == (
-        Circuit.HALF_OPEN,
+        CircuitState.HALF_OPEN,
         OPEN.retry_at,
         "unavailable",
     )
 
 
-@pytest.mark.parametrize("health", [Health(), failing(Health(), 2), HALF_OPEN])
-def test_only_an_open_one_is_probed(health: Health) -> None:
+@pytest.mark.parametrize("health", [CircuitBreaker(), failing(CircuitBreaker(), 2), HALF_OPEN])
+def test_only_an_open_one_is_probed(health: CircuitBreaker) -> None:
     assert health.probed(10**9) is health
 
 
 def test_three_successes_close_it() -> None:
     assert SUCCESSES_TO_CLOSE == 3
-    assert well(HALF_OPEN, 2).circuit is Circuit.HALF_OPEN
+    assert well(HALF_OPEN, 2).circuit is CircuitState.HALF_OPEN
     closed = well(HALF_OPEN, 3, NOW + 9)
     assert (closed.circuit, closed.since, closed.failures, closed.reason) == (
-        Circuit.CLOSED,
+        CircuitState.CLOSED,
         NOW + 9,
         0,
         None,
@@ -123,19 +123,19 @@ def test_three_successes_close_it() -> None:
 @given(st.integers(0, SUCCESSES_TO_CLOSE - 1), st.booleans())
 def test_one_failure_of_a_probe_opens_it_again(successes: int, trouble: bool) -> None:
     opened = well(HALF_OPEN, successes).failed(NOW + 10, "timeout", trouble=trouble)
-    assert (opened.circuit, opened.reason, opened.since) == (Circuit.OPEN, "timeout", NOW + 10)
+    assert (opened.circuit, opened.reason, opened.since) == (CircuitState.OPEN, "timeout", NOW + 10)
     assert opened.retry_at == NOW + 10 + 2 * FIRST_WAIT
 
 
 def test_probes_begin_anew_each_time() -> None:
     again = well(HALF_OPEN, 2).failed(NOW + 10, "timeout")
-    assert well(again.probed(again.retry_at), 2).circuit is Circuit.HALF_OPEN
+    assert well(again.probed(again.retry_at), 2).circuit is CircuitState.HALF_OPEN
 
 
 # --- flapping
 
 
-def flap(health: Health, now: float) -> tuple[Health, float]:
+def flap(health: CircuitBreaker, now: float) -> tuple[CircuitBreaker, float]:
     """Comes back just long enough to close the breaker, and goes again."""
     health = failing(health, 3, now)
     wait = health.retry_at - now
@@ -148,7 +148,7 @@ def test_an_open_breaker_is_probed_every_thirty_seconds_at_least() -> None:
 
 
 def test_each_opening_doubles_the_wait_up_to_the_longest() -> None:
-    health, waits = Health(since=NOW), []
+    health, waits = CircuitBreaker(since=NOW), []
     for _ in range(10):
         health, wait = flap(health, health.since + 1)
         waits.append(wait)
@@ -165,7 +165,7 @@ def test_failing_probes_double_the_wait_too() -> None:
 
 
 def test_openings_are_forgiven_slowly() -> None:
-    health = Health(Circuit.CLOSED, NOW, opened=3)
+    health = CircuitBreaker(CircuitState.CLOSED, NOW, opened=3)
     assert well(health, 100, NOW + FORGIVEN_AFTER - 1).opened == 3
     assert well(health, 100, NOW + FORGIVEN_AFTER).opened == 2
     assert (
@@ -188,7 +188,9 @@ def test_a_long_outage_is_not_held_against_it_for_long() -> None:
 
 def test_a_failure_does_not_wait_for_forgiveness() -> None:
     """Only answers forgive: silence proves nothing."""
-    health = failing(Health(Circuit.CLOSED, NOW, opened=3), 3, NOW + 5 * FORGIVEN_AFTER)
+    health = failing(
+        CircuitBreaker(CircuitState.CLOSED, NOW, opened=3), 3, NOW + 5 * FORGIVEN_AFTER
+    )
     assert health.retry_at - health.since == LONGEST_WAIT
 
 
@@ -199,7 +201,7 @@ def test_a_failure_does_not_wait_for_forgiveness() -> None:
     )
 )
 def test_whatever_happens_it_stays_sound(steps: list[tuple[float, str]]) -> None:
-    health, now = Health(), 0.0
+    health, now = CircuitBreaker(), 0.0
     for later, what in steps:
         now += later
         if what == "well":
@@ -213,13 +215,13 @@ def test_whatever_happens_it_stays_sound(steps: list[tuple[float, str]]) -> None
         assert 0 <= health.successes < SUCCESSES_TO_CLOSE
         assert health.since <= now
         assert SLOW <= health.slow_after <= SLOWEST
-        if health.circuit is Circuit.OPEN:
+        if health.circuit is CircuitState.OPEN:
             assert FIRST_WAIT - 1e-6 <= health.retry_at - health.since <= LONGEST_WAIT + 1e-6
             assert health.reason
 
 
 def test_a_clock_that_goes_back_takes_nothing_back() -> None:
-    health = Health(Circuit.CLOSED, NOW, opened=2)
+    health = CircuitBreaker(CircuitState.CLOSED, NOW, opened=2)
     assert health.succeeded(NOW - 5000, 0.1).opened == 2
 
 
@@ -227,24 +229,24 @@ def test_a_clock_that_goes_back_takes_nothing_back() -> None:
 
 
 def test_what_is_slow_depends_on_what_is_usual() -> None:
-    assert Health().slow_after == SLOW == 3.0
-    assert Health(usual=0.2).slow_after == SLOW
-    assert Health(usual=2.0).slow_after == 2.0 * SLOW_FACTOR
-    assert Health(usual=60.0).slow_after == SLOWEST  # still before the timeout of 30 s
+    assert CircuitBreaker().slow_after == SLOW == 3.0
+    assert CircuitBreaker(usual=0.2).slow_after == SLOW
+    assert CircuitBreaker(usual=2.0).slow_after == 2.0 * SLOW_FACTOR
+    assert CircuitBreaker(usual=60.0).slow_after == SLOWEST  # still before the timeout of 30 s
 
 
 @given(st.lists(st.floats(0.001, 30), min_size=1, max_size=100))
 def test_what_is_usual_lies_among_what_was(took: list[float]) -> None:
-    health = Health()
+    health = CircuitBreaker()
     for one in took:
         health = health.succeeded(NOW, one)
     assert min(took) - 1e-9 <= health.usual <= max(took) + 1e-9
 
 
 def test_an_answer_that_nobody_measured_says_nothing_of_time() -> None:
-    assert Health(usual=2.0).succeeded(NOW, 0.0).usual == 2.0
+    assert CircuitBreaker(usual=2.0).succeeded(NOW, 0.0).usual == 2.0
 
 
 def test_one_slow_answer_changes_little() -> None:
-    health = well(Health(), 50)
+    health = well(CircuitBreaker(), 50)
     assert health.succeeded(NOW, 10.0).slow_after < 5

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.route.pace import FIRST_HOLD, LONGEST_ASKED, LONGEST_HOLD, PAUSE, Pace
+from pillarbox.route.aimd_limiter import FIRST_HOLD, LONGEST_ASKED, LONGEST_HOLD, PAUSE, AimdLimiter
 
 MOST = st.integers(1, 500)
 ASKED = st.one_of(st.none(), st.floats(0, 100_000))
@@ -17,7 +17,7 @@ STEPS = st.lists(st.tuples(st.floats(0, 100), st.booleans(), ASKED), max_size=60
 def test_never_below_one_nor_above_most(
     most: int, steps: list[tuple[float, bool, float | None]]
 ) -> None:
-    pace, now = Pace(most), 100.0
+    pace, now = AimdLimiter(most), 100.0
     for later, well, asked in steps:
         now += later
         pace.went_well() if well else pace.slow_down(now, asked)
@@ -32,26 +32,26 @@ def test_never_below_one_nor_above_most(
 def test_some_wait_behind_those_that_are_sent_until_it_is_asked_to_slow_down(
     most: int, ahead: int
 ) -> None:
-    pace = Pace(most)
+    pace = AimdLimiter(most)
     assert pace.places(1.0, ahead) == most * ahead
     pace.slow_down(1.0, 0.0)
     assert pace.places(2.0, ahead) == max(1, most // 2) * (ahead if most == 1 else 1)
 
 
 def test_a_limit_of_nothing_is_one() -> None:
-    assert Pace(0).places(1.0) == 1
+    assert AimdLimiter(0).places(1.0) == 1
 
 
 @given(st.integers(2, 500))
 def test_too_many_halves(most: int) -> None:
-    pace = Pace(most)
+    pace = AimdLimiter(most)
     assert pace.slow_down(10.0, None)
     assert pace.limit == most / 2
 
 
 def test_answers_to_what_was_sent_before_do_not_slow_down_again() -> None:
     """Fifty mails were in flight, and each is told the same: that is one piece of news."""
-    pace = Pace(64)
+    pace = AimdLimiter(64)
     assert pace.slow_down(10.0, 0)
     assert not any(pace.slow_down(10.0 + n / 50, 0) for n in range(50))
     assert pace.limit == 32
@@ -60,7 +60,7 @@ def test_answers_to_what_was_sent_before_do_not_slow_down_again() -> None:
 
 
 def test_nor_do_they_during_a_pause_that_was_asked_for() -> None:
-    pace = Pace(64)
+    pace = AimdLimiter(64)
     assert pace.slow_down(10.0, 30)
     assert not pace.slow_down(15.0, 30)
     assert (pace.limit, pace.held_until) == (32, 45.0)  # it is honoured, all the same
@@ -70,7 +70,7 @@ def test_nor_do_they_during_a_pause_that_was_asked_for() -> None:
 
 @given(MOST, st.floats(0, 10_000), st.floats(0, 100_000))
 def test_retry_after_is_honoured_up_to_an_hour(most: int, now: float, asked: float) -> None:
-    pace = Pace(most)
+    pace = AimdLimiter(most)
     pace.slow_down(now, asked)
     until = now + min(asked, LONGEST_ASKED)
     assert pace.held_until == max(until, 0.0)
@@ -80,14 +80,14 @@ def test_retry_after_is_honoured_up_to_an_hour(most: int, now: float, asked: flo
 
 @given(st.lists(st.floats(0, 5000), min_size=1, max_size=20))
 def test_a_shorter_pause_does_not_end_a_longer_one(asked: list[float]) -> None:
-    pace = Pace(10)
+    pace = AimdLimiter(10)
     for one in asked:
         pace.slow_down(100.0, one)
     assert pace.held_until == 100.0 + min(max(asked), LONGEST_ASKED)
 
 
 def test_pauses_of_unsaid_length_double() -> None:
-    pace, now, holds = Pace(1000), 100.0, []
+    pace, now, holds = AimdLimiter(1000), 100.0, []
     for _ in range(9):
         pace.slow_down(now, None)
         holds.append(pace.held_until - now)
@@ -97,7 +97,7 @@ def test_pauses_of_unsaid_length_double() -> None:
 
 
 def test_pauses_are_short_again_once_all_goes_well() -> None:
-    pace = Pace(2)
+    pace = AimdLimiter(2)
     for now in (10.0, 20.0, 30.0):
         pace.slow_down(now, None)
     for _ in range(10):
@@ -109,7 +109,7 @@ def test_pauses_are_short_again_once_all_goes_well() -> None:
 @given(st.integers(2, 200))
 def test_it_grows_by_about_one_a_round(most: int) -> None:
     """A round: as many successes as may be in flight."""
-    pace = Pace(most)
+    pace = AimdLimiter(most)
     pace.slow_down(10.0, 0)
     before = pace.limit
     for _ in range(int(before)):
@@ -120,7 +120,7 @@ def test_it_grows_by_about_one_a_round(most: int) -> None:
 
 @given(MOST, st.integers(1, 8))
 def test_it_comes_back_whole(most: int, times: int) -> None:
-    pace = Pace(most)
+    pace = AimdLimiter(most)
     for n in range(times):
         pace.slow_down(10.0 + n * 100, 0)
     rounds = 0

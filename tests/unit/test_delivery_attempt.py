@@ -14,16 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox.deliver.attempt import Result, attempt
-from pillarbox.deliver.journey import MustWait
-from pillarbox.deliver.roster import Book, Roster
+from pillarbox.deliver.attempt_result import AttemptResult, attempt
+from pillarbox.deliver.delivery_attempt import MustWait
+from pillarbox.deliver.provider_pool import ProviderConfig, ProviderPool
 from pillarbox.deliver.transports.base import OutgoingMail, SendResult, TransportLimits
 from pillarbox.errors import NotStarted, StoreError
 from pillarbox.model.message import Content, Message
 from pillarbox.model.outcome import Outcome, Reason, Verdict, accepted, deferred, rejected, unknown
 from pillarbox.model.provider import Provider
 from pillarbox.queue.base import ClaimedMessage
-from pillarbox.route.health import FAILURES_TO_OPEN
+from pillarbox.route.circuit_breaker import FAILURES_TO_OPEN
 
 # What a provider does with a mail; "some" takes every second recipient.
 DOES = (
@@ -56,22 +56,22 @@ class World:
     most: Sequence[int | None]
     got: Counter[int] = field(default_factory=Counter)
     task: asyncio.Task[Any] | None = None
-    roster: Roster = field(init=False)
+    pool: ProviderPool = field(init=False)
 
     def __post_init__(self) -> None:
         found = [
             Provider(n, f"p{n}", "smtp", {}, None, rate_per_second=1)
             for n in range(1, len(self.most) + 1)
         ]
-        self.roster = Roster(
+        self.pool = ProviderPool(
             lambda: self._book(found),
             lambda one: Scripted(self, one.id),
             lambda _: str,
             allow=self._allow,
         )
 
-    async def _book(self, found: list[Provider]) -> Book:
-        return Book(found)
+    async def _book(self, found: list[Provider]) -> ProviderConfig:
+        return ProviderConfig(found)
 
     async def _allow(
         self, provider_id: int, lane: int, recipients: int
@@ -108,9 +108,9 @@ class Scripted:
         if does == "cancel_before":
             await world.cancelled()
         if does in ("recall", "give_back") or not outgoing.may_begin():
-            if does == "recall" and (line := world.roster.line(self._number)):
+            if does == "recall" and (channel := world.pool.channel(self._number)):
                 for _ in range(FAILURES_TO_OPEN):
-                    line.failed(Reason.UNAVAILABLE)
+                    channel.failed(Reason.UNAVAILABLE)
             raise NotStarted("given back")
         taken = [
             one.n
@@ -150,10 +150,12 @@ def claimed(recipients: int) -> ClaimedMessage:
     )  # fmt: skip
 
 
-async def travel(world: World, recipients: int, may_begin: list[bool]) -> Result | BaseException:
-    await world.roster.refresh()
+async def travel(
+    world: World, recipients: int, may_begin: list[bool]
+) -> AttemptResult | BaseException:
+    await world.pool.refresh()
     allowed = iter(may_begin)
-    run = attempt(claimed(recipients), world.roster, lambda: next(allowed, True))
+    run = attempt(claimed(recipients), world.pool, lambda: next(allowed, True))
     world.task = task = asyncio.create_task(run)
     try:
         return await task
@@ -161,7 +163,7 @@ async def travel(world: World, recipients: int, may_begin: list[bool]) -> Result
         return error
 
 
-def checked(world: World, ended: Result | BaseException) -> None:
+def checked(world: World, ended: AttemptResult | BaseException) -> None:
     assert max(world.got.values(), default=0) <= 1, f"sent twice: {world.got}"
     if isinstance(ended, BaseException):
         assert isinstance(ended, NotStarted | MustWait | asyncio.CancelledError), ended

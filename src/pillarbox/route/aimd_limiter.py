@@ -16,7 +16,7 @@ LONGEST_HOLD = 60.0
 LONGEST_ASKED = 3600.0
 
 
-class Pace:
+class AimdLimiter:
     """Additive increase, multiplicative decrease between one and `most`; and pauses that the provider asks for."""
 
     def __init__(self, most: int) -> None:

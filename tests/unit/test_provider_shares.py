@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.route.shares import has_enough, headroom
+from pillarbox.route.provider_shares import has_enough, headroom
 
 WINDOWS = st.integers(1, 2000)
 

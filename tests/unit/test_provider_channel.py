@@ -1,4 +1,4 @@
-"""One provider's line: who waits for room, who is given back, and what counts for its health."""
+"""One provider's channel: who waits for room, who is given back, and what counts for its breaker."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from uuid import uuid4
 
 import pytest
 
-from pillarbox.deliver.line import AHEAD, SHORT_PAUSE, Line
+from pillarbox.deliver.provider_channel import AHEAD, SHORT_PAUSE, ProviderChannel
 from pillarbox.deliver.transports.base import OutgoingMail, Recipient, SendResult, TransportLimits
 from pillarbox.errors import NotStarted
 from pillarbox.model.fairness import LaneId
 from pillarbox.model.outcome import Outcome, Reason, accepted, deferred, rejected, unknown
 from pillarbox.model.provider import Provider
-from pillarbox.route.health import FAILURES_TO_OPEN, SUCCESSES_TO_CLOSE, Circuit, Health
+from pillarbox.route.circuit_breaker import (
+    FAILURES_TO_OPEN,
+    SUCCESSES_TO_CLOSE,
+    CircuitBreaker,
+    CircuitState,
+)
 
 LANE = LaneId(1, 1)
 RELAY = Provider(1, "relay", "smtp", {}, None)
@@ -59,8 +64,8 @@ def desk() -> Desk:
     return Desk()
 
 
-def open_line(desk: Desk) -> Line:
-    return Line(RELAY, desk, str)
+def open_line(desk: Desk) -> ProviderChannel:
+    return ProviderChannel(RELAY, desk, str)
 
 
 async def settle_down() -> None:
@@ -69,8 +74,8 @@ async def settle_down() -> None:
         await asyncio.sleep(0)
 
 
-async def send(line: Line, count: int) -> list[asyncio.Task[SendResult]]:
-    tasks = [asyncio.create_task(line.send(outgoing(), LANE)) for _ in range(count)]
+async def send(channel: ProviderChannel, count: int) -> list[asyncio.Task[SendResult]]:
+    tasks = [asyncio.create_task(channel.send(outgoing(), LANE)) for _ in range(count)]
     await settle_down()
     return tasks
 
@@ -82,29 +87,29 @@ async def answer_all(desk: Desk, outcome: Outcome) -> None:
 
 
 async def test_the_transport_has_one_mail_more_than_connections_each(desk: Desk) -> None:
-    line = open_line(desk)
-    tasks = await send(line, 50)
+    channel = open_line(desk)
+    tasks = await send(channel, 50)
     assert len(desk.out) == desk.connections * AHEAD
-    assert line.held == 50
+    assert channel.held == 50
     await answer_all(desk, accepted(250))
     assert all(task.done() for task in tasks)
-    assert line.held == 0
+    assert channel.held == 0
 
 
 async def test_failures_in_a_row_open_and_give_back_what_waits(desk: Desk) -> None:
-    line = open_line(desk)
-    turned: list[Circuit] = []
-    line.turned = lambda one: turned.append(one.health.circuit)
+    channel = open_line(desk)
+    turned: list[CircuitState] = []
+    channel.turned = lambda one: turned.append(one.breaker.circuit)
     for _ in range(FAILURES_TO_OPEN):
-        [task] = await send(line, 1)
-        assert line.unusable_for() is None
+        [task] = await send(channel, 1)
+        assert channel.unusable_for() is None
         desk.answer(deferred(Reason.UNAVAILABLE))
         await task
-    assert line.unusable_for() is not None
-    assert turned == [Circuit.OPEN]
+    assert channel.unusable_for() is not None
+    assert turned == [CircuitState.OPEN]
     assert desk.recalled == 1
     with pytest.raises(NotStarted):
-        await line.send(outgoing(), LANE)
+        await channel.send(outgoing(), LANE)
 
 
 @pytest.mark.parametrize(
@@ -116,61 +121,61 @@ async def test_failures_in_a_row_open_and_give_back_what_waits(desk: Desk) -> No
     ],
 )
 async def test_what_is_not_its_fault_does_not_count(desk: Desk, outcome: Outcome) -> None:
-    line = open_line(desk)
+    channel = open_line(desk)
     for _ in range(FAILURES_TO_OPEN):
-        await send(line, 1)
+        await send(channel, 1)
         desk.answer(outcome)
         await settle_down()
-    assert line.health.circuit is Circuit.CLOSED
+    assert channel.breaker.circuit is CircuitState.CLOSED
 
 
 async def test_trouble_with_the_account_opens_at_once(desk: Desk) -> None:
-    line = open_line(desk)
-    await send(line, 1)
+    channel = open_line(desk)
+    await send(channel, 1)
     desk.answer(deferred(Reason.CREDENTIAL, 535))
     await settle_down()
-    assert line.health.circuit is Circuit.OPEN
+    assert channel.breaker.circuit is CircuitState.OPEN
 
 
 async def test_unknown_ends_count_as_failures(desk: Desk) -> None:
-    line = open_line(desk)
-    await send(line, FAILURES_TO_OPEN)
+    channel = open_line(desk)
+    await send(channel, FAILURES_TO_OPEN)
     await answer_all(desk, unknown(Reason.LOST))
-    assert line.health.circuit is Circuit.OPEN
+    assert channel.breaker.circuit is CircuitState.OPEN
 
 
 async def test_half_open_lets_one_through_at_a_time_until_it_is_sure(desk: Desk) -> None:
-    line = open_line(desk)
-    line.adopt(Health(Circuit.HALF_OPEN))
-    tasks = await send(line, 10)
+    channel = open_line(desk)
+    channel.adopt(CircuitBreaker(CircuitState.HALF_OPEN))
+    tasks = await send(channel, 10)
     for _ in range(SUCCESSES_TO_CLOSE):
         assert len(desk.out) == 1
         desk.answer(accepted(250))
         await settle_down()
-    assert line.health.circuit is Circuit.CLOSED
+    assert channel.breaker.circuit is CircuitState.CLOSED
     assert len(desk.out) == 10 - SUCCESSES_TO_CLOSE
     await answer_all(desk, accepted(250))
     assert all(task.done() for task in tasks)
 
 
 async def test_a_failure_while_half_open_gives_all_back(desk: Desk) -> None:
-    line = open_line(desk)
-    line.adopt(Health(Circuit.HALF_OPEN))
-    tasks = await send(line, 5)
+    channel = open_line(desk)
+    channel.adopt(CircuitBreaker(CircuitState.HALF_OPEN))
+    tasks = await send(channel, 5)
     desk.answer(deferred(Reason.TIMEOUT))
     results = await asyncio.gather(*tasks, return_exceptions=True)
     assert isinstance(results[0], SendResult)
     assert all(isinstance(result, NotStarted) for result in results[1:])
-    assert line.held == 0
+    assert channel.held == 0
 
 
 async def test_a_provider_that_asks_for_less_gets_half_and_slowly_more(desk: Desk) -> None:
-    line = open_line(desk)
-    await send(line, 1)
+    channel = open_line(desk)
+    await send(channel, 1)
     desk.answer(deferred(Reason.RATE_LIMITED, 451, retry_after=0.0))
     await settle_down()
-    assert line.pace.limit == 5
-    tasks = await send(line, 20)
+    assert channel.limiter.limit == 5
+    tasks = await send(channel, 20)
     assert len(desk.out) == 5
     for _ in range(6):
         desk.answer(accepted(250))
@@ -178,47 +183,47 @@ async def test_a_provider_that_asks_for_less_gets_half_and_slowly_more(desk: Des
     assert len(desk.out) == 6
     await answer_all(desk, accepted(250))
     assert all(task.done() for task in tasks)
-    assert line.health.circuit is Circuit.CLOSED
+    assert channel.breaker.circuit is CircuitState.CLOSED
 
 
 async def test_a_short_pause_is_waited_for_here_and_a_long_one_is_not(desk: Desk) -> None:
-    line = open_line(desk)
-    line.pause(0.05)
-    assert line.unusable_for() is None
-    [task] = await send(line, 1)
+    channel = open_line(desk)
+    channel.pause(0.05)
+    assert channel.unusable_for() is None
+    [task] = await send(channel, 1)
     assert desk.out == []
     while not desk.out:
         await asyncio.sleep(0.01)
     desk.answer(accepted(250))
     await task
-    line.pause(SHORT_PAUSE + 10)
-    assert line.unusable_for() == pytest.approx(SHORT_PAUSE + 10, abs=1)
+    channel.pause(SHORT_PAUSE + 10)
+    assert channel.unusable_for() == pytest.approx(SHORT_PAUSE + 10, abs=1)
 
 
 async def test_what_hangs_counts_before_it_times_out(desk: Desk) -> None:
-    line = open_line(desk)
-    await send(line, FAILURES_TO_OPEN)
-    line.watch()
-    assert line.health.failures == 0
-    for number in line._out:
-        line._out[number] -= line.health.slow_after
-    line.watch()
-    assert line.health.circuit is Circuit.OPEN
-    line.watch()  # each counts once
-    assert line.health.opened == 1
+    channel = open_line(desk)
+    await send(channel, FAILURES_TO_OPEN)
+    channel.watch()
+    assert channel.breaker.failures == 0
+    for number in channel._out:
+        channel._out[number] -= channel.breaker.slow_after
+    channel.watch()
+    assert channel.breaker.circuit is CircuitState.OPEN
+    channel.watch()  # each counts once
+    assert channel.breaker.opened == 1
     await answer_all(desk, accepted(250))  # late, and no probe
-    assert line.health.circuit is Circuit.OPEN
+    assert channel.breaker.circuit is CircuitState.OPEN
 
 
 async def test_what_waits_behind_a_hung_connection_counts_too() -> None:
     desk = Desk(connections=1)
-    line = open_line(desk)
-    tasks = await send(line, 5)
-    for number in line._out:
-        line._out[number] -= line.health.slow_after
+    channel = open_line(desk)
+    tasks = await send(channel, 5)
+    for number in channel._out:
+        channel._out[number] -= channel.breaker.slow_after
     for _ in range(FAILURES_TO_OPEN):
-        line.watch()
-    assert line.health.circuit is Circuit.OPEN
+        channel.watch()
+    assert channel.breaker.circuit is CircuitState.OPEN
     await settle_down()
     assert sum(task.done() for task in tasks) == 5 - AHEAD
     await answer_all(desk, accepted(250))
@@ -226,20 +231,20 @@ async def test_what_waits_behind_a_hung_connection_counts_too() -> None:
 
 
 async def test_a_provider_that_still_answers_is_not_hung(desk: Desk) -> None:
-    line = open_line(desk)
-    await send(line, 5)
-    for number in line._out:
-        line._out[number] -= line.health.slow_after
+    channel = open_line(desk)
+    await send(channel, 5)
+    for number in channel._out:
+        channel._out[number] -= channel.breaker.slow_after
     desk.answer(accepted(250))
     await settle_down()
-    line.watch()
-    assert line.health.circuit is Circuit.CLOSED
+    channel.watch()
+    assert channel.breaker.circuit is CircuitState.CLOSED
 
 
 async def test_cancelling_who_waits_frees_its_place(desk: Desk) -> None:
-    line = open_line(desk)
-    line.adopt(Health(Circuit.HALF_OPEN))
-    first, second, third = await send(line, 3)
+    channel = open_line(desk)
+    channel.adopt(CircuitBreaker(CircuitState.HALF_OPEN))
+    first, second, third = await send(channel, 3)
     second.cancel()
     await settle_down()
     desk.answer(accepted(250))
@@ -248,7 +253,7 @@ async def test_cancelling_who_waits_frees_its_place(desk: Desk) -> None:
     assert len(desk.out) == 1
     third.cancel()
     await settle_down()
-    assert line.held == 0
+    assert channel.held == 0
 
 
 async def test_limits_that_say_no_keep_claims_small(desk: Desk) -> None:
@@ -258,43 +263,43 @@ async def test_limits_that_say_no_keep_claims_small(desk: Desk) -> None:
     async def allow(lane: int, recipients: int) -> tuple[float, str | None]:
         return answers.pop(0)
 
-    line = Line(provider, desk, str, allow)
-    assert line.room() is None
-    assert await line.allowed(1, 1) == (0.0, None)
-    assert line.room() is None
-    assert await line.allowed(1, 1) == (0.1, "rate_per_second")
-    assert line.room() == 1
+    channel = ProviderChannel(provider, desk, str, allow)
+    assert channel.room() is None
+    assert await channel.allowed(1, 1) == (0.0, None)
+    assert channel.room() is None
+    assert await channel.allowed(1, 1) == (0.1, "rate_per_second")
+    assert channel.room() == 1
 
 
 async def test_what_waits_is_given_back_when_its_provider_is_replaced(desk: Desk) -> None:
     """As when its settings change during a pause: nobody would let it in any more."""
-    line = open_line(desk)
-    line.pause(SHORT_PAUSE)
-    [task] = await send(line, 1)
+    channel = open_line(desk)
+    channel.pause(SHORT_PAUSE)
+    [task] = await send(channel, 1)
     assert not task.done()
-    await line.close()
+    await channel.close()
     with pytest.raises(NotStarted):
         await asyncio.wait_for(task, 1)
     with pytest.raises(NotStarted):
-        await asyncio.wait_for(line.send(outgoing(), LANE), 1)
+        await asyncio.wait_for(channel.send(outgoing(), LANE), 1)
 
 
 async def test_a_line_that_was_replaced_tells_nothing_of_its_successor(desk: Desk) -> None:
     """As when a wrong password was mended: mails that are still out with the old one must not stop the others."""
-    line = open_line(desk)
-    turned: list[Line] = []
-    line.turned = turned.append
-    [task] = await send(line, 1)
-    await line.close()
+    channel = open_line(desk)
+    turned: list[ProviderChannel] = []
+    channel.turned = turned.append
+    [task] = await send(channel, 1)
+    await channel.close()
     desk.answer(deferred(Reason.CREDENTIAL, 535))
     await task
     assert turned == []
 
 
 async def test_another_lanes_mail_does_not_wait_behind_all_that_wait(desk: Desk) -> None:
-    line = open_line(desk)
-    crowd = await send(line, 50)
-    single = asyncio.create_task(line.send(outgoing(), LaneId(2, 1)))
+    channel = open_line(desk)
+    crowd = await send(channel, 50)
+    single = asyncio.create_task(channel.send(outgoing(), LaneId(2, 1)))
     await settle_down()
     desk.answer(accepted(250))
     await settle_down()
@@ -317,11 +322,11 @@ async def test_nobody_overtakes_who_was_let_in_and_has_not_run_yet() -> None:
             return await super().send(outgoing)
 
     desk = Noting(connections=1)
-    line = open_line(desk)
+    channel = open_line(desk)
 
     def begin(number: int) -> asyncio.Task[SendResult]:
         one = OutgoingMail(uuid4(), number, "a@x.test", [Recipient(0, "b@x.test")], b"hi")
-        return asyncio.create_task(line.send(one, LANE))
+        return asyncio.create_task(channel.send(one, LANE))
 
     tasks = [begin(number) for number in range(3)]
     await settle_down()

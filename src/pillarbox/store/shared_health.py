@@ -12,10 +12,10 @@ from pillarbox.store.health import list_usage
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
-QUERIES = sql.load("vitals")
+QUERIES = sql.load("shared_health")
 
 
-class Vital(NamedTuple):
+class SharedHealth(NamedTuple):
     """A provider's shared state; times are seconds from now. `since` names the state: another one is news."""
 
     provider_id: int
@@ -46,8 +46,8 @@ async def hold(database: Database, provider_id: int, seconds: float, worker: str
     await database.execute(QUERIES["hold"], provider_id, seconds, worker)
 
 
-async def read(database: Database) -> list[Vital]:
-    return [Vital(*row) for row in await database.fetch(QUERIES["vitals"])]
+async def read(database: Database) -> list[SharedHealth]:
+    return [SharedHealth(*row) for row in await database.fetch(QUERIES["list_shared_health"])]
 
 
 async def take_probe(database: Database, provider_id: int, seconds: float, longest: float) -> bool:

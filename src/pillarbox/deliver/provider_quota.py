@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pillarbox.batching import Batcher
-from pillarbox.store import vitals
+from pillarbox.store import shared_health
 
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
@@ -15,7 +15,7 @@ Mail = tuple[int, int]  # lane, recipients
 Answer = tuple[float, str | None]  # seconds to wait, and for which limit
 
 
-class Spending:
+class ProviderQuota:
     """Uses up rates and budgets in the database, which all processes share."""
 
     def __init__(self, database: Database) -> None:
@@ -27,6 +27,6 @@ class Spending:
         batcher = self._batchers.get(provider_id)
         if batcher is None:
             batcher = self._batchers[provider_id] = Batcher(
-                partial(vitals.spend, self._database, provider_id)
+                partial(shared_health.spend, self._database, provider_id)
             )
         return await batcher.submit((lane, recipients))

@@ -13,7 +13,7 @@ from pillarbox.store import sql
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
-QUERIES = sql.load("waits")
+QUERIES = sql.load("provider_waits")
 # How often workers say that they run, and whether a provider is usable.
 REPORT_INTERVAL = 15.0
 # A silence of all workers that is longer than this was a time without workers: three reports were
@@ -38,7 +38,7 @@ async def outage_since(database: Database) -> datetime | None:
     return found
 
 
-class Walk:
+class IndexWalk:
     """Goes through deliveries in the order of an index, some at a time, and begins again at the end."""
 
     def __init__(self, query: str, start: tuple[Any, ...]) -> None:
@@ -51,13 +51,13 @@ class Walk:
         return [(row["message_id"], row["n"]) for row in rows]
 
 
-class Patience:
+class MaxWaitEnforcer:
     """Ends deliveries that have waited for too long. The work of a round is bounded, however many wait."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._marked = Walk("marked", MARKED)
-        self._unmarked = (Walk("fresh", FRESH), Walk("deferred", DEFERRED))
+        self._marked = IndexWalk("marked", MARKED)
+        self._unmarked = (IndexWalk("fresh", FRESH), IndexWalk("deferred", DEFERRED))
 
     async def give_up(self, limit: int) -> Counter[int]:
         """Look at up to `limit` deliveries of each walk; how many were ended, by tenant."""

@@ -29,17 +29,17 @@ SLOW_FACTOR = 4.0
 NEWEST = 0.1  # weight of the newest answer in what a provider usually takes
 
 
-class Circuit(StrEnum):
+class CircuitState(StrEnum):
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half_open"
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class CircuitBreaker:
     """What is known of a provider's health. Times are of one clock, whichever the caller uses."""
 
-    circuit: Circuit = Circuit.CLOSED
+    circuit: CircuitState = CircuitState.CLOSED
     since: float = 0.0  # of the circuit, or of what was forgiven last
     failures: int = 0  # in a row
     successes: int = 0  # in a row, while half open
@@ -48,42 +48,42 @@ class Health:
     reason: str | None = None  # of the last failure
     usual: float = 0.0  # how long an answer takes, on average
 
-    def succeeded(self, now: float, took: float) -> Health:
+    def succeeded(self, now: float, took: float) -> CircuitBreaker:
         """The provider answered as it should; `took` is 0 where nobody measured."""
         usual = self._usual(took)
         if (
-            self.circuit is Circuit.OPEN
+            self.circuit is CircuitState.OPEN
         ):  # a late answer to what was sent before: nothing was probed yet
             return replace(self, usual=usual)
-        if self.circuit is Circuit.CLOSED:
+        if self.circuit is CircuitState.CLOSED:
             forgiven = min(self.opened, max(0, int((now - self.since) // FORGIVEN_AFTER)))
             since, opened = self.since + forgiven * FORGIVEN_AFTER, self.opened - forgiven
             return replace(self, failures=0, usual=usual, since=since, opened=opened)
         successes = self.successes + 1
         if successes < SUCCESSES_TO_CLOSE:
             return replace(self, successes=successes, usual=usual)
-        return Health(Circuit.CLOSED, now, opened=self.opened, usual=usual)
+        return CircuitBreaker(CircuitState.CLOSED, now, opened=self.opened, usual=usual)
 
-    def failed(self, now: float, reason: str, *, trouble: bool = False) -> Health:
+    def failed(self, now: float, reason: str, *, trouble: bool = False) -> CircuitBreaker:
         """It refused, broke off or was too slow; `trouble`: with the account, which no other mail will escape."""
         failures = self.failures + 1
-        if self.circuit is Circuit.OPEN:
+        if self.circuit is CircuitState.OPEN:
             return self
-        if self.circuit is Circuit.CLOSED and failures < FAILURES_TO_OPEN and not trouble:
+        if self.circuit is CircuitState.CLOSED and failures < FAILURES_TO_OPEN and not trouble:
             return replace(self, failures=failures, reason=reason)
         wait = min(FIRST_WAIT * 2.0 ** min(self.opened, MOST_OPENED), LONGEST_WAIT)
         opened = min(self.opened + 1, MOST_OPENED)
-        return Health(Circuit.OPEN, now, 0, 0, opened, now + wait, reason, self.usual)
+        return CircuitBreaker(CircuitState.OPEN, now, 0, 0, opened, now + wait, reason, self.usual)
 
-    def learned(self, took: float) -> Health:
+    def learned(self, took: float) -> CircuitBreaker:
         """A check took so long: mails may, too."""
         return replace(self, usual=max(self.usual, took))
 
-    def probed(self, now: float) -> Health:
+    def probed(self, now: float) -> CircuitBreaker:
         """An open one whose wait is over lets a little through, to see."""
-        if self.circuit is not Circuit.OPEN or now < self.retry_at:
+        if self.circuit is not CircuitState.OPEN or now < self.retry_at:
             return self
-        return replace(self, circuit=Circuit.HALF_OPEN, since=now, failures=0, successes=0)
+        return replace(self, circuit=CircuitState.HALF_OPEN, since=now, failures=0, successes=0)
 
     def _usual(self, took: float) -> float:
         if took <= 0:

@@ -7,9 +7,9 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from pillarbox.deliver.line import Line
 from pillarbox.deliver.mime import compose
-from pillarbox.deliver.roster import Roster
+from pillarbox.deliver.provider_channel import ProviderChannel
+from pillarbox.deliver.provider_pool import ProviderPool
 from pillarbox.deliver.transports.base import OutgoingMail, Recipient, SendResult
 from pillarbox.errors import NotStarted, StoreError
 from pillarbox.model.access import domain_of
@@ -17,9 +17,9 @@ from pillarbox.model.delivery import LANES
 from pillarbox.model.fairness import LaneId
 from pillarbox.model.outcome import Outcome, Reason, deferred, rejected, unknown
 from pillarbox.model.retry import RetryPolicy
-from pillarbox.model.routing import Facts
+from pillarbox.model.routing import MailFacts
 from pillarbox.queue.base import ClaimedMessage
-from pillarbox.route.fault import cannot_take, goes_elsewhere
+from pillarbox.route.failover import cannot_take, goes_elsewhere
 from pillarbox.route.router import chance_of
 from pillarbox.telemetry import logs
 
@@ -54,17 +54,17 @@ class MustWait(Exception):
 
 
 @dataclass(slots=True)
-class Ending:
+class RecipientResult:
     """How it ended for one recipient, and through which provider, if any."""
 
     outcome: Outcome
-    line: Line | None
+    channel: ProviderChannel | None
     started: float
     ended: float
 
 
 @dataclass(slots=True)
-class Permit:
+class SendGate:
     """A mail's question whether it may begin; remembers that it did."""
 
     may_begin: Callable[[], bool]
@@ -76,17 +76,17 @@ class Permit:
 
 
 @dataclass(slots=True)
-class Journey:
-    """A message on its way: how it ended for each recipient so far, and what was said."""
+class DeliveryAttempt:
+    """A message on its way: how it ended for each recipient so far, and the transcripts."""
 
     claimed: ClaimedMessage
-    roster: Roster
+    pool: ProviderPool
     may_begin: Callable[[], bool]
-    endings: list[Ending | None] = field(init=False)
-    earlier: dict[int, list[Ending]] = field(
+    endings: list[RecipientResult | None] = field(init=False)
+    earlier: dict[int, list[RecipientResult]] = field(
         default_factory=dict
     )  # of those that failed over, before the last
-    said: list[tuple[Line, str]] = field(default_factory=list)
+    transcripts: list[tuple[ProviderChannel, str]] = field(default_factory=list)
     events: list[tuple[str, str]] = field(default_factory=list)
     composed: bytes | None = None
     stopped: bool = False  # past the deadline of a shutdown: nothing more is begun
@@ -106,18 +106,19 @@ class Journey:
         Also of a single group: a provider may take some of it, and be gone before the rest.
         """
         left: list[tuple[Sequence[int], MustWait | NotStarted]] = []
-        for positions, providers in groups:
+        for indexes, providers in groups:
             try:
-                await self.carry(positions, providers)
+                await self.carry(indexes, providers)
             except (MustWait, NotStarted) as error:
-                left.append((positions, error))
+                left.append((indexes, error))
         if left and not any(
-            ending and ending.line and not goes_elsewhere(ending.outcome) for ending in self.endings
+            ending and ending.channel and not goes_elsewhere(ending.outcome)
+            for ending in self.endings
         ):
             raise next((wait for _, wait in left if isinstance(wait, MustWait)), left[0][1])
-        for positions, wait in left:
+        for indexes, wait in left:
             seconds = wait.seconds if isinstance(wait, MustWait) else None
-            self.end(self.unended(positions), deferred(Reason.NO_PROVIDER, retry_after=seconds))
+            self.end(self.unended(indexes), deferred(Reason.NO_PROVIDER, retry_after=seconds))
 
     def refused(self) -> Outcome | None:
         """The reason not to begin at all, if there is one."""
@@ -138,45 +139,39 @@ class Journey:
     def routed(self) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
         """Recipients that go the same way, with the providers to try in order. Suppressed ones go nowhere."""
         claimed = self.claimed
-        positions: Sequence[int] = range(len(claimed.recipient_numbers))
+        indexes: Sequence[int] = range(len(claimed.recipient_numbers))
         if claimed.suppressed:
             barred = [
-                place
-                for place in positions
-                if claimed.recipient_numbers[place] in claimed.suppressed
+                index for index in indexes if claimed.recipient_numbers[index] in claimed.suppressed
             ]
             self.end(barred, rejected(Reason.SUPPRESSED))
-            positions = [place for place in positions if place not in barred]
-        simple = self.roster.router.simple
+            indexes = [index for index in indexes if index not in barred]
+        simple = self.pool.router.simple
         if simple is not None and not any(claimed.via):
-            if positions:
-                yield positions, simple.providers
+            if indexes:
+                yield indexes, simple.providers
             return
         ways: dict[tuple[int, ...], list[int]] = {}
-        for place in positions:
-            ways.setdefault(self.way(place), []).append(place)
-        for way, places in ways.items():
-            yield places, way
+        for index in indexes:
+            ways.setdefault(self.way(index), []).append(index)
+        for way, alike in ways.items():
+            yield alike, way
 
-    def way(self, place: int) -> tuple[int, ...]:
+    def way(self, index: int) -> tuple[int, ...]:
         """The providers for one recipient: a person's choice, unless it was removed since, or the rules'."""
         claimed = self.claimed
-        if (
-            claimed.via
-            and (chosen := claimed.via[place]) is not None
-            and chosen in self.roster.known
-        ):
+        if claimed.via and (chosen := claimed.via[index]) is not None and chosen in self.pool.known:
             return (chosen,)
         return tuple(
-            self.roster.router.choose(self.facts(place), chance_of(claimed.message.id)).providers
+            self.pool.router.choose(self.facts(index), chance_of(claimed.message.id)).providers
         )
 
-    def facts(self, place: int) -> Facts:
+    def facts(self, index: int) -> MailFacts:
         claimed = self.claimed
-        return Facts(
+        return MailFacts(
             claimed.tenant_id,
             domain_of(claimed.message.sender),
-            domain_of(claimed.recipients[place]),
+            domain_of(claimed.recipients[index]),
             LANES[claimed.lane],
             claimed.class_name,
             claimed.kind,
@@ -184,38 +179,40 @@ class Journey:
             claimed.size,
         )
 
-    async def carry(self, positions: Sequence[int], providers: Sequence[int]) -> None:
+    async def carry(self, indexes: Sequence[int], providers: Sequence[int]) -> None:
         """Try the providers in order, until every recipient's mail is with one or cannot be."""
-        left = positions
+        left = indexes
         waits: list[tuple[float, Reason]] = []
         cannot: Outcome | None = None
-        before: Line | None = None
-        for line in filter(None, map(self.roster.line, providers)):
-            if (refusal := self.cannot_carry(line)) is not None:
+        before: ProviderChannel | None = None
+        for channel in filter(None, map(self.pool.channel, providers)):
+            if (refusal := self.cannot_carry(channel)) is not None:
                 cannot = cannot or refusal
                 continue
-            if (wait := await self.must_wait(line, len(left))) is not None:
+            if (wait := await self.must_wait(channel, len(left))) is not None:
                 waits.append(wait)
                 continue
             if before is not None:
-                self.went_elsewhere(before, line, left)
+                self.went_elsewhere(before, channel, left)
             try:
-                left = await self.send(line, left)
+                left = await self.send(channel, left)
             except NotStarted:
                 left = self.to_carry(left)  # of several calls the first may have been made
-                if (unusable := line.unusable_for()) is None:  # the claim's end, not the provider's
+                if (
+                    unusable := channel.unusable_for()
+                ) is None:  # the claim's end, not the provider's
                     if before is None:
                         raise
-                    return  # what the provider before said stands
+                    return  # the answer of the previous provider stands
                 waits.append((unusable, Reason.NO_PROVIDER))
                 continue
             if not left:
                 return
-            before = line
+            before = channel
         if waits:  # whom one could not carry waits for one that perhaps can
-            for place in left:
-                if (ending := self.endings[place]) is not None and cannot_take(ending.outcome):
-                    self.endings[place] = None
+            for index in left:
+                if (ending := self.endings[index]) is not None and cannot_take(ending.outcome):
+                    self.endings[index] = None
         self.give_up(self.unended(left), waits, cannot)
 
     def give_up(
@@ -232,41 +229,43 @@ class Journey:
             raise MustWait(seconds, next(limits, reason))
         if cannot is not None:
             self.end(left, cannot)
-        elif not self.roster.lines:
+        elif not self.pool.channels:
             raise NotStarted("no provider is enabled")
         else:  # its route names only providers that are switched off
             raise MustWait(LONGEST_ASIDE, Reason.NO_PROVIDER)
 
-    def cannot_carry(self, line: Line) -> Outcome | None:
+    def cannot_carry(self, channel: ProviderChannel) -> Outcome | None:
         """Why a provider can never carry this mail, if so."""
-        limits, content = line.transport.limits, self.claimed.content
+        limits, content = channel.transport.limits, self.claimed.content
         if limits.takes_parts and content is not None and content.raw is not None:
             return rejected(
-                Reason.UNSUPPORTED, text=f"{line.provider.kind} takes no finished mails"
+                Reason.UNSUPPORTED, text=f"{channel.provider.kind} takes no finished mails"
             )
         if limits.max_bytes is not None and self.claimed.size > limits.max_bytes:
             return rejected(
                 Reason.TOO_BIG,
-                text=f"over the {limits.max_bytes:,} octets that {line.provider.kind} takes",
+                text=f"over the {limits.max_bytes:,} octets that {channel.provider.kind} takes",
             )
         return None
 
-    async def must_wait(self, line: Line, recipients: int) -> tuple[float, Reason] | None:
+    async def must_wait(
+        self, channel: ProviderChannel, recipients: int
+    ) -> tuple[float, Reason] | None:
         """How long a provider cannot be used, and why. MustWait if that is so short that the whole lane waits."""
         if self.stopped:
             raise NotStarted("stopped before it began")
-        if (wait := line.unusable_for()) is not None:
-            if SHORT_WAIT < line.paused_for() <= LONGEST_PAUSE:
+        if (wait := channel.unusable_for()) is not None:
+            if SHORT_WAIT < channel.paused_for() <= LONGEST_PAUSE:
                 raise MustWait(wait, Reason.RATE_LIMITED)
             aside = min(max(SHORTEST_ASIDE, self.claimed.age / 4), LONGEST_ASIDE)
-            return max(wait, aside) if self.roster.usable else wait, Reason.NO_PROVIDER
-        if not self.roster.has_room(line) and not self.begun:
-            # The roster bars the lane while the provider has enough. A time would let other lanes
+            return max(wait, aside) if self.pool.usable else wait, Reason.NO_PROVIDER
+        if not self.pool.has_room(channel) and not self.begun:
+            # The pool bars the lane while the provider has enough. A time would let other lanes
             # overtake it.
-            self.roster.feed(self.lane, line)
+            self.pool.feed(self.lane, channel)
             raise MustWait(0.0, Reason.RATE_LIMITED)
-        if line.limited:
-            wait, why = await self.allowed(line, recipients)
+        if channel.limited:
+            wait, why = await self.allowed(channel, recipients)
             if wait:
                 reason = Reason.BUDGET if why == "budget_per_month" else Reason.RATE_LIMITED
                 if wait < SHORT_WAIT:
@@ -274,10 +273,10 @@ class Journey:
                 return min(wait, LONGEST_WAIT), reason
         return None
 
-    async def allowed(self, line: Line, recipients: int) -> tuple[float, str | None]:
-        """Ask for the right to send. Others of the recipients may have the mail: no way out but those of a journey."""
+    async def allowed(self, channel: ProviderChannel, recipients: int) -> tuple[float, str | None]:
+        """Ask for the right to send. Others of the recipients may have the mail: no way out but NotStarted and MustWait."""
         try:
-            return await line.allowed(self.claimed.lane, recipients)
+            return await channel.allowed(self.claimed.lane, recipients)
         except asyncio.CancelledError:
             self.stopped = True
             raise NotStarted("stopped before it began") from None
@@ -287,69 +286,71 @@ class Journey:
             )
             raise MustWait(STORE_WAIT, Reason.RATE_LIMITED) from None
 
-    def went_elsewhere(self, before: Line, line: Line, positions: Sequence[int]) -> None:
+    def went_elsewhere(
+        self, before: ProviderChannel, channel: ProviderChannel, indexes: Sequence[int]
+    ) -> None:
         """Tell who failed over to whom."""
-        ending = self.endings[positions[0]]
+        ending = self.endings[indexes[0]]
         assert ending is not None
         outcome = ending.outcome
         data = {
             "from": before.provider.name,
-            "to": line.provider.name,
+            "to": channel.provider.name,
             "reason": outcome.reason,
             "code": outcome.code,
         }
         self.events.append(("failed_over", json.dumps(data)))
-        for place in positions:
-            if (tried := self.endings[place]) is not None:
-                self.earlier.setdefault(place, []).append(tried)
-        self.roster.failed_over(before, line, outcome.reason or "")
+        for index in indexes:
+            if (tried := self.endings[index]) is not None:
+                self.earlier.setdefault(index, []).append(tried)
+        self.pool.failed_over(before, channel, outcome.reason or "")
 
     # -- pack and send
 
-    async def send(self, line: Line, positions: Sequence[int]) -> Sequence[int]:
+    async def send(self, channel: ProviderChannel, indexes: Sequence[int]) -> Sequence[int]:
         """Send to these recipients through one provider; returns those that another should have at once."""
-        self.roster.feed(self.lane, line)
-        most = line.transport.limits.max_recipients or len(positions)
-        if len(positions) <= most:
-            await self.send_some(line, positions)
+        self.pool.feed(self.lane, channel)
+        most = channel.transport.limits.max_recipients or len(indexes)
+        if len(indexes) <= most:
+            await self.send_some(channel, indexes)
         else:
-            chunks = [positions[start : start + most] for start in range(0, len(positions), most)]
+            chunks = [indexes[start : start + most] for start in range(0, len(indexes), most)]
             for chunk in chunks:
-                await self.send_some(line, chunk)
-        return self.to_carry(positions)
+                await self.send_some(channel, chunk)
+        return self.to_carry(indexes)
 
-    async def send_some(self, line: Line, positions: Sequence[int]) -> None:
+    async def send_some(self, channel: ProviderChannel, indexes: Sequence[int]) -> None:
         if self.stopped:
             raise NotStarted("stopped before it began")
-        outgoing = self.pack(line, positions)
+        outgoing = self.pack(channel, indexes)
         if isinstance(outgoing, Outcome):
-            self.end(positions, outgoing)
+            self.end(indexes, outgoing)
             return
-        permit = Permit(self.may_begin)
-        outgoing.may_begin = permit
-        report = await self.hand_over(line, outgoing, permit)
-        for place, outcome in zip(positions, report.outcomes, strict=True):
-            self.endings[place] = Ending(outcome, line, report.started, report.ended)
+        gate = SendGate(self.may_begin)
+        outgoing.may_begin = gate
+        report = await self.hand_over(channel, outgoing, gate)
+        for index, outcome in zip(indexes, report.outcomes, strict=True):
+            self.endings[index] = RecipientResult(outcome, channel, report.started, report.ended)
         if report.conversation:
-            self.said.append((line, report.conversation))
+            self.transcripts.append((channel, report.conversation))
 
-    def pack(self, line: Line, positions: Sequence[int]) -> OutgoingMail | Outcome:
+    def pack(self, channel: ProviderChannel, indexes: Sequence[int]) -> OutgoingMail | Outcome:
         """The envelope and the mail; or an outcome when the content cannot be made into a legal mail."""
         claimed = self.claimed
         recipients = [
-            Recipient(claimed.recipient_numbers[place], claimed.recipients[place])
-            for place in positions
+            Recipient(claimed.recipient_numbers[index], claimed.recipients[index])
+            for index in indexes
         ]
         try:
-            sender = self.roster.sender_of(line, claimed.message)
-            if line.transport.limits.takes_parts:
+            sender = self.pool.sender_of(channel, claimed.message)
+            if channel.transport.limits.takes_parts:
                 outgoing = OutgoingMail(claimed.message.id, claimed.claim, sender, recipients, b"")
                 outgoing.message, outgoing.parts = claimed.message, claimed.content
                 return outgoing
             if self.composed is None:
                 assert claimed.content is not None
                 self.composed = compose(claimed.message, claimed.content)
-                if len(self.roster.lines) == 1:
+                if len(self.pool.channels) == 1:
                     claimed.content = (
                         None  # the composed bytes replace it: memory is bounded by bytes in flight
                     )
@@ -364,16 +365,18 @@ class Journey:
             return deferred(Reason.MALFORMED, text=type(error).__name__)
         return OutgoingMail(claimed.message.id, claimed.claim, sender, recipients, self.composed)
 
-    async def hand_over(self, line: Line, outgoing: OutgoingMail, permit: Permit) -> SendResult:
+    async def hand_over(
+        self, channel: ProviderChannel, outgoing: OutgoingMail, gate: SendGate
+    ) -> SendResult:
         """Hand the mail to the provider's transport; cancelling leaves its end unknown, if it began."""
         started = asyncio.get_running_loop().time()
         try:
-            return await line.send(outgoing, self.lane)
+            return await channel.send(outgoing, self.lane)
         except NotStarted:
             raise
         except asyncio.CancelledError:
             self.stopped = True
-            if not permit.begun:
+            if not gate.begun:
                 raise NotStarted("stopped before it began") from None
             # Past the deadline of a shutdown: nobody will see how it ends.
             text = "stopped before the answer came"
@@ -392,25 +395,25 @@ class Journey:
     @property
     def begun(self) -> bool:
         """Whether something of it was handed to a provider."""
-        return any(ending is not None and ending.line is not None for ending in self.endings)
+        return any(ending is not None and ending.channel is not None for ending in self.endings)
 
     # -- how it ended
 
-    def end(self, positions: Sequence[int], outcome: Outcome) -> None:
+    def end(self, indexes: Sequence[int], outcome: Outcome) -> None:
         """The same outcome for these recipients, without a provider."""
         now = asyncio.get_running_loop().time()
-        for place in positions:
-            self.endings[place] = Ending(outcome, None, now, now)
+        for index in indexes:
+            self.endings[index] = RecipientResult(outcome, None, now, now)
 
-    def to_carry(self, positions: Sequence[int]) -> list[int]:
+    def to_carry(self, indexes: Sequence[int]) -> list[int]:
         """Those whose mail is with nobody, and may go to another provider."""
-        endings = ((place, self.endings[place]) for place in positions)
+        endings = ((index, self.endings[index]) for index in indexes)
         return [
-            place for place, ending in endings if ending is None or goes_elsewhere(ending.outcome)
+            index for index, ending in endings if ending is None or goes_elsewhere(ending.outcome)
         ]
 
-    def unended(self, positions: Sequence[int]) -> list[int]:
-        return [place for place in positions if self.endings[place] is None]
+    def unended(self, indexes: Sequence[int]) -> list[int]:
+        return [index for index in indexes if self.endings[index] is None]
 
-    def policy(self, line: Line | None) -> RetryPolicy:
-        return self.roster.class_of(self.claimed.class_name).retry or self.roster.policy_of(line)
+    def policy(self, channel: ProviderChannel | None) -> RetryPolicy:
+        return self.pool.class_of(self.claimed.class_name).retry or self.pool.policy_of(channel)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from pillarbox.route.explain import Considered, Explanation, Tried
+from pillarbox.route.explain import Candidate, CheckedRule, Explanation
 
 
-def told(one: Explanation, *, foreign: bool = True) -> dict[str, Any]:
+def explanation_json(one: Explanation, *, foreign: bool = True) -> dict[str, Any]:
     """Plain values. Without `foreign` it hides what rules for all tenants want, which may be other tenants' domains."""
     facts = one.facts
     return {
@@ -29,7 +29,7 @@ def told(one: Explanation, *, foreign: bool = True) -> dict[str, Any]:
     }
 
 
-def _rule(tried: Tried, foreign: bool) -> dict[str, Any]:
+def _rule(tried: CheckedRule, foreign: bool) -> dict[str, Any]:
     own = tried.rule.tenant_id is not None
     return {
         "name": tried.rule.name,
@@ -41,6 +41,6 @@ def _rule(tried: Tried, foreign: bool) -> dict[str, Any]:
     }
 
 
-def _provider(one: Considered) -> dict[str, Any]:
+def _provider(one: Candidate) -> dict[str, Any]:
     notes = [{"why": note.why, "said": note.said, "until": note.until} for note in one.notes]
     return {"name": one.name, "use": one.use, "share": one.share, "notes": notes}
