@@ -217,7 +217,7 @@ def _read_keys(raw: object) -> tuple[Secret, ...]:
 
 
 class RetiringKey(NamedTuple):
-    """A key, and the last day on which it verifies; None: no end."""
+    """A key, and the day (UTC) on which it stops verifying; None: never."""
 
     key: Secret
     until: date | None
@@ -306,7 +306,7 @@ KEYS = SettingKind(
 )
 RETIRING_KEYS = SettingKind(
     f"keys separated by commas, newest first, each {_KEY};"
-    " a key with a last day ends with @ and the day, as @2030-01-31",
+    " a key that expires ends with @ and its day of expiry, as @2030-01-31",
     _read_retiring_keys,
     _hidden,
     empty=(),

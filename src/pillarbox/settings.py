@@ -346,8 +346,8 @@ class Settings:
         "How long a call to recovery_hook_url may take.",
         "a person waits, and hashing a password takes a second at most")
     lifecycle_keys: tuple[RetiringKey, ...] = setting(None, RETIRING_KEYS,
-        "Keys that sign links: the first signs, all verify until their last day.",
-        "production sets its own; links signed with an old key work until its last day",
+        "Keys that sign links: the first signs, all verify until their day of expiry.",
+        "production sets its own; links signed with an old key work until its day of expiry",
         short="MAILROOM_SECRET_KEY", unset="made by `up` in data_dir", secret=True)
     lifecycle_locale: str = setting("en", LOCALE,
         "The language of mails to accounts without a language of their own.",
