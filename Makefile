@@ -45,11 +45,11 @@ bench: install ## Measure, against peers in the same run (ARGS="--only drain" fo
 COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
   --no-emit-index-url --no-emit-find-links
 
-lock: install ## Compile requirements/*.txt anew from pyproject.toml
+lock: install ## Compile requirements/*.txt again from pyproject.toml
 	@command -v uv >/dev/null || $(BIN)/python -m pip install --quiet uv
-	PATH="$(BIN):$$PATH" $(COMPILE) pyproject.toml requirements/build.in --output-file requirements/runtime.txt
-	PATH="$(BIN):$$PATH" $(COMPILE) pyproject.toml requirements/build.in --extra test --constraint requirements/runtime.txt \
-	  --output-file requirements/dev.txt
+	PATH="$(BIN):$$PATH" $(COMPILE) pyproject.toml requirements/build.in --extra all --output-file requirements/runtime.txt
+	PATH="$(BIN):$$PATH" $(COMPILE) pyproject.toml requirements/build.in --extra all --extra test \
+	  --constraint requirements/runtime.txt --output-file requirements/dev.txt
 
 clean: ## Remove everything that was built; keeps .pillarbox/
 	rm -rf .venv build dist htmlcov .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis

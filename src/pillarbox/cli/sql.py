@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 import typer
 
 from pillarbox.cli.command import CommandContext, command
-from pillarbox.errors import NotPossible
+from pillarbox.errors import NotPossible, SettingsError
 from pillarbox.store.embedded import bundled_binaries
 from pillarbox.store.opening import running_url
 
@@ -72,7 +72,7 @@ async def sql(context: CommandContext, statement: Statement = None, url: ShowUrl
 def _psql() -> Path:
     try:
         return bundled_binaries() / "psql"
-    except ImportError:
+    except SettingsError:  # without the extra `embedded`
         found = shutil.which("psql")
         if found is None:
             raise NotPossible("there is no psql: install PostgreSQL's client programs") from None

