@@ -18,7 +18,7 @@ from benchmarks import harness, mails
 from benchmarks.harness import Process
 from pillarbox.deliver.mime import compose
 from pillarbox.deliver.transports.base import OutgoingMail, Recipient
-from pillarbox.deliver.transports.http_request import HttpRequest
+from pillarbox.deliver.transports.http_request import ProviderRequest
 from pillarbox.deliver.transports.http_send import ProviderApi
 from pillarbox.deliver.transports.mailgun import MailgunApi
 from pillarbox.deliver.transports.sendgrid import SendGridApi
@@ -139,8 +139,8 @@ def calls(one: TwinProcess, samples: Sequence[mails.Sample]) -> list[dict[str, A
             message=message,
             parts=parts,
         )
-        call = api.call(outgoing, recipients)
-        assert isinstance(call, HttpRequest)
+        call = api.build_request(outgoing, recipients)
+        assert isinstance(call, ProviderRequest)
         made.append(
             {"url": str(call.url), "headers": call.headers, "body": call.body.decode("latin-1")}
         )

@@ -48,7 +48,7 @@ async def test_a_report_has_one_outcome_for_each_recipient(desk: Desk) -> None:
     report = await desk.transport.send(outgoing("b@x.test", "c@x.test", "d@x.test"))
     assert [outcome.verdict for outcome in report.outcomes] == [Verdict.ACCEPTED] * 3
     assert report.plainly_accepted
-    assert report.conversation is None
+    assert report.transcript is None
     assert before <= report.started <= report.ended <= asyncio.get_running_loop().time()
 
 

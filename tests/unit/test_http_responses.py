@@ -12,8 +12,8 @@ import pytest
 from yarl import URL
 
 from pillarbox.deliver.transports.base import OutgoingMail, Recipient
-from pillarbox.deliver.transports.http_request import HttpRequest, HttpTranscript
-from pillarbox.deliver.transports.http_responses import HttpResponse, retry_after
+from pillarbox.deliver.transports.http_request import HttpTranscript, ProviderRequest
+from pillarbox.deliver.transports.http_responses import ProviderResponse, retry_after
 from pillarbox.deliver.transports.http_send import ProviderApi
 from pillarbox.deliver.transports.mailgun import MailgunApi
 from pillarbox.deliver.transports.sendgrid import SendGridApi
@@ -32,7 +32,7 @@ def judged(api: ProviderApi, status: int, body: Any = None, **headers: str) -> O
         body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else b""
     )
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return api.judge(HttpResponse(status, named, data), NOW)
+    return api.interpret(ProviderResponse(status, named, data), NOW)
 
 
 def sendgrid(status: int, message: str, field: str | None = None) -> Outcome:
@@ -179,13 +179,15 @@ def test_how_long_to_wait(headers: dict[str, str], seconds: float | None) -> Non
 @pytest.mark.req("REQ-QUEUE-N003")
 def test_a_record_holds_what_was_said_and_no_header_of_ours() -> None:
     record = HttpTranscript(10.0)
-    call = HttpRequest(
+    call = ProviderRequest(
         "POST", URL("https://api.example/v3/send"), {"Authorization": "Bearer k"}, b"x" * 2048
     )
     record.asked(10.0, call, "id/1")
     record.answered(
         10.25,
-        HttpResponse(429, {"retry-after": "3", "set-cookie": "c"}, b"slow\r\ndown" + b"!" * 9999),
+        ProviderResponse(
+            429, {"retry-after": "3", "set-cookie": "c"}, b"slow\r\ndown" + b"!" * 9999
+        ),
     )
     record.remark(10.5, "gave up")
     lines = record.text().splitlines()
@@ -216,8 +218,8 @@ def test_a_sender_adds_no_variables_of_its_own() -> None:
         [Recipient(0, "b@x.test")],
         head + b"\r\nX-Mailgun-Variables: said\r\n",
     )
-    call = MAILGUN.call(outgoing, outgoing.recipients)
-    assert isinstance(call, HttpRequest)
+    call = MAILGUN.build_request(outgoing, outgoing.recipients)
+    assert isinstance(call, ProviderRequest)
     assert b"theirs" not in call.body
     assert (
         b"From: a@x.test\r\nX-Mailgun-Tag: t\r\nSubject: s\r\n\r\nX-Mailgun-Variables: said\r\n"

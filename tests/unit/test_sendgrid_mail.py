@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox.deliver.transports.base import OutgoingMail, Recipient
-from pillarbox.deliver.transports.http_request import HttpRequest
-from pillarbox.deliver.transports.http_responses import HttpResponse
+from pillarbox.deliver.transports.http_request import ProviderRequest
+from pillarbox.deliver.transports.http_responses import ProviderResponse
 from pillarbox.deliver.transports.sendgrid import SendGridApi
 from pillarbox.deliver.transports.sendgrid_mail import layout
 from pillarbox.model.message import Attachment, Content, Message
@@ -42,8 +42,8 @@ def packed(
 
 def made(outgoing: OutgoingMail) -> dict[str, Any]:
     """The request's body; the twin has nothing to say against it."""
-    call = API.call(outgoing, outgoing.recipients)
-    assert isinstance(call, HttpRequest)
+    call = API.build_request(outgoing, outgoing.recipients)
+    assert isinstance(call, ProviderRequest)
     body: dict[str, Any] = json.loads(call.body)
     assert faults(body) == []
     return body
@@ -193,18 +193,18 @@ def test_domains_go_as_ascii() -> None:
 def test_headers_that_no_mail_may_have_are_refused(headers: dict[str, str]) -> None:
     outgoing = packed(["a@mail.example"], headers=headers)
     with pytest.raises(ValueError, match="header"):
-        API.call(outgoing, outgoing.recipients)
+        API.build_request(outgoing, outgoing.recipients)
 
 
 @pytest.mark.req("REQ-QUEUE-S006")
 def test_what_it_cannot_carry() -> None:
-    raw = API.call(
+    raw = API.build_request(
         packed(["a@mail.example"], parts=Content(raw=b"Subject: x\r\n\r\n")),
         [Recipient(0, "a@mail.example")],
     )
     assert isinstance(raw, Outcome)
     assert raw.reason is Reason.UNSUPPORTED
-    huge = API.call(
+    huge = API.build_request(
         packed(["a@mail.example"], parts=Content("x" * 30_000_001)),
         [Recipient(0, "a@mail.example")],
     )
@@ -227,5 +227,10 @@ def test_the_blamed_are_found_by_the_fields_name() -> None:
         "from.email",
     ]
     body = json.dumps({"errors": [{"message": "no", "field": field} for field in fields]}).encode()
-    assert API.blamed(HttpResponse(400, {}, body), outgoing, outgoing.recipients) == [0, 1, 3]
-    assert API.blamed(HttpResponse(400, {}, b"{}"), outgoing, outgoing.recipients) == []
+    assert API.invalid_recipients(
+        ProviderResponse(400, {}, body), outgoing, outgoing.recipients
+    ) == [0, 1, 3]
+    assert (
+        API.invalid_recipients(ProviderResponse(400, {}, b"{}"), outgoing, outgoing.recipients)
+        == []
+    )

@@ -12,7 +12,7 @@ from pillarbox.deliver.transports.smtp_replies import (
     SmtpStage,
     acceptance,
     can_become_reply,
-    judge,
+    classify,
     queue_id,
     refusal,
     split_replies,
@@ -200,12 +200,12 @@ def test_refusals_in_our_words(
     ],
 )
 def test_how_long_to_wait(text: str, seconds: float | None) -> None:
-    assert judge(450, text, SmtpStage.RCPT).retry_after == seconds
+    assert classify(450, text, SmtpStage.RCPT).retry_after == seconds
 
 
 @given(st.integers(400, 599), st.text(), st.sampled_from(SmtpStage))
 def test_every_refusal_has_a_reason(code: int, text: str, stage: SmtpStage) -> None:
-    outcome = judge(code, text, stage)
+    outcome = classify(code, text, stage)
     assert outcome.reason is not None
     assert outcome.verdict in (D, R)
     assert code >= 500 or outcome.verdict is D

@@ -331,8 +331,8 @@ class DeliveryAttempt:
         report = await self.hand_over(channel, outgoing, gate)
         for index, outcome in zip(indexes, report.outcomes, strict=True):
             self.endings[index] = RecipientResult(outcome, channel, report.started, report.ended)
-        if report.conversation:
-            self.transcripts.append((channel, report.conversation))
+        if report.transcript:
+            self.transcripts.append((channel, report.transcript))
 
     def pack(self, channel: ProviderChannel, indexes: Sequence[int]) -> OutgoingMail | Outcome:
         """The envelope and the mail; or an outcome when the content cannot be made into a legal mail."""

@@ -133,7 +133,7 @@ async def test_an_address_that_the_provider_calls_invalid_does_not_take_the_othe
     assert ends(report) == [fine, (Verdict.REJECTED, Reason.INVALID_RECIPIENT), fine]
     reached = sorted(address for mail in line.twin.mails for address in mail.recipients)
     assert reached == ["a@mail.example", "c@mail.example"]
-    assert report.conversation is not None
+    assert report.transcript is not None
 
 
 @pytest.mark.req("REQ-QUEUE-O002")
@@ -162,7 +162,7 @@ async def test_whoever_cannot_be_reached_got_nothing(free_port: int) -> None:
         async with to_url(kind, f"http://127.0.0.1:{free_port}") as transport:
             report = await transport.send(outgoing())
             assert ends(report) == [(Verdict.DEFERRED, Reason.UNAVAILABLE)]
-            assert "cannot connect" in str(report.conversation)
+            assert "cannot connect" in str(report.transcript)
 
 
 @pytest.mark.parametrize("drop", ["before", "after"])
@@ -170,7 +170,7 @@ async def test_an_answer_lost_after_the_mail_left_is_unknown(line: Line, drop: s
     line.twin.dials = Dials(drop=drop)  # type: ignore[arg-type]
     report = await line.transport.send(outgoing("a@mail.example", "b@mail.example"))
     assert ends(report) == [(Verdict.UNKNOWN, Reason.LOST)] * 2
-    assert "may have left" in str(report.conversation)
+    assert "may have left" in str(report.transcript)
 
 
 @pytest.mark.parametrize("kind", TWINS, ids=KINDS)
@@ -275,17 +275,17 @@ async def test_the_exchange_is_recorded_without_credentials(kind: str) -> None:
         to_url(kind, url) as one,
     ):
         sent = outgoing()
-        conversation = str((await one.send(sent)).conversation)
-    lines = conversation.splitlines()
+        transcript = str((await one.send(sent)).transcript)
+    lines = transcript.splitlines()
     assert "ms → POST /v" in lines[0]
-    assert f"X-Pillarbox-Attempt: {sent.message_id}/3" in conversation
-    assert "bytes)" in conversation
-    assert "ms ← HTTP/1.1 503" in conversation
-    assert "x-request-id: r-1" in conversation
-    assert "busy" in conversation
-    assert KEY not in conversation
-    assert "uthorization" not in conversation
-    assert "AKIA" not in conversation
+    assert f"X-Pillarbox-Attempt: {sent.message_id}/3" in transcript
+    assert "bytes)" in transcript
+    assert "ms ← HTTP/1.1 503" in transcript
+    assert "x-request-id: r-1" in transcript
+    assert "busy" in transcript
+    assert KEY not in transcript
+    assert "uthorization" not in transcript
+    assert "AKIA" not in transcript
 
 
 async def test_a_babbling_server_fills_no_memory() -> None:
@@ -299,7 +299,7 @@ async def test_a_babbling_server_fills_no_memory() -> None:
     async with listening(talk) as url, to_url("sendgrid", url) as transport:
         report = await transport.send(outgoing())
         assert ends(report) == [(Verdict.DEFERRED, Reason.UNAVAILABLE)]
-        assert len(str(report.conversation)) < 10_000
+        assert len(str(report.transcript)) < 10_000
         assert len(str(report.outcomes[0].text)) <= 1_000
 
 
@@ -406,8 +406,8 @@ async def test_those_who_stop_waiting_leave_their_place(line: Line) -> None:
     for task in tasks[1:6]:
         task.cancel()
     results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert [type(one).__name__ for one in results] == ["Report"] + ["CancelledError"] * 5 + [
-        "Report"
+    assert [type(one).__name__ for one in results] == ["SendResult"] + ["CancelledError"] * 5 + [
+        "SendResult"
     ] * 2
     assert line.transport.connections_busy == 0
 

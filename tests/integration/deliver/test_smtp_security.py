@@ -259,7 +259,7 @@ async def test_logins_that_fail_are_the_providers_trouble(
     assert is_deferred(outcome, reason)
     assert outcome.code == code
     assert server.mails == []
-    assert "hunter2" not in f"{report!r} {report.conversation}"
+    assert "hunter2" not in f"{report!r} {report.transcript}"
 
 
 async def test_a_missing_login_is_no_fault_of_the_mail() -> None:
@@ -276,9 +276,9 @@ async def test_conversations_keep_no_credentials() -> None:
     async with talking(faults, Extensions(any_login=True), **LOGIN) as (server, transport):
         [report] = await send(transport, outgoing())
     auth = next(line.split()[-1] for line in server.commands if line.upper().startswith("AUTH"))
-    assert "(logged in)" in (report.conversation or "")
+    assert "(logged in)" in (report.transcript or "")
     for secret in ("hunter2", auth):
-        assert secret not in (report.conversation or "")
+        assert secret not in (report.transcript or "")
 
 
 @pytest.mark.req("REQ-QUEUE-N003")
@@ -296,7 +296,7 @@ async def test_a_server_that_repeats_the_password_is_not_quoted(mechanism: str) 
         with pytest.raises(NotPossible) as caught:
             await transport.check()
     said = server.commands[-1].split()[-1]
-    for shown in (f"{report!r} {report.conversation}", str(caught.value)):
+    for shown in (f"{report!r} {report.transcript}", str(caught.value)):
         assert "unknown: " in shown
         assert "hunter2" not in shown
         assert said not in shown

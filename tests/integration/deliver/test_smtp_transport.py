@@ -37,7 +37,7 @@ async def test_a_mail_arrives_as_it_was(pipelining: bool) -> None:
         mail = await server.next_mail()
     assert told(report) == [ACCEPTED, ACCEPTED]
     assert report.plainly_accepted
-    assert report.conversation is None
+    assert report.transcript is None
     assert report.started <= report.ended
     assert report.outcomes[0].code == 250
     assert (mail.sender, mail.recipients, mail.content) == (
@@ -307,7 +307,7 @@ async def test_conversations_are_kept_for_what_went_wrong() -> None:
     async with talking(faults) as (server, transport):
         [report] = await send(transport, outgoing("no@x.test", "b@x.test"))
         [partial] = await send(transport, outgoing("no@x.test", "b@x.test"))
-    lines = (report.conversation or "").splitlines()
+    lines = (report.transcript or "").splitlines()
     assert lines[0] == f"→ (connect to 127.0.0.1:{server.port}, tls none)"
     assert lines[1].startswith("← 220 smtp.test")
     assert "PIPELINING" in lines[2]
@@ -325,16 +325,16 @@ async def test_conversations_are_kept_for_what_went_wrong() -> None:
         "← 451 4.3.0 later",
     ]
     assert told(partial)[1] == ACCEPTED
-    assert "← 250 2.0.0 stored as" in (partial.conversation or "")
+    assert "← 250 2.0.0 stored as" in (partial.transcript or "")
 
 
 async def test_a_very_long_conversation_keeps_its_beginning_and_end() -> None:
     async with talking(Faults(body="451 4.3.0 later")) as (_, transport):
         [report] = await send(transport, outgoing(*(f"{number}@x.test" for number in range(1000))))
-    conversation = report.conversation or ""
-    assert len(conversation) < 21_000
-    assert "MAIL FROM" in conversation
-    assert "451 4.3.0 later" in conversation
+    transcript = report.transcript or ""
+    assert len(transcript) < 21_000
+    assert "MAIL FROM" in transcript
+    assert "451 4.3.0 later" in transcript
     assert len(report.outcomes) == 1000
 
 

@@ -68,7 +68,7 @@ async def test_421_defers_its_mail_and_moves_the_others(stage: str, pipelining: 
     ]
     assert [mail.recipients[0] for mail in server.mails] == ["0@x.test", "2@x.test", "3@x.test"]
     assert server.connections == 2
-    assert "421" in (reports[1].conversation or "")
+    assert "421" in (reports[1].transcript or "")
 
 
 @pytest.mark.parametrize("pipelining", [True, False])
@@ -131,7 +131,7 @@ async def test_only_a_written_dot_leaves_a_mail_unknown(
         first, second = await send(transport, outgoing(), outgoing("c@x.test"))
     assert told(first) == [ending]
     assert told(second) == [ACCEPTED]
-    assert first.conversation
+    assert first.transcript
     assert [mail.recipients for mail in server.mails] == [("c@x.test",)]
     assert server.connections == 2
 
@@ -359,7 +359,7 @@ async def test_handshakes_that_fail(
             stage == "connect" or banner != "554 5.7.1 not you"
         ):  # after 554 to EHLO, HELO has the last word
             assert {one for report in reports for one in told(report)} == {ending}
-        assert all(report.conversation for report in reports)
+        assert all(report.transcript for report in reports)
         assert transport.waiting == transport.connections_open == 0
         server.faults = Faults()
         assert (await send_one(transport)).verdict is Verdict.ACCEPTED

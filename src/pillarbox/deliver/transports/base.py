@@ -43,13 +43,13 @@ class OutgoingMail:
 class SendResult:
     """How a mail fared: one outcome per recipient, in the mail's order.
 
-    `conversation` is kept for every attempt that was not plainly accepted. Times are the event loop's.
+    `transcript` is kept for every attempt that was not plainly accepted. Times are the event loop's.
     """
 
     outcomes: Sequence[Outcome]
     started: float
     ended: float
-    conversation: str | None = None
+    transcript: str | None = None
 
     @property
     def plainly_accepted(self) -> bool:

@@ -20,7 +20,7 @@ NOT_NOW = "the provider is not used now"
 class HttpTransport:
     """Sends mails through one HTTP provider; see the Transport port for what it promises.
 
-    Not guaranteed: a call that was wholly handed to the socket and got no answer is unknown, and
+    Not guaranteed: a call that was wholly handed to the socket and got no response is unknown, and
     the mail may arrive twice if it is sent again. Waiting mails start in the order of `send`, but
     end in any order.
     """
@@ -32,7 +32,7 @@ class HttpTransport:
         self._api = api
         self._connections = connections
         self._timeout = ClientTimeout(total=timeout)
-        self._url = api.check().url
+        self._url = api.build_check().url
         self._busy = 0
         self._active: set[HttpSend] = set()
         self._waiting: deque[asyncio.Future[NotStarted | None]] = deque()
@@ -110,13 +110,13 @@ class HttpTransport:
             sending.withdraw(NOT_NOW)
 
     async def check(self) -> str:
-        call = self._api.check()
+        call = self._api.build_check()
         try:
-            answer = await self._client.ask(call, None, self._timeout)
+            response = await self._client.request(call, None, self._timeout)
         except FAILURES as error:
             outcome = failed(error, None)
             raise NotPossible(f"{outcome.reason}: {outcome.text}") from None
-        return self._api.checked(answer, time.time())
+        return self._api.read_check(response, time.time())
 
     async def close(self) -> None:
         """What is in flight ends; the connections are the client's."""

@@ -18,14 +18,14 @@ from aiohttp import (
     TCPConnector,
 )
 
-from pillarbox.deliver.transports.http_request import HttpRequest, RequestBody
-from pillarbox.deliver.transports.http_responses import HttpResponse
+from pillarbox.deliver.transports.http_request import ProviderRequest, ProviderRequestBody
+from pillarbox.deliver.transports.http_responses import ProviderResponse
 from pillarbox.model.outcome import Outcome, Reason, deferred, unknown
 
 # Shorter than any provider's own, which are a minute and more: a connection that the server closes
 # just when we write to it leaves a mail whose end nobody knows.
 KEEPALIVE = 15.0
-# Of an answer, at most: real ones are a few hundred bytes, and nobody may fill our memory.
+# Of a response, at most: real ones are a few hundred bytes, and nobody may fill our memory.
 MAX_ANSWER = 65_536
 FAILURES = (ClientError, OSError, TimeoutError)
 
@@ -80,9 +80,9 @@ class HttpClient:
         """How many connections to that host and port are open."""
         return self._connector.open[call_url.host, call_url.port] if self._connector else 0
 
-    async def ask(
-        self, call: HttpRequest, body: RequestBody | None, timeout: ClientTimeout
-    ) -> HttpResponse:
+    async def request(
+        self, call: ProviderRequest, body: ProviderRequestBody | None, timeout: ClientTimeout
+    ) -> ProviderResponse:
         """Make a call; never follows a redirect, which would carry the credentials elsewhere. Raises FAILURES."""
         async with self.open().request(
             call.method,
@@ -92,7 +92,7 @@ class HttpClient:
             timeout=timeout,
             allow_redirects=False,
         ) as response:
-            return HttpResponse(response.status, response.headers, await _read(response))
+            return ProviderResponse(response.status, response.headers, await _read(response))
 
     async def close(self) -> None:
         """Close every connection."""
@@ -102,7 +102,7 @@ class HttpClient:
 
 
 async def _read(response: ClientResponse) -> bytes:
-    """The body as far as it comes: the status has said what counts, and an answer that breaks off says no less."""
+    """The body as far as it comes: the status has said what counts, and a response that breaks off says no less."""
     try:
         length = response.content_length
         if length is not None and length <= MAX_ANSWER:
@@ -118,8 +118,8 @@ async def _read(response: ClientResponse) -> bytes:
         return b""
 
 
-def failed(error: BaseException, body: RequestBody | None) -> Outcome:
-    """What a call that got no answer means: the mail may have left only if all of it was handed over."""
+def failed(error: BaseException, body: ProviderRequestBody | None) -> Outcome:
+    """What a call that got no response means: the mail may have left only if all of it was handed over."""
     reason, text = _cause(error)
     if body is not None and body.whole:
         late = reason in (Reason.TIMEOUT, Reason.PROTOCOL)
@@ -132,12 +132,12 @@ def _cause(error: BaseException) -> tuple[Reason, str]:
     if isinstance(error, aiohttp.ClientSSLError | aiohttp.ServerFingerprintMismatch):
         return Reason.TLS, f"TLS failed: {_words(error)}"
     if isinstance(error, TimeoutError):
-        return Reason.TIMEOUT, "no answer in time"
+        return Reason.TIMEOUT, "no response in time"
     if isinstance(error, aiohttp.ClientConnectorError):
         return Reason.UNAVAILABLE, f"cannot connect: {_words(error)}"
     if isinstance(error, aiohttp.ClientResponseError):
-        return Reason.PROTOCOL, "the answer was not HTTP"
-    return Reason.UNAVAILABLE, "the connection broke before an answer came"
+        return Reason.PROTOCOL, "the response was not HTTP"
+    return Reason.UNAVAILABLE, "the connection broke before a response came"
 
 
 def _words(error: BaseException) -> str:

@@ -11,16 +11,16 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import Payload
 from yarl import URL
 
-from pillarbox.deliver.transports.http_responses import HttpResponse, printable
+from pillarbox.deliver.transports.http_responses import ProviderResponse, printable
 
 # A body leaves in pieces of this size, so that one cut off in the midst is known not to have left
 # wholly.
 PIECE = 65_536
-# What is kept of an answer's body: an error of any provider with all its fields.
+# What is kept of a response's body: an error of any provider with all its fields.
 MAX_SHOWN = 4_000
 # The header that carries our name for the attempt: a provider's support can find it.
 CORRELATION = "X-Pillarbox-Attempt"
-# The headers of an answer that tell people something, and no secret.
+# The headers of a response that tell people something, and no secret.
 TELLING = (
     "retry-after", "x-message-id", "x-request-id", "x-amzn-requestid", "x-amzn-errortype", "x-ratelimit-limit",
     "x-ratelimit-remaining", "x-ratelimit-reset", "location", "content-type",
@@ -28,7 +28,7 @@ TELLING = (
 
 
 @dataclass(slots=True)
-class HttpRequest:
+class ProviderRequest:
     """A request about to be made. `headers` carry the credentials, and are never shown."""
 
     method: str
@@ -37,7 +37,7 @@ class HttpRequest:
     body: bytes = field(default=b"", repr=False)
 
 
-class RequestBody(Payload):
+class ProviderRequestBody(Payload):
     """A request's body that asks for leave before its first byte, and knows how far it got.
 
     aiohttp holds the head back until the body's first piece, so `refused` means that nothing left
@@ -93,7 +93,7 @@ class RequestBody(Payload):
 
 
 class HttpTranscript:
-    """The exchange as people read it, like an SMTP conversation; made only when it is needed."""
+    """The exchange as people read it, like an SMTP transcript; made only when it is needed."""
 
     __slots__ = ("_entries", "started")
 
@@ -101,11 +101,11 @@ class HttpTranscript:
         self.started = started
         self._entries: list[tuple[float, str, Any]] = []
 
-    def asked(self, at: float, call: HttpRequest, correlation: str) -> None:
+    def asked(self, at: float, call: ProviderRequest, correlation: str) -> None:
         self._entries.append((at, "→", (call, correlation)))
 
-    def answered(self, at: float, answer: HttpResponse) -> None:
-        self._entries.append((at, "←", answer))
+    def answered(self, at: float, response: ProviderResponse) -> None:
+        self._entries.append((at, "←", response))
 
     def remark(self, at: float, text: str) -> None:
         self._entries.append((at, "!", text))
@@ -120,8 +120,8 @@ class HttpTranscript:
 
 
 def _lines(said: Any) -> list[str]:
-    if isinstance(said, HttpResponse):
-        return _answer_lines(said)
+    if isinstance(said, ProviderResponse):
+        return _response_lines(said)
     if isinstance(said, str):
         return [said]
     call, correlation = said
@@ -132,16 +132,20 @@ def _lines(said: Any) -> list[str]:
     return [*lines, f"{CORRELATION}: {correlation}", f"({len(call.body):,} bytes)"]
 
 
-def _answer_lines(answer: HttpResponse) -> list[str]:
+def _response_lines(response: ProviderResponse) -> list[str]:
     try:
-        phrase = HTTPStatus(answer.status).phrase
+        phrase = HTTPStatus(response.status).phrase
     except ValueError:
         phrase = ""
-    lines = [f"HTTP/1.1 {answer.status} {phrase}".rstrip()]
-    lines += [f"{name}: {answer.headers[name][:500]}" for name in TELLING if name in answer.headers]
-    body = answer.text
+    lines = [f"HTTP/1.1 {response.status} {phrase}".rstrip()]
+    lines += [
+        f"{name}: {response.headers[name][:500]}" for name in TELLING if name in response.headers
+    ]
+    body = response.text
     if body:
         lines.append(
-            body if len(body) <= MAX_SHOWN else f"{body[:MAX_SHOWN]} … ({len(answer.body):,} bytes)"
+            body
+            if len(body) <= MAX_SHOWN
+            else f"{body[:MAX_SHOWN]} … ({len(response.body):,} bytes)"
         )
     return lines

@@ -1,4 +1,4 @@
-"""What an HTTP provider answered, and what it means in our words. Pure: an answer in, an outcome out."""
+"""What an HTTP provider answered, and what it means in our words. Pure: a response in, an outcome out."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ FINAL = frozenset({
 
 
 @dataclass(slots=True)
-class HttpResponse:
-    """A whole answer; the names of its headers are in lower case."""
+class ProviderResponse:
+    """A whole response; the names of its headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -49,7 +49,7 @@ class HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class ResponseRule:
-    """An answer with one of these statuses whose words match means this reason."""
+    """A response with one of these statuses whose words match means this reason."""
 
     statuses: range
     reason: Reason
@@ -87,28 +87,30 @@ COMMON = [
 ]
 
 
-def judge(answer: HttpResponse, words: str, table: Sequence[ResponseRule], now: float) -> Outcome:
-    """The outcome of an answer that is no success: the first rule that fits decides."""
-    found = next((one for one in (*table, *COMMON) if one.fits(answer.status, words)), None)
+def classify(
+    response: ProviderResponse, words: str, table: Sequence[ResponseRule], now: float
+) -> Outcome:
+    """The outcome of a response that is no success: the first rule that fits decides."""
+    found = next((one for one in (*table, *COMMON) if one.fits(response.status, words)), None)
     reason = (
         found.reason if found else Reason.PROTOCOL
     )  # a redirect, which we do not follow, or no HTTP at all
     text = printable(words)[:MAX_TEXT]
-    if answer.status == GATEWAY_TIMEOUT:
-        return Outcome(Verdict.UNKNOWN, Reason.TIMEOUT, answer.status, text)
+    if response.status == GATEWAY_TIMEOUT:
+        return Outcome(Verdict.UNKNOWN, Reason.TIMEOUT, response.status, text)
     if reason in FINAL:
-        return rejected(reason, answer.status, text)
-    return deferred(reason, answer.status, text, retry_after(answer.headers, now))
+        return rejected(reason, response.status, text)
+    return deferred(reason, response.status, text, retry_after(response.headers, now))
 
 
-def success(answer: HttpResponse, message_id: object, text: str = "") -> Outcome:
+def success(response: ProviderResponse, message_id: object, text: str = "") -> Outcome:
     """The outcome of a 2xx; the id is whatever the provider calls the mail."""
     name = printable(message_id)[:MAX_TEXT] if isinstance(message_id, str) and message_id else None
-    return accepted(answer.status, printable(text)[:MAX_TEXT] or None, name)
+    return accepted(response.status, printable(text)[:MAX_TEXT] or None, name)
 
 
-def is_success(answer: HttpResponse) -> bool:
-    return 200 <= answer.status < 300
+def is_success(response: ProviderResponse) -> bool:
+    return 200 <= response.status < 300
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:

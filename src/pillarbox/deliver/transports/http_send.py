@@ -1,4 +1,4 @@
-"""One mail's way through an HTTP provider: calls, answers, and an outcome for each recipient."""
+"""One mail's way through an HTTP provider: calls, responses, and an outcome for each recipient."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pillarbox.deliver.transports.base import OutgoingMail, Recipient, SendResul
 from pillarbox.deliver.transports.http_client import FAILURES, HttpClient, failed
 from pillarbox.deliver.transports.http_request import (
     CORRELATION,
-    HttpRequest,
     HttpTranscript,
-    RequestBody,
+    ProviderRequest,
+    ProviderRequestBody,
 )
-from pillarbox.deliver.transports.http_responses import HttpResponse
+from pillarbox.deliver.transports.http_responses import ProviderResponse
 from pillarbox.errors import NotStarted
 from pillarbox.model.outcome import Outcome, Reason, Verdict, deferred, rejected
 
@@ -29,31 +29,31 @@ class ProviderApi(Protocol):
     @property
     def limits(self) -> TransportLimits: ...
 
-    def call(
+    def build_request(
         self, outgoing: OutgoingMail, recipients: Sequence[Recipient]
-    ) -> HttpRequest | Outcome:
+    ) -> ProviderRequest | Outcome:
         """The call that hands over a mail for these recipients; an outcome when it cannot carry it.
 
         ValueError when the mail cannot be made into a legal one.
         """
         ...
 
-    def judge(self, answer: HttpResponse, now: float) -> Outcome:
-        """What an answer means. `now` is in seconds since 1970."""
+    def interpret(self, response: ProviderResponse, now: float) -> Outcome:
+        """What a response means. `now` is in seconds since 1970."""
         ...
 
-    def blamed(
-        self, answer: HttpResponse, outgoing: OutgoingMail, recipients: Sequence[Recipient]
+    def invalid_recipients(
+        self, response: ProviderResponse, outgoing: OutgoingMail, recipients: Sequence[Recipient]
     ) -> Sequence[int]:
-        """Whom of the recipients, by place, an answer calls invalid; empty when it does not say whom."""
+        """Whom of the recipients, by place, a response calls invalid; empty when it does not say whom."""
         ...
 
-    def check(self) -> HttpRequest:
+    def build_check(self) -> ProviderRequest:
         """A call that proves the account and sends nothing."""
         ...
 
-    def checked(self, answer: HttpResponse, now: float) -> str:
-        """A line for people about a check's answer; NotPossible when mails cannot leave."""
+    def read_check(self, response: ProviderResponse, now: float) -> str:
+        """A line for people about a check's response; NotPossible when mails cannot leave."""
         ...
 
 
@@ -71,7 +71,7 @@ class HttpSend:
         self._loop = asyncio.get_running_loop()
         self._record = HttpTranscript(self._loop.time())
         self._task = asyncio.current_task()
-        self._body: RequestBody | None = None  # of the call under way
+        self._body: ProviderRequestBody | None = None  # of the call under way
         self._withdrawn = False
 
     def withdraw(self, why: str) -> None:
@@ -107,20 +107,20 @@ class HttpSend:
             [self._outcomes[place] for place in places], self._record.started, self._loop.time()
         )
         if not report.plainly_accepted:
-            report.conversation = self._record.text()
+            report.transcript = self._record.text()
         return report
 
     async def _send(self, group: Sequence[int], rest: deque[list[int]]) -> None:
         """One call; what it leaves open goes to the front of `rest`."""
         recipients = [self._outgoing.recipients[place] for place in group]
         try:
-            outcome, answer = await self._call(recipients)
+            outcome, response = await self._call(recipients)
         except NotStarted as refused:
             if not self._outcomes:
                 raise
-            outcome, answer = deferred(Reason.UNAVAILABLE, None, f"given back: {refused}"), None
-        if answer is not None and outcome.reason is Reason.INVALID_RECIPIENT and len(group) > 1:
-            self._single_out(outcome, answer, group, recipients, rest)
+            outcome, response = deferred(Reason.UNAVAILABLE, None, f"given back: {refused}"), None
+        if response is not None and outcome.reason is Reason.INVALID_RECIPIENT and len(group) > 1:
+            self._single_out(outcome, response, group, recipients, rest)
             return
         self._settle(group, outcome)
         if outcome.verdict in (
@@ -135,13 +135,16 @@ class HttpSend:
     def _single_out(
         self,
         outcome: Outcome,
-        answer: HttpResponse,
+        response: ProviderResponse,
         group: Sequence[int],
         recipients: Sequence[Recipient],
         rest: deque[list[int]],
     ) -> None:
         """Nobody got it because of some: these are refused, the others go again; one by one if it says not whom."""
-        blamed = {group[place] for place in self._api.blamed(answer, self._outgoing, recipients)}
+        blamed = {
+            group[place]
+            for place in self._api.invalid_recipients(response, self._outgoing, recipients)
+        }
         self._settle(sorted(blamed), outcome)
         others = [place for place in group if place not in blamed]
         if not blamed:
@@ -153,10 +156,12 @@ class HttpSend:
         for place in places:
             self._outcomes[place] = outcome
 
-    async def _call(self, recipients: Sequence[Recipient]) -> tuple[Outcome, HttpResponse | None]:
+    async def _call(
+        self, recipients: Sequence[Recipient]
+    ) -> tuple[Outcome, ProviderResponse | None]:
         outgoing, record = self._outgoing, self._record
         try:
-            call = self._api.call(outgoing, recipients)
+            call = self._api.build_request(outgoing, recipients)
         except ValueError as error:
             call = rejected(Reason.MALFORMED, None, str(error))
         if isinstance(call, Outcome):
@@ -164,15 +169,17 @@ class HttpSend:
             return call, None
         correlation = f"{outgoing.message_id}/{outgoing.attempt}"
         call.headers[CORRELATION] = correlation
-        self._body = body = RequestBody(call.body, call.headers["Content-Type"], outgoing.may_begin)
+        self._body = body = ProviderRequestBody(
+            call.body, call.headers["Content-Type"], outgoing.may_begin
+        )
         record.asked(self._loop.time(), call, correlation)
         try:
-            answer = await self._client.ask(call, body, self._timeout)
+            response = await self._client.request(call, body, self._timeout)
         except FAILURES as error:
             if body.refused is not None:
                 raise NotStarted(body.refused) from None
             outcome = failed(error, body)
             record.remark(self._loop.time(), outcome.text or "")
             return outcome, None
-        record.answered(self._loop.time(), answer)
-        return self._api.judge(answer, time.time()), answer
+        record.answered(self._loop.time(), response)
+        return self._api.interpret(response, time.time()), response

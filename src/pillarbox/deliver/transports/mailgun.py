@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from yarl import URL
 
 from pillarbox.deliver.transports.base import OutgoingMail, Recipient, TransportLimits
-from pillarbox.deliver.transports.http_request import HttpRequest
+from pillarbox.deliver.transports.http_request import ProviderRequest
 from pillarbox.deliver.transports.http_responses import (
     REFUSALS,
-    HttpResponse,
+    ProviderResponse,
+    classify,
     is_success,
-    judge,
     printable,
     rule,
     success,
@@ -98,9 +98,9 @@ class MailgunApi:
         self._send = root / "v3" / settings.domain / "messages.mime"
         self._about = root / "v3/domains" / settings.domain
 
-    def call(
+    def build_request(
         self, outgoing: OutgoingMail, recipients: Sequence[Recipient]
-    ) -> HttpRequest | Outcome:
+    ) -> ProviderRequest | Outcome:
         addresses = [ascii_address(one.address) for one in recipients]
         if not all(address.isprintable() for address in addresses):
             raise ValueError("an address holds no control characters")
@@ -119,32 +119,32 @@ class MailgunApi:
             "Authorization": self._authorization,
             "Content-Type": f"multipart/form-data; boundary={boundary}",
         }
-        return HttpRequest("POST", self._send, headers, body)
+        return ProviderRequest("POST", self._send, headers, body)
 
-    def judge(self, answer: HttpResponse, now: float) -> Outcome:
-        told = answer.json()
-        if is_success(answer):
+    def interpret(self, response: ProviderResponse, now: float) -> Outcome:
+        told = response.json()
+        if is_success(response):
             name = told.get("id")
             return success(
-                answer,
+                response,
                 name.strip("<>") if isinstance(name, str) else None,
                 str(told.get("message", "")),
             )
-        return judge(answer, str(told.get("message") or answer.text), TABLE, now)
+        return classify(response, str(told.get("message") or response.text), TABLE, now)
 
-    def blamed(
-        self, answer: HttpResponse, outgoing: OutgoingMail, recipients: Sequence[Recipient]
+    def invalid_recipients(
+        self, response: ProviderResponse, outgoing: OutgoingMail, recipients: Sequence[Recipient]
     ) -> Sequence[int]:
         return ()
 
-    def check(self) -> HttpRequest:
-        return HttpRequest("GET", self._about, {"Authorization": self._authorization})
+    def build_check(self) -> ProviderRequest:
+        return ProviderRequest("GET", self._about, {"Authorization": self._authorization})
 
-    def checked(self, answer: HttpResponse, now: float) -> str:
-        if not is_success(answer):
-            outcome = self.judge(answer, now)
-            raise NotPossible(f"{outcome.reason}: {answer.status} {outcome.text}")
-        domain = answer.json().get("domain")
+    def read_check(self, response: ProviderResponse, now: float) -> str:
+        if not is_success(response):
+            outcome = self.interpret(response, now)
+            raise NotPossible(f"{outcome.reason}: {response.status} {outcome.text}")
+        domain = response.json().get("domain")
         state = printable(
             domain.get("state", "unknown") if isinstance(domain, dict) else "unknown"
         )[:100]

@@ -10,12 +10,12 @@ from typing import Any
 from yarl import URL
 
 from pillarbox.deliver.transports.base import OutgoingMail, Recipient, TransportLimits
-from pillarbox.deliver.transports.http_request import HttpRequest
+from pillarbox.deliver.transports.http_request import ProviderRequest
 from pillarbox.deliver.transports.http_responses import (
     REFUSALS,
-    HttpResponse,
+    ProviderResponse,
+    classify,
     is_success,
-    judge,
     rule,
     success,
 )
@@ -75,9 +75,9 @@ class SendGridApi:
         self._send = root / "v3/mail/send"
         self._scopes = root / "v3/scopes"
 
-    def call(
+    def build_request(
         self, outgoing: OutgoingMail, recipients: Sequence[Recipient]
-    ) -> HttpRequest | Outcome:
+    ) -> ProviderRequest | Outcome:
         message, parts = outgoing.message, outgoing.parts
         if message is None or parts is None or parts.raw is not None:
             return rejected(Reason.UNSUPPORTED, None, "SendGrid's API takes no finished mails")
@@ -88,22 +88,22 @@ class SendGridApi:
             return rejected(
                 Reason.TOO_BIG, None, f"{len(body):,} bytes; SendGrid takes {MAX_REQUEST:,}"
             )
-        return HttpRequest(
+        return ProviderRequest(
             "POST", self._send, {"Authorization": self._authorization, "Content-Type": JSON}, body
         )
 
-    def judge(self, answer: HttpResponse, now: float) -> Outcome:
-        if is_success(answer):
-            return success(answer, answer.headers.get("x-message-id"))
-        return judge(answer, _words(answer), TABLE, now)
+    def interpret(self, response: ProviderResponse, now: float) -> Outcome:
+        if is_success(response):
+            return success(response, response.headers.get("x-message-id"))
+        return classify(response, _words(response), TABLE, now)
 
-    def blamed(
-        self, answer: HttpResponse, outgoing: OutgoingMail, recipients: Sequence[Recipient]
+    def invalid_recipients(
+        self, response: ProviderResponse, outgoing: OutgoingMail, recipients: Sequence[Recipient]
     ) -> Sequence[int]:
         assert outgoing.message is not None
         rows = layout(outgoing.message, recipients)
         found: set[int] = set()
-        for field, _ in _errors(answer):
+        for field, _ in _errors(response):
             if named := _FIELD.match(field):
                 row, role, place = int(named[1]), named[2], int(named[3])
                 people = getattr(rows[row], role) if row < len(rows) else ()
@@ -111,14 +111,14 @@ class SendGridApi:
                     found.update(people[place].places)
         return sorted(found)
 
-    def check(self) -> HttpRequest:
-        return HttpRequest("GET", self._scopes, {"Authorization": self._authorization})
+    def build_check(self) -> ProviderRequest:
+        return ProviderRequest("GET", self._scopes, {"Authorization": self._authorization})
 
-    def checked(self, answer: HttpResponse, now: float) -> str:
-        if not is_success(answer):
-            outcome = self.judge(answer, now)
-            raise NotPossible(f"{outcome.reason}: {answer.status} {outcome.text}")
-        scopes = answer.json().get("scopes")
+    def read_check(self, response: ProviderResponse, now: float) -> str:
+        if not is_success(response):
+            outcome = self.interpret(response, now)
+            raise NotPossible(f"{outcome.reason}: {response.status} {outcome.text}")
+        scopes = response.json().get("scopes")
         if not isinstance(scopes, list) or "mail.send" not in scopes:
             raise NotPossible(
                 "credential: the API key may not send mails: give it the permission Mail Send"
@@ -126,17 +126,17 @@ class SendGridApi:
         return f"SendGrid: the API key may send mails, and has {len(scopes)} permissions"
 
 
-def _errors(answer: HttpResponse) -> list[tuple[str, str]]:
+def _errors(response: ProviderResponse) -> list[tuple[str, str]]:
     """Field and message of each thing that SendGrid finds wrong."""
-    found: Any = answer.json().get("errors")
+    found: Any = response.json().get("errors")
     errors = [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
     return [(str(one.get("field") or ""), str(one.get("message") or "")) for one in errors]
 
 
-def _words(answer: HttpResponse) -> str:
-    errors = _errors(answer)
+def _words(response: ProviderResponse) -> str:
+    errors = _errors(response)
     return (
         "; ".join(f"{field}: {said}" if field else said for field, said in errors)
         if errors
-        else answer.text
+        else response.text
     )

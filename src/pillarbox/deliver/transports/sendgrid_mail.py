@@ -201,7 +201,7 @@ def _pairs(message: Message) -> list[tuple[str, str]]:
 
 
 def _reply_to(message: Message) -> Sequence[str]:
-    """Whom to answer; a header of that name goes before the field, as in a composed mail."""
+    """The Reply-To addresses; a header of that name goes before the field, as in a composed mail."""
     for name, value in _pairs(message):
         if name.lower() == "reply-to":
             return [one.strip() for one in _LISTED.findall(value) if one.strip()]

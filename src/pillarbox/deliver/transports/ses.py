@@ -10,12 +10,12 @@ from datetime import UTC, datetime
 from yarl import URL
 
 from pillarbox.deliver.transports.base import OutgoingMail, Recipient, TransportLimits
-from pillarbox.deliver.transports.http_request import HttpRequest
+from pillarbox.deliver.transports.http_request import ProviderRequest
 from pillarbox.deliver.transports.http_responses import (
     REFUSALS,
-    HttpResponse,
+    ProviderResponse,
+    classify,
     is_success,
-    judge,
     printable,
     rule,
     success,
@@ -93,9 +93,9 @@ class SesApi:
         name = settings.configuration_set
         self._tail = f'"ConfigurationSetName":{json.dumps(name)},' if name else ""
 
-    def call(
+    def build_request(
         self, outgoing: OutgoingMail, recipients: Sequence[Recipient]
-    ) -> HttpRequest | Outcome:
+    ) -> ProviderRequest | Outcome:
         to = [ascii_address(one.address) for one in recipients]
         sender = ascii_address(outgoing.sender) if outgoing.sender else ""
         if not all(one.isascii() for one in (sender, *to)):
@@ -108,37 +108,37 @@ class SesApi:
         body = b"".join((head.encode(), b64encode(outgoing.content), b'"}}}'))
         return self._signed("POST", self._send, body)
 
-    def judge(self, answer: HttpResponse, now: float) -> Outcome:
-        if is_success(answer):
-            return success(answer, answer.json().get("MessageId"))
-        return judge(answer, _words(answer), TABLE, now)
+    def interpret(self, response: ProviderResponse, now: float) -> Outcome:
+        if is_success(response):
+            return success(response, response.json().get("MessageId"))
+        return classify(response, _words(response), TABLE, now)
 
-    def blamed(
-        self, answer: HttpResponse, outgoing: OutgoingMail, recipients: Sequence[Recipient]
+    def invalid_recipients(
+        self, response: ProviderResponse, outgoing: OutgoingMail, recipients: Sequence[Recipient]
     ) -> Sequence[int]:
         return ()
 
-    def check(self) -> HttpRequest:
+    def build_check(self) -> ProviderRequest:
         return self._signed("GET", self._account, b"")
 
-    def checked(self, answer: HttpResponse, now: float) -> str:
-        if answer.status == 404:  # moto, which stands for SES in tests, has no account
-            return "Amazon SES answers; it tells nothing of the account (404)"
-        if not is_success(answer):
-            outcome = self.judge(answer, now)
-            raise NotPossible(f"{outcome.reason}: {answer.status} {outcome.text}")
-        account = answer.json()
+    def read_check(self, response: ProviderResponse, now: float) -> str:
+        if response.status == 404:  # moto, which stands for SES in tests, has no account
+            return "Amazon SES responses; it tells nothing of the account (404)"
+        if not is_success(response):
+            outcome = self.interpret(response, now)
+            raise NotPossible(f"{outcome.reason}: {response.status} {outcome.text}")
+        account = response.json()
         if account.get("EnforcementStatus") == "SHUTDOWN":
             raise NotPossible("suspended: SES has shut the account down")
         if account.get("SendingEnabled") is False:
             raise NotPossible("paused: sending is switched off for the account")
         return _described(account)
 
-    def _signed(self, method: str, url: URL, body: bytes) -> HttpRequest:
+    def _signed(self, method: str, url: URL, body: bytes) -> ProviderRequest:
         host = url.host_port_subcomponent or ""
         headers = {"Content-Type": JSON} if body else {}
         added = self._signer.sign(method, url.raw_path, headers | {"Host": host}, body, self._now())
-        return HttpRequest(method, url, headers | added, body)
+        return ProviderRequest(method, url, headers | added, body)
 
 
 def _described(account: object) -> str:
@@ -159,10 +159,10 @@ def _described(account: object) -> str:
     ]
 
 
-def _words(answer: HttpResponse) -> str:
+def _words(response: ProviderResponse) -> str:
     """`Name: message`; the name stands in a header or in the body, with or without more around it."""
-    told = answer.json()
-    name = answer.headers.get("x-amzn-errortype") or told.get("__type") or told.get("code") or ""
+    told = response.json()
+    name = response.headers.get("x-amzn-errortype") or told.get("__type") or told.get("code") or ""
     name = str(name).partition(":")[0].rpartition("#")[2]
-    said = told.get("message") or told.get("Message") or answer.text
+    said = told.get("message") or told.get("Message") or response.text
     return f"{name}: {said}" if name else str(said)

@@ -37,7 +37,7 @@ class SmtpTransport:
 
     def __init__(self, settings: SmtpSettings) -> None:
         self._settings = settings
-        self._greeter = SmtpConnector(settings)
+        self._connector = SmtpConnector(settings)
         self._waiting: deque[SmtpTransaction] = deque()
         self._connections: set[SmtpConnection] = set()
         self._idle: list[
@@ -70,16 +70,16 @@ class SmtpTransport:
         if self._closing:
             raise NotStarted("the transport is closing")
         loop = asyncio.get_running_loop()
-        job = SmtpTransaction(outgoing, loop.create_future(), loop.time())
-        self._waiting.append(job)
+        transaction = SmtpTransaction(outgoing, loop.create_future(), loop.time())
+        self._waiting.append(transaction)
         self._pump()
         try:
-            result = await job.future
+            result = await transaction.future
         except asyncio.CancelledError:
             with suppress(
                 ValueError
             ):  # on its way already: the connection carries on, the result is dropped
-                self._waiting.remove(job)
+                self._waiting.remove(transaction)
             raise
         if type(result) is SendResult:
             return result
@@ -98,7 +98,7 @@ class SmtpTransport:
 
     async def check(self) -> str:
         try:
-            handshake = await self._greeter.greet(self._settings.connect_timeout)
+            handshake = await self._connector.greet(self._settings.connect_timeout)
         except HandshakeFailed as failed:
             raise NotPossible(f"{failed.outcome.reason}: {failed}") from None
         try:
@@ -144,22 +144,22 @@ class SmtpTransport:
     def take(self) -> SmtpTransaction | None:
         """The next mail that may begin."""
         while self._waiting:
-            job = self._waiting.popleft()
-            if not job.future.done() and job.may_begin("while the mail waited"):
-                return job
+            transaction = self._waiting.popleft()
+            if not transaction.future.done() and transaction.may_begin("while the mail waited"):
+                return transaction
         return None
 
-    def requeue(self, job: SmtpTransaction, reason: Reason, why: str, link: str) -> None:
+    def requeue(self, transaction: SmtpTransaction, reason: Reason, why: str, link: str) -> None:
         """A mail that has not begun waits again, once; `gone` follows and finds it a connection."""
-        if job.future.done():
+        if transaction.future.done():
             return
         if self._closing:
-            job.give_back("the transport was closed")
-        elif job.requeued:
-            not_delivered(job, reason, why, asyncio.get_running_loop().time(), link)
+            transaction.give_back("the transport was closed")
+        elif transaction.requeued:
+            not_delivered(transaction, reason, why, asyncio.get_running_loop().time(), link)
         else:
-            job.again()
-            self._waiting.appendleft(job)
+            transaction.again()
+            self._waiting.appendleft(transaction)
 
     def rest(self, connection: SmtpConnection) -> None:
         if self._closing:
@@ -219,7 +219,7 @@ class SmtpTransport:
         # connection.
         timeout = self._settings.connect_timeout - self._backoff()
         try:
-            link = await self._greeter.open(timeout)
+            link = await self._connector.open(timeout)
         except HandshakeFailed as failed:
             self._connect_failed(failed)
         else:
@@ -266,11 +266,11 @@ class SmtpTransport:
         self._not_before = now + self._backoff()
         spared = self._spared(failed)
         waiting, self._waiting = self._waiting, deque()
-        for place, job in enumerate(reversed(waiting)):
-            if place < spared and now - job.queued < self._settings.connect_timeout:
-                self._waiting.appendleft(job)
+        for place, transaction in enumerate(reversed(waiting)):
+            if place < spared and now - transaction.queued < self._settings.connect_timeout:
+                self._waiting.appendleft(transaction)
             else:
-                job.end(failed.outcome, now, failed.story)
+                transaction.end(failed.outcome, now, failed.transcript)
         self._pump()
 
     def _spared(self, failed: HandshakeFailed) -> int:

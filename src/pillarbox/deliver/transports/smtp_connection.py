@@ -42,7 +42,7 @@ class ReadyConnection:
 
     transport: asyncio.Transport
     capabilities: ServerCapabilities
-    story: str  # banner and extensions, for conversations; never credentials
+    transcript: str  # banner and extensions, for transcripts; never credentials
 
 
 class ConnectionPool(Protocol):
@@ -50,7 +50,9 @@ class ConnectionPool(Protocol):
 
     def take(self) -> SmtpTransaction | None: ...
 
-    def requeue(self, job: SmtpTransaction, reason: Reason, why: str, link: str) -> None: ...
+    def requeue(
+        self, transaction: SmtpTransaction, reason: Reason, why: str, link: str
+    ) -> None: ...
 
     def rest(self, connection: SmtpConnection) -> None: ...
 
@@ -72,7 +74,7 @@ class SmtpConnection(asyncio.BufferedProtocol):
         self._pool = pool
         self._transport = link.transport
         self._capabilities = link.capabilities
-        self._story = link.story
+        self._transcript = link.transcript
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._view = memoryview(bytearray(READ_BUFFER))
@@ -116,9 +118,9 @@ class SmtpConnection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Hang up at once; mails whose final dot was not written are given back."""
-        for job in (self._envelope, self._sending):
-            if job is not None:
-                job.give_back("the transport was closed in a hurry")
+        for transaction in (self._envelope, self._sending):
+            if transaction is not None:
+                transaction.give_back("the transport was closed in a hurry")
         self._envelope = self._sending = None
         self._lose(Reason.UNAVAILABLE, "the connection was given up while closing")
 
@@ -179,11 +181,11 @@ class SmtpConnection(asyncio.BufferedProtocol):
     def _hear(self, reply: bytes) -> None:
         if self._owed is not _Owed.NOTHING:
             self._hear_owed(reply)
-        elif (job := self._finishing) is not None:
+        elif (transaction := self._finishing) is not None:
             self._finishing = None
-            self._hear_final(job, reply)
-        elif (job := self._envelope) is not None:
-            self._hear_envelope(job, reply)
+            self._hear_final(transaction, reply)
+        elif (transaction := self._envelope) is not None:
+            self._hear_envelope(transaction, reply)
         else:
             self._hear_early(reply)
 
@@ -197,65 +199,65 @@ class SmtpConnection(asyncio.BufferedProtocol):
             self._transport.write(self._envelope.commands[0])
         return None
 
-    def _hear_final(self, job: SmtpTransaction, reply: bytes) -> None:
+    def _hear_final(self, transaction: SmtpTransaction, reply: bytes) -> None:
         """The answer to the final dot."""
         if reply[0] == _GO_ON:
-            self._finishing = job
+            self._finishing = transaction
             return self._lose(
                 Reason.PROTOCOL, f"the server answered the final dot with {text_of(reply)}"
             )
         if reply[0] == _GOOD:
-            job.accept(reply, self._now, self._story)
+            transaction.accept(reply, self._now, self._transcript)
         else:
-            job.replies.append((self._now, reply))
-            job.end(refusal(reply, SmtpStage.DOT), self._now, self._story)
+            transaction.replies.append((self._now, reply))
+            transaction.end(refusal(reply, SmtpStage.DOT), self._now, self._transcript)
         if reply.startswith(_LEAVING):
             self._lose(Reason.UNAVAILABLE, text_of(reply))
         elif self._envelope is None:
             self._go_on()
         return None
 
-    def _hear_envelope(self, job: SmtpTransaction, reply: bytes) -> None:
+    def _hear_envelope(self, transaction: SmtpTransaction, reply: bytes) -> None:
         """The answer to MAIL, a RCPT or DATA."""
-        job.note(reply, self._now)
-        answered = len(job.replies)
+        transaction.note(reply, self._now)
+        answered = len(transaction.replies)
         if reply.startswith(_LEAVING):
-            return self._leave(job, reply)
-        if answered == len(job.commands):
-            return self._hear_data(job, reply)
+            return self._leave(transaction, reply)
+        if answered == len(transaction.commands):
+            return self._hear_data(transaction, reply)
         if reply[0] == _GO_ON:
             return self._lose(
                 Reason.PROTOCOL, f"the server asked for the content too early: {text_of(reply)}"
             )
         if not self._capabilities.pipelining:
-            self._say_next(job, answered)
+            self._say_next(transaction, answered)
         return None
 
-    def _hear_data(self, job: SmtpTransaction, reply: bytes) -> None:
+    def _hear_data(self, transaction: SmtpTransaction, reply: bytes) -> None:
         if reply[0] == _GOOD:
             return self._lose(Reason.PROTOCOL, f"the server answered DATA with {text_of(reply)}")
         if reply[0] != _GO_ON:
-            return self._close_envelope(job, reply)
-        if job.nobody_left:
-            return self._send_nothing(job, reply)
-        return self._begin_body(job)
+            return self._close_envelope(transaction, reply)
+        if transaction.nobody_left:
+            return self._send_nothing(transaction, reply)
+        return self._begin_body(transaction)
 
     def _hear_early(self, reply: bytes) -> None:
         """A reply nobody waits for: in the middle of a body, or to an idle connection."""
-        job = self._sending
-        if job is not None and reply[0] > _GO_ON:
+        transaction = self._sending
+        if transaction is not None and reply[0] > _GO_ON:
             self._sending = None
-            job.replies.append((self._now, reply))
-            job.end(refusal(reply, SmtpStage.DOT), self._now, self._story)
+            transaction.replies.append((self._now, reply))
+            transaction.end(refusal(reply, SmtpStage.DOT), self._now, self._transcript)
         self._lose(Reason.PROTOCOL, f"the server spoke out of turn: {text_of(reply)}")
 
-    def _leave(self, job: SmtpTransaction, reply: bytes) -> None:
+    def _leave(self, transaction: SmtpTransaction, reply: bytes) -> None:
         """421: the server closes. Said to a MAIL on a used connection, it means the connection, not the mail."""
         self._envelope = None
-        if self._served > 1 and len(job.replies) == 1 and not job.requeued:
-            self._pool.requeue(job, Reason.UNAVAILABLE, text_of(reply), self._story)
+        if self._served > 1 and len(transaction.replies) == 1 and not transaction.requeued:
+            self._pool.requeue(transaction, Reason.UNAVAILABLE, text_of(reply), self._transcript)
         else:
-            job.end(refusal(reply, SmtpStage.DATA), self._now, self._story)
+            transaction.end(refusal(reply, SmtpStage.DATA), self._now, self._transcript)
         self._lose(Reason.UNAVAILABLE, text_of(reply))
 
     # --- envelopes ---
@@ -264,9 +266,9 @@ class SmtpConnection(asyncio.BufferedProtocol):
         """The server owes nothing: next mail, goodbye, or rest."""
         if self._unread or self._rest:  # it would be taken for the answer to what comes next
             return self._lose(Reason.PROTOCOL, "the server answered more than it was asked")
-        job = self._next()
-        if job is not None:
-            self._transport.write(self._opening(job))
+        transaction = self._next()
+        if transaction is not None:
+            self._transport.write(self._opening(transaction))
             self._deadline.at = self._now + self._settings.command_timeout
         elif self._worn_out():
             self.quit()
@@ -279,16 +281,16 @@ class SmtpConnection(asyncio.BufferedProtocol):
 
     def _next(self) -> SmtpTransaction | None:
         """Take the next mail that has something to say to this server."""
-        while not self._worn_out() and (job := self._pool.take()):
-            job.begin(seal(job.outgoing, self._capabilities), self._now)
-            if job.commands:
-                self._envelope = job
+        while not self._worn_out() and (transaction := self._pool.take()):
+            transaction.begin(seal(transaction.outgoing, self._capabilities), self._now)
+            if transaction.commands:
+                self._envelope = transaction
                 self._served += 1
-                return job
-            job.end(_SETTLED, self._now, self._story, "nothing was sent")
+                return transaction
+            transaction.end(_SETTLED, self._now, self._transcript, "nothing was sent")
         return None
 
-    def _opening(self, job: SmtpTransaction) -> bytes:
+    def _opening(self, transaction: SmtpTransaction) -> bytes:
         """What to write first for a mail: all of its envelope if the server can take it."""
         reset = b""
         if self._needs_reset:
@@ -296,8 +298,8 @@ class SmtpConnection(asyncio.BufferedProtocol):
             self._owed = _Owed.RESET
             reset = b"RSET\r\n"
         if self._capabilities.pipelining:
-            return reset + b"".join(job.commands)
-        return reset or job.commands[0]
+            return reset + b"".join(transaction.commands)
+        return reset or transaction.commands[0]
 
     def _worn_out(self) -> bool:
         """Whether it served long enough; every connection serves at least one mail, or none would move."""
@@ -305,35 +307,37 @@ class SmtpConnection(asyncio.BufferedProtocol):
         old = self._served >= settings.max_messages or self._now - self._born >= settings.max_age
         return old and self._served > 0
 
-    def _say_next(self, job: SmtpTransaction, answered: int) -> None:
+    def _say_next(self, transaction: SmtpTransaction, answered: int) -> None:
         """Without PIPELINING: one command, unless nobody is left to send to."""
-        if job.mail_refused or (answered == len(job.commands) - 1 and job.nobody_left):
-            return self._close_envelope(job, job.replies[-1][1])
-        return self._transport.write(job.commands[answered])
+        if transaction.mail_refused or (
+            answered == len(transaction.commands) - 1 and transaction.nobody_left
+        ):
+            return self._close_envelope(transaction, transaction.replies[-1][1])
+        return self._transport.write(transaction.commands[answered])
 
-    def _close_envelope(self, job: SmtpTransaction, reply: bytes) -> None:
+    def _close_envelope(self, transaction: SmtpTransaction, reply: bytes) -> None:
         """The server wants no content: settle, and clear what it may still hold of the envelope."""
         self._envelope = None
-        self._needs_reset = not job.mail_refused
-        job.end(refusal(reply, SmtpStage.DATA), self._now, self._story)
+        self._needs_reset = not transaction.mail_refused
+        transaction.end(refusal(reply, SmtpStage.DATA), self._now, self._transcript)
         self._go_on()
 
     # --- content ---
 
-    def _begin_body(self, job: SmtpTransaction) -> None:
+    def _begin_body(self, transaction: SmtpTransaction) -> None:
         if self._unread or self._rest:
             return self._lose(Reason.PROTOCOL, "the server answered content it had not seen")
         self._envelope = None
-        if not job.may_begin("before its content was written"):
+        if not transaction.may_begin("before its content was written"):
             return self._lose(Reason.UNAVAILABLE, "given up before the content")
-        job.body_at = self._now
-        content = stuffed(job.outgoing.content)
+        transaction.body_at = self._now
+        content = stuffed(transaction.outgoing.content)
         if len(content) <= SLICE:
-            return self._finish_body(job, content)
-        self._sending, self._body = job, memoryview(content)
-        return self._send_slices(job)
+            return self._finish_body(transaction, content)
+        self._sending, self._body = transaction, memoryview(content)
+        return self._send_slices(transaction)
 
-    def _send_slices(self, job: SmtpTransaction) -> None:
+    def _send_slices(self, transaction: SmtpTransaction) -> None:
         """Write until the transport has enough; resume_writing brings us back."""
         while len(self._body) > SLICE:
             self._transport.write(self._body[:SLICE])
@@ -343,23 +347,23 @@ class SmtpConnection(asyncio.BufferedProtocol):
                 return None
         last, self._body = bytes(self._body), memoryview(b"")
         self._sending = None
-        if not job.may_begin(
+        if not transaction.may_begin(
             "before its final dot was written"
         ):  # a long body, and we may have slept on the way
             return self._lose(Reason.UNAVAILABLE, "given up before the final dot")
-        return self._finish_body(job, last)
+        return self._finish_body(transaction, last)
 
-    def _finish_body(self, job: SmtpTransaction, content: bytes) -> None:
+    def _finish_body(self, transaction: SmtpTransaction, content: bytes) -> None:
         """The last bytes, the dot and, if a mail waits, its envelope, in one write."""
-        self._finishing = job
-        self._write_with_next(content, final_dot(job.outgoing.content))
+        self._finishing = transaction
+        self._write_with_next(content, final_dot(transaction.outgoing.content))
         self._deadline.at = self._now + self._settings.data_timeout
 
-    def _send_nothing(self, job: SmtpTransaction, reply: bytes) -> None:
+    def _send_nothing(self, transaction: SmtpTransaction, reply: bytes) -> None:
         """354 although nobody was accepted: end the empty content, whose answer means nothing."""
         self._envelope = None
         self._owed = _Owed.EMPTY_DOT
-        job.end(refusal(reply, SmtpStage.DATA), self._now, self._story)
+        transaction.end(refusal(reply, SmtpStage.DATA), self._now, self._transcript)
         self._write_with_next(b".\r\n")
         self._deadline.at = self._now + self._settings.command_timeout
 
@@ -380,22 +384,22 @@ class SmtpConnection(asyncio.BufferedProtocol):
         self._now = self._loop.time()
         self._transport.abort()
         if finishing is not None:
-            finishing.end(unknown(Reason.LOST, why), self._now, self._story, why)
+            finishing.end(unknown(Reason.LOST, why), self._now, self._transcript, why)
         if sending is not None:
-            not_delivered(sending, reason, why, self._now, self._story)
+            not_delivered(sending, reason, why, self._now, self._transcript)
         if envelope is not None:
             self._lose_envelope(envelope, reason, why, chained=finishing is not None)
 
     def _lose_envelope(
-        self, job: SmtpTransaction, reason: Reason, why: str, *, chained: bool
+        self, transaction: SmtpTransaction, reason: Reason, why: str, *, chained: bool
     ) -> None:
         """An envelope behind another, or met by a server that had already left, may try elsewhere."""
         stale = self._served > 1 and reason is Reason.UNAVAILABLE
         innocent = chained or stale or self._owed is not _Owed.NOTHING
-        if innocent and not job.replies:
-            self._pool.requeue(job, reason, why, self._story)
+        if innocent and not transaction.replies:
+            self._pool.requeue(transaction, reason, why, self._transcript)
         else:
-            not_delivered(job, reason, why, self._now, self._story)
+            not_delivered(transaction, reason, why, self._now, self._transcript)
 
     def _hang_up(self) -> None:
         """After the answer to QUIT. Closing a TLS transport twice would make abort() powerless."""

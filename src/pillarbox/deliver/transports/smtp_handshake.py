@@ -12,7 +12,7 @@ import aiosmtplib
 
 from pillarbox.deliver.transports.smtp_connection import ReadyConnection
 from pillarbox.deliver.transports.smtp_envelope import ServerCapabilities
-from pillarbox.deliver.transports.smtp_replies import SmtpStage, judge, printable
+from pillarbox.deliver.transports.smtp_replies import SmtpStage, classify, printable
 from pillarbox.model.outcome import Outcome, Reason, deferred
 from pillarbox.model.provider import SmtpSettings, Tls
 from pillarbox.model.secret import masked
@@ -21,10 +21,10 @@ from pillarbox.model.secret import masked
 class HandshakeFailed(Exception):
     """No connection for mail; `outcome` says why, for every mail that waited for it."""
 
-    def __init__(self, outcome: Outcome, story: str) -> None:
+    def __init__(self, outcome: Outcome, transcript: str) -> None:
         super().__init__(outcome.text)
         self.outcome = outcome
-        self.story = story
+        self.transcript = transcript
 
 
 class _Client(aiosmtplib.SMTP):
@@ -52,16 +52,16 @@ class SmtpConnector:
     async def greet(self, timeout: float) -> SmtpHandshake:
         """A finished handshake, still in aiosmtplib's hands."""
         client: _Client | None = None
-        story: list[str] = []
+        transcript: list[str] = []
         try:
             async with asyncio.timeout(timeout):
                 client = await self._prepare(timeout)
-                handshake = SmtpHandshake(client, self._settings, story)
+                handshake = SmtpHandshake(client, self._settings, transcript)
                 await handshake.run()
                 return handshake
         except Exception as error:
             _drop(client)
-            raise _failure(error, self._settings, story) from error
+            raise _failure(error, self._settings, transcript) from error
         except asyncio.CancelledError:
             _drop(client)
             raise
@@ -86,16 +86,20 @@ class SmtpConnector:
 class SmtpHandshake:
     """The steps with one client, and what they found out."""
 
-    def __init__(self, client: aiosmtplib.SMTP, settings: SmtpSettings, story: list[str]) -> None:
+    def __init__(
+        self, client: aiosmtplib.SMTP, settings: SmtpSettings, transcript: list[str]
+    ) -> None:
         self.client = client
         self._settings = settings
-        self._story = story
+        self._transcript = transcript
 
     async def run(self) -> None:
         settings = self._settings
-        self._story.append(f"→ (connect to {settings.host}:{settings.port}, tls {settings.tls})")
+        self._transcript.append(
+            f"→ (connect to {settings.host}:{settings.port}, tls {settings.tls})"
+        )
         banner = await self.client.connect()
-        self._story.append(f"← 220 {printable(banner.message)}")
+        self._transcript.append(f"← 220 {printable(banner.message)}")
         await self._hello()
         if settings.tls is Tls.STARTTLS or (
             settings.tls is Tls.OPPORTUNISTIC and self._offers("starttls")
@@ -114,7 +118,7 @@ class SmtpHandshake:
         extensions = " ".join(
             f"{name} {rest}".strip() for name, rest in self.client.esmtp_extensions.items()
         )
-        self._story.append(f"← 250 {printable(extensions.upper())}")
+        self._transcript.append(f"← 250 {printable(extensions.upper())}")
 
     async def _start_tls(self) -> None:
         if not self._offers("starttls"):
@@ -125,7 +129,7 @@ class SmtpHandshake:
             raise
         except (aiosmtplib.SMTPException, OSError) as error:
             raise _NoTls(f"STARTTLS failed: {_words(error)}") from error
-        self._story.append(f"  ({self.tls_version})")
+        self._transcript.append(f"  ({self.tls_version})")
         await self._hello()
 
     async def _login(self, username: str) -> None:
@@ -138,7 +142,7 @@ class SmtpHandshake:
             raise
         except aiosmtplib.SMTPException as error:
             raise _NoLogin(error.message) from error
-        self._story.append("  (logged in)")
+        self._transcript.append("  (logged in)")
 
     def _offers(self, extension: str) -> bool:
         return self.client.supports_extension(extension)
@@ -162,7 +166,7 @@ class SmtpHandshake:
     def hand_over(self) -> ReadyConnection:
         """Take the connection out of aiosmtplib's hands."""
         transport = cast("asyncio.Transport", self.client.transport)
-        link = ReadyConnection(transport, self.capabilities, "\n".join(self._story))
+        link = ReadyConnection(transport, self.capabilities, "\n".join(self._transcript))
         self.client.transport = None
         self.client.protocol = None
         return link
@@ -207,13 +211,13 @@ def _drop(client: _Client | None) -> None:
         client.close()
 
 
-def _failure(error: Exception, settings: SmtpSettings, story: list[str]) -> HandshakeFailed:
+def _failure(error: Exception, settings: SmtpSettings, transcript: list[str]) -> HandshakeFailed:
     outcome = _outcome(error, settings)
     if settings.password:
         outcome = replace(
             outcome, text=masked(outcome.text or "", settings.password, settings.username)
         )
-    return HandshakeFailed(outcome, "\n".join([*story, f"! {outcome.text}"]))
+    return HandshakeFailed(outcome, "\n".join([*transcript, f"! {outcome.text}"]))
 
 
 def _outcome(error: Exception, settings: SmtpSettings) -> Outcome:
@@ -237,7 +241,7 @@ def _answered(error: aiosmtplib.SMTPResponseException) -> Outcome:
         return deferred(Reason.PROTOCOL, None, text)
     if isinstance(error, aiosmtplib.SMTPAuthenticationError) and error.code >= 500:
         return deferred(Reason.CREDENTIAL, error.code, text)
-    return judge(error.code, text, SmtpStage.CONNECT)
+    return classify(error.code, text, SmtpStage.CONNECT)
 
 
 def _tls_error(error: BaseException | None) -> BaseException | None:

@@ -22,7 +22,7 @@ _is_beginning = re.compile(rb"[2-5](?:[0-9](?:[0-9](?:[ \r-].*)?)?)?", re.DOTALL
 
 
 class SmtpStage(StrEnum):
-    """Where in the conversation a reply was given; the same code means different things."""
+    """Where in the transcript a reply was given; the same code means different things."""
 
     CONNECT = "connect"
     MAIL = "mail"
@@ -216,10 +216,10 @@ _find_wait = re.compile(
 
 def refusal(reply: bytes, stage: SmtpStage) -> Outcome:
     """The outcome of a 4xx or 5xx reply."""
-    return judge(code_of(reply), text_of(reply), stage)
+    return classify(code_of(reply), text_of(reply), stage)
 
 
-def judge(code: int, text: str, stage: SmtpStage) -> Outcome:
+def classify(code: int, text: str, stage: SmtpStage) -> Outcome:
     """The outcome that a refusing code and its words mean at a stage."""
     reason = _reason(code, text, stage)
     if code < 500 or stage is SmtpStage.CONNECT or reason in _PROVIDER_TROUBLE:

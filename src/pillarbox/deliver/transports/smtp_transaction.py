@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pillarbox.deliver.transports.smtp_envelope import SmtpEnvelope
 
 # A mail with a thousand recipients says a lot; people read the beginning and the end.
-MAX_CONVERSATION = 20_000
+MAX_TRANSCRIPT = 20_000
 
 _GO_ON = ord("3")  # replies above it refuse
 
@@ -57,7 +57,7 @@ class SmtpTransaction:
         self.commands, self.settled = envelope
 
     def again(self) -> None:
-        """Forget the conversation: the mail waits again, for the second and last time."""
+        """Forget the transcript: the mail waits again, for the second and last time."""
         self.requeued = True
         self._forget(self.queued)
 
@@ -108,7 +108,7 @@ class SmtpTransaction:
         """Settle: refused recipients keep their refusal, all others get `rest`."""
         if not self.future.done():
             report = SendResult(
-                self._outcomes(rest), self.started, now, self._conversation(link, remark, now)
+                self._outcomes(rest), self.started, now, self._transcript(link, remark, now)
             )
             self.future.set_result(report)
 
@@ -123,7 +123,7 @@ class SmtpTransaction:
             for position in positions
         ]
 
-    def _conversation(self, link: str, remark: str, now: float) -> str:
+    def _transcript(self, link: str, remark: str, now: float) -> str:
         lines = [link] if link else []
         lines += [self._line(self.started, "→", command) for command in self.commands]
         envelope = len(self.commands)
@@ -148,14 +148,14 @@ def _answered(reply: tuple[float, bytes] | None, rest: Outcome) -> Outcome:
 
 
 def _shortened(text: str) -> str:
-    if len(text) <= MAX_CONVERSATION:
+    if len(text) <= MAX_TRANSCRIPT:
         return text
-    half = MAX_CONVERSATION // 2
+    half = MAX_TRANSCRIPT // 2
     return f"{text[:half]}\n…\n{text[-half:]}"
 
 
 def not_delivered(
-    job: SmtpTransaction, reason: Reason, text: str, now: float, link: str = ""
+    transaction: SmtpTransaction, reason: Reason, text: str, now: float, link: str = ""
 ) -> None:
     """Settle a mail that the server cannot have: its final dot was never written."""
-    job.end(deferred(reason, None, text), now, link, text)
+    transaction.end(deferred(reason, None, text), now, link, text)
