@@ -64,7 +64,7 @@ async def opened(database_url: str, **settings: Any) -> AsyncIterator[App]:
     """An app on a test's database, impatient by default; in development without keys, as in `up`."""
     given = {"database_url": database_url, "log_level": "error", "log_format": "json"} | settings
     loaded = load({}, overrides={name: str(value) for name, value in given.items()})
-    async with open_app(loaded, keyless=loaded.is_development) as app:
+    async with open_app(loaded, keyless=loaded.is_development, owns_process=True) as app:
         yield app
 
 

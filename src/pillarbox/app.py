@@ -343,11 +343,21 @@ async def open_app(
     migrating: bool = False,
     keyless: bool = False,
     patient: asyncio.Event | None = None,
+    owns_process: bool = False,
 ) -> AsyncIterator[App]:
-    """Connect to the database and put together what every command needs; see `open_database` and `App.keyless`."""
+    """Connect to the database and build what every command needs.
+
+    See `open_database` and `App.keyless`. With `owns_process` all log lines of the process, those of
+    other libraries included, are written as the settings say; without it, Pillarbox logs to the
+    standard loggers of the application that embeds it.
+    """
     async with open_database(settings, start=start, patient=patient) as database:
         await patiently(partial(_prepare, settings, database, migrating), patient)
         app = await patiently(partial(_assemble, settings, database, keyless), patient)
+        if owns_process:
+            logs.configure(settings.log_format, settings.log_level, app.redactor)
+        else:
+            logs.use_standard_logging(app.redactor)
         try:
             yield app
         finally:
@@ -367,11 +377,11 @@ async def _prepare(settings: Settings, database: Database, migrating: bool) -> N
 
 
 async def _assemble(settings: Settings, database: Database, keyless: bool) -> App:
-    given = settings.redaction_key
-    key = given.reveal().encode() if given else await providers.redaction_key(database)
-    redactor = Redactor(key)
-    logs.configure(settings.log_format, settings.log_level, redactor)
-    return App(settings, database, redactor, Metrics(), key, keyless)
+    if settings.redaction_key:
+        key = settings.redaction_key.reveal().encode()
+    else:
+        key = await providers.redaction_key(database)
+    return App(settings, database, Redactor(key), Metrics(), key, keyless)
 
 
 def build_worker(app: App, queue: PostgresQueue, pool: ProviderPool, wakeup: Wakeup) -> Worker:

@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import re
+import subprocess
 import sys
 import threading
 import warnings
@@ -249,7 +250,7 @@ def test_a_value_that_cannot_be_shown_breaks_nothing(out: io.StringIO) -> None:
 
     log.info("x", bad=Bad())
     log.info("y")
-    assert [line["event"] for line in lines(out)] == ["a log line could not be made", "y"]
+    assert [line["event"] for line in lines(out)] == ["a log line could not be rendered", "y"]
 
 
 def test_long_texts_are_cut_after_redaction(out: io.StringIO) -> None:
@@ -462,14 +463,100 @@ def test_lines_of_many_threads_stay_whole(tmp_path: Path) -> None:
     assert len([json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]) == 1600
 
 
-def test_before_configuring_warnings_leave_with_addresses_hidden(
+def test_a_command_writes_warnings_before_it_is_configured(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    logs.write_warnings()
     log.info("not shown")
     log.warning("shown", to=ALICE)
     shown = capsys.readouterr().err
     assert shown.count("\n") == 1
     assert "shown to=[redacted]" in shown
+
+
+# --- as a library in an application
+
+
+@pytest.fixture
+def embedded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[logging.LogRecord]]:
+    """The records that a handler of the application gets, once Pillarbox was imported and used."""
+    monkeypatch.setattr(logs, "_sink", logs.StandardLogging(redact))
+    records: list[logging.LogRecord] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(record)
+
+    handler, root = Handler(), logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    yield records
+    assert handler in root.handlers
+    root.removeHandler(handler)
+
+
+def test_handlers_of_an_application_get_our_lines_redacted(
+    embedded: list[logging.LogRecord],
+) -> None:
+    log.debug("below the application's level")
+    log.info("sent", message=UUID(int=7), to=ALICE)
+    [record] = embedded
+    assert (record.name, record.levelname) == ("deliver.worker", "INFO")
+    assert record.getMessage() == f"sent message={UUID(int=7)} to=<redacted>"
+    assert record.funcName == "test_handlers_of_an_application_get_our_lines_redacted"
+
+
+def test_levels_of_an_application_apply(embedded: list[logging.LogRecord]) -> None:
+    logger = logging.getLogger("deliver.worker")
+    logger.setLevel(logging.ERROR)
+    try:
+        log.warning("not wanted")
+        log.error("wanted")
+    finally:
+        logger.setLevel(logging.NOTSET)
+    assert [record.getMessage() for record in embedded] == ["wanted"]
+
+
+def test_errors_reach_an_application_with_their_traceback_redacted(
+    embedded: list[logging.LogRecord],
+) -> None:
+    try:
+        raise ValueError(ALICE)
+    except ValueError as error:
+        log.error("failed", exc=error)
+    [record] = embedded
+    assert record.exc_info is None
+    assert "ValueError: <redacted>" in record.getMessage()
+    assert "Traceback" in record.getMessage()
+    assert "alice" not in record.getMessage()
+
+
+def test_a_line_that_cannot_be_redacted_is_not_shown_to_an_application(
+    embedded: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(text: str) -> str:
+        raise RuntimeError(text)
+
+    logs.use_standard_logging(broken)
+    log.warning("failed", to=ALICE)
+    assert embedded[0].getMessage() == "a log line could not be rendered error=RuntimeError"
+
+
+def test_using_the_library_changes_no_handler_and_no_level() -> None:
+    """In a new process: `import pillarbox` and its lines leave the application's logging alone."""
+    program = """
+import io, logging
+stream = io.StringIO()
+logging.basicConfig(stream=stream, level=logging.INFO, format="%(name)s %(message)s")
+before = logging.root.handlers[:], logging.root.level
+import pillarbox, pillarbox.app
+from pillarbox.telemetry import logs
+logging.getLogger("application").info("its own line")
+logs.get("pillarbox.test").warning("a line", to="alice@example.com")
+assert (logging.root.handlers, logging.root.level) == before
+assert stream.getvalue() == "application its own line\\npillarbox.test a line to=[redacted]\\n"
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_uncaught_errors_leave_redacted(out: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:

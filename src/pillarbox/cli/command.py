@@ -21,6 +21,7 @@ from pillarbox.cli.flag_help import FlagCommand
 from pillarbox.errors import PillarboxError, SettingsError, StoreError
 from pillarbox.settings import SPECS, Settings, load
 from pillarbox.store.opening import place_of
+from pillarbox.telemetry import logs
 
 P = ParamSpec("P")
 Work = Coroutine[Any, Any, int | None]
@@ -89,7 +90,7 @@ class CommandContext:
         if "log_level" not in quiet.sources:
             quiet = replace(quiet, log_level="warning")
         with placed(quiet):
-            async with open_app(quiet) as app:
+            async with open_app(quiet, owns_process=True) as app:
                 yield app
 
 
@@ -145,6 +146,7 @@ def command(
 
 
 def _run(function: Callable[..., Work], values: dict[str, Any]) -> int:
+    logs.write_warnings()
     file, json = values.pop("config", None), values.pop("json", False)
     overrides = {name: values.pop(name) for name in list(values) if name in SPECS}
     context = CommandContext(load(file=file, overrides=overrides), json)

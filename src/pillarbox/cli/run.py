@@ -158,7 +158,12 @@ async def up(
                 output.note(f"starting PostgreSQL in {settings.data_dir / 'postgres'}")
             patient = None if embedded else stop
             async with open_app(
-                settings, start=embedded, migrating=True, keyless=keyless, patient=patient
+                settings,
+                start=embedded,
+                migrating=True,
+                keyless=keyless,
+                patient=patient,
+                owns_process=True,
             ) as app:
                 running = True
                 app.capture_all = capture_all
@@ -318,7 +323,7 @@ async def stay(settings: Settings, roles: Callable[[App], list[Role]]) -> int:
     stop, running = asyncio.Event(), False
     try:
         with stopping(stop):
-            async with open_app(settings, patient=stop) as app:
+            async with open_app(settings, patient=stop, owns_process=True) as app:
                 await patiently(partial(ensure_provider, app, development=False), stop)
                 running = True
                 await run_together(app, stop, *roles(app))

@@ -1,8 +1,11 @@
-"""Log lines, ours and everybody else's: one stream, one lock, and redaction once for all that leaves.
+"""Log lines: one stream, one lock, and redaction in one place for everything that is written.
 
-Our own lines skip `logging.Logger`, which costs more than the rest of a line; records of other
-libraries come through the same object as a handler on the root logger. A stream that fails loses
-lines, never a mail.
+A process of Pillarbox calls `configure`: its own lines then skip `logging.Logger`, which costs more
+than the rest of a line, and records of other libraries come through the same object as a handler on
+the root logger. A stream that fails loses lines, never a mail.
+
+In an application that embeds Pillarbox as a library, lines go to the standard loggers of `logging`,
+redacted. The application's handlers, levels and filters apply, and nothing is changed for others.
 """
 
 from __future__ import annotations
@@ -18,15 +21,13 @@ from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from enum import Enum
 from functools import lru_cache
-from json.encoder import (
-    encode_basestring_ascii as quote,
-)  # ASCII: one line stays one line in any viewer
+from json.encoder import encode_basestring_ascii as quote  # one line stays one line in any viewer
 from time import time
 from types import TracebackType
 from typing import Any, TextIO
 from uuid import UUID
 
-from pillarbox.model.secret import Secret
+from pillarbox.model.secret import MASK, Secret
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 _WORDS = {
@@ -37,32 +38,23 @@ _WORDS = {
     logging.CRITICAL: "critical",
 }
 
-# Our own ids and words. A value that does not look like one is redacted all the same.
-SAFE_FIELDS = frozenset(
-    {
-        "message",
-        "delivery",
-        "attempt",
-        "worker",
-        "provider",
-        "outcome",
-        "reason",
-        "state",
-        "kind",
-        "lane",
-    }
-    | {"source", "signal", "version", "listener"}
-)
+# Fields with ids and words of Pillarbox. A value that does not look like one is redacted anyway.
+SAFE_FIELDS = frozenset({
+    "message", "delivery", "attempt", "worker", "provider", "outcome", "reason", "state", "kind",
+    "lane", "source", "signal", "version", "listener",
+})  # fmt: skip
 _RESERVED = frozenset({"ts", "level", "logger", "event"})
 
-SAFE_LENGTH = 64  # our longest id is a UUID of 36; a longer text is no id of ours
+SAFE_LENGTH = 64  # the longest id is a UUID of 36 characters; a longer text is not an id
 TEXT_LIMIT = 2_000  # a provider's answer fits; a mail's body does not
 TRACEBACK_LIMIT = 16_000  # some 150 frames: a deep chain of causes
-ITEMS_LIMIT = 50  # of a list or mapping: a log line is no dump
+ITEMS_LIMIT = 50  # of a list or mapping: a log line is not a dump
 DEPTH_LIMIT = 4  # of nesting, which also ends cycles
-CACHED = (
-    1_000  # events and field names are literals in our code; more means that someone formats them
-)
+CACHED = 1_000  # events and field names are literals; more means that a caller formats them
+
+# A stream that is full, broken, closed, reentered or missing.
+STREAM_FAILURES = (OSError, ValueError, RuntimeError, AttributeError)
+NOT_RENDERED = "a log line could not be rendered"
 
 Redact = Callable[[str], str]
 Fields = Mapping[str, object]
@@ -75,17 +67,19 @@ class _Clean(str):
 
 
 class Cleaner:
-    """Turns any value into plain JSON values without anything secret."""
+    """Turns any value into plain JSON values, redacted."""
 
     def __init__(self, redact: Redact) -> None:
         self._redact = redact
 
     def text(self, text: str, limit: int = TEXT_LIMIT) -> _Clean:
-        """Redact, then cut: the other way round would leave half an address that nobody recognises."""
+        """Redact, then cut: the reverse would leave half an address, which no rule recognises."""
         if len(text) > 16 * limit:  # redacting megabytes would stall the worker
             text = text[: 16 * limit].rpartition(" ")[0]
         clean = self._redact(text)
-        return _Clean(clean if len(clean) <= limit else clean[:limit] + "…")
+        if len(clean) > limit:
+            clean = clean[:limit] + "…"
+        return _Clean(clean)
 
     def field(self, key: str, value: object) -> Any:
         if key in SAFE_FIELDS and isinstance(value, str) and looks_safe(value):
@@ -97,9 +91,11 @@ class Cleaner:
             case _Clean() | None | bool():
                 return value
             case Secret():
-                return "****"
+                return MASK
+            case Enum(value=int(number)):
+                return number
             case Enum():
-                return value.value if isinstance(value.value, int) else str(value.value)
+                return str(value.value)
             case int() | float():
                 return _number(value)
             case str():
@@ -138,37 +134,38 @@ class Cleaner:
 
 @contextmanager
 def _without_rows(error: BaseException) -> Iterator[None]:
-    """Hide the rows that PostgreSQL shows in details of errors: bodies of mails, which no rule recognises."""
-    told: list[Any] = [
-        one
-        for one in _chain(error)
-        if getattr(one, "sqlstate", None) and getattr(one, "detail", None)
-    ]
-    details = [one.detail for one in told]
-    for one in told:
-        one.detail = None
+    """Hide the details of PostgreSQL's errors, which show rows: no rule recognises a mail's body."""
+    hidden: list[tuple[Any, object]] = []
+    for cause in _chain(error):
+        detail = getattr(cause, "detail", None)
+        if detail and getattr(cause, "sqlstate", None):
+            hidden.append((cause, detail))
+    for cause, _ in hidden:
+        cause.detail = None
     try:
         yield
     finally:
-        for one, detail in zip(told, details, strict=True):
-            one.detail = detail
+        for cause, detail in hidden:
+            cause.detail = detail
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and all that led to it."""
-    left, seen = [error], set[int]()
-    while left:
-        one = left.pop()
-        if id(one) not in seen:
-            seen.add(id(one))
-            yield one
-            left += [other for other in (one.__cause__, one.__context__) if other is not None]
-            left += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+    """An error with its causes, contexts and members of groups, each once."""
+    remaining: list[BaseException | None] = [error]
+    seen = set[int]()
+    while remaining:
+        current = remaining.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        remaining += [current.__cause__, current.__context__]
+        if isinstance(current, BaseExceptionGroup):
+            remaining += current.exceptions
 
 
-looks_safe = re.compile(
-    rf"[A-Za-z0-9_.:-]{{0,{SAFE_LENGTH}}}"
-).fullmatch  # no @, %40, space or quote
+# No @, %40, space or quote.
+looks_safe = re.compile(rf"[A-Za-z0-9_.:-]{{0,{SAFE_LENGTH}}}").fullmatch
 
 
 def _number(value: float) -> float | str:
@@ -182,9 +179,8 @@ def _second(second: int) -> str:
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-_MILLISECONDS = [
-    f".{count:03d}Z" for count in range(1000)
-]  # formatting a number costs more than a look-up
+# Formatting a number costs more than a look-up.
+_MILLISECONDS = [f".{count:03d}Z" for count in range(1000)]
 
 
 def _word(level: int) -> str:
@@ -192,7 +188,7 @@ def _word(level: int) -> str:
 
 
 class JsonLines:
-    """One JSON object per line. The hot path of the worker: ids, words and numbers take no detour."""
+    """One JSON object per line. On the worker's hot path: ids, words, numbers are not redacted."""
 
     def __init__(self, cleaner: Cleaner) -> None:
         self._clean = cleaner
@@ -262,56 +258,61 @@ class Console:
 
     def __call__(self, level: int, logger: str, event: str, fields: Fields) -> str:
         clock = datetime.now(UTC).isoformat(timespec="milliseconds")[11:23]
-        words = [f"{clock} {_word(level):<7} {logger}: {_printable(self._clean.value(event))}"]
-        below = ""
+        return f"{clock} {_word(level):<7} {logger}: {self.text(event, fields)}\n"
+
+    def text(self, event: str, fields: Fields) -> str:
+        """The event and its fields, without time and level."""
+        words = [_printable(self._clean.value(event))]
+        trace: list[str] = []
         for key, value in fields.items():
             clean = self._clean.field(key, value)
             if key == "traceback" and isinstance(clean, str):
-                below = "".join(f"    {_printable(line)}\n" for line in clean.splitlines())
+                trace = [f"    {_printable(line)}" for line in clean.splitlines()]
             else:
                 words.append(f"{key}={_bare(clean)}")
-        return " ".join(words) + "\n" + below
+        return "\n".join([" ".join(words), *trace])
 
 
 def _printable(text: str) -> str:
     """Without control characters: a log must not move the reader's cursor nor forge a line."""
-    return text if text.isprintable() else quote(text)[1:-1]
+    if text.isprintable():
+        return text
+    return quote(text)[1:-1]
 
 
 def _bare(value: Any) -> str:
-    if (
-        isinstance(value, str)
-        and value.isprintable()
-        and value
-        and not re.search(r"[\s\"=]", value)
-    ):
+    """A value without quotes where it cannot be misread."""
+    printable = str(value).isprintable()
+    if isinstance(value, str) and value and printable and not re.search(r"[\s\"=]", value):
         return value
-    return json.dumps(value, ensure_ascii=not str(value).isprintable())
+    return json.dumps(value, ensure_ascii=not printable)
 
 
 class Sink(logging.Handler):
-    """The one place where lines leave the process."""
+    """Writes all lines of a process of Pillarbox, its own and those of other libraries."""
 
     def __init__(
         self, format: str, level: int, redact: Redact, stream: TextIO | None = None
     ) -> None:
         super().__init__(level)
         self._stream = stream
-        self._guard = (
-            threading.RLock()
-        )  # reentrant: a signal handler may log in the middle of a line
+        # Reentrant: a signal handler may log in the middle of a line.
+        self._guard = threading.RLock()
         self._clean = Cleaner(redact)
-        self._render = JsonLines(self._clean) if format == "json" else Console(self._clean)
+        self._render: JsonLines | Console = Console(self._clean)
+        if format == "json":
+            self._render = JsonLines(self._clean)
         self.dropped = 0
 
     def line(self, level: int, logger: str, event: str, fields: Fields) -> None:
         """Write one line; never raises, whatever the values, the redactor or the stream do."""
         try:
             if "exc" in fields:
-                fields = dict(self._unfold(fields))
+                fields = dict(_unfold(self._clean, fields))
             text = self._render(level, logger, event, fields)
         except Exception as error:  # what cannot be redacted is not shown
-            text = self._failed(level, logger, error)
+            plain = JsonLines(Cleaner(lambda text: text))
+            text = plain(level, logger, NOT_RENDERED, {"error": type(error).__name__})
         self._write(text)
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -324,34 +325,47 @@ class Sink(logging.Handler):
             self.emit(record)
         return True
 
-    def _unfold(self, fields: Fields) -> Iterator[tuple[str, object]]:
-        """Replace `exc` by the error's text and traceback."""
-        for key, value in fields.items():
-            if key == "exc" and isinstance(value, BaseException):
-                yield "error", value
-                yield "traceback", self._clean.traceback(value)
-            elif key != "exc" or value is not None:
-                yield key, value
-
-    def _failed(self, level: int, logger: str, error: Exception) -> str:
-        plain = JsonLines(Cleaner(lambda text: text))  # only our own words from here on
-        return plain(level, logger, "a log line could not be made", {"error": type(error).__name__})
-
     def _write(self, text: str) -> None:
         stream = self._stream or sys.stderr
         try:
             with self._guard:
                 stream.write(text)
-                stream.flush()  # a line that waits in a buffer is lost by kill -9, when it matters most
+                stream.flush()  # a buffered line would be lost by kill -9, when it matters most
         except UnicodeEncodeError:
             self._write(text.encode("ascii", "backslashreplace").decode())
-        except (
-            OSError,
-            ValueError,
-            RuntimeError,
-            AttributeError,
-        ):  # full, broken, closed, reentered, none
+        except STREAM_FAILURES:
             self.dropped += 1
+
+
+class StandardLogging:
+    """Passes lines on to the loggers of `logging`, redacted; handlers and levels are not touched."""
+
+    level = DEBUG  # the level of the standard logger decides
+
+    def __init__(self, redact: Redact) -> None:
+        self._clean = Cleaner(redact)
+        self._render = Console(self._clean)
+
+    def line(self, level: int, logger: str, event: str, fields: Fields) -> None:
+        """Log one line; never raises because of a value or the redactor."""
+        target = logging.getLogger(logger)
+        if not target.isEnabledFor(level):
+            return
+        try:
+            text = self._render.text(event, dict(_unfold(self._clean, fields)))
+        except Exception as error:  # what cannot be redacted is not shown
+            text = f"{NOT_RENDERED} error={type(error).__name__}"
+        target.log(level, "%s", text, stacklevel=3)  # the caller of the method of Log
+
+
+def _unfold(clean: Cleaner, fields: Fields) -> Iterator[tuple[str, object]]:
+    """Replace `exc` by the error's text and traceback."""
+    for key, value in fields.items():
+        if key == "exc" and isinstance(value, BaseException):
+            yield "error", value
+            yield "traceback", clean.traceback(value)
+        elif key != "exc" or value is not None:
+            yield key, value
 
 
 def _text_of(record: logging.LogRecord) -> str:
@@ -362,27 +376,32 @@ def _text_of(record: logging.LogRecord) -> str:
 
 
 def _fields_of(record: logging.LogRecord) -> Fields:
-    error = record.exc_info[1] if record.exc_info else None
-    return {} if error is None else {"exc": error}
+    if record.exc_info and record.exc_info[1] is not None:
+        return {"exc": record.exc_info[1]}
+    return {}
 
 
 _ADDRESS_LIKE = re.compile(r"\S*@\S*")
-_sink = Sink(
-    "console", WARNING, lambda text: _ADDRESS_LIKE.sub("[redacted]", text)
-)  # until configured
 
 
+def _hide_addresses(text: str) -> str:
+    """Redaction before the installation's key is known."""
+    return _ADDRESS_LIKE.sub("[redacted]", text)
+
+
+# Until this process calls `configure`, it belongs to an application that embeds Pillarbox.
+_sink: Sink | StandardLogging = StandardLogging(_hide_addresses)
 _mail_level = INFO
 
 
-def summarise_mails(wanted: bool) -> None:
-    """Whether lines about single mails are for debugging only, because something else sums them up."""
+def summarise_mails(enabled: bool) -> None:
+    """Write lines about single mails at level debug, because a MailSummary counts the mails."""
     global _mail_level
-    _mail_level = DEBUG if wanted else INFO
+    _mail_level = DEBUG if enabled else INFO
 
 
 class Log:
-    """A named log. `exc=error` adds an error with its traceback; `bind` gives a log with more fields."""
+    """A named log. `exc=error` adds an error with its traceback; `bind` adds fields."""
 
     __slots__ = ("_bound", "name")
 
@@ -404,7 +423,7 @@ class Log:
             _sink.line(INFO, self.name, event, {**self._bound, **fields} if self._bound else fields)
 
     def mail(self, event: str, /, **fields: object) -> None:
-        """A line about one mail: info, or debug where a summary tells of all mails together."""
+        """A line about one mail: info, or debug where a MailSummary counts all mails."""
         if _sink.level <= _mail_level:
             _sink.line(
                 _mail_level, self.name, event, {**self._bound, **fields} if self._bound else fields
@@ -422,12 +441,27 @@ class Log:
 
 
 def get(name: str) -> Log:
-    """The log of a module; works before `configure` too, for warnings and errors."""
+    """The log of a module. Before `configure`, it writes to the standard logger of that name."""
     return Log(name)
 
 
+def write_warnings() -> None:
+    """Write warnings to stderr until `configure`: every command of Pillarbox begins with this."""
+    global _sink
+    _sink = Sink("console", WARNING, _hide_addresses)
+
+
+def use_standard_logging(redact: Redact) -> None:
+    """Pass lines on to the standard loggers, redacted with the installation's key."""
+    global _sink
+    _sink = StandardLogging(redact)
+
+
 def configure(format: str, level: str, redact: Redact, stream: TextIO | None = None) -> Sink:
-    """Send everything, ours and others', to `stream` (default: stderr). Calling again replaces the former."""
+    """Write all lines of this process, those of other libraries included, to `stream` or stderr.
+
+    It replaces every handler of `logging`: only for a process that is Pillarbox's own.
+    """
     global _sink
     if format == "auto":
         format = "console" if _is_terminal(stream or sys.stderr) else "json"
@@ -444,7 +478,7 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 def _take_over_others() -> None:
-    """Loggers with handlers of their own (uvicorn's) and warnings would pass redaction by."""
+    """Loggers with handlers of their own (uvicorn's) and warnings would not be redacted."""
     for name in list(logging.root.manager.loggerDict):
         logger = logging.getLogger(name)
         logger.handlers.clear()
@@ -453,7 +487,7 @@ def _take_over_others() -> None:
 
 
 def catch_uncaught() -> None:
-    """Let errors that end the process or a thread leave as log lines: their texts need redaction too."""
+    """Log errors that end the process or a thread: their texts need redaction, too."""
     log = get("pillarbox")
 
     def uncaught(
