@@ -9,11 +9,9 @@ import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from pillarbox.accept.auth import Authenticator
 from pillarbox.accept.intake import Intake
@@ -23,18 +21,17 @@ from pillarbox.deliver.gauge import Gauge
 from pillarbox.deliver.health_monitor import CHANNEL as HEALTH_CHANNEL
 from pillarbox.deliver.health_monitor import HealthMonitor
 from pillarbox.deliver.housekeeping import Housekeeping
-from pillarbox.deliver.mime import compose
+from pillarbox.deliver.provider_config import load_provider_config
 from pillarbox.deliver.provider_pool import ProviderConfig, ProviderPool
 from pillarbox.deliver.provider_quota import ProviderQuota
-from pillarbox.deliver.transports.base import OutgoingMail, Recipient, SendResult, Transport
+from pillarbox.deliver.transports.base import OutgoingMail, Transport
 from pillarbox.deliver.transports.capture import CaptureTransport
 from pillarbox.deliver.transports.smtp import SmtpTransport
 from pillarbox.deliver.wakeup import Wakeup, listen
 from pillarbox.deliver.worker import Worker, WorkerLimits
-from pillarbox.errors import NotPossible, SettingsError, TaskEnded
+from pillarbox.errors import NotPossible, SettingsError
 from pillarbox.model import return_path
-from pillarbox.model.address import address_of
-from pillarbox.model.message import Content, Message
+from pillarbox.model.message import Message
 from pillarbox.model.provider import (
     HTTP_KINDS,
     MailgunSettings,
@@ -45,23 +42,20 @@ from pillarbox.model.provider import (
     Tls,
     http_settings,
 )
+from pillarbox.model.provider_redaction import provider_redactor
 from pillarbox.model.redaction import Redactor
-from pillarbox.model.secret import Secret, masked
 from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.settings import Settings
-from pillarbox.store import lifecycle_schema, providers, routes
+from pillarbox.store import lifecycle_schema, providers
 from pillarbox.store.database import Database
-from pillarbox.store.feedback import FeedbackMatch
 from pillarbox.store.migrations import check_schema, migrate
 from pillarbox.store.opening import open_database, patiently
 from pillarbox.store.vault import EncryptionKeyRing, key_ring
-from pillarbox.store.webhooks import CallResult
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
-from pillarbox.track.bounce_reports import parse as parse_report
-from pillarbox.track.feedback.base import Feedback, FeedbackEvent
-from pillarbox.track.feedback_ingest import REPORT, FeedbackIngest
+from pillarbox.track.feedback.base import Feedback
+from pillarbox.track.feedback_ingest import FeedbackIngest
 from pillarbox.track.feedback_receiver import FeedbackReceiver
 
 # Below, aiohttp and Jinja, and what is built on them, are imported where they are needed: they take
@@ -174,16 +168,6 @@ class App:
         """The key that return paths are signed with."""
         return return_path.derive_key(await providers.redaction_key(self.database))
 
-    async def hear_report(
-        self, mail: bytes, tenant_id: int | None = None
-    ) -> list[tuple[FeedbackEvent, FeedbackMatch | None]]:
-        """Let a bounce mail or a complaint count, of one tenant or of any; NotAReport if it is none."""
-        heard = await asyncio.to_thread(
-            parse_report, mail, await self.return_path_key(), datetime.now(UTC)
-        )
-        found = await self.ingest.take(REPORT._replace(tenant_id=tenant_id), heard)
-        return list(zip(heard, found, strict=True))
-
     async def close(self) -> None:
         """Close what was opened on the way."""
         if self._reception is not None:
@@ -247,78 +231,28 @@ class App:
         return keep
 
     def redactor_for(self, provider: Provider) -> Callable[[str], str]:
-        """Redaction of what a provider says; its own secrets are masked, should it repeat them."""
-        host, username = provider.settings.get("host"), provider.settings.get("username", "api")
-        redact: Callable[[str], str] = self.redactor.hosts(host) if host else self.redactor
-        access_key = provider.settings.get("access_key_id")
-        secrets = (
-            provider.secret,
-            provider.webhook_secret,
-            Secret(str(access_key)) if access_key else None,
-        )
-        known = [one for one in secrets if one]
+        """Redaction of texts from this provider."""
+        return provider_redactor(self.redactor, provider)
 
-        def masking(text: str) -> str:
-            for secret in known:
-                text = masked(text, secret, username)
-            return redact(text)
+    def webhook_client(self) -> WebhookClient:
+        """A client for calls to customers. The caller must close it."""
+        from pillarbox.track.webhook_dispatcher import open_client
 
-        return masking if known else redact
+        return open_client(self.settings, self.redactor, version("pillarbox"))
 
-    async def try_out(self, provider: Provider, message: Message, content: Content) -> SendResult:
-        """Send one mail through one provider at once, past the queue."""
-        recipients = [Recipient(n, address_of(mailbox)) for n, mailbox in enumerate(message.to)]
-        mail = compose(message, content)
-        transport = self.build_transport(provider)
-        try:
-            sender = address_of(message.sender)
-            return await transport.send(
-                OutgoingMail(
-                    message.id, 0, sender, recipients, mail, message=message, parts=content
-                )
-            )
-        finally:
-            await transport.close()
-
-    def webhook_line(self) -> WebhookClient:
-        """What calls to customers are made with; whoever asks closes it."""
-        from pillarbox.track.webhook_dispatcher import open_line
-
-        return open_line(self.settings, self.redactor, version("pillarbox"))
-
-    async def test_webhook(self, endpoint_id: UUID, tenant_id: int) -> CallResult:
-        """Call a tenant's webhook at once, past the queue."""
-        from pillarbox.track.webhook_dispatcher import try_out
-
-        line = self.webhook_line()
-        try:
-            return await try_out(self.database, self.keys, line, endpoint_id, tenant_id)
-        finally:
-            await line.close()
-
-    async def reap(self, told: Callable[[float], None] = lambda seconds: None) -> int:
-        """Take back the claims of workers whose lease ran out, once; returns how many.
-
-        Waits while a live worker may not have been able to renew its lease; `told` hears for how
-        many seconds.
-        """
-        housekeeping = Housekeeping(
-            self.database, PostgresQueue(self.database), self.metrics, self.settings
-        )
-        return await housekeeping.reap_patiently(told)
+    def housekeeping(self) -> Housekeeping:
+        """The housekeeping of the queue."""
+        queue = PostgresQueue(self.database)
+        return Housekeeping(self.database, queue, self.metrics, self.settings, self.supervisor)
 
     async def load_providers(self) -> ProviderConfig:
-        """What the pool needs to know, secrets opened."""
-        found = await providers.list_providers(self.database, self.keys)
-        classes = await providers.list_classes(self.database)
-        if self.capture_all:
-            return ProviderConfig(
-                [one for one in found if one.kind == "capture"], classes, captures=True
-            )
-        captures = await providers.captures_by_default(
-            self.database, development=self.settings.is_development
+        """The providers, classes and rules that the database holds now."""
+        return await load_provider_config(
+            self.database,
+            self.keys,
+            development=self.settings.is_development,
+            capture_all=self.capture_all,
         )
-        return ProviderConfig(found, classes, await routes.list_rules(self.database), captures)
 
 
 def smtp_settings(provider: Provider, connections: int) -> SmtpSettings:
@@ -460,13 +394,10 @@ def _collect_rarely() -> None:
 
 
 async def tend(app: App, stop: asyncio.Event) -> None:
-    """Do the housekeeping until `stop`, and call customers: any number of processes may, whether they deliver or not."""
+    """Do the housekeeping and call webhooks until `stop`; safe in any number of processes."""
     supervisor = app.supervisor
-    housekeeping = Housekeeping(
-        app.database, PostgresQueue(app.database), app.metrics, app.settings, supervisor
-    )
     await asyncio.gather(
-        housekeeping.run(stop),
+        app.housekeeping().run(stop),
         supervisor.keep("webhooks", partial(notify, app, stop), stop),
         supervisor.run_every("feedback", CATCH_UP_INTERVAL, app.ingest.catch_up, stop),
     )
@@ -490,10 +421,11 @@ async def notify(app: App, stop: asyncio.Event) -> None:
     """Make calls to customers' webhooks until `stop`."""
     from pillarbox.track.webhook_dispatcher import WebhookDispatcher
 
-    line = app.webhook_line()
-    await WebhookDispatcher(
-        app.database, app.keys, app.settings, app.metrics, line, app.supervisor
-    ).run(stop)
+    client = app.webhook_client()
+    dispatcher = WebhookDispatcher(
+        app.database, app.keys, app.settings, app.metrics, client, app.supervisor
+    )
+    await dispatcher.run(stop)
 
 
 async def _stop_worker(worker: Worker, stop: asyncio.Event) -> None:
@@ -507,24 +439,8 @@ async def serve(app: App, stop: asyncio.Event, *roles: Role) -> None:
     A role that fails, or returns before `stop` is set, stops the others, which drain; its error is
     raised.
     """
-    with app.supervisor.catching_unhandled():
-        tasks = [asyncio.create_task(_run_role(app, stop, role)) for role in roles]
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        stop.set()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in sorted(tasks, key=lambda task: task not in done):
-        task.result()
-
-
-async def _run_role(app: App, stop: asyncio.Event, role: Role) -> None:
-    name = getattr(role, "func", role).__name__
-    try:
-        await role(app, stop)
-        if not stop.is_set():
-            raise TaskEnded(f"the role {name} ended before it was asked to stop")
-    except Exception as error:
-        app.supervisor.ended(name, error)
-        raise
+    named = [(getattr(role, "func", role).__name__, role(app, stop)) for role in roles]
+    await app.supervisor.run_roles(named, stop)
 
 
 Role = Callable[[App, asyncio.Event], Coroutine[Any, Any, None]]

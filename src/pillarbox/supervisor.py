@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +89,32 @@ class Supervisor:
                 pauses = backoff(FIRST_PAUSE, LONGEST_PAUSE)
             await wait(stop, next(pauses))
         self.succeeded(name)
+
+    async def run_roles(
+        self, roles: Sequence[tuple[str, Coroutine[Any, Any, None]]], stop: asyncio.Event
+    ) -> None:
+        """Run named roles until `stop`. One that fails or returns early stops the others, which drain.
+
+        Raises the error of the role that ended first.
+        """
+        with self.catching_unhandled():
+            tasks = [asyncio.create_task(self._run_role(*role, stop)) for role in roles]
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            stop.set()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for task in sorted(tasks, key=lambda task: task not in done):
+            task.result()
+
+    async def _run_role(
+        self, name: str, role: Coroutine[Any, Any, None], stop: asyncio.Event
+    ) -> None:
+        try:
+            await role
+            if not stop.is_set():
+                raise TaskEnded(f"the role {name} returned before it was stopped")
+        except Exception as error:
+            self.ended(name, error)
+            raise
 
     def watch(self, name: str, task: asyncio.Task[None]) -> None:
         """Report the error of a short task that is not awaited."""

@@ -58,7 +58,8 @@ async def report(context: Context, request: Request) -> Response:
     with bodies.hold(app.settings.feedback_max_body) as body:
         mail = await body.read(request.headers, request.receive)
         try:
-            heard = await app.hear_report(mail, context.tenant.id)
+            key = await app.return_path_key()
+            heard = await app.ingest.take_report(mail, key, context.tenant.id)
         except NotAReport as error:
             raise ProblemError(
                 "invalid-request", str(error), code="no_report", field="body"

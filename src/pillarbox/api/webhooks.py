@@ -32,6 +32,7 @@ from pillarbox.model.access import Scope
 from pillarbox.model.webhook import CallState
 from pillarbox.store import webhook_log, webhooks
 from pillarbox.track.address_guard import check_url
+from pillarbox.track.webhook_dispatcher import send_test_call
 
 routes = router()
 MANAGE = needs(Scope.MANAGE)
@@ -184,7 +185,10 @@ async def rotate_webhook(context: Context, webhook_id: WebhookId) -> Response:
     tags=["webhooks"],
 )
 async def test_webhook(context: Context, webhook_id: WebhookId) -> Response:
-    result = await context.app.test_webhook(webhook_id, context.tenant.id)
+    app = context.app
+    result = await send_test_call(
+        app.database, app.keys, app.webhook_client(), webhook_id, context.tenant.id
+    )
     delivered = result.state is CallState.DELIVERED
     return json_response(
         TestShown(

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from pillarbox.cli import options, output, provider_add, provider_health, provider_limit, route
 from pillarbox.cli.command import CommandContext, command
+from pillarbox.deliver.direct_send import send_directly
 from pillarbox.errors import InvalidMail, NotPossible
 from pillarbox.model.message import Content, Message
 from pillarbox.model.provider import HTTP_KINDS, Provider, SmtpSettings
@@ -208,7 +209,7 @@ async def _try(
     message = Message(uuid4(), sender or to[0], to, "A test mail from Pillarbox", datetime.now(UTC))
     text = f"This mail left through the provider {provider.name}. If you can read it, it works.\n"
     try:
-        report = await app.try_out(provider, message, Content(text))
+        report = await send_directly(app.build_transport(provider), message, Content(text))
     except ValueError as error:
         raise InvalidMail("bad_address", "--send-to", str(error)) from None
     redact = app.redactor_for(provider)

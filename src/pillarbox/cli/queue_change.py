@@ -149,7 +149,7 @@ async def reap(context: CommandContext) -> None:
       pillarbox queue reap
     """
     async with context.app() as app:
-        count = await app.reap(_tell_wait)
+        count = await app.housekeeping().reap_patiently(_tell_wait)
     output.print_json({"reaped": count}) if context.json else output.say(
         f"{output.counted(count, 'delivery')} taken back"
     )

@@ -49,7 +49,7 @@ async def report(
         )
     async with context.app() as app:
         try:
-            heard = await app.hear_report(mail)
+            heard = await app.ingest.take_report(mail, await app.return_path_key())
         except NotAReport as error:
             raise NotPossible(f"{file}: {error}") from None
     if context.json:

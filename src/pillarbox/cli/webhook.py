@@ -209,9 +209,13 @@ async def try_out(context: CommandContext, webhook: WebhookId, tenant: Of = None
     Example:
       pillarbox webhook test 0198c5a2-7d7e
     """
+    from pillarbox.track.webhook_dispatcher import send_test_call  # aiohttp is slow to import
+
     async with context.app() as app:
         found = await find(app.database, webhook, tenant)
-        result = await app.test_webhook(found.id, found.tenant_id)
+        result = await send_test_call(
+            app.database, app.keys, app.webhook_client(), found.id, found.tenant_id
+        )
     delivered = result.state is CallState.DELIVERED
     if context.json:
         told = {

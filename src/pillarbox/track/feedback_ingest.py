@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from pillarbox.store import feedback as store
 from pillarbox.store.database import Database
 from pillarbox.store.feedback import FeedbackMatch, FeedbackRow, ReplayTokenRow
 from pillarbox.telemetry.metrics import Metrics
+from pillarbox.track import bounce_reports
 from pillarbox.track.feedback.base import FeedbackEvent, ReplayToken
 from pillarbox.track.feedback_redaction import redact_text, redacted
 
@@ -82,6 +83,15 @@ class FeedbackIngest:
         token = ReplayTokenRow(provider_id, once.token, once.digest, once.expires_at)
         if await self._tokens.submit(token) != once.digest:
             raise Forged("replayed", "the token was used before, with another body")
+
+    async def take_report(
+        self, mail: bytes, return_path_key: bytes, tenant_id: int | None = None
+    ) -> list[tuple[FeedbackEvent, FeedbackMatch | None]]:
+        """Process a bounce mail or a complaint, for one tenant or for all; NotAReport if it is neither."""
+        now = datetime.now(UTC)
+        events = await asyncio.to_thread(bounce_reports.parse, mail, return_path_key, now)
+        matches = await self.take(REPORT._replace(tenant_id=tenant_id), events)
+        return list(zip(events, matches, strict=True))
 
     async def catch_up(self) -> int:
         """Let feedback count that came while its mail was being handed over; returns how much."""

@@ -44,8 +44,8 @@ LISTEN_PAUSE = 1.0
 MEASURE = 5.0
 
 
-def open_line(settings: Settings, redact: Callable[[str], str], version: str) -> WebhookClient:
-    """What calls are made with."""
+def open_client(settings: Settings, redact: Callable[[str], str], version: str) -> WebhookClient:
+    """A client for calls to webhooks. The caller must close it."""
     return WebhookClient(
         settings.webhook_timeout,
         settings.webhook_concurrency,
@@ -202,17 +202,18 @@ class WebhookDispatcher:
         self._metrics.webhook_waiting.set(await webhooks.count_waiting(self._database))
 
 
-async def try_out(
-    database: Database, keys: Keys, line: WebhookClient, endpoint_id: UUID, tenant_id: int
+async def send_test_call(
+    database: Database, keys: Keys, client: WebhookClient, endpoint_id: UUID, tenant_id: int
 ) -> CallResult:
-    """Make a test call at once, and once; returns how it went."""
-    call = await webhooks.add_test(database, keys, endpoint_id, tenant_id)
-    result = await line.call(call)
-    ended = CallResult(
-        CallState.DELIVERED if result.error is None else CallState.FAILED,
-        result.status,
-        result.error,
-        result.took,
-    )
-    await webhooks.settle_test(database, call, ended)
-    return ended
+    """Make one test call immediately, without retries, and close the client."""
+    try:
+        call = await webhooks.add_test(database, keys, endpoint_id, tenant_id)
+        result = await client.call(call)
+        state = CallState.DELIVERED
+        if result.error is not None:
+            state = CallState.FAILED
+        ended = CallResult(state, result.status, result.error, result.took)
+        await webhooks.settle_test(database, call, ended)
+        return ended
+    finally:
+        await client.close()

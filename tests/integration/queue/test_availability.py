@@ -117,6 +117,6 @@ async def test_reaping_by_hand_waits_until_it_is_safe(
     )
     waits: list[float] = []
     async with opened(database_url, worker_lease="1s") as app:
-        assert await app.reap(waits.append) == 1
-        assert await app.reap(waits.append) == 0
+        assert await app.housekeeping().reap_patiently(waits.append) == 1
+        assert await app.housekeeping().reap_patiently(waits.append) == 0
     assert len(waits) == 1
