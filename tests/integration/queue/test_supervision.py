@@ -21,7 +21,7 @@ from pillarbox.queue.postgres import QUERIES
 from pillarbox.store import lifecycle_schema, opening
 from pillarbox.store.database import Database
 from pillarbox.testing import Faults, SmtpServer
-from pillarbox.track import webhooks
+from pillarbox.track import webhook_dispatcher
 from tests import PATIENCE
 from tests.faulty_database import EachStatementFails, FaultyDatabase, StatementFails
 from tests.harness import add_smtp, enqueue, eventually, opened, settled
@@ -51,8 +51,8 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "CONNECT_PAUSE", 0.02)
     monkeypatch.setattr(health_monitor, "BUDGET_INTERVAL", 0.1)
     monkeypatch.setattr(health_monitor, "CHECK_INTERVAL", 0.6)
-    monkeypatch.setattr(webhooks, "MEASURE", 0.1)
-    for module in (settler, worker, webhooks, collector, supervisor):
+    monkeypatch.setattr(webhook_dispatcher, "MEASURE", 0.1)
+    for module in (settler, worker, webhook_dispatcher, collector, supervisor):
         monkeypatch.setattr(module, "LONGEST_PAUSE", 0.1)
     monkeypatch.setattr(collector, "FIRST_PAUSE", 0.02)
 
