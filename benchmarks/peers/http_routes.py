@@ -5,28 +5,41 @@ import json
 import socket
 import sys
 from typing import Annotated
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import uvicorn
 import uvloop
 from fastapi import Body, FastAPI
+from pydantic import BaseModel
 from starlette.responses import Response
 
-from pillarbox.api.new_message import Accepted, AcceptedDelivery, NewMessage
+from pillarbox.api.new_message import NewMessage
 
 PATH = "/api/v1/messages"
 app, by_hand = FastAPI(), FastAPI()
 
 
+class PeerDelivery(BaseModel):
+    id: str
+    recipient: str
+    role: str
+    state: str
+
+
+class PeerAccepted(BaseModel):
+    id: UUID
+    deliveries: list[PeerDelivery]
+
+
 @app.post(PATH, status_code=202)
-async def accept(message: Annotated[NewMessage, Body()]) -> Accepted:
+async def accept(message: Annotated[NewMessage, Body()]) -> PeerAccepted:
     """As anyone would write it."""
     number = uuid4()
     deliveries = [
-        AcceptedDelivery(id=f"{number}.{n}", recipient=to, role="to", state="queued")
+        PeerDelivery(id=f"{number}.{n}", recipient=to, role="to", state="queued")
         for n, to in enumerate(message.to)
     ]
-    return Accepted(id=number, deliveries=deliveries)
+    return PeerAccepted(id=number, deliveries=deliveries)
 
 
 @by_hand.post(PATH, status_code=202)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tests.integration.accept.enqueue_corpus import corpus
@@ -17,9 +18,9 @@ from pillarbox.accept.prepare import request_hash
 from pillarbox.api.new_message import NewMessage
 from pillarbox.api.problem_types import TYPES
 from pillarbox.api.problems import ProblemError, problem_of
-from pillarbox.client import answers, calls
+from pillarbox.client import calls
 from pillarbox.client.batches import MAX_PER_CALL, Batches
-from pillarbox.client.calls import MAX_WAIT, ApiCall, HttpRequest, HttpResponse
+from pillarbox.client.calls import MAX_WAIT, ApiCall, HttpRequest, HttpResponse, Sent
 from pillarbox.client.problems import error_of, of_problem
 from pillarbox.errors import (
     IdempotencyConflict,
@@ -182,10 +183,10 @@ def test_a_failed_call_is_raised_only_while_nothing_was_sent() -> None:
     (first, _), (second, _) = batches.calls()
     with pytest.raises(StoreError):
         batches.fail(first, StoreError("away"))
-    sent = answers.Sent(answers.UUID(ID), ())
+    sent = Sent(UUID(ID), ())
     batches.put(first, [sent] * 100)
     batches.fail(second, StoreError("away"))
-    assert [type(one) for one in batches.results()] == [answers.Sent] * 100 + [StoreError] * 50
+    assert [type(one) for one in batches.results()] == [Sent] * 100 + [StoreError] * 50
 
 
 def test_a_key_that_cannot_be_sent_is_refused_first() -> None:

@@ -15,10 +15,11 @@ from pillarbox.api.fields import StrictModel
 from pillarbox.api.openapi import BODY, PUBLIC, needs, problems
 from pillarbox.api.problems import ProblemError
 from pillarbox.api.routing import Anonymous, Context, PublicRoute, json_response, router
-from pillarbox.api.sign_in import Code, Email, SignInChallenge, Token, begun, code_problems
+from pillarbox.api.sign_in import Code, Email, Token, begun, code_problems
 from pillarbox.errors import NotPossible, Unauthorized
 from pillarbox.lifecycle.passwords import LONGEST
 from pillarbox.model.access import Scope
+from pillarbox.wire.sign_in import SignInChallenge
 
 routes = router()
 public = router(PublicRoute)

@@ -15,7 +15,7 @@ from pillarbox.accept.mail import Mail
 from pillarbox.api import openapi
 from pillarbox.api.auth import RequestContext
 from pillarbox.api.messages import checked_key, receipt_body
-from pillarbox.api.new_message import Accepted, BatchRecipient, InvalidItem, NewBatch, NewMessage
+from pillarbox.api.new_message import BatchRecipient, InvalidItem, NewBatch, NewMessage
 from pillarbox.api.openapi import BODY, IdempotencyKey, needs, problems
 from pillarbox.api.problems import ProblemError, invalid, problem_of
 from pillarbox.api.routing import Context, SubmissionRoute, router
@@ -24,6 +24,7 @@ from pillarbox.api.template_mails import mail_of
 from pillarbox.app import App
 from pillarbox.errors import InvalidMail, PillarboxError, RenderError, StoreError
 from pillarbox.model.access import Scope
+from pillarbox.wire.messages import Accepted
 
 # Octets of all mails that one message becomes: attachments are given once and stored for every
 # recipient.

@@ -12,14 +12,10 @@ from pillarbox.accept.leaving import is_restricted, may_leave
 from pillarbox.api.auth import RequestContext
 from pillarbox.api.dlq_models import (
     DeadLetterFilter,
-    DeadLetterPage,
     DeadLetterQuery,
-    DeadLetterSummary,
     DeadLettersWanted,
-    Discarded,
     Reprocess,
-    Reprocessed,
-    shown,
+    dead_letter,
 )
 from pillarbox.api.listing import cursor_of, link, page_response, read_cursor
 from pillarbox.api.openapi import BODY, needs, problems
@@ -32,6 +28,7 @@ from pillarbox.store import dlq as store
 from pillarbox.store.dlq_change import DeadLetterSelection, change
 from pillarbox.store.messages import MessageFilter
 from pillarbox.store.operations import DISCARD, REPROCESS, ResendOptions
+from pillarbox.wire.dlq import DeadLetterPage, DeadLetterSummary, Discarded, Reprocessed
 
 routes = router()
 
@@ -57,7 +54,7 @@ async def list_dead_letters(
     cursor = cursor_of(found.next) if found.next else None
     there = link(request, "/dlq", cursor)
     body = DeadLetterPage(
-        messages=[shown(one) for one in found.messages], next_cursor=cursor, next=there
+        messages=[dead_letter(one) for one in found.messages], next_cursor=cursor, next=there
     )
     return page_response(body, there)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
@@ -10,12 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pillarbox.api.fields import FilterText, Name, StrictInt, StrictModel, Timestamp
 from pillarbox.api.listing import Cursor
-from pillarbox.api.message_models import AttemptSummary, ResponseModel
-from pillarbox.model.delivery import Role, delivery_id
+from pillarbox.model.delivery import delivery_id
 from pillarbox.model.outcome import Reason
 from pillarbox.model.secret import MASK
 from pillarbox.store.dlq import FailedDeliveryDetails, FailedMessage
 from pillarbox.store.messages import MessageFilter
+from pillarbox.wire.dlq import DeadDelivery, DeadLetter
+from pillarbox.wire.messages import AttemptSummary
 
 # A page holds the whole history of each.
 MAX_PAGE_SIZE = 100
@@ -60,72 +60,6 @@ class DeadLetterQuery(DeadLetterFilter):
     cursor: Cursor = None
 
 
-class DeadDeliveryShown(ResponseModel):
-    """One recipient that did not get the message."""
-
-    id: str
-    recipient: str
-    role: Role
-    reason: Annotated[str | None, Field(description="Why it failed.")]
-    error: Annotated[str | None, Field(description="What the provider said last, redacted.")]
-    failed_at: datetime | None
-    provider: str | None
-    attempts_made: Annotated[int, Field(description="Since it was last queued by a person.")]
-    attempts: Annotated[
-        list[AttemptSummary],
-        Field(description="All of them, also from before it was queued again."),
-    ]
-
-
-class DeadLetter(ResponseModel):
-    """A message of which something failed, and the deliveries that did."""
-
-    id: UUID
-    created_at: datetime
-    sender: Annotated[str, Field(alias="from")]
-    subject: Annotated[str, Field(description="`****` when the class is secret.")]
-    class_: Annotated[str, Field(alias="class")]
-    kind: str | None
-    priority: str
-    tags: list[str]
-    size: Annotated[int, Field(description="Octets when it is sent, roughly.")]
-    expires_at: datetime | None
-    blocked: Annotated[
-        str | None,
-        Field(
-            description="Why it cannot be sent again: `content_purged` or `expired`; null: it can."
-        ),
-    ]
-    deliveries: list[DeadDeliveryShown]
-
-
-class DeadLetterPage(ResponseModel):
-    """Dead letters, newest first. With filters a page can be short before the end: go on while there is a `next`."""
-
-    messages: list[DeadLetter]
-    next_cursor: Annotated[
-        str | None, Field(description="Give it as `cursor` for the next page; null at the end.")
-    ]
-    next: Annotated[str | None, Field(description="The address of the next page; null at the end.")]
-
-
-class DeadLetterSummary(ResponseModel):
-    """How many deliveries failed."""
-
-    total: int
-    by_reason: Annotated[dict[str, int], Field(description="Most first.")]
-    by_provider: Annotated[
-        dict[str, int], Field(description="By the provider tried last; most first.")
-    ]
-    complete: Annotated[bool, Field(description="False: there are more, which were not counted.")]
-    tokens: Annotated[
-        int,
-        Field(
-            description="Tokens of accounts that could not be made mails; not filtered, counted up to 10,000."
-        ),
-    ]
-
-
 class DeadLettersWanted(StrictModel):
     """Which dead letters to change: those of `message_ids`, or all that fit `filter`, which may be empty."""
 
@@ -157,38 +91,7 @@ class Reprocess(DeadLettersWanted):
     ] = None
 
 
-class DeadLettersChanged(ResponseModel):
-    """What came of it, in deliveries."""
-
-    dry_run: bool
-    left: Annotated[int, Field(description="Fit, too, but the limit was reached: ask again.")]
-    complete: Annotated[
-        bool, Field(description="False: `left` and `skipped` were not counted to the end.")
-    ]
-    nothing_failed: Annotated[
-        int, Field(description="Messages named that do not exist, or have nothing failed.")
-    ]
-
-
-class Discarded(DeadLettersChanged):
-    discarded: int
-
-
-class Reprocessed(DeadLettersChanged):
-    requeued: int
-    suppressed: Annotated[
-        int,
-        Field(
-            description="Of those requeued: will fail again at once, their recipients being suppressed."
-        ),
-    ]
-    skipped: Annotated[
-        dict[str, int],
-        Field(description="Cannot be sent: `content_purged`, `expired`; may not: `not_allowed`."),
-    ]
-
-
-def shown(one: FailedMessage) -> DeadLetter:
+def dead_letter(one: FailedMessage) -> DeadLetter:
     return DeadLetter(
         id=one.id, created_at=one.created_at, sender=one.sender, subject=MASK if one.secret else one.subject,
         class_=one.class_name, kind=one.kind, priority=one.priority, tags=list(one.tags), size=one.size,
@@ -196,12 +99,12 @@ def shown(one: FailedMessage) -> DeadLetter:
     )  # fmt: skip
 
 
-def _delivery(message_id: UUID, one: FailedDeliveryDetails) -> DeadDeliveryShown:
+def _delivery(message_id: UUID, one: FailedDeliveryDetails) -> DeadDelivery:
     tries = [
         AttemptSummary(number=number, **{name: getattr(row, name) for name in row.__slots__})
         for number, row in enumerate(one.attempts, 1)
     ]
-    return DeadDeliveryShown(
+    return DeadDelivery(
         id=delivery_id(message_id, one.n),
         recipient=one.recipient,
         role=one.role,

@@ -13,13 +13,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from pillarbox.api.fields import FilterText, Timestamp
-from pillarbox.api.message_models import MessagePage, summary
+from pillarbox.api.message_records import message_summary
 from pillarbox.api.openapi import needs, problems
 from pillarbox.api.routing import Context, json_response, router
 from pillarbox.model.access import Scope
 from pillarbox.model.delivery import State
 from pillarbox.store.message_pages import page
 from pillarbox.store.messages import MessageFilter
+from pillarbox.wire.messages import MessagePage
 
 routes = router()
 # A page of so many is some hundred kilobytes.
@@ -120,7 +121,7 @@ async def list_messages(
     cursor = cursor_of(found.next) if found.next else None
     there = link(request, "/messages", cursor)
     body = MessagePage(
-        messages=[summary(one) for one in found.messages], next_cursor=cursor, next=there
+        messages=[message_summary(one) for one in found.messages], next_cursor=cursor, next=there
     )
     return page_response(body, there)
 
@@ -135,6 +136,6 @@ def link(request: Request, path: str, cursor: str | None) -> str | None:
     return f"{request.scope['root_path']}{path}?{urlencode([*parameters, ('cursor', cursor)])}"
 
 
-def page_response(body: BaseModel, there: str | None) -> Response:
+def page_response(body: object, there: str | None) -> Response:
     """A page, which says where the next one is also as RFC 8288 does."""
     return json_response(body, headers={"Link": f'<{there}>; rel="next"'} if there else None)

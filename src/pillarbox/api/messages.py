@@ -14,13 +14,12 @@ from pydantic import Field
 from starlette.responses import Response
 
 from pillarbox.accept.leaving import check_leaving, is_restricted
-from pillarbox.api import message_models
 from pillarbox.api.fields import StrictModel, Timestamp
-from pillarbox.api.message_models import Changed, Changes
-from pillarbox.api.new_message import Accepted, NewMessage
+from pillarbox.api.message_records import full_message, next_attempt
+from pillarbox.api.new_message import NewMessage
 from pillarbox.api.openapi import BODY, IdempotencyKey, needs, problems
 from pillarbox.api.problems import ProblemError
-from pillarbox.api.routing import Context, SubmissionRoute, json_response, router
+from pillarbox.api.routing import Context, SubmissionRoute, json_response, plain_json, router
 from pillarbox.api.template_mails import mail_of
 from pillarbox.deliver.mime import compose
 from pillarbox.errors import InvalidMail
@@ -29,6 +28,7 @@ from pillarbox.model.delivery import State, delivery_id
 from pillarbox.store import messages as store
 from pillarbox.store import operations
 from pillarbox.store.dlq import leaving
+from pillarbox.wire.messages import Accepted, ChangedDelivery, Changes, FullMessage
 
 if TYPE_CHECKING:
     from pillarbox.accept.intake import Receipt
@@ -103,14 +103,14 @@ def receipt_body(receipt: Receipt) -> dict[str, object]:
     operation_id="get_message",
     summary="Tell a message's whole story",
     description="The envelope, every delivery with its attempts and what was said, redacted, and all events.",
-    response_model=message_models.Message,
+    response_model=FullMessage,
     responses=problems("not-found"),
     openapi_extra=needs(Scope.READ),
     tags=["messages"],
 )
 async def get_message(context: Context, message_id: MessageId) -> Response:
     return json_response(
-        message_models.story(await store.story(context.app.database, message_id, context.tenant.id))
+        full_message(await store.story(context.app.database, message_id, context.tenant.id))
     )
 
 
@@ -224,20 +224,20 @@ def _check_time(send_at: datetime, expires_at: datetime | None) -> None:
 def _changes(message_id: UUID, change: MessageChange, word: str) -> Response:
     """What was changed; a problem if nothing was."""
     deliveries = [
-        Changed(
+        ChangedDelivery(
             id=delivery_id(message_id, one.n),
             recipient=one.recipient,
             role=one.role,
-            state=State(one.state),
+            state=one.state,
             changed=one.n in change.changed,
-            next_attempt_at=message_models.next_attempt(one),
+            next_attempt_at=next_attempt(one),
         )
         for one in change.deliveries
     ]
     if change.changed:
         return json_response(Changes(id=message_id, deliveries=deliveries))
-    told = [one.model_dump(mode="json") for one in deliveries]
-    if any(one.state is State.PROCESSING for one in deliveries):
+    told = [plain_json(one) for one in deliveries]
+    if any(one.state == State.PROCESSING for one in deliveries):
         detail = "it is being sent right now, and cannot be called back"
         raise ProblemError("in-flight", detail, deliveries=told)
     states = ", ".join(sorted({one.state for one in deliveries}))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, NamedTuple
-from uuid import UUID
 
 from pydantic import (
     AliasChoices,
-    BaseModel,
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
@@ -170,19 +168,3 @@ class NewBatch(StrictModel):
     recipients: Annotated[
         list[BatchRecipient] | None, Field(min_length=1, max_length=MAX_BATCH_SIZE)
     ] = None
-
-
-class AcceptedDelivery(BaseModel):
-    """One recipient of an accepted message."""
-
-    id: Annotated[str, Field(description="The message's id, a dot, and the recipient's number.")]
-    recipient: str
-    role: Literal["to", "cc", "bcc"]
-    state: Literal["queued", "pending"]
-
-
-class Accepted(BaseModel):
-    """What was accepted: it is committed, and will be delivered or visibly fail."""
-
-    id: UUID
-    deliveries: list[AcceptedDelivery]

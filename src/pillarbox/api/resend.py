@@ -11,7 +11,6 @@ from starlette.responses import Response
 from pillarbox.accept.mail import Mail
 from pillarbox.api.auth import RequestContext
 from pillarbox.api.messages import MessageId, accepted, checked_key
-from pillarbox.api.new_message import Accepted
 from pillarbox.api.openapi import IdempotencyKey, needs, problems
 from pillarbox.api.problems import ProblemError
 from pillarbox.api.routing import Context, router
@@ -20,6 +19,7 @@ from pillarbox.model.access import Scope
 from pillarbox.store import messages as store
 from pillarbox.store import operations
 from pillarbox.telemetry import logs
+from pillarbox.wire.messages import Accepted
 
 if TYPE_CHECKING:
     from pillarbox.model.message import Content

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import from_json
 from starlette.responses import Response
 
@@ -162,8 +163,25 @@ def router(kind: type[APIRoute] = OperationRoute) -> APIRouter:
     return APIRouter(route_class=kind)
 
 
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def adapter_of(record: object) -> TypeAdapter[Any]:
+    """Serializes records of this type; made once for each type."""
+    kind: Any = type(record)
+    return _adapter(kind)
+
+
 def json_response(
-    model: BaseModel, status: int = 200, headers: dict[str, str] | None = None
+    record: object, status: int = 200, headers: dict[str, str] | None = None
 ) -> Response:
-    """A model as an answer, written once."""
-    return Response(model.model_dump_json(by_alias=True), status, headers, "application/json")
+    """A record of `pillarbox.wire`, or a model of the API, as the response."""
+    body = adapter_of(record).dump_json(record, by_alias=True)
+    return Response(body, status, headers, "application/json")
+
+
+def plain_json(record: object) -> Any:
+    """A record as the values of JSON, to be a part of a response."""
+    return adapter_of(record).dump_python(record, mode="json", by_alias=True)

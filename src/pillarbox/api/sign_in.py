@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
-from pydantic import BaseModel, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 from starlette.responses import Response
 
 from pillarbox.api.fields import StrictModel
@@ -16,6 +16,7 @@ from pillarbox.api.routing import Context, json_response, router
 from pillarbox.errors import InvalidToken, NotAllowed, WrongCode
 from pillarbox.lifecycle.one_time_codes import Challenge
 from pillarbox.model.access import Scope
+from pillarbox.wire.sign_in import SignedInAccount, SignInChallenge, Verified
 
 routes = router()
 SEND = needs(Scope.SEND)
@@ -34,13 +35,6 @@ class SignInRequest(StrictModel):
     email: Email
 
 
-class SignInChallenge(BaseModel):
-    """A challenge, to be given back with the code."""
-
-    challenge: str
-    expires_in: int = Field(description="For how many seconds the code can be used.")
-
-
 class VerifyRequest(StrictModel):
     """The code, and what it was asked for with: a challenge, or the id of a token that the application inserted."""
 
@@ -53,19 +47,6 @@ class VerifyRequest(StrictModel):
         if (self.challenge is None) == (self.token is None):
             raise ValueError("give `challenge` or `token`")
         return self
-
-
-class AccountShown(BaseModel):
-    id: int
-    email: str
-    login: str
-    status: str
-
-
-class Verified(BaseModel):
-    """The account whose code was verified."""
-
-    account: AccountShown
 
 
 def begun(challenge: Challenge) -> SignInChallenge:
@@ -117,7 +98,7 @@ async def verify(context: Context, given: VerifyRequest) -> Response:
         account = await context.app.lifecycle.sign_in.verify(
             given.challenge, given.token, given.code
         )
-    shown = AccountShown(
+    shown = SignedInAccount(
         id=account.id, email=account.email, login=account.login, status=account.status
     )
     return json_response(Verified(account=shown))

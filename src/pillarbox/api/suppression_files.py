@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Annotated
 
 from fastapi import Query, Request
-from pydantic import BaseModel, Field
 from starlette.responses import Response, StreamingResponse
 
 from pillarbox.accept.suppressions import COLUMNS, SuppressionFault, read, row, written
@@ -16,35 +15,17 @@ from pillarbox.api.bodies import check_media_type
 from pillarbox.api.openapi import BODY, needs, problems
 from pillarbox.api.problems import ProblemError
 from pillarbox.api.routing import Context, context_of, json_response, router
-from pillarbox.api.suppressions import SuppressionsAdded
 from pillarbox.model.access import Scope
 from pillarbox.model.suppression import SuppressionEntry, SuppressionReason
 from pillarbox.store import suppressions as store
+from pillarbox.wire.suppressions import MAX_FAULTS, ImportFault, Suppression, SuppressionsImported
 
 routes = router()
 # Lines and octets of an import: read whole before anything is stored, and some seconds' work for
 # the database.
 MAX_LINES = 100_000
 MAX_BYTES = 16 * 2**20
-# Faults told of one import: whoever has more needs another file, not a longer list.
-MAX_FAULTS = 100
 CSV = "text/csv"
-
-
-class ImportFault(BaseModel):
-    line: int
-    code: str
-    field: str
-    detail: str
-
-
-class SuppressionsImported(SuppressionsAdded):
-    """What became of the lines of a file."""
-
-    refused: Annotated[
-        int, Field(description="Lines with a fault; only where `partial` was asked for.")
-    ]
-    faults: Annotated[list[ImportFault], Field(description=f"The first {MAX_FAULTS} of them.")]
 
 
 @routes.post(
@@ -137,7 +118,7 @@ async def export_suppressions(
 
 
 async def _lines(
-    first: Sequence[store.SuppressionRecord], rest: AsyncIterator[Sequence[store.SuppressionRecord]]
+    first: Sequence[Suppression], rest: AsyncIterator[Sequence[Suppression]]
 ) -> AsyncIterator[str]:
     yield written([COLUMNS])
     yield written(map(row, first))

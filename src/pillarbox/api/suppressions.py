@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Annotated
-from uuid import UUID
 
 from fastapi import Path, Query, Request
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -15,7 +13,6 @@ from starlette.responses import Response
 from pillarbox.accept.suppressions import LONGEST_NOTE, checked, is_address
 from pillarbox.api.fields import FilterText, StrictModel, Timestamp
 from pillarbox.api.listing import MAX_PAGE_SIZE, link, page_response
-from pillarbox.api.message_models import ResponseModel
 from pillarbox.api.openapi import BODY, needs, problems
 from pillarbox.api.problems import MAX_FAULTS, ProblemError
 from pillarbox.api.routing import Context, LargeBodyRoute, json_response, router
@@ -23,6 +20,7 @@ from pillarbox.errors import InvalidMail, NotFound
 from pillarbox.model.access import Scope
 from pillarbox.model.suppression import SuppressionReason
 from pillarbox.store import suppressions as store
+from pillarbox.wire.suppressions import Suppression, SuppressionPage, SuppressionsAdded
 
 routes = router()
 larger = router(LargeBodyRoute)
@@ -67,27 +65,6 @@ class SuppressionQuery(BaseModel):
     ] = None
 
 
-class SuppressionShown(ResponseModel):
-    """An address that the tenant's mails are not sent to."""
-
-    address: Annotated[str, Field(description="In lower case.")]
-    reason: SuppressionReason
-    note: str | None
-    message_id: Annotated[UUID | None, Field(description="The message whose feedback added it.")]
-    created_at: datetime
-    expires_at: Annotated[datetime | None, Field(description="Null: it stays until it is removed.")]
-
-
-class SuppressionPage(ResponseModel):
-    """Addresses, in their order. With filters a page can be short before the end: go on while there is a `next`."""
-
-    suppressions: list[SuppressionShown]
-    next_cursor: Annotated[
-        str | None, Field(description="Give it as `cursor` for the next page; null at the end.")
-    ]
-    next: Annotated[str | None, Field(description="The address of the next page; null at the end.")]
-
-
 class NewSuppression(StrictModel):
     """An address to add. One that is there already keeps the stronger reason and the later expiry."""
 
@@ -103,17 +80,6 @@ class NewSuppressions(StrictModel):
     """Addresses to add, all or none."""
 
     suppressions: Annotated[list[NewSuppression], Field(min_length=1, max_length=MAX_PER_CALL)]
-
-
-class SuppressionsAdded(ResponseModel):
-    """What became of the addresses given."""
-
-    added: int
-    changed: Annotated[
-        int,
-        Field(description="They were there, and have a stronger reason, later expiry or new note."),
-    ]
-    unchanged: Annotated[int, Field(description="They were there, and stay as they were.")]
 
 
 @routes.get(
@@ -150,12 +116,9 @@ def _lower(prefix: str | None) -> str:
     return (prefix or "").lower()
 
 
-def _page(
-    request: Request, found: Sequence[store.SuppressionRecord], cursor: str | None
-) -> Response:
-    shown = [SuppressionShown.model_validate(one, from_attributes=True) for one in found]
+def _page(request: Request, found: Sequence[Suppression], cursor: str | None) -> Response:
     there = link(request, "/suppressions", cursor)
-    body = SuppressionPage(suppressions=shown, next_cursor=cursor, next=there)
+    body = SuppressionPage(suppressions=found, next_cursor=cursor, next=there)
     return page_response(body, there)
 
 

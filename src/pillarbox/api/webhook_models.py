@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, Any
+from dataclasses import fields
+from typing import Annotated
 from uuid import UUID
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -11,9 +11,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from pillarbox.api.fields import StrictModel, Timestamp
 from pillarbox.api.listing import MAX_PAGE_SIZE, Cursor, checked_cursor
 from pillarbox.model.delivery import delivery_id
-from pillarbox.model.webhook import CallState, DisabledReason, WebhookEventType
-from pillarbox.store.webhook_log import MOST_REPLAYED, WebhookCallRecord
+from pillarbox.model.secret import Secret
+from pillarbox.model.webhook import CallState, WebhookEventType
+from pillarbox.store.webhook_log import WebhookCallRecord
 from pillarbox.store.webhooks import WebhookEndpoint
+from pillarbox.wire.webhooks import WebhookCall, WebhookDetails, WebhookWithSecret
 
 # Ids in one request: some tens of kilobytes.
 MAX_IDS = 1000
@@ -37,75 +39,6 @@ class WebhookChange(StrictModel):
     url: Url | None = None
     kinds: Kinds | None = None
     enabled: bool | None = None
-
-
-class WebhookShown(BaseModel):
-    """A webhook, without its secret."""
-
-    id: UUID
-    url: str
-    kinds: Annotated[list[str], Field(description="None: everything.")]
-    enabled: bool
-    disabled_at: datetime | None
-    disabled_reason: Annotated[
-        DisabledReason | None,
-        Field(
-            description="`failing`: nothing but failures for days; `gone`: it answered 410; `person`: somebody did."
-        ),
-    ]
-    failing_since: Annotated[datetime | None, Field(description="Nothing but failures since then.")]
-    waiting: Annotated[
-        int, Field(description="Calls to be made, those that are repeated included.")
-    ]
-    old_secret_until: Annotated[
-        datetime | None, Field(description="Until then calls are signed with both secrets.")
-    ]
-    created_at: datetime
-
-
-class WebhookMade(WebhookShown):
-    """A webhook with its new secret, which is shown this once."""
-
-    secret: str
-
-
-class WebhookList(BaseModel):
-    webhooks: list[WebhookShown]
-
-
-class TestShown(BaseModel):
-    """How a test call went."""
-
-    delivered: bool
-    status: int | None
-    error: str | None
-    seconds: float
-
-
-class CallShown(BaseModel):
-    """A call, and how its last try ended."""
-
-    id: Annotated[UUID, Field(description="As in the header `webhook-id`: the same for every try.")]
-    type: str
-    timestamp: Annotated[datetime, Field(description="When that happened which is told.")]
-    message_id: UUID | None
-    delivery_id: str | None
-    state: CallState
-    attempts: Annotated[int, Field(description="Since the call was made, or replayed.")]
-    replays: int
-    next_attempt_at: datetime | None
-    last_attempt_at: datetime | None
-    status: Annotated[int | None, Field(description="Of the last answer.")]
-    error: Annotated[str | None, Field(description="What was wrong with it; redacted.")]
-    seconds: float | None
-    data: dict[str, Any]
-
-
-class CallPage(BaseModel):
-    """Calls, newest first; `next_cursor` goes into `cursor` for the next page."""
-
-    calls: list[CallShown]
-    next_cursor: str | None
 
 
 class CallQuery(BaseModel):
@@ -141,27 +74,44 @@ class Replay(StrictModel):
         return self
 
 
-class Replayed(BaseModel):
-    """How many calls will be made again."""
-
-    replayed: int
-    next_cursor: Annotated[
-        str | None,
-        Field(
-            description=f"Where to go on when more fit: {MOST_REPLAYED:,} are looked at in one request."
-        ),
-    ]
-
-
-def webhook_shown(one: WebhookEndpoint) -> WebhookShown:
-    given = {name: getattr(one, name) for name in WebhookShown.model_fields}
-    return WebhookShown(**given | {"kinds": list(one.kinds or ())})
+def webhook_details(endpoint: WebhookEndpoint) -> WebhookDetails:
+    return WebhookDetails(
+        id=endpoint.id,
+        url=endpoint.url,
+        kinds=endpoint.kinds or (),
+        enabled=endpoint.enabled,
+        disabled_at=endpoint.disabled_at,
+        disabled_reason=endpoint.disabled_reason,
+        failing_since=endpoint.failing_since,
+        waiting=endpoint.waiting,
+        old_secret_until=endpoint.old_secret_until,
+        created_at=endpoint.created_at,
+    )
 
 
-def call_shown(one: WebhookCallRecord) -> CallShown:
-    about = None if one.message_id is None or one.n is None else delivery_id(one.message_id, one.n)
-    return CallShown(
-        id=one.id, type=one.kind, timestamp=one.at, message_id=one.message_id, delivery_id=about,
-        state=CallState(one.state), attempts=one.attempts, replays=one.replays, next_attempt_at=one.next_at,
-        last_attempt_at=one.ended_at, status=one.status, error=one.error, seconds=one.took, data=dict(one.payload),
-    )  # fmt: skip
+def webhook_with_secret(endpoint: WebhookEndpoint, secret: Secret) -> WebhookWithSecret:
+    details = webhook_details(endpoint)
+    values = {each.name: getattr(details, each.name) for each in fields(details)}
+    return WebhookWithSecret(**values, secret=secret.reveal())
+
+
+def webhook_call(call: WebhookCallRecord) -> WebhookCall:
+    delivery = None
+    if call.message_id is not None and call.n is not None:
+        delivery = delivery_id(call.message_id, call.n)
+    return WebhookCall(
+        id=call.id,
+        type=call.kind,
+        timestamp=call.at,
+        message_id=call.message_id,
+        delivery_id=delivery,
+        state=call.state,
+        attempts=call.attempts,
+        replays=call.replays,
+        next_attempt_at=call.next_at,
+        last_attempt_at=call.ended_at,
+        status=call.status,
+        error=call.error,
+        seconds=call.took,
+        data=call.payload,
+    )

@@ -13,18 +13,13 @@ from pillarbox.api.openapi import BODY, needs, problems
 from pillarbox.api.problems import ProblemError
 from pillarbox.api.routing import Context, json_response, router
 from pillarbox.api.webhook_models import (
-    CallPage,
     CallQuery,
     NewWebhook,
     Replay,
-    Replayed,
-    TestShown,
     WebhookChange,
-    WebhookList,
-    WebhookMade,
-    WebhookShown,
-    call_shown,
-    webhook_shown,
+    webhook_call,
+    webhook_details,
+    webhook_with_secret,
 )
 from pillarbox.app import App
 from pillarbox.errors import RefusedAddress
@@ -33,6 +28,14 @@ from pillarbox.model.webhook import CallState
 from pillarbox.store import webhook_log, webhooks
 from pillarbox.track.address_guard import check_url
 from pillarbox.track.webhook_dispatcher import send_test_call
+from pillarbox.wire.webhooks import (
+    CallPage,
+    Replayed,
+    WebhookDetails,
+    WebhookList,
+    WebhookTest,
+    WebhookWithSecret,
+)
 
 routes = router()
 MANAGE = needs(Scope.MANAGE)
@@ -50,7 +53,7 @@ WebhookId = Annotated[UUID, Path(description="The webhook's id.")]
 )
 async def list_webhooks(context: Context) -> Response:
     found = await webhooks.list_endpoints(context.app.database, context.tenant.id)
-    return json_response(WebhookList(webhooks=[webhook_shown(one) for one in found]))
+    return json_response(WebhookList(webhooks=[webhook_details(one) for one in found]))
 
 
 @routes.post(
@@ -59,7 +62,7 @@ async def list_webhooks(context: Context) -> Response:
     summary="Add a webhook",
     description="Its secret is shown this once: calls are signed with it, as Standard Webhooks says.",
     status_code=201,
-    response_model=WebhookMade,
+    response_model=WebhookWithSecret,
     responses=problems("invalid-setting", "not-possible", *BODY),
     openapi_extra=MANAGE,
     tags=["webhooks"],
@@ -73,9 +76,7 @@ async def add_webhook(context: Context, new: NewWebhook) -> Response:
         url,
         [str(one) for one in new.kinds],
     )
-    return json_response(
-        WebhookMade(**webhook_shown(made).model_dump(), secret=secret.reveal()), 201
-    )
+    return json_response(webhook_with_secret(made, secret), 201)
 
 
 def _checked(app: App, url: str) -> str:
@@ -89,7 +90,7 @@ def _checked(app: App, url: str) -> str:
     "/webhooks/{webhook_id}",
     operation_id="get_webhook",
     summary="Show a webhook",
-    response_model=WebhookShown,
+    response_model=WebhookDetails,
     responses=problems("not-found"),
     openapi_extra=MANAGE,
     tags=["webhooks"],
@@ -100,7 +101,7 @@ async def get_webhook(context: Context, webhook_id: WebhookId) -> Response:
 
 async def _shown(context: Context, webhook_id: UUID) -> Response:
     found = await webhooks.get_endpoint(context.app.database, webhook_id, context.tenant.id)
-    return json_response(webhook_shown(found))
+    return json_response(webhook_details(found))
 
 
 @routes.patch(
@@ -108,7 +109,7 @@ async def _shown(context: Context, webhook_id: UUID) -> Response:
     operation_id="change_webhook",
     summary="Change a webhook",
     description="Changes what is given, and nothing else. While it is disabled nothing new is kept for it.",
-    response_model=WebhookShown,
+    response_model=WebhookDetails,
     responses=problems("not-found", "invalid-setting", *BODY),
     openapi_extra=MANAGE,
     tags=["webhooks"],
@@ -147,7 +148,7 @@ async def remove_webhook(context: Context, webhook_id: WebhookId) -> Response:
     operation_id="enable_webhook",
     summary="Enable a webhook again",
     description="Calls that waited when it was disabled are made at once.",
-    response_model=WebhookShown,
+    response_model=WebhookDetails,
     responses=problems("not-found"),
     openapi_extra=MANAGE,
     tags=["webhooks"],
@@ -162,7 +163,7 @@ async def enable_webhook(context: Context, webhook_id: WebhookId) -> Response:
     operation_id="rotate_webhook",
     summary="Make a new secret",
     description="It is shown this once. For a day calls are signed with the old one, too.",
-    response_model=WebhookMade,
+    response_model=WebhookWithSecret,
     responses=problems("not-found", "not-possible"),
     openapi_extra=MANAGE,
     tags=["webhooks"],
@@ -171,7 +172,7 @@ async def rotate_webhook(context: Context, webhook_id: WebhookId) -> Response:
     database, tenant_id = context.app.database, context.tenant.id
     secret = await webhooks.rotate_endpoint(database, context.app.keys, webhook_id, tenant_id)
     found = await webhooks.get_endpoint(database, webhook_id, tenant_id)
-    return json_response(WebhookMade(**webhook_shown(found).model_dump(), secret=secret.reveal()))
+    return json_response(webhook_with_secret(found, secret))
 
 
 @routes.post(
@@ -179,7 +180,7 @@ async def rotate_webhook(context: Context, webhook_id: WebhookId) -> Response:
     operation_id="test_webhook",
     summary="Try a webhook out",
     description="Makes one call of the type `webhook.test` at once, even while it is disabled, and says how it went.",
-    response_model=TestShown,
+    response_model=WebhookTest,
     responses=problems("not-found"),
     openapi_extra=MANAGE,
     tags=["webhooks"],
@@ -191,7 +192,7 @@ async def test_webhook(context: Context, webhook_id: WebhookId) -> Response:
     )
     delivered = result.state is CallState.DELIVERED
     return json_response(
-        TestShown(
+        WebhookTest(
             delivered=delivered,
             status=result.status,
             error=result.error,
@@ -222,7 +223,7 @@ async def list_calls(
     )
     cursor = cursor_of(found[query.limit - 1].id) if len(found) > query.limit else None
     return json_response(
-        CallPage(calls=[call_shown(one) for one in found[: query.limit]], next_cursor=cursor)
+        CallPage(calls=[webhook_call(one) for one in found[: query.limit]], next_cursor=cursor)
     )
 
 

@@ -23,8 +23,8 @@ from pillarbox.store.tenants import get_tenant
 
 if TYPE_CHECKING:
     from pillarbox.app import App
-    from pillarbox.store.suppressions import SuppressionCounts, SuppressionRecord
-
+    from pillarbox.store.suppressions import SuppressionCounts
+    from pillarbox.wire.suppressions import Suppression
 # Faults that are printed: whoever has more needs another file, not a longer list.
 SHOWN = 20
 Addresses = Annotated[
@@ -99,7 +99,7 @@ async def list_(
 
 async def _some(
     app: App, tenant: str, address: str | None, which: store.SuppressionFilter, limit: int
-) -> AsyncIterator[SuppressionRecord]:
+) -> AsyncIterator[Suppression]:
     tenant_id = (await get_tenant(app.database, tenant)).id
     if address is not None:
         if one := await store.find(app.database, tenant_id, address):
@@ -284,7 +284,7 @@ def _writable(file: Path | None) -> Iterator[IO[str]]:
         yield target
 
 
-def _lines(some: Sequence[SuppressionRecord], as_json: bool) -> str:
+def _lines(some: Sequence[Suppression], as_json: bool) -> str:
     if as_json:
         return "".join(json.dumps(output.plain(one)) + "\n" for one in some)
     return written(map(row, some))

@@ -7,17 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pillarbox.accept.mail import Mail
-from pillarbox.client.answers import Sent, read
 from pillarbox.client.calls import (
     JSON,
     ApiCall,
     HttpRequest,
     HttpResponse,
+    Sent,
     key_header,
     mail_json,
     new_key,
 )
 from pillarbox.client.problems import of_problem
+from pillarbox.client.reading import read
 from pillarbox.errors import InvalidMail, NotAllowed, PillarboxError
 
 Results = list[Sent | PillarboxError]

@@ -15,9 +15,10 @@ from urllib.parse import urlencode, urlsplit
 from pillarbox.accept.checks import check, to_json
 from pillarbox.accept.mail import Mail, listed
 from pillarbox.accept.statements import attachment_fields
-from pillarbox.client.answers import Changes, Message, Page, Sent, Shown, read
 from pillarbox.client.problems import error_of, retry_after
+from pillarbox.client.reading import Record, read
 from pillarbox.errors import InvalidMail, NoAnswer
+from pillarbox.wire.messages import Accepted, Changes, FullMessage, MessagePage
 
 Result = TypeVar("Result")
 API_PREFIX = "/api/v1"
@@ -117,7 +118,7 @@ class ApiCall(Generic[Result]):
         return outcome.status < 300 and not self.is_finished(outcome)
 
 
-def reading(kind: type[Shown]) -> Callable[[HttpResponse], Shown]:
+def reading(kind: type[Record]) -> Callable[[HttpResponse], Record]:
     """Reads an answer as a value of this kind."""
     return lambda answer: read(kind, json.loads(answer.body))
 
@@ -150,6 +151,17 @@ def headers(api_key: str | None, version: str) -> dict[str, str]:
     return common | {"Authorization": f"Bearer {api_key.strip()}"}
 
 
+@dataclass(frozen=True, slots=True)
+class Sent(Accepted):
+    """A mail that was accepted: it is committed, and will be delivered or visibly fail.
+
+    `repeated`: it had been accepted before under the same idempotency key, by another call or by an
+    earlier attempt of this call whose answer was lost.
+    """
+
+    repeated: bool = False
+
+
 class TemplateOptions(TypedDict, total=False):
     """Which template makes the words of a mail, in which language, of what."""
 
@@ -174,8 +186,8 @@ def resend(message_id: uuid.UUID | str, idempotency_key: str | None) -> ApiCall[
     )
 
 
-def get(message_id: uuid.UUID | str) -> ApiCall[Message]:
-    return ApiCall(HttpRequest("GET", _path(message_id)), reading(Message))
+def get(message_id: uuid.UUID | str) -> ApiCall[FullMessage]:
+    return ApiCall(HttpRequest("GET", _path(message_id)), reading(FullMessage))
 
 
 def raw(message_id: uuid.UUID | str) -> ApiCall[bytes]:
@@ -212,11 +224,11 @@ def checked_filters(filters: Filters) -> list[tuple[str, str]]:
     return found
 
 
-def page(filters: Sequence[tuple[str, str]], cursor: str | None) -> ApiCall[Page]:
+def page(filters: Sequence[tuple[str, str]], cursor: str | None) -> ApiCall[MessagePage]:
     """One page of a listing; without a cursor, the first."""
     query = urlencode([*filters, *([("cursor", cursor)] if cursor else [])])
     path = f"/messages?{query}" if query else "/messages"
-    return ApiCall(HttpRequest("GET", path), reading(Page))
+    return ApiCall(HttpRequest("GET", path), reading(MessagePage))
 
 
 def mail_json(mail: Mail) -> str:

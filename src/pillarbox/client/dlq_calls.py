@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, TypedDict
 from urllib.parse import urlencode
 
-from pillarbox.client.answers import AttemptSummary
 from pillarbox.client.calls import JSON, ApiCall, HttpRequest, checked_filters, reading
+from pillarbox.wire.dlq import DeadLetterPage, DeadLetterSummary, Discarded, Reprocessed
 
 PAGE = 100
 # What the API changes in one call.
@@ -31,80 +30,6 @@ class DeadLetterFilters(TypedDict, total=False):
     provider: str
     since: datetime
     until: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class DeadDelivery:
-    """One recipient that did not get the message."""
-
-    id: str
-    recipient: str
-    role: str
-    reason: str | None
-    error: str | None
-    failed_at: datetime | None
-    provider: str | None
-    attempts_made: int
-    attempts: Sequence[AttemptSummary]
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """A message of which something failed; `blocked` is why it cannot be sent again."""
-
-    id: uuid.UUID
-    created_at: datetime
-    sender: str
-    subject: str
-    class_: str
-    kind: str | None
-    priority: str
-    tags: Sequence[str]
-    size: int
-    expires_at: datetime | None
-    blocked: str | None
-    deliveries: Sequence[DeadDelivery]
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetterPage:
-    messages: Sequence[DeadLetter]
-    next_cursor: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetterSummary:
-    """How many deliveries failed. Not `complete`: there are more, which were not counted."""
-
-    total: int
-    by_reason: Mapping[str, int]
-    by_provider: Mapping[str, int]
-    complete: bool
-    tokens: int = 0  # of accounts, that could not be made mails
-
-
-@dataclass(frozen=True, slots=True)
-class Reprocessed:
-    """What came of reprocessing, in deliveries; `suppressed` of them will fail again at once."""
-
-    dry_run: bool
-    requeued: int
-    left: int
-    complete: bool
-    suppressed: int
-    skipped: Mapping[str, int]
-    nothing_failed: int
-
-
-@dataclass(frozen=True, slots=True)
-class Discarded:
-    """What came of discarding, in deliveries."""
-
-    dry_run: bool
-    discarded: int
-    left: int
-    complete: bool
-    nothing_failed: int
 
 
 MessageIds = Sequence[uuid.UUID | str]

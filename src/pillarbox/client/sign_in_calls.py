@@ -3,33 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from pillarbox.client.calls import JSON, ApiCall, HttpRequest, reading
-
-
-@dataclass(frozen=True, slots=True)
-class SignInChallenge:
-    """What a code is verified with, and for how many seconds it can be used."""
-
-    challenge: str
-    expires_in: int
-
-
-@dataclass(frozen=True, slots=True)
-class SignedInAccount:
-    """Who has proven that they read the mail."""
-
-    id: int
-    email: str
-    login: str
-    status: str
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    account: SignedInAccount
+from pillarbox.wire.sign_in import SignInChallenge, Verified
 
 
 def begin(email: str) -> ApiCall[SignInChallenge]:

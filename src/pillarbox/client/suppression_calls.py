@@ -3,57 +3,21 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from pillarbox.accept.mail import listed
 from pillarbox.client.calls import JSON, ApiCall, HttpRequest, nothing, reading, time_text
+from pillarbox.wire.suppressions import SuppressionPage, SuppressionsImported
 
 PAGE = 200
 CSV = {"Content-Type": "text/csv"}
 
 
-@dataclass(frozen=True, slots=True)
-class Suppression:
-    """An address that mails are not sent to."""
-
-    address: str
-    reason: str
-    note: str | None
-    message_id: uuid.UUID | None
-    created_at: datetime
-    expires_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class SuppressionPage:
-    suppressions: Sequence[Suppression]
-    next_cursor: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ImportFault:
-    """What is wrong with a line of a file; 1 is the first."""
-
-    line: int
-    code: str
-    field: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class Suppressed:
-    """What became of the addresses given; `refused` and `faults` only of a file, where a part was asked for."""
-
-    added: int
-    changed: int
-    unchanged: int
-    refused: int = 0
-    faults: Sequence[ImportFault] = field(default_factory=tuple)
+# The answer to both ways of adding addresses: `refused` and `faults` are of a file only.
+Suppressed = SuppressionsImported
 
 
 def page(

@@ -1,47 +1,133 @@
-"""`pillarbox.Client`: the HTTP API for programs that wait for answers."""
+"""`pillarbox.Client`: the HTTP API for programs without an event loop.
+
+Its methods are those of `AllOperations`. Their coroutines wait for nothing but `_ask` and `_sleep`,
+which block here: each coroutine runs to its end in one step, and no event loop is needed.
+"""
 
 from __future__ import annotations
 
-import random
+import inspect
 import ssl
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar, Unpack
-from uuid import UUID
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import urllib3
 
-import pillarbox
-from pillarbox.accept.mail import Mail
-from pillarbox.client import calls
-from pillarbox.client.answers import Changes, Message, MessageSummary, Sent
-from pillarbox.client.batches import Batches, Results
-from pillarbox.client.calls import (
-    DEFAULT_URL,
-    RETRIES,
-    TIMEOUT,
-    ApiCall,
-    Filters,
-    HttpRequest,
-    HttpResponse,
-    TemplateOptions,
-)
-from pillarbox.client.lists_sync import DeadLetterCalls, SuppressionCalls
-from pillarbox.client.sign_in_sync import SignInCalls
-from pillarbox.client.webhooks_sync import WebhookCalls
-from pillarbox.errors import NoAnswer, PillarboxError
+from pillarbox.client.all_operations import AllOperations
+from pillarbox.client.calls import DEFAULT_URL, RETRIES, TIMEOUT, HttpRequest, HttpResponse
+from pillarbox.errors import NoAnswer
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 # Connections kept open: as many threads can use one client without waiting for a handshake.
 CONNECTIONS = 10
 
 
-class Client(DeadLetterCalls, SuppressionCalls, WebhookCalls, SignInCalls):
-    """Hands mails over by the HTTP API, and tells what became of them. Threads can share one.
+class _BlockingOperations(AllOperations):
+    """The operations, with requests that block."""
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None,
+        timeout: float,
+        retries: int,
+        ssl_context: ssl.SSLContext | None,
+    ) -> None:
+        super().__init__(base_url, api_key, retries)
+        self._timeout = urllib3.Timeout(total=timeout)
+        self._pool = urllib3.PoolManager(
+            maxsize=CONNECTIONS, retries=False, ssl_context=ssl_context
+        )
+
+    @property
+    def address(self) -> str:
+        return self._address
+
+    def close(self) -> None:
+        self._pool.clear()
+
+    async def _ask(self, request: HttpRequest) -> HttpResponse | NoAnswer:
+        try:
+            response = self._pool.request(
+                request.method,
+                self._address + request.path,
+                body=request.body,
+                headers=self._headers | dict(request.headers),
+                timeout=self._timeout,
+                redirect=False,  # the key is for this server alone
+            )
+        except (
+            urllib3.exceptions.NewConnectionError,
+            urllib3.exceptions.ConnectTimeoutError,
+        ) as error:
+            return NoAnswer(f"no connection to the server: {type(error).__name__}", reached=False)
+        except urllib3.exceptions.HTTPError as error:
+            return NoAnswer(f"the server's answer was lost: {type(error).__name__}")
+        return HttpResponse(response.status, response.headers, response.data)
+
+    async def _sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 -- blocks on purpose
+
+
+def _finish(awaitable: Awaitable[Result]) -> Result:
+    """The result of a coroutine that never suspends."""
+    try:
+        awaitable.__await__().send(None)
+    except StopIteration as stop:
+        result: Result = stop.value
+        return result
+    raise RuntimeError("an operation of the blocking client was suspended")
+
+
+def _each(items: AsyncIterator[Result]) -> Iterator[Result]:
+    """The items of an iterator that never suspends."""
+    try:
+        while True:
+            yield _finish(items.__anext__())
+    except StopAsyncIteration:
+        return
+    finally:
+        if isinstance(items, AsyncGenerator):
+            _finish(items.aclose())
+
+
+def _blocking(
+    method: Callable[Concatenate[Any, Parameters], Coroutine[Any, Any, Result]],
+) -> Callable[Concatenate[Client, Parameters], Result]:
+    """The method of `Client` that runs this operation to its end."""
+
+    @wraps(method)
+    def run(client: Client, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        return _finish(method(client._operations, *args, **kwargs))
+
+    return run
+
+
+def _iterating(
+    method: Callable[Concatenate[Any, Parameters], AsyncIterator[Result]],
+) -> Callable[Concatenate[Client, Parameters], Iterator[Result]]:
+    """The method of `Client` that walks through the results of this operation."""
+
+    @wraps(method)
+    def run(
+        client: Client, /, *args: Parameters.args, **kwargs: Parameters.kwargs
+    ) -> Iterator[Result]:
+        return _each(method(client._operations, *args, **kwargs))
+
+    signature = inspect.signature(method)
+    returned = str(signature.return_annotation).replace("AsyncIterator", "Iterator")
+    run.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
+    return run
+
+
+class Client:
+    """Submits mails by the HTTP API, and reads what became of them. Threads can share one.
 
     What is lost on the way is repeated with the same idempotency key, `retries` times at most;
     `timeout` is for one try, in seconds. Without a key it can only talk to an installation in
@@ -57,13 +143,7 @@ class Client(DeadLetterCalls, SuppressionCalls, WebhookCalls, SignInCalls):
         retries: int = RETRIES,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        self._address = calls.address(base_url)
-        self._headers = calls.headers(api_key, pillarbox.__version__)
-        self._timeout = urllib3.Timeout(total=timeout)
-        self._retries = retries
-        self._pool = urllib3.PoolManager(
-            maxsize=CONNECTIONS, retries=False, ssl_context=ssl_context
-        )
+        self._operations = _BlockingOperations(base_url, api_key, timeout, retries, ssl_context)
 
     def __enter__(self) -> Client:
         return self
@@ -77,82 +157,41 @@ class Client(DeadLetterCalls, SuppressionCalls, WebhookCalls, SignInCalls):
         self.close()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._address!r})"
+        return f"{type(self).__name__}({self._operations.address!r})"
 
     def close(self) -> None:
         """Close the connections."""
-        self._pool.clear()
+        self._operations.close()
 
-    def send(self, mail: Mail, **words: Unpack[TemplateOptions]) -> Sent:
-        """Hand a mail over; returns when it is committed. With `template` it has no subject, text, html or raw."""
-        return self._run(calls.send(mail, words))
+    send = _blocking(AllOperations.send)
+    send_many = _blocking(AllOperations.send_many)
+    get = _blocking(AllOperations.get)
+    list = _iterating(AllOperations.list)
+    raw = _blocking(AllOperations.raw)
+    cancel = _blocking(AllOperations.cancel)
+    reschedule = _blocking(AllOperations.reschedule)
+    resend = _blocking(AllOperations.resend)
 
-    def send_many(self, mails: Iterable[Mail], *, idempotency_key: str | None = None) -> Results:
-        """Hand several mails over; returns for each, in order, what was accepted or the error that it met.
+    dead_letters = _iterating(AllOperations.dead_letters)
+    dead_letter_summary = _blocking(AllOperations.dead_letter_summary)
+    reprocess = _blocking(AllOperations.reprocess)
+    discard = _blocking(AllOperations.discard)
 
-        If a whole call fails before anything was accepted, its error is raised instead.
-        """
-        batches = Batches(list(mails), idempotency_key)
-        for places, call in batches.calls():
-            try:
-                batches.put(places, self._run(call))
-            except PillarboxError as error:
-                batches.fail(places, error)
-        return batches.results()
+    suppressions = _iterating(AllOperations.suppressions)
+    suppress = _blocking(AllOperations.suppress)
+    unsuppress = _blocking(AllOperations.unsuppress)
+    import_suppressions = _blocking(AllOperations.import_suppressions)
+    export_suppressions = _blocking(AllOperations.export_suppressions)
 
-    def get(self, message_id: UUID | str) -> Message:
-        """A message's whole story."""
-        return self._run(calls.get(message_id))
+    add_webhook = _blocking(AllOperations.add_webhook)
+    webhooks = _blocking(AllOperations.webhooks)
+    get_webhook = _blocking(AllOperations.get_webhook)
+    change_webhook = _blocking(AllOperations.change_webhook)
+    remove_webhook = _blocking(AllOperations.remove_webhook)
+    rotate_webhook = _blocking(AllOperations.rotate_webhook)
+    test_webhook = _blocking(AllOperations.test_webhook)
+    webhook_calls = _iterating(AllOperations.webhook_calls)
+    replay_webhook = _blocking(AllOperations.replay_webhook)
 
-    def list(self, **filters: Unpack[Filters]) -> Iterator[MessageSummary]:
-        """The messages that fit all filters, newest first; fetched page by page as you go on."""
-        return self._walk(calls.checked_filters(filters))
-
-    def raw(self, message_id: UUID | str) -> bytes:
-        """The mail as it is sent."""
-        return self._run(calls.raw(message_id))
-
-    def cancel(self, message_id: UUID | str) -> Changes:
-        """Cancel what was not sent yet; NotPossible if nothing of it can be."""
-        return self._run(calls.cancel(message_id))
-
-    def reschedule(self, message_id: UUID | str, send_at: datetime) -> Changes:
-        """Send what was not tried yet at another time; NotPossible if nothing of it can be."""
-        return self._run(calls.reschedule(message_id, send_at))
-
-    def resend(self, message_id: UUID | str, *, idempotency_key: str | None = None) -> Sent:
-        """Send a message once more, as a new one; NotPossible if its content was dropped."""
-        return self._run(calls.resend(message_id, idempotency_key))
-
-    def _walk(self, filters: Sequence[tuple[str, str]]) -> Iterator[MessageSummary]:
-        for page in self._pages(lambda cursor: calls.page(filters, cursor)):
-            yield from page.messages
-
-    def _run(self, call: ApiCall[Result]) -> Result:
-        tried = 0
-        while True:
-            outcome = self._ask(call.request)
-            wait = call.wait(outcome, tried, self._retries, random.random())  # noqa: S311 -- nothing secret
-            if wait is None:
-                return call.read(outcome)
-            tried += 1
-            time.sleep(wait)
-
-    def _ask(self, request: HttpRequest) -> HttpResponse | NoAnswer:
-        try:
-            answer = self._pool.request(
-                request.method,
-                self._address + request.path,
-                body=request.body,
-                headers=self._headers | dict(request.headers),
-                timeout=self._timeout,
-                redirect=False,  # the key is for this server alone
-            )
-        except (
-            urllib3.exceptions.NewConnectionError,
-            urllib3.exceptions.ConnectTimeoutError,
-        ) as error:
-            return NoAnswer(f"no connection to the server: {type(error).__name__}", reached=False)
-        except urllib3.exceptions.HTTPError as error:
-            return NoAnswer(f"the server's answer was lost: {type(error).__name__}")
-        return HttpResponse(answer.status, answer.headers, answer.data)
+    begin_sign_in = _blocking(AllOperations.begin_sign_in)
+    verify_sign_in = _blocking(AllOperations.verify_sign_in)

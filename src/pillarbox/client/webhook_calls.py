@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
 from pillarbox.accept.mail import listed
-from pillarbox.client.answers import read
 from pillarbox.client.calls import JSON, ApiCall, HttpRequest, nothing, reading
+from pillarbox.client.reading import read
+from pillarbox.wire.webhooks import CallPage, Replayed, WebhookDetails, WebhookTest
 
 PAGE = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Webhook:
-    """Where the tenant is told; `secret` only where it was made just now."""
+class Webhook(WebhookDetails):
+    """A webhook of the tenant; `secret` is None unless this call created it."""
 
-    id: uuid.UUID
-    url: str
-    kinds: Sequence[str]
-    enabled: bool
-    disabled_at: datetime | None
-    disabled_reason: str | None
-    failing_since: datetime | None
-    waiting: int
-    old_secret_until: datetime | None
-    created_at: datetime
     secret: str | None = None
 
     def __repr__(self) -> str:
@@ -38,53 +29,7 @@ class Webhook:
 
 
 @dataclass(frozen=True, slots=True)
-class WebhookCall:
-    """A call, and how its last try ended."""
-
-    id: uuid.UUID
-    type: str
-    timestamp: datetime
-    message_id: uuid.UUID | None
-    delivery_id: str | None
-    state: str
-    attempts: int
-    replays: int
-    next_attempt_at: datetime | None
-    last_attempt_at: datetime | None
-    status: int | None
-    error: str | None
-    seconds: float | None
-    data: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class CallPage:
-    """Some calls of the log, and where the next begin."""
-
-    calls: Sequence[WebhookCall]
-    next_cursor: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class WebhookTest:
-    """How a test call went."""
-
-    delivered: bool
-    status: int | None
-    error: str | None
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """How many calls are made again, and where to go on if there may be more."""
-
-    replayed: int
-    next_cursor: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class _List:
+class _WebhookList:
     webhooks: Sequence[Webhook]
 
 
@@ -100,7 +45,7 @@ def add(url: str, kinds: str | Sequence[str]) -> ApiCall[Webhook]:
 def list_all() -> ApiCall[Sequence[Webhook]]:
     return ApiCall(
         HttpRequest("GET", "/webhooks"),
-        lambda answer: read(_List, json.loads(answer.body)).webhooks,
+        lambda answer: read(_WebhookList, json.loads(answer.body)).webhooks,
     )
 
 

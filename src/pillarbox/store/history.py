@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pillarbox.model.delivery import State, Unknown
 from pillarbox.model.outcome import Verdict
+from pillarbox.wire.messages import Transition
 
 if TYPE_CHECKING:
     from pillarbox.store.messages import AttemptRecord, DeliveryRecord, EventRecord, MessageDetails
@@ -41,13 +42,6 @@ AFTER_HOLDING = frozenset({"released"})
 
 
 @dataclass(frozen=True, slots=True)
-class StateTransition:
-    at: datetime
-    state: State
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class _Step:
     """Something that may change the state: the end of a claim's last attempt, or an event."""
 
@@ -56,7 +50,7 @@ class _Step:
     event: EventRecord | None = None
 
 
-def history(story: MessageDetails, delivery: DeliveryRecord) -> list[StateTransition]:
+def history(story: MessageDetails, delivery: DeliveryRecord) -> list[Transition]:
     """Every state of a delivery since its message was accepted, as far as retention left what tells of it."""
     found = _accepted(story)
     steps = _steps(story, delivery.n)
@@ -66,20 +60,20 @@ def history(story: MessageDetails, delivery: DeliveryRecord) -> list[StateTransi
             _begin(found, story, step.attempt)
             holds = story.message.unknown == Unknown.HOLD
             found.append(
-                StateTransition(
+                Transition(
                     step.at, _ended(step.attempt, following, delivery, holds), step.attempt.reason
                 )
             )
         elif step.event is not None:
-            found += _told(found[-1].state, step.event)
+            found += _told(State(found[-1].state), step.event)
     found += _now(found[-1], delivery)
     return list(_in_order(found))
 
 
-def _accepted(story: MessageDetails) -> list[StateTransition]:
+def _accepted(story: MessageDetails) -> list[Transition]:
     message = story.message
     scheduled = message.send_at is not None and message.send_at > message.created_at
-    return [StateTransition(message.created_at, State.PENDING if scheduled else State.QUEUED)]
+    return [Transition(message.created_at, State.PENDING if scheduled else State.QUEUED, None)]
 
 
 def _steps(story: MessageDetails, n: int) -> list[_Step]:
@@ -101,15 +95,15 @@ def _steps(story: MessageDetails, n: int) -> list[_Step]:
     return sorted(steps, key=lambda step: step.at)
 
 
-def _begin(found: list[StateTransition], story: MessageDetails, attempt: AttemptRecord) -> None:
+def _begin(found: list[Transition], story: MessageDetails, attempt: AttemptRecord) -> None:
     """Before an attempt a delivery is queued, then processing: from the first of several that failed over on."""
     began = min(
         one.started_at for one in story.attempts if (one.claim, one.n) == (attempt.claim, attempt.n)
     )
-    if found[-1].state is State.PENDING:
+    if found[-1].state == State.PENDING:
         due = story.message.send_at or began
-        found.append(StateTransition(min(max(due, found[-1].at), began), State.QUEUED))
-    found.append(StateTransition(began, State.PROCESSING))
+        found.append(Transition(min(max(due, found[-1].at), began), State.QUEUED, None))
+    found.append(Transition(began, State.PROCESSING, None))
 
 
 def _ended(
@@ -134,7 +128,7 @@ def _ended(
     return State.HELD if held else State.QUEUED
 
 
-def _told(state: State, event: EventRecord) -> Iterator[StateTransition]:
+def _told(state: State, event: EventRecord) -> Iterator[Transition]:
     """What an event made of a delivery, if it changed its state."""
     to = BY_EVENT.get(event.kind)
     if event.kind == "released":
@@ -145,7 +139,7 @@ def _told(state: State, event: EventRecord) -> Iterator[StateTransition]:
         to = BY_FEEDBACK[event.kind]
     if to is not None and to is not state:
         reason = event.data.get("reason") if to in (State.FAILED, State.BOUNCED) else None
-        yield StateTransition(event.at, to, reason)
+        yield Transition(event.at, to, reason)
 
 
 def _rescheduled(event: EventRecord) -> State:
@@ -158,10 +152,10 @@ def _rescheduled(event: EventRecord) -> State:
     )
 
 
-def _now(last: StateTransition, delivery: DeliveryRecord) -> Iterator[StateTransition]:
+def _now(last: Transition, delivery: DeliveryRecord) -> Iterator[Transition]:
     """The present state, where nothing else tells of it: a claim, a wait for a provider, a time that has come."""
     state = State(delivery.state)
-    if state is last.state:
+    if state == last.state:
         return
     times: Sequence[datetime | None] = (delivery.settled_at, delivery.next_attempt_at)
     if state is State.PROCESSING:
@@ -169,14 +163,14 @@ def _now(last: StateTransition, delivery: DeliveryRecord) -> Iterator[StateTrans
     elif state is State.PENDING:
         times = (delivery.waiting_since, delivery.claimed_at)
     at = next((one for one in times if one is not None), last.at)
-    yield StateTransition(
+    yield Transition(
         max(at, last.at), state, delivery.reason if state is not State.PROCESSING else None
     )
 
 
-def _in_order(found: Sequence[StateTransition]) -> Iterator[StateTransition]:
+def _in_order(found: Sequence[Transition]) -> Iterator[Transition]:
     """Times that never go back: those of providers may."""
     latest = found[0].at
     for one in found:
         latest = max(latest, one.at)
-        yield StateTransition(latest, one.state, one.reason)
+        yield Transition(latest, one.state, one.reason)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
-from uuid import UUID
 
 from pillarbox.errors import NotFound
 from pillarbox.model.suppression import SuppressionEntry, SuppressionReason
 from pillarbox.store import sql
+from pillarbox.wire.suppressions import Suppression
 
 if TYPE_CHECKING:
     import asyncpg
@@ -46,18 +45,6 @@ class SuppressionCounts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SuppressionRecord:
-    """An address on a list."""
-
-    address: str
-    reason: str
-    note: str | None
-    message_id: UUID | None
-    created_at: datetime
-    expires_at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
 class SuppressionFilter:
     """Which addresses; None means any. `prefix` is how they begin, whatever the case."""
 
@@ -66,10 +53,10 @@ class SuppressionFilter:
     after: str | None = None
 
 
-class SuppressionRecordPage(NamedTuple):
+class FoundSuppressions(NamedTuple):
     """Addresses that fit, and the one after which the next page begins; None at the end."""
 
-    found: Sequence[SuppressionRecord]
+    found: Sequence[Suppression]
     next: str | None
 
 
@@ -115,15 +102,15 @@ async def remove(database: Database, tenant_id: int, address: str) -> None:
 
 async def page(
     database: Database, tenant_id: int, which: SuppressionFilter, limit: int
-) -> SuppressionRecordPage:
+) -> FoundSuppressions:
     """One page of a tenant's list; with filters it can be short, or empty, before the end."""
     filtered = which.prefix is not None or which.reason is not None
     end = await _end(database, tenant_id, which.after) if filtered else None
     rows = await database.fetch(
         QUERIES["page"], tenant_id, which.after, end, which.prefix, limit + 1, which.reason
     )
-    found = [SuppressionRecord(*row) for row in rows[:limit]]
-    return SuppressionRecordPage(found, found[-1].address if len(rows) > limit else end)
+    found = [Suppression(*row) for row in rows[:limit]]
+    return FoundSuppressions(found, found[-1].address if len(rows) > limit else end)
 
 
 async def _end(database: Database, tenant_id: int, after: str | None) -> str | None:
@@ -134,7 +121,7 @@ async def _end(database: Database, tenant_id: int, after: str | None) -> str | N
 
 async def walk(
     database: Database, tenant_id: int, which: SuppressionFilter
-) -> AsyncIterator[Sequence[SuppressionRecord]]:
+) -> AsyncIterator[Sequence[Suppression]]:
     """All addresses that fit, some at a time; at least once, if only to say that there are none."""
     after = which.after
     while True:
@@ -146,7 +133,7 @@ async def walk(
             return
 
 
-async def find(database: Database, tenant_id: int, address: str) -> SuppressionRecord | None:
+async def find(database: Database, tenant_id: int, address: str) -> Suppression | None:
     """An address on a tenant's list; None when it is not on it."""
     row = await database.fetchrow(QUERIES["find"], tenant_id, address)
-    return SuppressionRecord(*row) if row else None
+    return Suppression(*row) if row else None

@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from pillarbox import AsyncClient, Attachment, Client, Mail
-from pillarbox.client.answers import Sent
+from pillarbox.client.calls import Sent
 from pillarbox.errors import (
     IdempotencyConflict,
     InvalidMail,

@@ -1,4 +1,4 @@
-"""Webhooks in `pillarbox.AsyncClient`."""
+"""Webhooks."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from datetime import datetime
 from uuid import UUID
 
 from pillarbox.client import webhook_calls
-from pillarbox.client.asking import AsyncAsking
-from pillarbox.client.webhook_calls import Webhook, WebhookCall, WebhookTest
+from pillarbox.client.operations import Operations
+from pillarbox.client.webhook_calls import Webhook
+from pillarbox.wire.webhooks import WebhookCall, WebhookTest
 
 
-class AsyncWebhookCalls(AsyncAsking):
+class WebhookOperations(Operations):
     """The methods that need a key with the scope `manage`."""
 
     async def add_webhook(self, url: str, *, kinds: str | Sequence[str] = ()) -> Webhook:

@@ -1,4 +1,4 @@
-"""Dead letters and suppression lists in `pillarbox.AsyncClient`."""
+"""Dead letters and suppression lists."""
 
 from __future__ import annotations
 
@@ -7,20 +7,14 @@ from datetime import datetime
 from typing import Unpack
 
 from pillarbox.client import dlq_calls, suppression_calls
-from pillarbox.client.asking import AsyncAsking
-from pillarbox.client.dlq_calls import (
-    MAX_PER_CALL,
-    DeadLetter,
-    DeadLetterFilters,
-    DeadLetterSummary,
-    Discarded,
-    MessageIds,
-    Reprocessed,
-)
-from pillarbox.client.suppression_calls import Suppressed, Suppression
+from pillarbox.client.dlq_calls import MAX_PER_CALL, DeadLetterFilters, MessageIds
+from pillarbox.client.operations import Operations
+from pillarbox.client.suppression_calls import Suppressed
+from pillarbox.wire.dlq import DeadLetter, DeadLetterSummary, Discarded, Reprocessed
+from pillarbox.wire.suppressions import Suppression
 
 
-class AsyncDeadLetterCalls(AsyncAsking):
+class DeadLetterOperations(Operations):
     """What failed, and sending it again."""
 
     async def dead_letters(self, **filters: Unpack[DeadLetterFilters]) -> AsyncIterator[DeadLetter]:
@@ -59,7 +53,7 @@ class AsyncDeadLetterCalls(AsyncAsking):
         return await self._run(dlq_calls.discard(message_ids, filters, limit, dry_run))
 
 
-class AsyncSuppressionCalls(AsyncAsking):
+class SuppressionOperations(Operations):
     """Addresses that mails are not sent to."""
 
     async def suppressions(

@@ -1,0 +1,30 @@
+"""Signing in by a code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pillarbox.wire.fields import about
+
+
+@dataclass(frozen=True, slots=True)
+class SignInChallenge:
+    """A challenge, to be given back with the code."""
+
+    challenge: str
+    expires_in: int = field(metadata=about("For how many seconds the code can be used."))
+
+
+@dataclass(frozen=True, slots=True)
+class SignedInAccount:
+    id: int
+    email: str
+    login: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The account whose code was verified."""
+
+    account: SignedInAccount
