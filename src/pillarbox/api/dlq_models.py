@@ -11,7 +11,6 @@ from pillarbox.api.fields import FilterText, Name, StrictInt, StrictModel, Times
 from pillarbox.api.listing import Cursor
 from pillarbox.model.delivery import delivery_id
 from pillarbox.model.outcome import Reason
-from pillarbox.model.secret import MASK
 from pillarbox.store.dlq import FailedDeliveryDetails, FailedMessage
 from pillarbox.store.messages import MessageFilter
 from pillarbox.wire.dlq import DeadDelivery, DeadLetter
@@ -93,7 +92,7 @@ class Reprocess(DeadLettersWanted):
 
 def dead_letter(one: FailedMessage) -> DeadLetter:
     return DeadLetter(
-        id=one.id, created_at=one.created_at, sender=one.sender, subject=MASK if one.secret else one.subject,
+        id=one.id, created_at=one.created_at, sender=one.sender, subject=one.subject,
         class_=one.class_name, kind=one.kind, priority=one.priority, tags=list(one.tags), size=one.size,
         expires_at=one.expires_at, blocked=one.blocked, deliveries=[_delivery(one.id, each) for each in one.deliveries],
     )  # fmt: skip

@@ -8,7 +8,6 @@ from uuid import UUID
 
 from pillarbox.model.delivery import State, delivery_id
 from pillarbox.model.retry import POLICIES
-from pillarbox.model.secret import MASK
 from pillarbox.store.history import history
 from pillarbox.store.message_pages import DeliveryOverview, MessageOverview
 from pillarbox.store.messages import (
@@ -42,7 +41,7 @@ def message_summary(message: MessageOverview) -> MessageSummary:
         id=message.id,
         created_at=message.created_at,
         sender=message.sender,
-        subject=MASK if message.secret else message.subject,
+        subject=message.subject,
         class_=message.class_name,
         kind=message.kind,
         priority=message.priority,
@@ -73,7 +72,7 @@ def full_message(details: MessageDetails) -> FullMessage:
         to=message.to,
         cc=message.cc,
         reply_to=message.reply_to,
-        subject=MASK if message.secret else message.subject,
+        subject=message.subject,
         headers=message.headers,
         class_=message.class_name,
         secret=message.secret,

@@ -48,8 +48,7 @@ async def resend_message(
     context: Context, message_id: MessageId, idempotency_key: IdempotencyKey = None
 ) -> Response:
     key, database = checked_key(idempotency_key), context.app.database
-    envelope = await store.envelope_of(database, message_id, context.tenant.id)
-    content = await store.content(database, message_id)
+    envelope, content = await store.for_resending(database, message_id, context.tenant.id)
     if content is None:
         raise ProblemError(
             "content-purged", "the content of this message was dropped: it cannot be sent again"

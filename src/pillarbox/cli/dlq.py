@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -12,7 +11,6 @@ from pillarbox.cli.command import CommandContext, command
 from pillarbox.cli.dlq_change import tenant_id_of, with_filters
 from pillarbox.cli.message_ids import shown_ids
 from pillarbox.lifecycle import set_aside_tokens
-from pillarbox.model.secret import MASK
 from pillarbox.store import dlq as store
 from pillarbox.store.messages import MessageFilter, find_message
 
@@ -55,7 +53,7 @@ async def list_(
             page = await store.page(
                 app.database, tenant_id, MessageFilter(before=last, **filters), limit - len(found)
             )
-            found += [replace(one, subject=MASK) if one.secret else one for one in page.messages]
+            found += page.messages
             last = page.next
             if last is None:
                 break

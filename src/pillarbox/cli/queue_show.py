@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,15 +17,11 @@ from pillarbox.deliver.mime import compose
 from pillarbox.errors import NotFound
 from pillarbox.model.delivery import State
 from pillarbox.model.message import Content
-from pillarbox.model.secret import MASK
 from pillarbox.store import messages
 from pillarbox.store.history import history
 from pillarbox.store.messages import WAITING, policy_of, provider_name, remaining
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
-    from pillarbox.app import App
     from pillarbox.store.messages import (
         AttemptRecord,
         DeliveryRecord,
@@ -33,7 +29,6 @@ if TYPE_CHECKING:
         MessageRecord,
     )
 
-HIDDEN = f"{MASK} (masked: the class of this mail is secret)"
 # Lines of the text shown beside the story; --raw shows it whole.
 PREVIEW = 12
 
@@ -60,9 +55,7 @@ async def show(
     async with context.app() as app:
         message_id = await messages.find_message(app.database, id)
         story = await messages.story(app.database, message_id)
-        if story.message.secret:
-            story = replace(story, message=replace(story.message, subject=MASK))
-        content = await _content(app, message_id, story.message)
+        content = await messages.content(app.database, message_id)
     if raw:
         if content is None:
             raise NotFound(
@@ -73,19 +66,6 @@ async def show(
         output.print_json(as_json(story))
     else:
         _tell(story, content)
-
-
-async def _content(app: App, message_id: UUID, envelope: MessageRecord) -> Content | None:
-    """The content as it may be shown."""
-    content = await messages.content(app.database, message_id)
-    if content is None or not envelope.secret:
-        return content
-    if content.raw is not None:
-        head = content.raw.replace(b"\r\n", b"\n").partition(b"\n\n")[0]
-        return Content(raw=head + b"\n\n" + HIDDEN.encode() + b"\n")
-    return replace(
-        content, text=content.text and HIDDEN, html=content.html and HIDDEN, attachments=()
-    )
 
 
 def as_json(story: MessageDetails) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from uuid import UUID
 from pillarbox.errors import NotFound
 from pillarbox.model.delivery import LANES, ROLES, Role
 from pillarbox.store import sql
+from pillarbox.store.masking import masked_values
 from pillarbox.store.messages import MessageFilter
 
 if TYPE_CHECKING:
@@ -224,7 +225,9 @@ async def _messages(
         )
     rows = await database.fetch(QUERIES["dead_messages"], list(ids))
     # One that was reprocessed since has nothing left to show.
-    return [_message(dict(row), deliveries[row["id"]]) for row in rows if deliveries[row["id"]]]
+    return [
+        _message(masked_values(row), deliveries[row["id"]]) for row in rows if deliveries[row["id"]]
+    ]
 
 
 def _message(values: dict[str, Any], deliveries: Sequence[FailedDeliveryDetails]) -> FailedMessage:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from pillarbox.model.delivery import LANES, ROLES, Role
+from pillarbox.store.masking import masked_values
 from pillarbox.store.messages import QUERIES, WAITING, MessageFilter
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ async def _end(database: Database, tenant_id: int, first: UUID, before: UUID) ->
 
 
 def _summary(row: asyncpg.Record) -> MessageOverview:
-    values: dict[str, Any] = dict(row)
+    values = masked_values(row)
     columns = zip(*(values.pop(name) for name in COLUMNS), strict=True)
     return MessageOverview(
         class_name=values.pop("class"),

@@ -16,6 +16,7 @@ from pillarbox.model.message import Content, Message
 from pillarbox.model.retry import POLICIES
 from pillarbox.store import sql
 from pillarbox.store.contents import read_attachments
+from pillarbox.store.masking import masked_content, masked_values
 from pillarbox.store.provider_waits import outage_since
 from pillarbox.store.rate_limit_wait import RateLimitWait, waiting
 
@@ -220,7 +221,8 @@ async def list_messages(
 
 
 def _listed(row: asyncpg.Record) -> MessageListItem:
-    values: dict[str, Any] = dict(row)
+    values = masked_values(row)
+    del values["secret"]
     for name in ("tags", "reasons", "providers"):
         values[name] = values[name] or ()
     return MessageListItem(
@@ -301,10 +303,23 @@ async def envelope_of(
     database: Database, message_id: UUID, tenant_id: int | None = None
 ) -> MessageRecord:
     """A message as accepted; NotFound if there is none, or none of that tenant."""
+    return _envelope(masked_values(await _row(database, message_id, tenant_id)))
+
+
+async def for_resending(
+    database: Database, message_id: UUID, tenant_id: int
+) -> tuple[MessageRecord, Content | None]:
+    """A message and its content, not masked: to send it again, never to show it."""
+    row = await _row(database, message_id, tenant_id)
+    stored = await database.fetchrow(QUERIES["content"], message_id)
+    return _envelope(dict(row)), None if stored is None else _content(stored)
+
+
+async def _row(database: Database, message_id: UUID, tenant_id: int | None) -> asyncpg.Record:
     row = await database.fetchrow(QUERIES["message"], message_id, tenant_id)
     if row is None:
         raise NotFound(f"there is no message {message_id}: see `pillarbox queue list`")
-    return _envelope(row)
+    return row
 
 
 async def deliveries_of(
@@ -315,8 +330,7 @@ async def deliveries_of(
     return [DeliveryRecord(**dict(one) | {"role": ROLES[one["role"]]}) for one in rows]
 
 
-def _envelope(row: asyncpg.Record) -> MessageRecord:
-    values: dict[str, Any] = dict(row)
+def _envelope(values: dict[str, Any]) -> MessageRecord:
     for name in ("cc", "reply_to", "tags"):
         values[name] = values[name] or ()
     sizes = {name: values.pop(f"{name}_size") for name in ("text", "html", "raw")}
@@ -342,10 +356,14 @@ def _object(stored: str | None) -> dict[str, Any]:
 
 
 async def content(database: Database, message_id: UUID) -> Content | None:
-    """The content of a message; None when it was dropped."""
+    """The content of a message as it may be shown; None when it was dropped."""
     row = await database.fetchrow(QUERIES["content"], message_id)
     if row is None:
         return None
+    return masked_content(_content(row)) if row["secret"] else _content(row)
+
+
+def _content(row: asyncpg.Record) -> Content:
     return Content(
         row["text"],
         row["html"],

@@ -3,7 +3,7 @@
 -- $6 kind, $7 tag and $8 part of the sender, and one of its deliveries fits all of $9 states, $10 part of the recipient,
 -- $11 provider and $12 reason; null means any. Walks the primary key: narrow the ids to bound the work.
 SELECT m.id, m.created_at, t.name AS tenant, m.class, m.kind, m.lane, m.sender,
-  CASE WHEN m.class IN (SELECT name FROM pillarbox.classes WHERE secret) THEN '****' ELSE m.subject END AS subject, m.tags, d.recipients, d.states,
+  m.class IN (SELECT name FROM pillarbox.classes WHERE secret) AS secret, m.subject, m.tags, d.recipients, d.states,
   d.attempts, d.next_attempt_at, d.reasons, d.providers
 FROM pillarbox.messages m
 JOIN pillarbox.tenants t ON t.id = m.tenant_id
@@ -34,7 +34,7 @@ WITH found AS (
   UNION SELECT message_id FROM pillarbox.deliveries WHERE state IN ('failed', 'held') AND state::text = ANY ($9::text[])
 )
 SELECT m.id, m.created_at, t.name AS tenant, m.class, m.kind, m.lane, m.sender,
-  CASE WHEN m.class IN (SELECT name FROM pillarbox.classes WHERE secret) THEN '****' ELSE m.subject END AS subject, m.tags, d.recipients, d.states,
+  m.class IN (SELECT name FROM pillarbox.classes WHERE secret) AS secret, m.subject, m.tags, d.recipients, d.states,
   d.attempts, d.next_attempt_at, d.reasons, d.providers
 FROM (SELECT message_id FROM found WHERE message_id >= $1 AND message_id < $2 ORDER BY message_id DESC) f
 JOIN pillarbox.messages m ON m.id = f.message_id
@@ -111,8 +111,12 @@ LEFT JOIN pillarbox.contents c ON c.message_id = m.id
 WHERE m.id = $1 AND ($2::int IS NULL OR m.tenant_id = $2)
 
 -- name: content
--- The content of one message; no row when retention dropped it.
-SELECT text, html, raw, attachments FROM pillarbox.contents WHERE message_id = $1
+-- The content of one message, and whether its class is secret; no row when retention dropped it.
+SELECT c.text, c.html, c.raw, c.attachments, coalesce(k.secret, false) AS secret
+FROM pillarbox.contents c
+JOIN pillarbox.messages m ON m.id = c.message_id
+LEFT JOIN pillarbox.classes k ON k.name = m.class
+WHERE c.message_id = $1
 
 -- name: deliveries
 -- The deliveries of one message; with $2 only if it is that tenant's.
