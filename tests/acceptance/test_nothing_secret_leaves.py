@@ -27,8 +27,8 @@ from tests.integration.api.api_helpers import Client
 from tests.integration.cli.cli_helpers import Cli
 
 from pillarbox.api.v1 import description
-from pillarbox.deliver import delivery_attempt, health_monitor
-from pillarbox.route import circuit_breaker
+from pillarbox.deliver import health_monitor
+from pillarbox.route import circuit_breaker, decide
 from pillarbox.store.database import Database
 from pillarbox.testing.twins import Dials
 
@@ -38,7 +38,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Breakers, checks and mails that stepped aside come back soon."""
     for module, name, value in (
         (circuit_breaker, "FIRST_WAIT", 0.1), (circuit_breaker, "LONGEST_WAIT", 0.2), (health_monitor, "CHECK_INTERVAL", 0.6),
-        (delivery_attempt, "SHORTEST_ASIDE", 0.1), (delivery_attempt, "LONGEST_ASIDE", 0.2),
+        (decide, "SHORTEST_POSTPONE", 0.1), (decide, "LONGEST_POSTPONE", 0.2),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
 

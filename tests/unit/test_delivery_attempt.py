@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox.deliver.attempt_result import AttemptResult, attempt
-from pillarbox.deliver.delivery_attempt import MustWait
 from pillarbox.deliver.provider_pool import ProviderConfig, ProviderPool
 from pillarbox.deliver.transports.base import OutgoingMail, SendResult, TransportLimits
 from pillarbox.errors import NotStarted, StoreError
@@ -24,6 +23,7 @@ from pillarbox.model.outcome import Outcome, Reason, Verdict, accepted, deferred
 from pillarbox.model.provider import Provider
 from pillarbox.queue.base import ClaimedMessage
 from pillarbox.route.circuit_breaker import FAILURES_TO_OPEN
+from pillarbox.route.decide import HoldLane, Release, Stop, Wait, hold_or_postpone
 
 # What a provider does with a mail; "some" takes every second recipient.
 DOES = (
@@ -152,7 +152,7 @@ def claimed(recipients: int) -> ClaimedMessage:
 
 async def travel(
     world: World, recipients: int, may_begin: list[bool]
-) -> AttemptResult | BaseException:
+) -> AttemptResult | Stop | BaseException:
     await world.pool.refresh()
     allowed = iter(may_begin)
     run = attempt(claimed(recipients), world.pool, lambda: next(allowed, True))
@@ -163,10 +163,10 @@ async def travel(
         return error
 
 
-def checked(world: World, ended: AttemptResult | BaseException) -> None:
+def checked(world: World, ended: AttemptResult | Stop | BaseException) -> None:
     assert max(world.got.values(), default=0) <= 1, f"sent twice: {world.got}"
-    if isinstance(ended, BaseException):
-        assert isinstance(ended, NotStarted | MustWait | asyncio.CancelledError), ended
+    if not isinstance(ended, AttemptResult):
+        assert isinstance(ended, Wait | Release | asyncio.CancelledError), ended
         assert not world.got, "given back to the queue although somebody may have it"
         return
     for settlement in ended.settlements:
@@ -230,12 +230,13 @@ async def test_in_the_midst_of_a_mail(
 
 async def test_a_limit_that_may_be_raised_is_asked_again() -> None:
     ended = await travel(World([], ["next month"], [None]), 1, [])
-    assert isinstance(ended, MustWait)
+    assert isinstance(ended, Wait)
     assert ended.seconds <= 3600
 
 
 async def test_nothing_was_taken_and_the_next_has_no_room_for_a_moment() -> None:
     """Then it is tried again in a moment, and loses no attempt."""
     ended = await travel(World(["fail"], ["yes", "soon"], [None, None]), 2, [])
-    assert isinstance(ended, MustWait)
-    assert ended.briefly
+    assert isinstance(ended, Wait)
+    held = hold_or_postpone(ended, pool_usable=True, may_postpone=True)
+    assert held == HoldLane(1.0, marked=False)

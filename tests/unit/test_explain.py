@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.deliver import delivery_attempt
 from pillarbox.deliver.transports.capture import CaptureTransport
 from pillarbox.deliver.transports.mailgun import MailgunApi
 from pillarbox.deliver.transports.sendgrid import SendGridApi
@@ -20,6 +19,7 @@ from pillarbox.deliver.transports.smtp import SmtpTransport
 from pillarbox.model.delivery import LANES
 from pillarbox.model.provider import Provider
 from pillarbox.model.routing import DEFAULT_ORDER, MailFacts, RoutingRule, RuleMatch
+from pillarbox.route import decide
 from pillarbox.route.circuit_breaker import CircuitState
 from pillarbox.route.explain import (
     PATIENCE,
@@ -231,8 +231,8 @@ def test_mails_wait_for_what_passes_soon() -> None:
 
 def test_soon_means_the_same_to_the_worker() -> None:
     assert (SOON.total_seconds(), PATIENCE.total_seconds()) == (
-        delivery_attempt.SHORT_WAIT,
-        delivery_attempt.LONGEST_PAUSE,
+        decide.SHORT_WAIT,
+        decide.LONGEST_PAUSE,
     )
 
 

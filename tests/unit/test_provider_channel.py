@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from pillarbox.deliver.provider_channel import AHEAD, SHORT_PAUSE, ProviderChannel
+from pillarbox.deliver.provider_channel import AHEAD, ProviderChannel
 from pillarbox.deliver.transports.base import OutgoingMail, Recipient, SendResult, TransportLimits
 from pillarbox.errors import NotStarted
 from pillarbox.model.fairness import LaneId
@@ -19,6 +19,7 @@ from pillarbox.route.circuit_breaker import (
     CircuitBreaker,
     CircuitState,
 )
+from pillarbox.route.decide import SHORT_WAIT
 
 LANE = LaneId(1, 1)
 RELAY = Provider(1, "relay", "smtp", {}, None)
@@ -196,8 +197,8 @@ async def test_a_short_pause_is_waited_for_here_and_a_long_one_is_not(desk: Desk
         await asyncio.sleep(0.01)
     desk.answer(accepted(250))
     await task
-    channel.pause(SHORT_PAUSE + 10)
-    assert channel.unusable_for() == pytest.approx(SHORT_PAUSE + 10, abs=1)
+    channel.pause(SHORT_WAIT + 10)
+    assert channel.unusable_for() == pytest.approx(SHORT_WAIT + 10, abs=1)
 
 
 async def test_what_hangs_counts_before_it_times_out(desk: Desk) -> None:
@@ -274,7 +275,7 @@ async def test_limits_that_say_no_keep_claims_small(desk: Desk) -> None:
 async def test_what_waits_is_given_back_when_its_provider_is_replaced(desk: Desk) -> None:
     """As when its settings change during a pause: nobody would let it in any more."""
     channel = open_line(desk)
-    channel.pause(SHORT_PAUSE)
+    channel.pause(SHORT_WAIT)
     [task] = await send(channel, 1)
     assert not task.done()
     await channel.close()

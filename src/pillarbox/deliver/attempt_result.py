@@ -11,6 +11,7 @@ from pillarbox.deliver.provider_channel import ProviderChannel
 from pillarbox.deliver.provider_pool import ProviderPool
 from pillarbox.model.delivery import MessageClass, decide
 from pillarbox.queue.base import ClaimedMessage, EarlierAttempt, Settlement
+from pillarbox.route.decide import Stop
 
 
 @dataclass(slots=True)
@@ -26,15 +27,14 @@ class AttemptResult:
 
 async def attempt(
     claimed: ClaimedMessage, pool: ProviderPool, may_begin: Callable[[], bool]
-) -> AttemptResult:
-    """Carry one claimed message to its end.
+) -> AttemptResult | Stop:
+    """Make one attempt at a claimed message. A Stop: nothing was sent, and the claim goes back.
 
-    Raises NotStarted when nothing was sent and the claim can be released, MustWait when it must wait besides.
-    `may_begin` is asked right before the first byte leaves: whether the claim's lease still allows it.
+    `may_begin` is asked right before the first byte leaves: whether the claim's lease allows it.
     """
     running = DeliveryAttempt(claimed, pool, may_begin)
-    await running.run()
-    return conclude(running)
+    stop = await running.run()
+    return conclude(running) if stop is None else stop
 
 
 def conclude(attempt: DeliveryAttempt) -> AttemptResult:
@@ -42,7 +42,7 @@ def conclude(attempt: DeliveryAttempt) -> AttemptResult:
     claimed = attempt.claimed
     message_class = attempt.pool.class_of(claimed.class_name)
     settlements = [
-        settlement(attempt, index, message_class) for index in range(len(attempt.endings))
+        settlement(attempt, index, message_class) for index in range(len(attempt.results))
     ]
     return AttemptResult(
         claimed,
@@ -64,7 +64,7 @@ def conversation(transcripts: Sequence[tuple[ProviderChannel, str]]) -> str | No
 
 def settlement(attempt: DeliveryAttempt, index: int, message_class: MessageClass) -> Settlement:
     """What becomes of one delivery."""
-    ending = attempt.endings[index]
+    ending = attempt.results[index]
     assert ending is not None
     claimed, outcome, channel = attempt.claimed, ending.outcome, ending.channel
     policy = attempt.policy(channel)
@@ -86,7 +86,7 @@ def settlement(attempt: DeliveryAttempt, index: int, message_class: MessageClass
         ending.ended,
         ending.ended - ending.started,
         claimed.expires_at,
-        earlier_tries(attempt, index, ending) if attempt.earlier else (),
+        earlier_tries(attempt, index, ending) if attempt.failed_over else (),
     )
 
 
@@ -95,7 +95,7 @@ def earlier_tries(
 ) -> list[EarlierAttempt]:
     """What providers did that were left for another; the last stands where the next one was not begun."""
     tries = []
-    for one in attempt.earlier.get(index, ()):
+    for one in attempt.failed_over.get(index, ()):
         if one is not last and one.channel is not None:
             reply = attempt.pool.redact(one.channel, one.outcome.text) if one.outcome.text else None
             tries.append(

@@ -1,10 +1,10 @@
-"""The way of a claimed message to its providers: refuse early, route, pack, send, go elsewhere."""
+"""One attempt at a claimed message: performs the steps that `route/decide.py` decides."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pillarbox.deliver.mime import compose
@@ -19,43 +19,29 @@ from pillarbox.model.outcome import Outcome, Reason, deferred, rejected, unknown
 from pillarbox.model.retry import RetryPolicy
 from pillarbox.model.routing import MailFacts
 from pillarbox.queue.base import ClaimedMessage
-from pillarbox.route.failover import cannot_take, goes_elsewhere
+from pillarbox.route import decide
+from pillarbox.route.decide import (
+    Answered,
+    ChannelState,
+    Interrupted,
+    Progress,
+    ProviderWait,
+    Refuse,
+    Send,
+    SendEnd,
+    Stop,
+    Wait,
+)
+from pillarbox.route.failover import goes_elsewhere
 from pillarbox.route.router import chance_of
 from pillarbox.telemetry import logs
 
 log = logs.get("pillarbox.attempt")
-# A limit that ends this soon is waited for with the whole lane, in order. For longer ones a mail
-# steps aside.
-SHORT_WAIT = 5.0
-# A provider that asks for a pause gets it, up to this: the mails wait for it, and no other provider
-# feels it.
-LONGEST_PAUSE = 60.0
-# A mail that a limit holds back asks again after this at the latest: the limit, or the month's
-# budget, may be raised.
-LONGEST_WAIT = 3600.0
-# A store that does not say what a provider may send is asked again after this.
-STORE_WAIT = 1.0
-# How long a mail steps aside whose route has no provider that could be used: long enough not to be
-# claimed for nothing again and again, short enough not to be noticed once one is back.
-SHORTEST_ASIDE, LONGEST_ASIDE = 5.0, 60.0
-
-
-class MustWait(Exception):
-    """Nothing was sent, and nothing can be for so long; `briefly`: the whole lane waits, lest mails overtake it."""
-
-    def __init__(self, seconds: float, reason: Reason) -> None:
-        super().__init__(reason)
-        self.seconds = seconds
-        self.reason = reason
-
-    @property
-    def briefly(self) -> bool:
-        return self.seconds < SHORT_WAIT and self.reason is not Reason.NO_PROVIDER
 
 
 @dataclass(slots=True)
 class RecipientResult:
-    """How it ended for one recipient, and through which provider, if any."""
+    """The outcome for one recipient, and the channel it came from, if any."""
 
     outcome: Outcome
     channel: ProviderChannel | None
@@ -65,7 +51,7 @@ class RecipientResult:
 
 @dataclass(slots=True)
 class SendGate:
-    """A mail's question whether it may begin; remembers that it did."""
+    """Asked by a transport before the first byte leaves; remembers that sending began."""
 
     may_begin: Callable[[], bool]
     begun: bool = False
@@ -77,94 +63,102 @@ class SendGate:
 
 @dataclass(slots=True)
 class DeliveryAttempt:
-    """A message on its way: how it ended for each recipient so far, and the transcripts."""
+    """An attempt in progress: the latest result of each recipient, by its index, and the transcripts."""
 
     claimed: ClaimedMessage
     pool: ProviderPool
     may_begin: Callable[[], bool]
-    endings: list[RecipientResult | None] = field(init=False)
-    earlier: dict[int, list[RecipientResult]] = field(
-        default_factory=dict
-    )  # of those that failed over, before the last
+    results: list[RecipientResult | None] = field(init=False)
+    # Results of providers that were left for another, by recipient.
+    failed_over: dict[int, list[RecipientResult]] = field(default_factory=dict)
     transcripts: list[tuple[ProviderChannel, str]] = field(default_factory=list)
     events: list[tuple[str, str]] = field(default_factory=list)
     composed: bytes | None = None
     stopped: bool = False  # past the deadline of a shutdown: nothing more is begun
 
     def __post_init__(self) -> None:
-        self.endings = [None] * len(self.claimed.recipient_numbers)
+        self.results = [None] * len(self.claimed.recipient_numbers)
 
-    async def run(self) -> None:
-        if (refusal := self.refused()) is not None:
-            self.end(range(len(self.endings)), refusal)
-            return
-        await self.carry_all(list(self.routed()))
+    async def run(self) -> Stop | None:
+        """Deliver to all recipients. A Stop: no provider has the mail, and the claim goes back."""
+        refusal = self.refusal()
+        if refusal is not None:
+            self.finish(Refuse(refusal, range(len(self.results))))
+            return None
+        stops: list[Stop] = []
+        for recipients, providers in self.groups():
+            stop = await self.deliver(recipients, providers)
+            if stop is not None:
+                stops.append(stop)
+        if not stops:
+            return None
+        end = decide.combine(stops, self.taken)
+        if isinstance(end, decide.Wait | decide.Release):
+            return end
+        for step in end:
+            self.finish(step)
+        return None
 
-    async def carry_all(self, groups: Sequence[tuple[Sequence[int], Sequence[int]]]) -> None:
-        """Groups of recipients with providers of their own. Once some were sent, others that wait are deferred.
+    async def deliver(self, recipients: Sequence[int], providers: Sequence[int]) -> Stop | None:
+        """Decide and perform one step after the other for recipients with the same route."""
+        used: dict[int, SendEnd] = {}
+        while True:
+            progress = self.progress(recipients, used)
+            step = decide.next_step(self.channel_states(providers), progress)
+            if isinstance(step, Send):
+                used[step.provider_id] = await self.send(step)
+            elif isinstance(step, Refuse):
+                self.finish(step)
+                return None
+            else:
+                if isinstance(step, Wait) and step.full_provider is not None:
+                    self.pool.feed(self.lane, step.full_provider)
+                return step
 
-        Also of a single group: a provider may take some of it, and be gone before the rest.
-        """
-        left: list[tuple[Sequence[int], MustWait | NotStarted]] = []
-        for indexes, providers in groups:
-            try:
-                await self.carry(indexes, providers)
-            except (MustWait, NotStarted) as error:
-                left.append((indexes, error))
-        if left and not any(
-            ending and ending.channel and not goes_elsewhere(ending.outcome)
-            for ending in self.endings
-        ):
-            raise next((wait for _, wait in left if isinstance(wait, MustWait)), left[0][1])
-        for indexes, wait in left:
-            seconds = wait.seconds if isinstance(wait, MustWait) else None
-            self.end(self.unended(indexes), deferred(Reason.NO_PROVIDER, retry_after=seconds))
+    # -- what the decision needs to know
 
-    def refused(self) -> Outcome | None:
-        """The reason not to begin at all, if there is one."""
+    def refusal(self) -> Outcome | None:
+        """Why no provider is asked at all, if so."""
         claimed = self.claimed
         if claimed.expired:
             return rejected(Reason.EXPIRED)
         if claimed.content is None:
             return rejected(Reason.CONTENT_PURGED)
-        # Attempts that a crash cut short count too: a mail that brings workers down is not tried
-        # for ever.
+        # Attempts that a crash interrupted count too: a mail that crashes workers is not tried for
+        # ever.
         policy = self.policy(None)
         if all(policy.exhausted(made, claimed.max_attempts) for made in claimed.attempts):
             return rejected(Reason.EXHAUSTED)
         return None
 
-    # -- route
-
-    def routed(self) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-        """Recipients that go the same way, with the providers to try in order. Suppressed ones go nowhere."""
+    def groups(self) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+        """Recipients with the same route, and its providers in order; suppressed ones are refused."""
         claimed = self.claimed
-        indexes: Sequence[int] = range(len(claimed.recipient_numbers))
+        recipients: Sequence[int] = range(len(self.results))
         if claimed.suppressed:
-            barred = [
-                index for index in indexes if claimed.recipient_numbers[index] in claimed.suppressed
-            ]
-            self.end(barred, rejected(Reason.SUPPRESSED))
-            indexes = [index for index in indexes if index not in barred]
+            numbers = claimed.recipient_numbers
+            suppressed = [index for index in recipients if numbers[index] in claimed.suppressed]
+            self.finish(Refuse(rejected(Reason.SUPPRESSED), suppressed))
+            recipients = [index for index in recipients if index not in suppressed]
         simple = self.pool.router.simple
         if simple is not None and not any(claimed.via):
-            if indexes:
-                yield indexes, simple.providers
+            if recipients:
+                yield recipients, simple.providers
             return
-        ways: dict[tuple[int, ...], list[int]] = {}
-        for index in indexes:
-            ways.setdefault(self.way(index), []).append(index)
-        for way, alike in ways.items():
-            yield alike, way
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for index in recipients:
+            groups.setdefault(self.route(index), []).append(index)
+        for providers, alike in groups.items():
+            yield alike, providers
 
-    def way(self, index: int) -> tuple[int, ...]:
-        """The providers for one recipient: a person's choice, unless it was removed since, or the rules'."""
+    def route(self, index: int) -> tuple[int, ...]:
+        """The providers for a recipient: the one that a person chose, or those of the rules."""
         claimed = self.claimed
-        if claimed.via and (chosen := claimed.via[index]) is not None and chosen in self.pool.known:
+        chosen = claimed.via[index] if claimed.via else None
+        if chosen is not None and chosen in self.pool.known:
             return (chosen,)
-        return tuple(
-            self.pool.router.choose(self.facts(index), chance_of(claimed.message.id)).providers
-        )
+        choice = self.pool.router.choose(self.facts(index), chance_of(claimed.message.id))
+        return tuple(choice.providers)
 
     def facts(self, index: int) -> MailFacts:
         claimed = self.claimed
@@ -179,214 +173,43 @@ class DeliveryAttempt:
             claimed.size,
         )
 
-    async def carry(self, indexes: Sequence[int], providers: Sequence[int]) -> None:
-        """Try the providers in order, until every recipient's mail is with one or cannot be."""
-        left = indexes
-        waits: list[tuple[float, Reason]] = []
-        cannot: Outcome | None = None
-        before: ProviderChannel | None = None
-        for channel in filter(None, map(self.pool.channel, providers)):
-            if (refusal := self.cannot_carry(channel)) is not None:
-                cannot = cannot or refusal
-                continue
-            if (wait := await self.must_wait(channel, len(left))) is not None:
-                waits.append(wait)
-                continue
-            if before is not None:
-                self.went_elsewhere(before, channel, left)
-            try:
-                left = await self.send(channel, left)
-            except NotStarted:
-                left = self.to_carry(left)  # of several calls the first may have been made
-                if (
-                    unusable := channel.unusable_for()
-                ) is None:  # the claim's end, not the provider's
-                    if before is None:
-                        raise
-                    return  # the answer of the previous provider stands
-                waits.append((unusable, Reason.NO_PROVIDER))
-                continue
-            if not left:
-                return
-            before = channel
-        if waits:  # whom one could not carry waits for one that perhaps can
-            for index in left:
-                if (ending := self.endings[index]) is not None and cannot_take(ending.outcome):
-                    self.endings[index] = None
-        self.give_up(self.unended(left), waits, cannot)
+    def progress(self, recipients: Sequence[int], used: Mapping[int, SendEnd]) -> Progress:
+        outcomes: dict[int, Outcome | None] = {}
+        for index in recipients:
+            result = self.results[index]
+            if result is None:
+                outcomes[index] = None
+            elif goes_elsewhere(result.outcome):
+                outcomes[index] = result.outcome
+        no_provider = not self.pool.channels
+        return Progress(outcomes, used, self.begun, self.stopped, self.claimed.age, no_provider)
 
-    def give_up(
-        self, left: Sequence[int], waits: Sequence[tuple[float, Reason]], cannot: Outcome | None
-    ) -> None:
-        """Nobody took the mail: it waits for a provider that could, or fails for good if none ever can."""
-        if not left:
-            return
-        if waits:
-            seconds, reason = min(waits)
-            # A provider that only a limit holds back was found: then it is the limit that the mail
-            # waits for.
-            limits = (why for _, why in waits if why is not Reason.NO_PROVIDER)
-            raise MustWait(seconds, next(limits, reason))
-        if cannot is not None:
-            self.end(left, cannot)
-        elif not self.pool.channels:
-            raise NotStarted("no provider is enabled")
-        else:  # its route names only providers that are switched off
-            raise MustWait(LONGEST_ASIDE, Reason.NO_PROVIDER)
+    def channel_states(self, providers: Sequence[int]) -> Iterator[ChannelState]:
+        """The state of each enabled provider, read when the decision comes to it."""
+        for provider_id in providers:
+            channel = self.pool.channel(provider_id)
+            if channel is None:
+                continue
+            unusable_for = channel.unusable_for()
+            yield ChannelState(
+                provider_id,
+                self.cannot_carry(channel),
+                unusable_for,
+                channel.paused_for(),
+                self.pool.has_room(channel),
+                unusable_for is None or self.pool.usable,
+            )
 
     def cannot_carry(self, channel: ProviderChannel) -> Outcome | None:
         """Why a provider can never carry this mail, if so."""
         limits, content = channel.transport.limits, self.claimed.content
+        kind = channel.provider.kind
         if limits.takes_parts and content is not None and content.raw is not None:
-            return rejected(
-                Reason.UNSUPPORTED, text=f"{channel.provider.kind} takes no finished mails"
-            )
+            return rejected(Reason.UNSUPPORTED, text=f"{kind} takes no finished mails")
         if limits.max_bytes is not None and self.claimed.size > limits.max_bytes:
-            return rejected(
-                Reason.TOO_BIG,
-                text=f"over the {limits.max_bytes:,} octets that {channel.provider.kind} takes",
-            )
+            text = f"over the {limits.max_bytes:,} bytes that {kind} takes"
+            return rejected(Reason.TOO_BIG, text=text)
         return None
-
-    async def must_wait(
-        self, channel: ProviderChannel, recipients: int
-    ) -> tuple[float, Reason] | None:
-        """How long a provider cannot be used, and why. MustWait if that is so short that the whole lane waits."""
-        if self.stopped:
-            raise NotStarted("stopped before it began")
-        if (wait := channel.unusable_for()) is not None:
-            if SHORT_WAIT < channel.paused_for() <= LONGEST_PAUSE:
-                raise MustWait(wait, Reason.RATE_LIMITED)
-            aside = min(max(SHORTEST_ASIDE, self.claimed.age / 4), LONGEST_ASIDE)
-            return max(wait, aside) if self.pool.usable else wait, Reason.NO_PROVIDER
-        if not self.pool.has_room(channel) and not self.begun:
-            # The pool bars the lane while the provider has enough. A time would let other lanes
-            # overtake it.
-            self.pool.feed(self.lane, channel)
-            raise MustWait(0.0, Reason.RATE_LIMITED)
-        if channel.limited:
-            wait, why = await self.allowed(channel, recipients)
-            if wait:
-                reason = Reason.BUDGET if why == "budget_per_month" else Reason.RATE_LIMITED
-                if wait < SHORT_WAIT:
-                    raise MustWait(wait, reason)
-                return min(wait, LONGEST_WAIT), reason
-        return None
-
-    async def allowed(self, channel: ProviderChannel, recipients: int) -> tuple[float, str | None]:
-        """Ask for the right to send. Others of the recipients may have the mail: no way out but NotStarted and MustWait."""
-        try:
-            return await channel.allowed(self.claimed.lane, recipients)
-        except asyncio.CancelledError:
-            self.stopped = True
-            raise NotStarted("stopped before it began") from None
-        except StoreError as error:
-            log.warning(
-                "cannot ask for the right to send while the store is away", error=str(error)
-            )
-            raise MustWait(STORE_WAIT, Reason.RATE_LIMITED) from None
-
-    def went_elsewhere(
-        self, before: ProviderChannel, channel: ProviderChannel, indexes: Sequence[int]
-    ) -> None:
-        """Tell who failed over to whom."""
-        ending = self.endings[indexes[0]]
-        assert ending is not None
-        outcome = ending.outcome
-        data = {
-            "from": before.provider.name,
-            "to": channel.provider.name,
-            "reason": outcome.reason,
-            "code": outcome.code,
-        }
-        self.events.append(("failed_over", json.dumps(data)))
-        for index in indexes:
-            if (tried := self.endings[index]) is not None:
-                self.earlier.setdefault(index, []).append(tried)
-        self.pool.failed_over(before, channel, outcome.reason or "")
-
-    # -- pack and send
-
-    async def send(self, channel: ProviderChannel, indexes: Sequence[int]) -> Sequence[int]:
-        """Send to these recipients through one provider; returns those that another should have at once."""
-        self.pool.feed(self.lane, channel)
-        most = channel.transport.limits.max_recipients or len(indexes)
-        if len(indexes) <= most:
-            await self.send_some(channel, indexes)
-        else:
-            chunks = [indexes[start : start + most] for start in range(0, len(indexes), most)]
-            for chunk in chunks:
-                await self.send_some(channel, chunk)
-        return self.to_carry(indexes)
-
-    async def send_some(self, channel: ProviderChannel, indexes: Sequence[int]) -> None:
-        if self.stopped:
-            raise NotStarted("stopped before it began")
-        outgoing = self.pack(channel, indexes)
-        if isinstance(outgoing, Outcome):
-            self.end(indexes, outgoing)
-            return
-        gate = SendGate(self.may_begin)
-        outgoing.may_begin = gate
-        report = await self.hand_over(channel, outgoing, gate)
-        for index, outcome in zip(indexes, report.outcomes, strict=True):
-            self.endings[index] = RecipientResult(outcome, channel, report.started, report.ended)
-        if report.transcript:
-            self.transcripts.append((channel, report.transcript))
-
-    def pack(self, channel: ProviderChannel, indexes: Sequence[int]) -> OutgoingMail | Outcome:
-        """The envelope and the mail; or an outcome when the content cannot be made into a legal mail."""
-        claimed = self.claimed
-        recipients = [
-            Recipient(claimed.recipient_numbers[index], claimed.recipients[index])
-            for index in indexes
-        ]
-        try:
-            sender = self.pool.sender_of(channel, claimed.message)
-            if channel.transport.limits.takes_parts:
-                outgoing = OutgoingMail(claimed.message.id, claimed.claim, sender, recipients, b"")
-                outgoing.message, outgoing.parts = claimed.message, claimed.content
-                return outgoing
-            if self.composed is None:
-                assert claimed.content is not None
-                self.composed = compose(claimed.message, claimed.content)
-                if len(self.pool.channels) == 1:
-                    claimed.content = (
-                        None  # the composed bytes replace it: memory is bounded by bytes in flight
-                    )
-        except ValueError as error:
-            return rejected(Reason.MALFORMED, text=str(error))
-        except (
-            Exception
-        ) as error:  # a fault of ours, not the mail's: it keeps its attempts for the mended version
-            log.error(
-                "composing broke", message=claimed.message.id, attempt=claimed.claim, exc=error
-            )
-            return deferred(Reason.MALFORMED, text=type(error).__name__)
-        return OutgoingMail(claimed.message.id, claimed.claim, sender, recipients, self.composed)
-
-    async def hand_over(
-        self, channel: ProviderChannel, outgoing: OutgoingMail, gate: SendGate
-    ) -> SendResult:
-        """Hand the mail to the provider's transport; cancelling leaves its end unknown, if it began."""
-        started = asyncio.get_running_loop().time()
-        try:
-            return await channel.send(outgoing, self.lane)
-        except NotStarted:
-            raise
-        except asyncio.CancelledError:
-            self.stopped = True
-            if not gate.begun:
-                raise NotStarted("stopped before it began") from None
-            # Past the deadline of a shutdown: nobody will see how it ends.
-            text = "stopped before the answer came"
-        except Exception as error:  # a fault of ours in the midst of sending: it may have left
-            log.error(
-                "sending broke", message=outgoing.message_id, attempt=outgoing.attempt, exc=error
-            )
-            text = type(error).__name__
-        outcomes = [unknown(Reason.LOST, text)] * len(outgoing.recipients)
-        return SendResult(outcomes, started, asyncio.get_running_loop().time())
 
     @property
     def lane(self) -> LaneId:
@@ -394,26 +217,148 @@ class DeliveryAttempt:
 
     @property
     def begun(self) -> bool:
-        """Whether something of it was handed to a provider."""
-        return any(ending is not None and ending.channel is not None for ending in self.endings)
+        """Whether a provider has answered for some recipient."""
+        return any(result is not None and result.channel is not None for result in self.results)
 
-    # -- how it ended
+    @property
+    def taken(self) -> bool:
+        """Whether a provider has, or may have, the mail of some recipient, or has refused it for good."""
+        return any(
+            result is not None and result.channel is not None and not goes_elsewhere(result.outcome)
+            for result in self.results
+        )
 
-    def end(self, indexes: Sequence[int], outcome: Outcome) -> None:
-        """The same outcome for these recipients, without a provider."""
-        now = asyncio.get_running_loop().time()
-        for index in indexes:
-            self.endings[index] = RecipientResult(outcome, None, now, now)
+    # -- sending
 
-    def to_carry(self, indexes: Sequence[int]) -> list[int]:
-        """Those whose mail is with nobody, and may go to another provider."""
-        endings = ((index, self.endings[index]) for index in indexes)
-        return [
-            index for index, ending in endings if ending is None or goes_elsewhere(ending.outcome)
+    async def send(self, step: Send) -> SendEnd:
+        """Send through one provider, if its quota allows it."""
+        channel, recipients = self.pool.channel(step.provider_id), step.recipients
+        assert channel is not None  # the decision has just seen it
+        if channel.limited:
+            denied = await self.ask_quota(channel, len(recipients))
+            if denied is not None:
+                return denied
+        if self.begun:
+            self.record_failover(channel, recipients)
+        self.pool.feed(self.lane, step.provider_id)
+        size = channel.transport.limits.max_recipients or len(recipients)
+        for start in range(0, len(recipients), size):
+            if not await self.send_some(channel, recipients[start : start + size]):
+                unusable_for = channel.unusable_for()
+                if unusable_for is None:
+                    return Interrupted()
+                return ProviderWait(unusable_for, Reason.NO_PROVIDER)
+        return Answered()
+
+    async def ask_quota(self, channel: ProviderChannel, recipients: int) -> SendEnd | None:
+        """Use up rate and budget of a provider for one mail; None: they allow it."""
+        try:
+            seconds, limit = await channel.allowed(self.claimed.lane, recipients)
+        except asyncio.CancelledError:
+            self.stopped = True
+            return Interrupted()
+        except StoreError as error:
+            log.warning("cannot check a quota: the database is unavailable", error=str(error))
+            return decide.quota_wait(decide.STORE_WAIT, None)
+        return decide.quota_wait(seconds, limit) if seconds else None
+
+    def record_failover(self, channel: ProviderChannel, recipients: Sequence[int]) -> None:
+        """Record which recipients fail over to this provider, if any, and why."""
+        tried = [(index, result) for index in recipients if (result := self.results[index])]
+        for index, result in tried:
+            self.failed_over.setdefault(index, []).append(result)
+        if not tried:
+            return
+        _, first = tried[0]
+        assert first.channel is not None  # without a provider, nothing fails over
+        outcome = first.outcome
+        data = {
+            "from": first.channel.provider.name,
+            "to": channel.provider.name,
+            "reason": outcome.reason,
+            "code": outcome.code,
+        }
+        self.events.append(("failed_over", json.dumps(data)))
+        self.pool.failed_over(first.channel, channel, outcome.reason or "")
+
+    async def send_some(self, channel: ProviderChannel, recipients: Sequence[int]) -> bool:
+        """One call of the transport; False when it was given back before anything was sent."""
+        if self.stopped:
+            return False
+        outgoing = self.compose(channel, recipients)
+        if isinstance(outgoing, Outcome):
+            self.finish(Refuse(outgoing, recipients))
+            return True
+        sent = await self.hand_over(channel, outgoing)
+        if sent is None:
+            return False
+        for index, outcome in zip(recipients, sent.outcomes, strict=True):
+            self.results[index] = RecipientResult(outcome, channel, sent.started, sent.ended)
+        if sent.transcript:
+            self.transcripts.append((channel, sent.transcript))
+        return True
+
+    def compose(
+        self, channel: ProviderChannel, recipients: Sequence[int]
+    ) -> OutgoingMail | Outcome:
+        """The envelope and the mail; or an outcome if the content does not make a legal mail."""
+        claimed = self.claimed
+        envelope = [
+            Recipient(claimed.recipient_numbers[index], claimed.recipients[index])
+            for index in recipients
         ]
+        try:
+            sender = self.pool.sender_of(channel, claimed.message)
+            if channel.transport.limits.takes_parts:
+                outgoing = OutgoingMail(claimed.message.id, claimed.claim, sender, envelope, b"")
+                outgoing.message, outgoing.parts = claimed.message, claimed.content
+                return outgoing
+            if self.composed is None:
+                assert claimed.content is not None
+                self.composed = compose(claimed.message, claimed.content)
+                if len(self.pool.channels) == 1:
+                    # The composed bytes replace it: memory is bounded by bytes in flight.
+                    claimed.content = None
+        except ValueError as error:
+            return rejected(Reason.MALFORMED, text=str(error))
+        except Exception as error:  # a bug here: the mail keeps its attempts for a fixed version
+            log.error(
+                "composing failed", message=claimed.message.id, attempt=claimed.claim, exc=error
+            )
+            return deferred(Reason.MALFORMED, text=type(error).__name__)
+        return OutgoingMail(claimed.message.id, claimed.claim, sender, envelope, self.composed)
 
-    def unended(self, indexes: Sequence[int]) -> list[int]:
-        return [index for index in indexes if self.endings[index] is None]
+    async def hand_over(
+        self, channel: ProviderChannel, outgoing: OutgoingMail
+    ) -> SendResult | None:
+        """Hand a mail to the channel; None when it was given back before anything was sent."""
+        gate = outgoing.may_begin = SendGate(self.may_begin)
+        started = asyncio.get_running_loop().time()
+        try:
+            return await channel.send(outgoing, self.lane)
+        except NotStarted:
+            return None
+        except asyncio.CancelledError:
+            self.stopped = True
+            if not gate.begun:
+                return None
+            text = "stopped before the answer came"  # past the deadline of a shutdown
+        except Exception as error:  # a bug here, while sending: the mail may have left
+            log.error(
+                "sending failed", message=outgoing.message_id, attempt=outgoing.attempt, exc=error
+            )
+            text = type(error).__name__
+        outcomes = [unknown(Reason.LOST, text)] * len(outgoing.recipients)
+        return SendResult(outcomes, started, asyncio.get_running_loop().time())
+
+    # -- results
+
+    def finish(self, step: Refuse) -> None:
+        """Give recipients an outcome without a provider."""
+        now = asyncio.get_running_loop().time()
+        for index in step.recipients:
+            self.results[index] = RecipientResult(step.outcome, None, now, now)
 
     def policy(self, channel: ProviderChannel | None) -> RetryPolicy:
+        """The retry policy of the message's class, or else of a provider."""
         return self.pool.class_of(self.claimed.class_name).retry or self.pool.policy_of(channel)

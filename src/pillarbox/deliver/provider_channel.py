@@ -14,11 +14,9 @@ from pillarbox.model.provider import Provider
 from pillarbox.model.retry import RetryPolicy, policy_for
 from pillarbox.route.aimd_limiter import AimdLimiter
 from pillarbox.route.circuit_breaker import FAILURES_TO_OPEN, CircuitBreaker, CircuitState
+from pillarbox.route.decide import unusable_for
 from pillarbox.route.failover import is_providers_fault
 
-# A pause that a provider asks for is waited for right here if it is this short. For longer ones
-# mails make room.
-SHORT_PAUSE = 5.0
 # Mails that the transport has for each connection: one on its way and one to chain behind it. The
 # others wait here, where lanes take turns.
 AHEAD = 2
@@ -79,10 +77,10 @@ class ProviderChannel:
 
     def unusable_for(self) -> float | None:
         """Seconds until it is worth asking again; None when it can be used now."""
+        open_for = None
         if self.breaker.circuit is CircuitState.OPEN:
-            return max(self.breaker.retry_at - self._loop.time(), PROBE_SOON)
-        pause = self.paused_for()
-        return pause if pause > SHORT_PAUSE else None
+            open_for = max(self.breaker.retry_at - self._loop.time(), PROBE_SOON)
+        return unusable_for(open_for, self.paused_for())
 
     def paused_for(self) -> float:
         """Seconds for which the provider asked for a pause."""

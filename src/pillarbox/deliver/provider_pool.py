@@ -66,7 +66,7 @@ class ProviderPool:
         self.free: Callable[[], int] | None = (
             None  # how many places the worker has free; None: any number
         )
-        self._fed: dict[LaneId, ProviderChannel] = {}  # lanes, and where the last mail of each went
+        self._fed: dict[LaneId, int] = {}  # by lane: the provider of its last mail
         self.opened: Callable[[ProviderChannel], None] = lambda channel: (
             None
         )  # told of every new channel
@@ -122,15 +122,17 @@ class ProviderPool:
             else min((wait for wait in waits if wait is not None), default=None)
         )
 
-    def feed(self, lane: LaneId, channel: ProviderChannel) -> None:
-        """Note where a mail of a lane goes: most likely those behind it go there, too."""
+    def feed(self, lane: LaneId, provider_id: int) -> None:
+        """Note to which provider a mail of a lane goes: the next ones most likely go there, too."""
         if len(self._channels) > 1:
-            self._fed[lane] = channel
+            self._fed[lane] = provider_id
 
     def barred(self) -> set[LaneId]:
         """Lanes not to claim from: they feed a provider that has enough, and others need the places."""
-        full = self._with_enough()
-        return {lane for lane, channel in self._fed.items() if channel in full} if full else set()
+        full = {channel.provider.id for channel in self._with_enough()}
+        if not full:
+            return set()
+        return {lane for lane, provider_id in self._fed.items() if provider_id in full}
 
     def _with_enough(self) -> list[ProviderChannel]:
         """Those of several providers that should get no more for now."""
@@ -201,11 +203,7 @@ class ProviderPool:
             ) as error:  # such as a kind that only a newer version knows: the others go on
                 log.error("a provider cannot be used", provider=provider.name, error=str(error))
         self.router = Router(book.rules, enabled, captures=book.captures)
-        self._fed = {
-            lane: channel
-            for lane, channel in self._fed.items()
-            if self._channels.get(channel.provider.id) is channel
-        }
+        self._fed = {lane: fed for lane, fed in self._fed.items() if fed in self._channels}
         if not self._channels and (before or not self.read):
             log.warning("no provider is enabled; mails wait. Add one with `pillarbox provider add`")
         self.read = True

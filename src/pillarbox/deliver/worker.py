@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from pillarbox.deliver.attempt_result import attempt
-from pillarbox.deliver.delivery_attempt import LONGEST_ASIDE, MustWait
 from pillarbox.deliver.lease import Lease
 from pillarbox.deliver.provider_pool import ProviderPool
 from pillarbox.deliver.settler import Settler
 from pillarbox.deliver.wakeup import Wakeup
-from pillarbox.errors import NotStarted, StoreError
+from pillarbox.errors import StoreError
 from pillarbox.loops import backoff, wait
 from pillarbox.model.fairness import LaneId
 from pillarbox.model.outcome import Reason
 from pillarbox.queue.base import LARGEST, ClaimedMessage, Queue
+from pillarbox.route.decide import LONGEST_POSTPONE, Postpone, Release, Wait, hold_or_postpone
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
@@ -317,29 +317,31 @@ class Worker:
         task.add_done_callback(lambda task: self._ended(task, claimed))
 
     async def _attempt(self, claimed: ClaimedMessage, lease: Lease) -> None:
-        try:
-            self._settler.settle(
-                await attempt(claimed, self._pool, partial(self._may_begin, claimed, lease))
-            )
-        except NotStarted:
+        may_begin = partial(self._may_begin, claimed, lease)
+        end = await attempt(claimed, self._pool, may_begin)
+        if isinstance(end, Wait):
+            self._wait_for_provider(claimed, end)
+        elif isinstance(end, Release):
             self._release(claimed)
-        except MustWait as wait:
-            self._put_off(claimed, wait)
-
-    def _put_off(self, claimed: ClaimedMessage, wait: MustWait) -> None:
-        """A mail must wait: its lane with it if not for long, or if nothing could leave anyway; else it steps aside."""
-        usable = self._pool.usable
-        if wait.briefly or not usable or not self._queue.may_postpone(claimed):
-            self._queue.hold(claimed, min(wait.seconds, LONGEST_ASIDE))
-            if (
-                usable and wait.reason is Reason.NO_PROVIDER
-            ):  # it stays the next of its lane, marked as waiting
-                self._queue.give_back(claimed)
-                self._settler.postpone(claimed, 0.0, wait.reason)
-            else:
-                self._release(claimed)
         else:
-            self._settler.postpone(claimed, wait.seconds, wait.reason)
+            self._settler.settle(end)
+
+    def _wait_for_provider(self, claimed: ClaimedMessage, wait: Wait) -> None:
+        """Let a mail wait, or its lane with it."""
+        place = hold_or_postpone(
+            wait,
+            pool_usable=self._pool.usable,
+            may_postpone=self._queue.may_postpone(claimed),
+        )
+        if isinstance(place, Postpone):
+            self._settler.postpone(claimed, place.seconds, wait.reason)
+            return
+        self._queue.hold(claimed, place.seconds)
+        if place.marked:
+            self._queue.give_back(claimed)
+            self._settler.postpone(claimed, 0.0, wait.reason)
+        else:
+            self._release(claimed)
 
     def _may_begin(self, claimed: ClaimedMessage, lease: Lease) -> bool:
         if lease.valid() and self._queue.begin(claimed):
@@ -361,7 +363,7 @@ class Worker:
             if claimed.begun:
                 self._abandoned(claimed)
             else:
-                self._put_off(claimed, MustWait(LONGEST_ASIDE, Reason.NO_PROVIDER))
+                self._wait_for_provider(claimed, Wait(LONGEST_POSTPONE, Reason.NO_PROVIDER))
 
     def _abandoned(self, claimed: ClaimedMessage) -> None:
         """Leave a mail to the reaper: it may have been sent, and becomes unknown when this worker ends."""

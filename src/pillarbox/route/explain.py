@@ -10,13 +10,12 @@ from typing import NamedTuple
 
 from pillarbox.model.routing import MailFacts, RoutingRule
 from pillarbox.route.circuit_breaker import CircuitState
+from pillarbox.route.decide import LONGEST_PAUSE, SHORT_WAIT
 from pillarbox.route.router import Router
 
-# Mails wait for a provider whose rate, or whose pause, ends so soon; else they go to the next. As
-# SHORT_WAIT and LONGEST_PAUSE in deliver/delivery_attempt.py: tests/unit/test_explain.py holds them
-# together.
-SOON = timedelta(seconds=5)
-PATIENCE = timedelta(seconds=60)
+# Mails wait for a provider whose rate, or whose pause, ends so soon; else they go to the next.
+SOON = timedelta(seconds=SHORT_WAIT)
+PATIENCE = timedelta(seconds=LONGEST_PAUSE)
 
 
 class CandidateUse(StrEnum):

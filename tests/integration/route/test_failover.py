@@ -296,7 +296,7 @@ async def test_a_fault_of_ours_before_anything_is_sent_does_not_keep_the_mail(
     def broken(attempt: DeliveryAttempt) -> Any:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(DeliveryAttempt, "routed", broken)
+    monkeypatch.setattr(DeliveryAttempt, "groups", broken)
     async with SmtpServer() as server:
         await add_smtp(database, server)
         async with working(database_url):
