@@ -30,7 +30,7 @@ def lines(written: io.StringIO) -> list[dict[str, object]]:
 async def test_one_line_per_interval_and_none_in_silence(written: io.StringIO) -> None:
     metrics, now = Metrics(), [1000.0]
     summary = MailSummary(metrics, clock=lambda: now[0])
-    await summary.look()
+    await summary.check()
     assert lines(written) == []
     metrics.accepted_batch({"smtp": 3}, 0.1)
     for state, verdict, reason in (
@@ -41,22 +41,22 @@ async def test_one_line_per_interval_and_none_in_silence(written: io.StringIO) -
     ):
         metrics.settled_for(1, state)
         metrics.outcome("relay", verdict, reason, 0.1)
-    await summary.look()  # the first after a silence is told at once
+    await summary.check()  # the first after a silence is told at once
     [line] = lines(written)
     counts = {name: line[name] for name in ("event", "accepted", "sent", "deferred", "failed")}
     assert counts == {"event": "mails", "accepted": 3, "sent": 2, "deferred": 1, "failed": 1}
     assert sorted(str(line["reasons"]).split(",")) == ["greylisted:1", "invalid_recipient:1"]
     metrics.settled_for(1, State.SENT)
     now[0] += SUMMARY_INTERVAL - 1
-    await summary.look()
+    await summary.check()
     assert len(lines(written)) == 1
     now[0] += 1
-    await summary.look()
+    await summary.check()
     assert lines(written)[1]["sent"] == 1
     assert "failed" not in lines(written)[1]
     now[0] += 10 * SUMMARY_INTERVAL
-    await summary.look()
-    summary.tell()
+    await summary.check()
+    summary.write()
     assert len(lines(written)) == 2
 
 

@@ -42,7 +42,7 @@ from pillarbox.settings import Settings
 from pillarbox.sockets import check_free
 from pillarbox.store.opening import keep_embedded_running, patiently
 from pillarbox.telemetry import logs
-from pillarbox.telemetry.summary import LOOK_INTERVAL, MailSummary
+from pillarbox.telemetry.summary import CHECK_INTERVAL, MailSummary
 
 SMTP = tuple(
     setting(name, "--" + name.replace("_", "-"), "HOST:PORT")
@@ -201,12 +201,14 @@ async def _run_all(app: App, stop: asyncio.Event, demo: bool) -> None:
         more += [_keep_postgres_running] if settings.database_url is None else []
         summary = MailSummary(app.metrics)
         more.append(
-            lambda app, stop: app.supervisor.run_every("summary", LOOK_INTERVAL, summary.look, stop)
+            lambda app, stop: app.supervisor.run_every(
+                "summary", CHECK_INTERVAL, summary.check, stop
+            )
         )
         try:
             await run_together(app, stop, *doors, tend, *more)
         finally:
-            summary.tell()
+            summary.write()
 
 
 def _check_ports(settings: Settings, *, http: bool = True, smtp: bool = True) -> None:

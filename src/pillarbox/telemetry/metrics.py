@@ -1,7 +1,7 @@
-"""What Pillarbox counts and measures, for Prometheus. A process has one `Metrics`; nothing is global.
+"""Prometheus metrics. A process has one `Metrics`; nothing is global.
 
-Labels come from small fixed sets (provider names, our own words), never from a mail: a label value
-that could be anything else is shown as `other`.
+Label values come from small fixed sets (provider names, words of Pillarbox), never from a mail: any
+other value is shown as `other`.
 """
 
 from __future__ import annotations
@@ -21,33 +21,14 @@ if TYPE_CHECKING:
 
 PREFIX = "pillarbox_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-LABEL_LENGTH = (
-    64  # our longest word has 17 letters; a provider's name fits; a reply of a server does not
-)
+LABEL_LENGTH = 64  # words of Pillarbox and names of providers fit; replies of servers do not
 
 # From a local relay's milliseconds to the ten minutes a server may think about the final dot.
 ATTEMPT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 600)
-# From an idle queue's milliseconds over retries of minutes and hours to the day when a person
-# should look.
+# From an idle queue's milliseconds over retries of minutes and hours to a day.
 END_TO_END_BUCKETS = (
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1,
-    2.5,
-    5,
-    10,
-    30,
-    60,
-    300,
-    900,
-    3600,
-    14400,
-    86400,
-)
+    0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400,
+)  # fmt: skip
 
 # One mail alone, up to the most that go into one statement.
 BATCH_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200)
@@ -57,38 +38,23 @@ COMMIT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5,
 # From one look into the database to the longest that a large body may take to arrive.
 REQUEST_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60)
 
-# Tenants with series of their own: what a dashboard can show, and a time series database takes
-# without noticing.
+# Tenants with their own series: what a dashboard can show, and cheap for a time series database.
 MAX_TENANTS = 100
 
-LIVE = (
-    "pending",
-    "queued",
-    "deferred",
-    "processing",
-    "failed",
-    "held",
-)  # the states whose depth is measured
-WAITING = (
-    "queued",
-    "deferred",
-    "processing",
-)  # what a worker has still to do; scheduled mails are no backlog
+LIVE = ("pending", "queued", "deferred", "processing", "failed", "held")  # states that are measured
+# What a worker still has to do; scheduled mails are not a backlog.
+WAITING = ("queued", "deferred", "processing")
 WAKEUPS = ("notify", "poll", "trailing", "due", "settled")
 SOURCES = ("http", "smtp")
-CALLS = ("delivered", "retry", "failed")  # how calls to webhooks end
-REFUSED = ("stripped", "abandoned")  # what becomes of outcomes that PostgreSQL refuses
+CALLS = ("delivered", "retry", "failed")  # results of calls to webhooks
+REFUSED = ("stripped", "abandoned")  # results of outcomes that PostgreSQL refuses
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-DOORS, ANSWERS = (
-    ("key", "login", "session", "password", "link"),
-    ("accepted", "refused", "throttled"),
-)  # who is who
-
-
+CREDENTIALS = ("key", "login", "session", "password", "link")
+AUTHENTICATION_RESULTS = ("accepted", "refused", "throttled")
 CIRCUITS = ("closed", "open", "half_open")
 
 
-class Described(NamedTuple):
+class MetricSpec(NamedTuple):
     """One metric as the reference page lists it."""
 
     name: str
@@ -97,234 +63,131 @@ class Described(NamedTuple):
     help: str
 
 
-_PROVIDER, _STATE, _LISTENER = ("provider",), ("state",), ("listener",)
-_TABLE = (
-    (
-        "deliveries",
-        "gauge",
-        _STATE,
-        "Deliveries by state: the queue's depth. Deferred ones stand apart.",
-    ),
-    ("oldest_due_age_seconds", "gauge", (), "How long the oldest due delivery has been waiting."),
-    (
-        "depth_alert",
-        "gauge",
-        (),
-        "1 while more deliveries wait than the setting depth_alert allows.",
-    ),
-    ("claims_total", "counter", (), "Claims that returned something."),
-    ("claimed_deliveries_total", "counter", (), "Deliveries claimed."),
-    (
-        "outcomes_total",
-        "counter",
-        ("provider", "outcome", "reason"),
-        "Settled attempts, per recipient.",
-    ),
-    ("attempt_seconds", "histogram", _PROVIDER, "Time from handing a mail over to its outcome."),
-    ("end_to_end_seconds", "histogram", (), "Time from accepting a mail to its being sent."),
-    (
-        "unknown_total",
-        "counter",
-        (),
-        "Attempts whose end nobody saw: each may become a second send.",
-    ),
-    ("reaped_total", "counter", (), "Deliveries taken back from workers whose lease ran out."),
-    (
-        "stale_settlements_total",
-        "counter",
-        (),
-        "Outcomes not settled because the claim had been lost.",
-    ),
-    (
-        "pool_connections",
-        "gauge",
-        ("provider", "state"),
-        "Connections to a provider: open, and busy of them.",
-    ),
-    (
-        "provider_circuit",
-        "gauge",
-        ("provider", "state"),
-        "1 for the state a provider's circuit breaker is in.",
-    ),
-    (
-        "provider_pace",
-        "gauge",
-        _PROVIDER,
-        "Mails a provider gets at the same time: fewer once it asked for less.",
-    ),
-    (
-        "provider_budget_used",
-        "gauge",
-        _PROVIDER,
-        "Share of the month's budget that is used up: 0 to 1.",
-    ),
-    (
-        "failovers_total",
-        "counter",
-        ("from", "to", "reason"),
-        "Mails that went to the next provider of their route.",
-    ),
-    (
-        "store_pool_connections",
-        "gauge",
-        _STATE,
-        "Connections to PostgreSQL: open, and busy of them.",
-    ),
-    (
-        "tenant_waiting",
-        "gauge",
-        ("tenant",),
-        "Deliveries that wait, of the tenants with most; the rest are `other`.",
-    ),
-    (
-        "tenant_settled_total",
-        "counter",
-        ("tenant", "state"),
-        "Deliveries settled, by tenant and the state they came to.",
-    ),
-    ("workers", "gauge", (), "Workers that hold a lease, in all processes."),
-    ("worker_utilisation", "gauge", (), "Share of the in-flight window in use, averaged: 0 to 1."),
-    ("worker_in_flight", "gauge", (), "Mails claimed and not yet settled by this worker."),
-    (
-        "worker_window",
-        "gauge",
-        (),
-        "Most mails that this worker holds at a time: what killing it can leave unknown.",
-    ),
-    (
-        "wakeups_total",
-        "counter",
-        ("source",),
-        "Why an idle worker looked: notify, poll, trailing, due, settled.",
-    ),
-    ("retention_deleted_total", "counter", ("what",), "Rows that retention dropped."),
-    (
-        "webhook_calls_total",
-        "counter",
-        ("result",),
-        "Calls to customers' webhooks, by how they ended.",
-    ),
-    ("webhook_waiting", "gauge", (), "Calls that wait for webhooks that are enabled."),
-    (
-        "webhook_disabled_total",
-        "counter",
-        ("reason",),
-        "Webhooks disabled because they failed or were gone.",
-    ),
-    (
-        "authentications_total",
-        "counter",
-        ("kind", "result"),
-        "What was shown at the doors, and the answer.",
-    ),
-    (
-        "http_requests_total",
-        "counter",
-        ("route", "method", "status"),
-        "Requests answered, by class of status.",
-    ),
-    (
-        "http_request_seconds",
-        "histogram",
-        ("route",),
-        "Time from a request's head to the end of its answer.",
-    ),
-    ("accepted_total", "counter", ("source",), "Messages accepted at the front door: http, smtp."),
-    ("accept_batch_messages", "histogram", (), "Messages that were committed together."),
-    (
-        "accept_commit_seconds",
-        "histogram",
-        (),
-        "Time from gathering a batch of messages to its commit.",
-    ),
-    ("smtp_connections", "gauge", _LISTENER, "Open SMTP connections."),
-    ("smtp_sessions_total", "counter", _LISTENER, "SMTP connections taken."),
-    (
-        "http_connections_shed_total",
-        "counter",
-        ("how",),
-        "HTTP connections closed idle or refused for a limit.",
-    ),
-    (
-        "smtp_turned_away_total",
-        "counter",
-        _LISTENER,
-        "SMTP connections refused because there were too many.",
-    ),
-    (
-        "smtp_messages_total",
-        "counter",
-        ("listener", "code"),
-        "Whole mails answered, by class of reply: 2xx accepted.",
-    ),
-    (
-        "smtp_refusals_total",
-        "counter",
-        ("listener", "code"),
-        "Commands refused and sessions ended, by reply code.",
-    ),
-    ("smtp_login_failures_total", "counter", _LISTENER, "Logins over SMTP that were not right."),
-    (
-        "smtp_accept_seconds",
-        "histogram",
-        _LISTENER,
-        "Time from the end of a mail to its being committed.",
-    ),
-    (
-        "feedback_total",
-        "counter",
-        ("provider", "kind"),
-        "What providers, and reports, told for the first time.",
-    ),
-    (
-        "feedback_refused_total",
-        "counter",
-        ("provider", "reason"),
-        "Requests with feedback that were not believed.",
-    ),
-    ("feedback_unmatched_total", "counter", (), "Feedback about no message of ours."),
-    (
-        "collected_total",
-        "counter",
-        ("outcome",),
-        "Tokens collected, by what became of them; held ones come again.",
-    ),
-    ("collect_batch_seconds", "histogram", (), "Time from taking a batch of tokens to its commit."),
-    ("tokens_waiting", "gauge", (), "Tokens that could be collected now, counted up to 100,000."),
-    (
-        "task_failures_total",
-        "counter",
-        ("task",),
-        "Errors of background tasks; each went on, or ended the process.",
-    ),
-    (
-        "settlement_refusals_total",
-        "counter",
-        ("result",),
-        "Outcomes that PostgreSQL refused: `stripped` were written without texts, `abandoned` become unknown.",
-    ),
-    (
-        "template_fallbacks_total",
-        "counter",
-        (),
-        "Mails rendered in another language than was asked for.",
-    ),
+# fmt: off
+_SPECS = (
+    MetricSpec("deliveries", "gauge", ("state",),
+        "Deliveries by state: the queue's depth. Deferred deliveries are counted separately."),
+    MetricSpec("oldest_due_age_seconds", "gauge", (),
+        "How long the oldest due delivery has been waiting."),
+    MetricSpec("depth_alert", "gauge", (),
+        "1 while more deliveries wait than the setting depth_alert allows."),
+    MetricSpec("claims_total", "counter", (),
+        "Claims that returned at least one delivery."),
+    MetricSpec("claimed_deliveries_total", "counter", (),
+        "Deliveries claimed."),
+    MetricSpec("outcomes_total", "counter", ("provider", "outcome", "reason"),
+        "Settled attempts, per recipient."),
+    MetricSpec("attempt_seconds", "histogram", ("provider",),
+        "Time from passing a mail to a transport to its outcome."),
+    MetricSpec("end_to_end_seconds", "histogram", (),
+        "Time from accepting a mail to its being sent."),
+    MetricSpec("unknown_total", "counter", (),
+        "Attempts with an unknown outcome: each may lead to a second send."),
+    MetricSpec("reaped_total", "counter", (),
+        "Deliveries released from workers whose lease expired."),
+    MetricSpec("stale_settlements_total", "counter", (),
+        "Outcomes not settled because the claim had been lost."),
+    MetricSpec("pool_connections", "gauge", ("provider", "state"),
+        "Connections to a provider: open, and busy among them."),
+    MetricSpec("provider_circuit", "gauge", ("provider", "state"),
+        "1 for the current state of a provider's circuit breaker."),
+    MetricSpec("provider_pace", "gauge", ("provider",),
+        "Mails that a provider gets at the same time; lower after the provider asked for less."),
+    MetricSpec("provider_budget_used", "gauge", ("provider",),
+        "Share of the month's budget that is used up: 0 to 1."),
+    MetricSpec("failovers_total", "counter", ("from", "to", "reason"),
+        "Mails that moved to the next provider of their route."),
+    MetricSpec("store_pool_connections", "gauge", ("state",),
+        "Connections to PostgreSQL: open, and busy among them."),
+    MetricSpec("tenant_waiting", "gauge", ("tenant",),
+        "Waiting deliveries of the tenants with the most; all others are `other`."),
+    MetricSpec("tenant_settled_total", "counter", ("tenant", "state"),
+        "Deliveries settled, by tenant and new state."),
+    MetricSpec("workers", "gauge", (),
+        "Workers that hold a lease, in all processes."),
+    MetricSpec("worker_utilisation", "gauge", (),
+        "Share of the in-flight window in use, averaged: 0 to 1."),
+    MetricSpec("worker_in_flight", "gauge", (),
+        "Mails claimed and not yet settled by this worker."),
+    MetricSpec("worker_window", "gauge", (),
+        "Most mails that this worker holds at a time: at most so many become unknown by kill -9."),
+    MetricSpec("wakeups_total", "counter", ("source",),
+        "Why an idle worker polled: notify, poll, trailing, due, settled."),
+    MetricSpec("retention_deleted_total", "counter", ("what",),
+        "Rows that retention deleted."),
+    MetricSpec("webhook_calls_total", "counter", ("result",),
+        "Calls to customers' webhooks, by result."),
+    MetricSpec("webhook_waiting", "gauge", (),
+        "Calls that wait, of enabled webhooks."),
+    MetricSpec("webhook_disabled_total", "counter", ("reason",),
+        "Webhooks disabled because they failed or were gone."),
+    MetricSpec("authentications_total", "counter", ("kind", "result"),
+        "Authentications over HTTP and SMTP, by kind of credential and result."),
+    MetricSpec("http_requests_total", "counter", ("route", "method", "status"),
+        "Requests answered, by class of status."),
+    MetricSpec("http_request_seconds", "histogram", ("route",),
+        "Time from a request's head to the end of its answer."),
+    MetricSpec("accepted_total", "counter", ("source",),
+        "Messages accepted over http and smtp."),
+    MetricSpec("accept_batch_messages", "histogram", (),
+        "Messages that were committed together."),
+    MetricSpec("accept_commit_seconds", "histogram", (),
+        "Time from collecting a batch of messages to its commit."),
+    MetricSpec("smtp_connections", "gauge", ("listener",),
+        "Open SMTP connections."),
+    MetricSpec("smtp_sessions_total", "counter", ("listener",),
+        "SMTP connections accepted."),
+    MetricSpec("http_connections_shed_total", "counter", ("how",),
+        "HTTP connections closed while idle or refused because of a limit."),
+    MetricSpec("smtp_turned_away_total", "counter", ("listener",),
+        "SMTP connections refused because of a limit."),
+    MetricSpec("smtp_messages_total", "counter", ("listener", "code"),
+        "Mails answered after their content, by class of reply: 2xx accepted."),
+    MetricSpec("smtp_refusals_total", "counter", ("listener", "code"),
+        "Commands refused and sessions closed, by reply code."),
+    MetricSpec("smtp_login_failures_total", "counter", ("listener",),
+        "Failed logins over SMTP."),
+    MetricSpec("smtp_accept_seconds", "histogram", ("listener",),
+        "Time from the end of a mail to its commit."),
+    MetricSpec("feedback_total", "counter", ("provider", "kind"),
+        "New feedback from providers and reports; repetitions are not counted."),
+    MetricSpec("feedback_refused_total", "counter", ("provider", "reason"),
+        "Requests with feedback that were refused: without a valid signature, or too old."),
+    MetricSpec("feedback_unmatched_total", "counter", (),
+        "Feedback that matches no message of this installation."),
+    MetricSpec("collected_total", "counter", ("outcome",),
+        "Tokens collected, by outcome; held tokens are collected again later."),
+    MetricSpec("collect_batch_seconds", "histogram", (),
+        "Time from claiming a batch of tokens to its commit."),
+    MetricSpec("tokens_waiting", "gauge", (),
+        "Tokens that could be collected now, counted up to 100,000."),
+    MetricSpec("task_failures_total", "counter", ("task",),
+        "Errors of background tasks; each was retried, or ended the process."),
+    MetricSpec("settlement_refusals_total", "counter", ("result",),
+        "Outcomes that PostgreSQL refused: `stripped` were written without texts,"
+        " `abandoned` become unknown."),
+    MetricSpec("template_fallbacks_total", "counter", (),
+        "Mails rendered in another language than requested."),
 )
-METRICS: dict[str, Described] = {row[0]: Described(*row) for row in _TABLE}
+# fmt: on
+METRICS: dict[str, MetricSpec] = {spec.name: spec for spec in _SPECS}
 
 
 def bounded(value: object) -> str:
-    """A label value as text; `none` for none, and `other` for what cannot be a name or a word of ours."""
-    text = "none" if value is None else str(value)
-    return text if len(text) <= LABEL_LENGTH and "@" not in text and text.isprintable() else "other"
+    """A label value as text: `none` for None, `other` for what cannot be a name or a known word."""
+    if value is None:
+        return "none"
+    text = str(value)
+    if len(text) <= LABEL_LENGTH and "@" not in text and text.isprintable():
+        return text
+    return "other"
 
 
 class _Bounded:
-    """Guards every label at the one place where they all pass."""
+    """Bounds every label value."""
 
     def labels(self, *values: Any, **named: Any) -> Any:
-        named = {key: bounded(one) for key, one in named.items()}
+        named = {key: bounded(value) for key, value in named.items()}
         return super().labels(*map(bounded, values), **named)  # type: ignore[misc]
 
 
@@ -404,8 +267,8 @@ class Metrics:
             self.wakeups.labels(source)
         for result in CALLS:
             self.webhook_calls.labels(result)
-        for kind, result in product(DOORS, ANSWERS):
-            self.authentications.labels(kind, result)
+        for credential, result in product(CREDENTIALS, AUTHENTICATION_RESULTS):
+            self.authentications.labels(credential, result)
         for source in SOURCES:
             self.accepted.labels(source)
         for result in REFUSED:
@@ -414,19 +277,18 @@ class Metrics:
     def outcome(
         self, provider: str, verdict: Verdict, reason: Reason | None, seconds: float
     ) -> None:
-        """One settled attempt at one recipient. Called for every mail, so its children are looked up once."""
-        key = (
-            provider,
-            verdict._value_,
-            reason and reason._value_,
-        )  # an enum's own hash is a Python call
+        """One settled attempt at one recipient. Called for every mail: children are cached."""
+        # Not the enums themselves: the hash of an enum is a Python call.
+        key = (provider, verdict._value_, reason and reason._value_)
         count, observe = self._settled.get(key) or self._children(key)
         count()
         observe(seconds)
 
     def request(self, route: str, method: str, status: int, seconds: float) -> None:
-        """One request was answered; `route` is its template. The methods and classes of status are few."""
-        key = (route, method if method in METHODS else "other", status // 100)
+        """One request was answered; `route` is its template."""
+        if method not in METHODS:
+            method = "other"
+        key = (route, method, status // 100)
         count, observe = self._answered.get(key) or self._answer_children(key)
         count()
         observe(seconds)
@@ -436,7 +298,7 @@ class Metrics:
         self.end_to_end_seconds.observe(max(0.0, seconds))  # two clocks may disagree by a moment
 
     def accepted_batch(self, by_source: Mapping[str, int], seconds: float) -> None:
-        """Messages were committed together; a batch of which none was new is no news."""
+        """Messages were committed together; a batch of replays only is not counted."""
         for source, count in by_source.items():
             self.accepted.labels(source).inc(count)
         if by_source:
@@ -450,7 +312,7 @@ class Metrics:
         self.collect_seconds.observe(seconds)
 
     def smtp_accepted(self, listener: str) -> Callable[[float], None]:
-        """What to call for each mail that a listener accepted, with the seconds it took."""
+        """A function to call for each mail that a listener accepted, with the seconds it took."""
         count = self.smtp_messages.labels(listener, "2xx").inc
         observe = self.smtp_accept_seconds.labels(listener).observe
 
@@ -468,7 +330,7 @@ class Metrics:
             self.smtp_refusals.labels(listener, code).inc()
 
     def waiting_by_tenant(self, waiting: Sequence[tuple[int, str, int]], others: int) -> None:
-        """A reading of the longest queues: id, name and how much waits; and what waits in all the others."""
+        """A reading of the longest queues: tenant id, name, count; and the count of all others."""
         for tenant, name, _ in waiting:
             if len(self._tenants) < MAX_TENANTS:
                 self._tenants.setdefault(tenant, name)
@@ -483,7 +345,7 @@ class Metrics:
         self.tenant_waiting.labels("other").set(others)
 
     def settled_for(self, tenant: int, state: State) -> None:
-        """One delivery of a tenant was settled. Called for every mail, so its child is looked up once."""
+        """One delivery of a tenant was settled. Called for every mail: children are cached."""
         key = (tenant, state._value_)
         count = self._tenant_settled.get(key)
         if count is None:
@@ -494,13 +356,13 @@ class Metrics:
         count()
 
     def claimed(self, deliveries: int) -> None:
-        """A claim returned; empty ones are no news."""
+        """A claim returned; empty claims are not counted."""
         if deliveries:
             self.claims.inc()
             self.claimed_deliveries.inc(deliveries)
 
     def depth(self, by_state: Mapping[str, tuple[int, float | None]], alert: int) -> None:
-        """A reading of the queue: count and age of the oldest, by state; a state not named has none."""
+        """A reading of the queue: count and age of the oldest, by state; missing states are empty."""
         for state in LIVE:
             self.deliveries.labels(state).set(by_state.get(state, (0, None))[0])
         waiting = sum(by_state.get(state, (0, None))[0] for state in WAITING)
@@ -515,8 +377,8 @@ class Metrics:
 
     def circuit(self, provider: str, state: str) -> None:
         """The state of a provider's breaker."""
-        for one in CIRCUITS:
-            self.provider_circuit.labels(provider, one).set(one == state)
+        for circuit in CIRCUITS:
+            self.provider_circuit.labels(provider, circuit).set(circuit == state)
 
     def store_pool(self, open_now: int, busy: int) -> None:
         """A reading of the connections to PostgreSQL."""
@@ -546,17 +408,17 @@ class Metrics:
         return pair
 
     def _counter(self, name: str) -> Counter:
-        one = METRICS[name]
-        return _BoundedCounter(PREFIX + name, one.help, one.labels, registry=self.registry)
+        spec = METRICS[name]
+        return _BoundedCounter(PREFIX + name, spec.help, spec.labels, registry=self.registry)
 
     def _gauge(self, name: str) -> Gauge:
-        one = METRICS[name]
-        return _BoundedGauge(PREFIX + name, one.help, one.labels, registry=self.registry)
+        spec = METRICS[name]
+        return _BoundedGauge(PREFIX + name, spec.help, spec.labels, registry=self.registry)
 
     def _histogram(self, name: str, buckets: tuple[float, ...]) -> Histogram:
-        one = METRICS[name]
+        spec = METRICS[name]
         return _BoundedHistogram(
-            PREFIX + name, one.help, one.labels, registry=self.registry, buckets=buckets
+            PREFIX + name, spec.help, spec.labels, registry=self.registry, buckets=buckets
         )
 
 
@@ -565,12 +427,14 @@ _Observe = Callable[[float], None]
 
 
 class _WithoutCreated(Collector):
-    """A registry without the `_created` series, which double the output and which nothing of ours reads."""
+    """A registry without the `_created` series, which double the output and are not used."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
 
     def collect(self) -> Iterator[Metric]:
-        for family in self._registry.collect():  # made anew for each call
-            family.samples = [one for one in family.samples if not one.name.endswith("_created")]
+        for family in self._registry.collect():  # new objects at each call
+            family.samples = [
+                sample for sample in family.samples if not sample.name.endswith("_created")
+            ]
             yield family

@@ -1,4 +1,4 @@
-"""What became of mails, in one log line per interval instead of one per mail."""
+"""Counts of accepted, sent and failed mails: one log line per interval instead of one per mail."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 
 log = logs.get("pillarbox.mails")
-# A person who watches sees that something happens; a day of steady traffic is still a readable log.
+# Soon enough for a person who watches; a day of steady traffic is still a readable log.
 SUMMARY_INTERVAL = 10.0
-# How often it is looked: the first mail after a silence is told of this soon.
-LOOK_INTERVAL = 1.0
-# The states that an attempt leaves a delivery in, in the words of the summary.
+# How often counts are compared: the first mail after a silence is reported this soon.
+CHECK_INTERVAL = 1.0
+# The states that an attempt leaves a delivery in, and the summary's words for them.
 WORDS = {"sent": "sent", "queued": "deferred", "failed": "failed", "held": "held"}
-# Only the first of these reasons are named: the rest is in `queue list`.
-MOST_REASONS = 5
+# Only the most frequent reasons are named: the rest is in `queue list`.
+MAX_REASONS = 5
 
 
 class MailSummary:
@@ -28,29 +28,31 @@ class MailSummary:
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = monotonic) -> None:
         self._metrics = metrics
         self._clock = clock
-        self._told = self._counts()
-        self._told_at = -SUMMARY_INTERVAL
+        self._written = self._counts()
+        self._written_at = -SUMMARY_INTERVAL
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Write a line if something happened and the last line is an interval ago."""
-        if self._clock() - self._told_at >= SUMMARY_INTERVAL:
-            self.tell()
+        if self._clock() - self._written_at >= SUMMARY_INTERVAL:
+            self.write()
 
-    def tell(self) -> None:
+    def write(self) -> None:
         """Write a line if something happened since the last."""
         counts = self._counts()
-        news = counts - self._told
-        if not news:
+        changes = counts - self._written
+        if not changes:
             return
-        self._told, self._told_at = counts, self._clock()
-        reasons = [(word, count) for (kind, word), count in news.most_common() if kind == "reason"]
-        fields: dict[str, object] = {
-            word: count for (kind, word), count in news.items() if kind == "count"
-        }
+        self._written = counts
+        self._written_at = self._clock()
+        fields: dict[str, object] = {}
+        reasons = []
+        for (kind, word), count in changes.most_common():
+            if kind == "reason":
+                reasons.append(f"{word}:{count}")
+            else:
+                fields[word] = count
         if reasons:
-            fields["reasons"] = ",".join(
-                f"{word}:{count}" for word, count in reasons[:MOST_REASONS]
-            )
+            fields["reasons"] = ",".join(reasons[:MAX_REASONS])
         log.info("mails", **fields)
 
     def _counts(self) -> Counter[tuple[str, str]]:
