@@ -168,13 +168,13 @@ def metrics_page() -> str:
         ("`listener`", "`smtp`, `smtp_submission`, `smtp_tls`: see [SMTP](smtp.md#listeners)"),
         ("`code` of `pillarbox_smtp_messages_total`", "`2xx`, `4xx`, `5xx`"),
         ("`code` of `pillarbox_smtp_refusals_total`", "a [reply code](smtp.md#replies)"),
-        ("`kind`", ", ".join(f"`{one}`" for one in metrics.DOORS)),
+        ("`kind`", ", ".join(f"`{one}`" for one in metrics.CREDENTIALS)),
         (
             "`kind` of `pillarbox_feedback_total`",
             "a [kind](feedback.md#kinds); its `provider` may be `report`",
         ),
         ("`reason` of `pillarbox_feedback_refused_total`", "see [feedback](feedback.md#answers)"),
-        ("`result`", ", ".join(f"`{one}`" for one in metrics.ANSWERS)),
+        ("`result`", ", ".join(f"`{one}`" for one in metrics.AUTHENTICATION_RESULTS)),
     ]
     return (
         f"# Metrics\n\n{NOTE}{METRICS}\n"
