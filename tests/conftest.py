@@ -20,7 +20,7 @@ from hypothesis import settings
 from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres
 from pillarbox.store.migrations import migrate
-from tests.places import short_directory
+from tests.places import short_directory, stopped_after_death
 from tests.prepared import PreparedDatabases, drop, make
 
 # Tests pull no plugs on this server, so it need not wait for the disk (those that do start their
@@ -64,12 +64,13 @@ def postgres_server() -> Iterator[EmbeddedPostgres]:
     """A running server, shared by the tests of this process."""
     directory = short_directory(fast_place())
     server = EmbeddedPostgres(directory / "data", server_binaries(), SERVER_OPTIONS)
-    try:
-        server.start()
-        yield server
-    finally:
-        server.stop("immediate")
-        shutil.rmtree(directory, ignore_errors=True)
+    with stopped_after_death(directory):
+        try:
+            server.start()
+            yield server
+        finally:
+            server.stop("immediate")
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
@@ -141,13 +142,14 @@ async def stoppable() -> AsyncIterator[EmbeddedPostgres]:
     """A migrated server of the test's own, which it may stop."""
     directory = short_directory()
     server = EmbeddedPostgres(directory / "data", server_binaries(), {"fsync": "off"})
-    await asyncio.to_thread(server.start)
-    try:
-        await _migrate(server.url())
-        yield server
-    finally:
-        await asyncio.to_thread(server.stop, "immediate")
-        shutil.rmtree(directory, ignore_errors=True)
+    with stopped_after_death(directory):
+        try:
+            await asyncio.to_thread(server.start)
+            await _migrate(server.url())
+            yield server
+        finally:
+            await asyncio.to_thread(server.stop, "immediate")
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture

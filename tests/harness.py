@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
+import asyncpg
+
 from pillarbox.app import App, open_app, serve, tend, work
 from pillarbox.model.secret import Secret
 from pillarbox.settings import load
@@ -47,7 +49,7 @@ def no_keys() -> Any:
     raise AssertionError("these providers have no secret")
 
 
-async def enqueue(database: Database, *to: str, **arguments: Any) -> UUID:
+async def enqueue(database: Database | asyncpg.Connection, *to: str, **arguments: Any) -> UUID:
     """Accept one mail by the SQL function."""
     given = {
         "sender": SENDER,

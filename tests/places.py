@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,3 +41,17 @@ def data_directory() -> Iterator[Path]:
             yield data
         finally:
             EmbeddedPostgres(data / "postgres").stop("immediate")
+
+
+@contextmanager
+def stopped_after_death(directory: Path) -> Iterator[None]:
+    """Stop the PostgreSQL in `directory`/data and delete the directory if this process is killed."""
+    script = 'cat; pid=$(head -n 1 "$1/data/postmaster.pid") && kill -QUIT "$pid"; rm -rf "$1"'
+    with subprocess.Popen(
+        ["sh", "-c", script, "sh", str(directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ):
+        yield
