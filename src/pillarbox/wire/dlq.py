@@ -1,4 +1,4 @@
-"""Dead letters, and what became of reprocessing or discarding them."""
+"""Dead letters, and the results of reprocessing or discarding them."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from pillarbox.wire.messages import MASKED_SUBJECT, NEXT, NEXT_CURSOR, AttemptSu
 
 @dataclass(frozen=True, slots=True)
 class DeadDelivery:
-    """One recipient that did not get the message."""
+    """A failed delivery."""
 
     id: str
     recipient: str
     role: RoleName
     reason: str | None = field(metadata=about("Why it failed."))
-    error: str | None = field(metadata=about("What the provider said last, redacted."))
+    error: str | None = field(metadata=about("The code and text of the last reply, redacted."))
     failed_at: datetime | None
     provider: str | None
-    attempts_made: int = field(metadata=about("Since it was last queued by a person."))
+    attempts_made: int = field(metadata=about("The attempts since a person last queued it."))
     attempts: Sequence[AttemptSummary] = field(
-        metadata=about("All of them, also from before it was queued again.")
+        metadata=about("All attempts, including those before it was queued again.")
     )
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A message of which something failed, and the deliveries that did."""
+    """A message with failed deliveries."""
 
     id: UUID
     created_at: datetime
@@ -40,7 +40,7 @@ class DeadLetter:
     kind: str | None
     priority: str
     tags: Sequence[str]
-    size: int = field(metadata=about("Octets when it is sent, roughly."))
+    size: int = field(metadata=about("The approximate size in bytes when it is sent."))
     expires_at: datetime | None
     blocked: str | None = field(
         metadata=about("Why it cannot be sent again: `content_purged` or `expired`; null: it can.")
@@ -50,7 +50,10 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterPage:
-    """Dead letters, newest first. With filters a page can be short before the end: go on while there is a `next`."""
+    """Dead letters, newest first.
+
+    With filters a page can be short before the end: continue while there is a `next`.
+    """
 
     messages: Sequence[DeadLetter]
     next_cursor: str | None = field(metadata=about(NEXT_CURSOR))
@@ -62,15 +65,17 @@ class DeadLetterSummary:
     """How many deliveries failed."""
 
     total: int
-    by_reason: Mapping[str, int] = field(metadata=about("Most first."))
+    by_reason: Mapping[str, int] = field(metadata=about("The largest number first."))
     by_provider: Mapping[str, int] = field(
-        metadata=about("By the provider tried last; most first.")
+        metadata=about("By the provider of the last attempt; the largest number first.")
     )
-    complete: bool = field(metadata=about("False: there are more, which were not counted."))
+    complete: bool = field(
+        metadata=about("False: counting stopped at a limit, and there are more.")
+    )
     tokens: int = field(
         metadata={
             **about(
-                "Tokens of accounts that could not be made mails; not filtered, counted up to 10,000."
+                "Tokens of accounts for which no mail could be created; unfiltered, at most 10,000."
             ),
             **absent(0),  # before 0.2
         }
@@ -79,15 +84,15 @@ class DeadLetterSummary:
 
 @dataclass(frozen=True, slots=True)
 class DeadLettersChanged:
-    """What came of it, in deliveries."""
+    """Numbers of deliveries."""
 
     dry_run: bool
-    left: int = field(metadata=about("Fit, too, but the limit was reached: ask again."))
+    left: int = field(metadata=about("Matching deliveries beyond the limit: repeat the request."))
     complete: bool = field(
-        metadata=about("False: `left` and `skipped` were not counted to the end.")
+        metadata=about("False: `left` and `skipped` were not counted completely.")
     )
     nothing_failed: int = field(
-        metadata=about("Messages named that do not exist, or have nothing failed.")
+        metadata=about("Messages in `message_ids` that do not exist, or have no failed delivery.")
     )
 
 
@@ -100,10 +105,8 @@ class Discarded(DeadLettersChanged):
 class Reprocessed(DeadLettersChanged):
     requeued: int
     suppressed: int = field(
-        metadata=about(
-            "Of those requeued: will fail again at once, their recipients being suppressed."
-        )
+        metadata=about("How many of `requeued` will fail again: their recipients are suppressed.")
     )
     skipped: Mapping[str, int] = field(
-        metadata=about("Cannot be sent: `content_purged`, `expired`; may not: `not_allowed`.")
+        metadata=about("By reason: `content_purged`, `expired` or `not_allowed`.")
     )

@@ -11,8 +11,8 @@ from uuid import UUID
 from pillarbox.wire.fields import OneOf, RoleName, StateName, VerdictName, about, absent, named
 
 MASKED_SUBJECT = "`****` when the class is secret."
-NEXT_CURSOR = "Give it as `cursor` for the next page; null at the end."
-NEXT = "The address of the next page; null at the end."
+NEXT_CURSOR = "The value of `cursor` for the next page; null at the end."
+NEXT = "The URL path of the next page; null at the end."
 FirstState = Annotated[str, OneOf(Literal["queued", "pending"])]
 
 
@@ -28,7 +28,7 @@ class AcceptedDelivery:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What was accepted: it is committed, and will be delivered or visibly fail."""
+    """An accepted message. It is committed: it will be delivered, or fail with a reason."""
 
     id: UUID
     deliveries: Sequence[AcceptedDelivery]
@@ -36,7 +36,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class DeliverySummary:
-    """One recipient of a message, in short."""
+    """A summary of one recipient's delivery."""
 
     id: str
     recipient: str
@@ -64,7 +64,10 @@ class MessageSummary:
 
 @dataclass(frozen=True, slots=True)
 class MessagePage:
-    """Messages, newest first. With filters a page can be short before the end: go on while there is a `next`."""
+    """Messages, newest first.
+
+    With filters a page can be short before the end: continue while there is a `next`.
+    """
 
     messages: Sequence[MessageSummary]
     next_cursor: str | None = field(metadata=about(NEXT_CURSOR))
@@ -73,29 +76,27 @@ class MessagePage:
 
 @dataclass(frozen=True, slots=True)
 class AttemptSummary:
-    """One try at a delivery, in short. Texts are redacted."""
+    """A summary of one attempt at a delivery. Texts are redacted."""
 
     number: int = field(
-        metadata=about(
-            "1 for the first of those still known. One that fails over is followed by another."
-        )
+        metadata=about("1 for the oldest attempt on record. A failover is an attempt of its own.")
     )
     started_at: datetime
     ended_at: datetime
     provider: str | None
     verdict: VerdictName
     reason: str | None
-    code: int | None = field(metadata=about("The status code of the provider's answer."))
-    reply: str | None = field(metadata=about("The provider's words, redacted."))
+    code: int | None = field(metadata=about("The status code of the provider's reply."))
+    reply: str | None = field(metadata=about("The text of the provider's reply, redacted."))
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt(AttemptSummary):
-    """One try at a delivery. Texts are redacted."""
+    """One attempt at a delivery. Texts are redacted."""
 
     provider_message_id: str | None
     conversation: str | None = field(
-        metadata=about("What was said, redacted; not of those plainly accepted.")
+        metadata=about("The transcript, redacted; null if the mail was accepted at once.")
     )
 
 
@@ -103,10 +104,12 @@ class Attempt(AttemptSummary):
 class Retry:
     """The retry schedule that a delivery follows."""
 
-    policy: str | None = field(metadata=about("null: the provider's, which is not chosen yet."))
+    policy: str | None = field(
+        metadata=about("Null: that of the provider, which is not chosen yet.")
+    )
     max_attempts: int | None
     then_after_seconds: Sequence[float] = field(
-        metadata=about("Waits after the next attempt, should it and the following be deferred.")
+        metadata=about("The waits between the remaining attempts, if each of them is deferred.")
     )
 
 
@@ -121,7 +124,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One recipient of a message, and what became of it."""
+    """The delivery of a message to one recipient."""
 
     id: str
     recipient: str
@@ -133,11 +136,11 @@ class Delivery:
     waits_for: str | None = field(
         default=None,
         metadata=about(
-            "What holds it back: `provider` (none can be used), `tenant_rate` or `provider_rate`."
+            "Why it waits: `provider` (no provider is usable), `tenant_rate` or `provider_rate`."
         ),
     )
     expected_at: datetime | None = field(
-        default=None, metadata=about("When that wait is expected to end.")
+        default=None, metadata=about("When this wait is expected to end.")
     )
     settled_at: datetime | None
     provider: str | None
@@ -153,17 +156,19 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a message, or to one of its deliveries."""
+    """An event of a message, or of one of its deliveries."""
 
     at: datetime
-    delivery: str | None = field(metadata=about("The delivery's id; null: the whole message."))
+    delivery: str | None = field(
+        metadata=about("The id of the delivery; null: the event concerns the whole message.")
+    )
     kind: str
     data: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class FullMessage:
-    """A message's whole story, as far as retention left it."""
+    """A message with its deliveries, attempts and events, as far as retention kept them."""
 
     id: UUID
     created_at: datetime
@@ -175,20 +180,20 @@ class FullMessage:
     headers: Mapping[str, Any]
     class_: str = field(metadata=named("class"))
     secret: bool = field(
-        metadata=about("Whether its class is: bodies and subject are never shown.")
+        metadata=about("Whether its class is secret: then the subject and the bodies are masked.")
     )
     kind: str | None
     priority: str
     tags: Sequence[str]
     metadata: Mapping[str, Any]
-    size: int = field(metadata=about("Octets when it is sent, roughly."))
+    size: int = field(metadata=about("The approximate size in bytes when it is sent."))
     send_at: datetime | None
     expires_at: datetime | None
     max_attempts: int | None
     idempotency_key: str | None
     content: Mapping[str, int] | None = field(
         metadata=about(
-            "Octets of text, html and raw, number of attachments; null when it was dropped."
+            "Bytes of `text`, `html` and `raw`, number of `attachments`; null when it was deleted."
         )
     )
     deliveries: Sequence[Delivery]
@@ -197,7 +202,7 @@ class FullMessage:
 
 @dataclass(frozen=True, slots=True)
 class ChangedDelivery:
-    """A delivery after a change that was asked for, and whether it is one of those changed."""
+    """A delivery after a requested change, and whether it was changed."""
 
     id: str
     recipient: str
@@ -209,7 +214,10 @@ class ChangedDelivery:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What came of a change: at least one delivery was changed. Those in flight or finished were not."""
+    """The result of a change: at least one delivery was changed.
+
+    Deliveries in flight and finished deliveries are not changed.
+    """
 
     id: UUID
     deliveries: Sequence[ChangedDelivery]

@@ -9,10 +9,10 @@ from pillarbox.wire.fields import about
 
 @dataclass(frozen=True, slots=True)
 class SignInChallenge:
-    """A challenge, to be given back with the code."""
+    """A challenge, to be sent back with the code."""
 
     challenge: str
-    expires_in: int = field(metadata=about("For how many seconds the code can be used."))
+    expires_in: int = field(metadata=about("The seconds for which the code is valid."))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Suppression lists: the addresses that a tenant's mails are not sent to."""
+"""Suppression lists: addresses to which a tenant's mails are not sent."""
 
 from __future__ import annotations
 
@@ -16,19 +16,22 @@ MAX_FAULTS = 100
 
 @dataclass(frozen=True, slots=True)
 class Suppression:
-    """An address that the tenant's mails are not sent to."""
+    """A suppressed address: the tenant's mails are not sent to it."""
 
     address: str = field(metadata=about("In lower case."))
     reason: SuppressionReasonName
     note: str | None
-    message_id: UUID | None = field(metadata=about("The message whose feedback added it."))
+    message_id: UUID | None = field(metadata=about("The message whose feedback added the address."))
     created_at: datetime
-    expires_at: datetime | None = field(metadata=about("Null: it stays until it is removed."))
+    expires_at: datetime | None = field(metadata=about("Null: it does not expire."))
 
 
 @dataclass(frozen=True, slots=True)
 class SuppressionPage:
-    """Addresses, in their order. With filters a page can be short before the end: go on while there is a `next`."""
+    """Addresses, in alphabetical order.
+
+    With filters a page can be short before the end: continue while there is a `next`.
+    """
 
     suppressions: Sequence[Suppression]
     next_cursor: str | None = field(metadata=about(NEXT_CURSOR))
@@ -37,17 +40,21 @@ class SuppressionPage:
 
 @dataclass(frozen=True, slots=True)
 class SuppressionsAdded:
-    """What became of the addresses given."""
+    """Numbers of addresses."""
 
     added: int
     changed: int = field(
-        metadata=about("They were there, and have a stronger reason, later expiry or new note.")
+        metadata=about(
+            "Already suppressed; now with a stronger reason, a later expiry or a new note."
+        )
     )
-    unchanged: int = field(metadata=about("They were there, and stay as they were."))
+    unchanged: int = field(metadata=about("Already suppressed, and not changed."))
 
 
 @dataclass(frozen=True, slots=True)
 class ImportFault:
+    """An invalid line of the file; the first line has number 1."""
+
     line: int
     code: str
     field: str
@@ -56,14 +63,14 @@ class ImportFault:
 
 @dataclass(frozen=True, slots=True)
 class SuppressionsImported(SuppressionsAdded):
-    """What became of the lines of a file."""
+    """Numbers of lines of the file."""
 
     refused: int = field(
         metadata={
-            **about("Lines with a fault; only where `partial` was asked for."),
+            **about("Invalid lines; not zero only with `partial`."),
             **absent(0),
         }
     )
     faults: Sequence[ImportFault] = field(
-        metadata={**about(f"The first {MAX_FAULTS} of them."), **absent(())}
+        metadata={**about(f"The first {MAX_FAULTS} invalid lines."), **absent(())}
     )

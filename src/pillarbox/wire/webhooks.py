@@ -17,25 +17,25 @@ class WebhookDetails:
 
     id: UUID
     url: str
-    kinds: Sequence[str] = field(metadata=about("None: everything."))
+    kinds: Sequence[str] = field(metadata=about("Empty: all events."))
     enabled: bool
     disabled_at: datetime | None
     disabled_reason: DisabledReasonName | None = field(
         metadata=about(
-            "`failing`: nothing but failures for days; `gone`: it answered 410; `person`: somebody did."
+            "`failing`: only failures for days; `gone`: it answered 410; `person`: by request."
         )
     )
-    failing_since: datetime | None = field(metadata=about("Nothing but failures since then."))
-    waiting: int = field(metadata=about("Calls to be made, those that are repeated included."))
+    failing_since: datetime | None = field(metadata=about("Since when every call failed."))
+    waiting: int = field(metadata=about("The number of calls that are due or wait for a retry."))
     old_secret_until: datetime | None = field(
-        metadata=about("Until then calls are signed with both secrets.")
+        metadata=about("Until when calls are signed with both secrets.")
     )
     created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookWithSecret(WebhookDetails):
-    """A webhook with its new secret, which is shown this once."""
+    """A webhook with its new secret, which is shown only once."""
 
     secret: str = field(repr=False)
 
@@ -47,7 +47,7 @@ class WebhookList:
 
 @dataclass(frozen=True, slots=True)
 class WebhookTest:
-    """How a test call went."""
+    """The result of a test call."""
 
     delivered: bool
     status: int | None
@@ -57,27 +57,27 @@ class WebhookTest:
 
 @dataclass(frozen=True, slots=True)
 class WebhookCall:
-    """A call, and how its last try ended."""
+    """A call, and the result of its last attempt."""
 
-    id: UUID = field(metadata=about("As in the header `webhook-id`: the same for every try."))
+    id: UUID = field(metadata=about("As in the header `webhook-id`; the same for every attempt."))
     type: str
-    timestamp: datetime = field(metadata=about("When that happened which is told."))
+    timestamp: datetime = field(metadata=about("The time of the event."))
     message_id: UUID | None
     delivery_id: str | None
     state: CallStateName
-    attempts: int = field(metadata=about("Since the call was made, or replayed."))
+    attempts: int = field(metadata=about("The attempts since the call was created or replayed."))
     replays: int
     next_attempt_at: datetime | None
     last_attempt_at: datetime | None
-    status: int | None = field(metadata=about("Of the last answer."))
-    error: str | None = field(metadata=about("What was wrong with it; redacted."))
+    status: int | None = field(metadata=about("The HTTP status of the last response."))
+    error: str | None = field(metadata=about("The error of the last attempt, redacted."))
     seconds: float | None
     data: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class CallPage:
-    """Calls, newest first; `next_cursor` goes into `cursor` for the next page."""
+    """Calls, newest first; `next_cursor` is the `cursor` of the next page."""
 
     calls: Sequence[WebhookCall]
     next_cursor: str | None
@@ -85,9 +85,9 @@ class CallPage:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """How many calls will be made again."""
+    """How many calls will be repeated."""
 
     replayed: int
     next_cursor: str | None = field(
-        metadata=about("Where to go on when more fit: 10,000 are looked at in one request.")
+        metadata=about("Where to continue: one request considers at most 10,000 calls.")
     )
