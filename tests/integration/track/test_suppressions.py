@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.accept.suppressions import COLUMNS, Fault, read, written
+from pillarbox.accept.suppressions import COLUMNS, SuppressionFault, read, written
 from pillarbox.api import suppression_files
 from pillarbox.model.access import Scope
 from pillarbox.model.suppression import SuppressionEntry, SuppressionReason
@@ -139,7 +139,7 @@ async def test_looking_an_address_up_stays_on_its_index(database: Database) -> N
 # --- CSV
 
 
-def entries(text: str) -> list[SuppressionEntry | Fault]:
+def entries(text: str) -> list[SuppressionEntry | SuppressionFault]:
     return list(read(io.StringIO(text, newline="")))
 
 
@@ -173,7 +173,7 @@ def test_a_file_with_and_without_a_head() -> None:
 def test_faults_are_told_by_their_lines(line: str, code: str, field: str) -> None:
     first, second = entries(f"ok@x.example\n{line}\n")
     assert first == SuppressionEntry("ok@x.example")
-    assert isinstance(second, Fault)
+    assert isinstance(second, SuppressionFault)
     assert (second.code, second.field) == (code, field)
     assert second.line == (3 if "two\n" in line else 2)
 
