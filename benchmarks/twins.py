@@ -17,15 +17,15 @@ import aiohttp
 from benchmarks import harness, mails
 from benchmarks.harness import Process
 from pillarbox.deliver.mime import compose
-from pillarbox.deliver.transports.base import OutgoingMail, Recipient
+from pillarbox.deliver.transports.base import OutgoingMail, Recipient, TransportContext
+from pillarbox.deliver.transports.build import build_transport
+from pillarbox.deliver.transports.http import HttpTransport
+from pillarbox.deliver.transports.http_client import HttpClient
 from pillarbox.deliver.transports.http_request import ProviderRequest
 from pillarbox.deliver.transports.http_send import ProviderApi
-from pillarbox.deliver.transports.mailgun import MailgunApi
-from pillarbox.deliver.transports.sendgrid import SendGridApi
-from pillarbox.deliver.transports.ses import SesApi
 from pillarbox.model.address import address_of
 from pillarbox.model.message import Content, Message
-from pillarbox.model.provider import MailgunSettings, SendgridSettings, SesSettings, http_settings
+from pillarbox.model.provider import Provider
 from pillarbox.model.secret import Secret
 from pillarbox.store import providers
 from pillarbox.store.database import Database
@@ -148,10 +148,13 @@ def calls(one: TwinProcess, samples: Sequence[mails.Sample]) -> list[dict[str, A
 
 
 def _api(one: TwinProcess) -> ProviderApi:
-    match http_settings(one.kind, one.settings, one.secret, 1):
-        case SendgridSettings() as settings:
-            return SendGridApi(settings, 1)
-        case SesSettings() as settings:
-            return SesApi(settings)
-        case MailgunSettings() as settings:
-            return MailgunApi(settings)
+    """The requests of this twin's kind; nothing is sent through the transport."""
+    provider = Provider(1, one.kind, one.kind, one.settings, one.secret)
+    context = TransportContext(1, HttpClient, _keep)
+    transport = build_transport(provider, context, 1)
+    assert isinstance(transport, HttpTransport)
+    return transport.api
+
+
+async def _keep(outgoing: OutgoingMail) -> int:
+    raise AssertionError("an HTTP provider keeps no mails")

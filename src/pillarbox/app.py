@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -24,24 +24,14 @@ from pillarbox.deliver.housekeeping import Housekeeping
 from pillarbox.deliver.provider_config import load_provider_config
 from pillarbox.deliver.provider_pool import ProviderConfig, ProviderPool
 from pillarbox.deliver.provider_quota import ProviderQuota
-from pillarbox.deliver.transports.base import OutgoingMail, Transport
-from pillarbox.deliver.transports.capture import CaptureTransport
-from pillarbox.deliver.transports.smtp import SmtpTransport
+from pillarbox.deliver.transports.base import Transport, TransportContext
+from pillarbox.deliver.transports.build import build_transport
+from pillarbox.deliver.transports.capture import keep_captured
 from pillarbox.deliver.wakeup import Wakeup, listen
 from pillarbox.deliver.worker import Worker, WorkerLimits
-from pillarbox.errors import NotPossible, SettingsError
 from pillarbox.model import return_path
 from pillarbox.model.message import Message
-from pillarbox.model.provider import (
-    HTTP_KINDS,
-    MailgunSettings,
-    Provider,
-    SendgridSettings,
-    SesSettings,
-    SmtpSettings,
-    Tls,
-    http_settings,
-)
+from pillarbox.model.provider import Provider
 from pillarbox.model.provider_redaction import provider_redactor
 from pillarbox.model.redaction import Redactor
 from pillarbox.queue.postgres import PostgresQueue
@@ -55,6 +45,7 @@ from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 from pillarbox.track.feedback.base import Feedback
+from pillarbox.track.feedback.build import build_feedback
 from pillarbox.track.feedback_ingest import FeedbackIngest
 from pillarbox.track.feedback_receiver import FeedbackReceiver
 
@@ -62,7 +53,6 @@ from pillarbox.track.feedback_receiver import FeedbackReceiver
 # a third of the time in which a command starts, and few commands need them.
 if TYPE_CHECKING:
     from pillarbox.deliver.transports.http_client import HttpClient
-    from pillarbox.deliver.transports.http_send import ProviderApi
     from pillarbox.lifecycle.collector import Collector
     from pillarbox.lifecycle.services import LifecycleServices
     from pillarbox.track.webhook_client import WebhookClient
@@ -154,15 +144,8 @@ class App:
         return self._reception
 
     def build_feedback(self, provider: Provider) -> Feedback:
-        """Whoever understands what a provider of this kind tells."""
-        from pillarbox.track.feedback.mailgun import MailgunFeedback
-        from pillarbox.track.feedback.sendgrid import SendGridFeedback
-        from pillarbox.track.feedback.ses import SesFeedback
-
-        kinds: dict[str, Callable[[Provider, float], Feedback]] = {
-            "sendgrid": SendGridFeedback, "ses": SesFeedback, "mailgun": MailgunFeedback,
-        }  # fmt: skip
-        return kinds[provider.kind](provider, self.settings.feedback_window)
+        """What reads the feedback of a provider."""
+        return build_feedback(provider, self.settings.feedback_window)
 
     async def return_path_key(self) -> bytes:
         """The key that return paths are signed with."""
@@ -184,51 +167,18 @@ class App:
         return key_ring(self.settings)
 
     def build_transport(self, provider: Provider) -> Transport:
-        """The adapter for a provider's kind."""
-        if provider.kind == "smtp":
-            return SmtpTransport(smtp_settings(provider, self.settings.worker_concurrency))
-        if provider.kind == "capture":
-            return CaptureTransport(self._keep(provider.id))
-        if provider.kind in HTTP_KINDS:
-            return self._http_transport(provider)
-        raise NotPossible(f"provider {provider.name!r} is of an unknown kind {provider.kind!r}")
+        """What sends mails through a provider. The caller must close it."""
+        context = TransportContext(
+            provider.id, self._http_client, partial(keep_captured, self.database, provider.id)
+        )
+        return build_transport(provider, context, self.settings.worker_concurrency)
 
-    def _http_transport(self, provider: Provider) -> Transport:
-        from pillarbox.deliver.transports.http import HttpTransport
+    def _http_client(self) -> HttpClient:
         from pillarbox.deliver.transports.http_client import HttpClient
-        from pillarbox.deliver.transports.mailgun import MailgunApi
-        from pillarbox.deliver.transports.sendgrid import SendGridApi
-        from pillarbox.deliver.transports.ses import SesApi
 
-        try:
-            concurrency = self.settings.worker_concurrency
-            settings = http_settings(provider.kind, provider.settings, provider.secret, concurrency)
-        except SettingsError as error:
-            raise SettingsError(f"provider {provider.name!r}: {error}") from None
-        api: ProviderApi
-        match settings:
-            case SendgridSettings():
-                api = SendGridApi(settings, provider.id)
-            case SesSettings():
-                api = SesApi(settings)
-            case MailgunSettings():
-                api = MailgunApi(settings)
-        self._http = self._http or HttpClient()
-        return HttpTransport(self._http, api, settings.connections, settings.timeout)
-
-    def _keep(self, provider_id: int) -> Callable[[OutgoingMail], Any]:
-        async def keep(outgoing: OutgoingMail) -> int:
-            recipients = [recipient.address for recipient in outgoing.recipients]
-            return await providers.capture(
-                self.database,
-                provider_id,
-                outgoing.message_id,
-                outgoing.sender,
-                recipients,
-                outgoing.content,
-            )
-
-        return keep
+        if self._http is None:
+            self._http = HttpClient()
+        return self._http
 
     def redactor_for(self, provider: Provider) -> Callable[[str], str]:
         """Redaction of texts from this provider."""
@@ -253,20 +203,6 @@ class App:
             development=self.settings.is_development,
             capture_all=self.capture_all,
         )
-
-
-def smtp_settings(provider: Provider, connections: int) -> SmtpSettings:
-    """A provider's stored settings as the transport wants them."""
-    known = {field.name for field in fields(SmtpSettings)}
-    unknown = set(provider.settings) - known
-    if unknown:
-        raise SettingsError(
-            f"provider {provider.name!r} has unknown settings: {', '.join(sorted(unknown))}"
-        )
-    values = {"connections": connections} | dict(provider.settings)
-    return replace(
-        SmtpSettings(**values), tls=Tls(values.get("tls", Tls.STARTTLS)), password=provider.secret
-    )
 
 
 @asynccontextmanager

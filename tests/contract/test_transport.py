@@ -17,13 +17,14 @@ from pillarbox.deliver.transports.base import OutgoingMail, Recipient
 from pillarbox.errors import NotStarted
 from pillarbox.model.message import Content, Message
 from pillarbox.model.outcome import Verdict
+from pillarbox.model.provider_kinds import KINDS
 
 TEXT = "hello\r\n.\r\nend\r\n"
 
 
-@pytest_asyncio.fixture(params=ADAPTERS, ids=lambda adapter: adapter.__name__)
+@pytest_asyncio.fixture(params=KINDS)
 async def desk(request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
-    async with request.param() as ready:
+    async with ADAPTERS[request.param]() as ready:
         yield ready
         await asyncio.wait_for(ready.transport.close(), PATIENCE)
 

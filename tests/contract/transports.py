@@ -1,38 +1,31 @@
 """Every transport with a provider to talk to, for the contract suite.
 
-To add one, write an async context manager that yields its `Desk`, and name it in ADAPTERS.
+A kind with a twin in `pillarbox.testing.twins` is here already; another needs an async context
+manager that yields its `Desk`, named in ADAPTERS.
 """
 
 from __future__ import annotations
 
 import asyncio
 import email
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from pillarbox.deliver.transports.base import OutgoingMail, Transport
+from pillarbox.deliver.transports.base import OutgoingMail, Transport, TransportContext
+from pillarbox.deliver.transports.build import build_transport
 from pillarbox.deliver.transports.capture import CaptureTransport
 from pillarbox.deliver.transports.http import HttpTransport
 from pillarbox.deliver.transports.http_client import HttpClient
-from pillarbox.deliver.transports.http_send import ProviderApi
-from pillarbox.deliver.transports.mailgun import MailgunApi
-from pillarbox.deliver.transports.sendgrid import SendGridApi
-from pillarbox.deliver.transports.ses import SesApi
 from pillarbox.deliver.transports.smtp import SmtpTransport
 from pillarbox.errors import StoreError
-from pillarbox.model.provider import (
-    HttpSettings,
-    MailgunSettings,
-    SendgridSettings,
-    SesSettings,
-    SmtpSettings,
-    Tls,
-    http_settings,
-)
+from pillarbox.model.provider import Provider
+from pillarbox.model.provider_kinds.smtp import SmtpSettings, Tls
 from pillarbox.model.secret import Secret
 from pillarbox.testing.smtp import Faults, SmtpServer
-from pillarbox.testing.twins import Dials, MailgunTwin, SendGridTwin, SesTwin
+from pillarbox.testing.twins import TWINS, Dials
 from pillarbox.testing.twins.base import Twin
 from pillarbox.testing.twins.mail import TwinMail
 
@@ -91,16 +84,20 @@ async def calling(
     twin: Twin, connections: int = 4, timeout: float = 30.0
 ) -> AsyncIterator[HttpTransport]:
     """A transport to a running twin."""
-    settings = http_settings(twin.kind, twin.provider_settings(), Secret(twin.secret), connections)
-    async with over_http(settings, timeout) as transport:
+    settings = twin.provider_settings()
+    async with over_http(twin.kind, settings, twin.secret, connections, timeout) as transport:
         yield transport
 
 
 @asynccontextmanager
-async def over_http(settings: HttpSettings, timeout: float) -> AsyncIterator[HttpTransport]:
-    """A transport to wherever its settings say."""
+async def over_http(
+    kind: str, settings: Mapping[str, Any], secret: str, connections: int, timeout: float
+) -> AsyncIterator[HttpTransport]:
+    """A transport of a kind to wherever its settings say."""
     client = HttpClient()
-    transport = HttpTransport(client, api_of(settings), settings.connections, timeout)
+    provider = Provider(7, kind, kind, dict(settings) | {"timeout": timeout}, Secret(secret))
+    transport = build_transport(provider, context(lambda: client), connections)
+    assert isinstance(transport, HttpTransport)
     try:
         yield transport
     finally:
@@ -108,36 +105,23 @@ async def over_http(settings: HttpSettings, timeout: float) -> AsyncIterator[Htt
         await client.close()
 
 
-def api_of(settings: HttpSettings) -> ProviderApi:
-    match settings:
-        case SendgridSettings():
-            return SendGridApi(settings, 7)
-        case SesSettings():
-            return SesApi(settings)
-        case MailgunSettings():
-            return MailgunApi(settings)
+def context(
+    client: Callable[[], HttpClient], keep: Callable[[OutgoingMail], Awaitable[int]] | None = None
+) -> TransportContext:
+    async def refuse(outgoing: OutgoingMail) -> int:
+        raise AssertionError("only capture keeps mails")
+
+    return TransportContext(7, client, keep or refuse)
 
 
 @asynccontextmanager
-async def _http(twin: Twin) -> AsyncIterator[Desk]:
-    async with twin, calling(twin) as transport:
+async def _http(kind: str) -> AsyncIterator[Desk]:
+    async with TWINS[kind]() as twin, calling(twin) as transport:
 
         def fail() -> None:
             twin.dials = Dials(status=503)
 
         yield Desk(transport, lambda: [_seen(mail) for mail in twin.mails], fail)
-
-
-def sendgrid() -> AbstractAsyncContextManager[Desk]:
-    return _http(SendGridTwin())
-
-
-def ses() -> AbstractAsyncContextManager[Desk]:
-    return _http(SesTwin())
-
-
-def mailgun() -> AbstractAsyncContextManager[Desk]:
-    return _http(MailgunTwin())
 
 
 def _seen(mail: TwinMail) -> Arrived:
@@ -151,4 +135,9 @@ def _text(content: bytes) -> str:
     return str(email.message_from_bytes(content).get_payload())
 
 
-ADAPTERS = [smtp, capture, sendgrid, ses, mailgun]
+# A kind with a twin needs nothing here.
+ADAPTERS: dict[str, Callable[[], AbstractAsyncContextManager[Desk]]] = {
+    **{kind: partial(_http, kind) for kind in TWINS},
+    "smtp": smtp,
+    "capture": capture,
+}

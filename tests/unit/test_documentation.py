@@ -22,7 +22,7 @@ from pillarbox.model.access import Order, Scope
 from pillarbox.model.access_settings import SETTINGS
 from pillarbox.model.delivery import State
 from pillarbox.model.outcome import Reason, Verdict
-from pillarbox.model.provider import SmtpSettings, Tls
+from pillarbox.model.provider_kinds.smtp import SmtpSettings, Tls
 from pillarbox.model.retry import POLICIES
 from pillarbox.setting_sources import PREFIX
 from pillarbox.settings import SPECS

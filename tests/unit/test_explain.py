@@ -11,14 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.deliver.transports.capture import CaptureTransport
-from pillarbox.deliver.transports.mailgun import MailgunApi
-from pillarbox.deliver.transports.sendgrid import SendGridApi
-from pillarbox.deliver.transports.ses import SesApi
-from pillarbox.deliver.transports.smtp import SmtpTransport
 from pillarbox.model.delivery import LANES
 from pillarbox.model.provider import Provider
-from pillarbox.model.routing import DEFAULT_ORDER, MailFacts, RoutingRule, RuleMatch
+from pillarbox.model.routing import MailFacts, RoutingRule, RuleMatch
 from pillarbox.route import decide
 from pillarbox.route.circuit_breaker import CircuitState
 from pillarbox.route.explain import (
@@ -32,7 +27,6 @@ from pillarbox.route.explain import (
     ProviderStatus,
     explain,
 )
-from pillarbox.route.explain_query import CARRIES, CarryLimits
 from pillarbox.route.quota import Rate, Usage, kept_from, next_month, used_up
 from pillarbox.route.router import Router, chance_of
 
@@ -279,17 +273,6 @@ def test_a_mail_that_somebody_could_carry_waits() -> None:
     }
     assert explain(Router([rule(1, 1, 2)], []), MAIL, standings, NOW).fate is MailFate.WAITS
     assert explain(Router([rule(1, 1, 3)], []), MAIL, standings, NOW).fate is MailFate.FAILS
-
-
-def test_what_kinds_carry_is_what_their_transports_carry() -> None:
-    kinds: dict[str, Any] = {
-        "sendgrid": SendGridApi, "ses": SesApi, "mailgun": MailgunApi, "smtp": SmtpTransport,
-        "capture": CaptureTransport,
-    }  # fmt: skip
-    assert kinds.keys() == set(DEFAULT_ORDER)
-    for kind, transport in kinds.items():
-        limits = transport.limits
-        assert CARRIES.get(kind, CarryLimits()) == (limits.max_bytes, limits.takes_parts), kind
 
 
 # --- what is kept for whom

@@ -19,7 +19,9 @@ from pillarbox.deliver.transports.mailgun import MailgunApi
 from pillarbox.deliver.transports.sendgrid import SendGridApi
 from pillarbox.deliver.transports.ses import SesApi
 from pillarbox.model.outcome import Outcome, Reason, Verdict
-from pillarbox.model.provider import MailgunSettings, SendgridSettings, SesSettings
+from pillarbox.model.provider_kinds.mailgun import MailgunSettings
+from pillarbox.model.provider_kinds.sendgrid import SendgridSettings
+from pillarbox.model.provider_kinds.ses import SesSettings
 
 NOW = 1_800_000_000.0
 SENDGRID = SendGridApi(SendgridSettings(), 1)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pillarbox.errors import InvalidMail, UnknownName
 from pillarbox.model.delivery import LANES
 from pillarbox.model.provider import Provider
+from pillarbox.model.provider_kinds import KINDS
 from pillarbox.model.route_settings import (
     CONDITIONS,
     HEAVIEST,
@@ -21,7 +22,7 @@ from pillarbox.model.route_settings import (
     checked_providers,
     checked_weights,
 )
-from pillarbox.model.routing import DEFAULT_ORDER, MailFacts, RoutingRule, RuleMatch
+from pillarbox.model.routing import MailFacts, RoutingRule, RuleMatch
 from pillarbox.route.router import Router
 
 SHOP, OTHER = 2, 3
@@ -210,7 +211,7 @@ def test_a_rule_may_name_what_captures() -> None:
 
 
 def test_every_kind_is_in_the_default_order() -> None:
-    assert DEFAULT_ORDER == ("sendgrid", "ses", "mailgun", "smtp", "capture")
+    assert list(KINDS) == ["sendgrid", "ses", "mailgun", "smtp", "capture"]
 
 
 def test_simple_is_the_choice_for_every_mail_if_there_is_one() -> None:

@@ -19,7 +19,7 @@ from pillarbox.deliver.transports.sendgrid import SendGridApi
 from pillarbox.deliver.transports.sendgrid_mail import layout
 from pillarbox.model.message import Attachment, Content, Message
 from pillarbox.model.outcome import Outcome, Reason
-from pillarbox.model.provider import SendgridSettings
+from pillarbox.model.provider_kinds.sendgrid import SendgridSettings
 from pillarbox.testing.twins.sendgrid_rules import faults
 
 ID = UUID("018f0000-0000-7000-8000-000000000001")

@@ -9,7 +9,7 @@ import json
 import pytest
 from tests.unit.twin_helpers import MIME, UUID, call, check, listening, mailgun_login, to_mailgun
 
-from pillarbox.model.provider import MailgunSettings
+from pillarbox.model.provider_kinds.mailgun import MailgunSettings
 from pillarbox.testing.twins import Dials, MailgunTwin
 from pillarbox.testing.twins.form import read_form
 

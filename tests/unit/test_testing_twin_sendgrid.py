@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 from tests.unit.twin_helpers import UUID, check, listening, sendgrid_mail, to_sendgrid
 
-from pillarbox.model.provider import SendgridSettings
+from pillarbox.model.provider_kinds.sendgrid import SendgridSettings
 from pillarbox.testing.twins import Dials, SendGridTwin
 
 

@@ -22,7 +22,7 @@ from tests.unit.twin_helpers import (
     to_ses,
 )
 
-from pillarbox.model.provider import SesSettings
+from pillarbox.model.provider_kinds.ses import SesSettings
 from pillarbox.testing.twins import Dials, SesTwin
 from pillarbox.testing.twins.sigv4 import Account, Refused
 from pillarbox.testing.twins.sigv4 import check as check_signature

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from pillarbox.app import App
 from pillarbox.cli import output
+from pillarbox.model.provider_kinds import kind_of
 from pillarbox.settings import DEFAULTS, Settings
 from pillarbox.store.opening import embedded_data, place_of
 
@@ -82,7 +83,7 @@ def banner(
             ("demo", demo.described() if demo else None),
             ("worker", _worker(settings)),
             ("try it", shlex.join(send)),
-            ("then", shlex.join(read) if using and using.kind == "capture" else None),
+            ("then", shlex.join(read) if using and not kind_of(using.kind).sends_out else None),
             ("stop", "Ctrl-C"),
         ]
     )
@@ -121,17 +122,11 @@ def _ca_file(settings: Settings) -> str | None:
 def _describe(provider: Provider | None) -> str:
     if provider is None:
         return "none: mails wait. Add one with `pillarbox provider add`"
-    if provider.kind == "capture":
+    kind = kind_of(provider.kind)
+    if not kind.sends_out:
         return f"{provider.name} (keeps mails for reading, sends nothing out)"
-    place = next(
-        (
-            provider.settings[one]
-            for one in ("host", "url", "domain", "region")
-            if one in provider.settings
-        ),
-        None,
-    )
-    return f"{provider.name} ({', '.join(filter(None, (provider.kind, place)))})"
+    words = [provider.kind, kind.server(provider.settings)]
+    return f"{provider.name} ({', '.join(filter(None, words))})"
 
 
 def _worker(settings: Settings) -> str:

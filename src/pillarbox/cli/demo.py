@@ -16,6 +16,7 @@ from pillarbox.accept.mail import Attachment, Mail
 from pillarbox.errors import NotFound, NotPossible
 from pillarbox.loops import wait_for_any
 from pillarbox.model.provider import feedback_path
+from pillarbox.model.provider_kinds import kind_of
 from pillarbox.model.secret import Secret
 from pillarbox.store import providers, routes
 from pillarbox.telemetry import logs
@@ -115,7 +116,7 @@ async def _check(app: App) -> None:
     real = [
         one.name
         for one in await providers.list_providers(app.database)
-        if one.kind != "capture" and one.enabled
+        if kind_of(one.kind).sends_out and one.enabled
     ]
     if real:
         raise NotPossible(

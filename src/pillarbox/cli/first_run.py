@@ -6,9 +6,14 @@ from pathlib import Path
 
 from pillarbox.app import App
 from pillarbox.model.access import Scope
-from pillarbox.model.provider import Tls
+from pillarbox.model.provider_kinds import kind_of
+from pillarbox.model.provider_kinds.capture import KIND as CAPTURE_KIND
+from pillarbox.model.provider_kinds.smtp import KIND as SMTP_KIND
+from pillarbox.model.provider_kinds.smtp import Tls
 from pillarbox.store import access, providers, tenants
 from pillarbox.store.vault import read_private_file, write_private_file
+
+CAPTURE, SMTP = CAPTURE_KIND.name, SMTP_KIND.name
 
 
 async def ensure_provider(app: App, *, development: bool) -> None:
@@ -19,15 +24,15 @@ async def ensure_provider(app: App, *, development: bool) -> None:
             app.database, _mailbox(settings.smtp_from_name, settings.smtp_from_address)
         )
     known = await providers.list_providers(app.database, None)
-    if app.capture_all and all(one.kind != "capture" for one in known):
-        await providers.add_provider(app.database, app.keys, "capture", "capture", {})
+    if app.capture_all and all(kind_of(one.kind).sends_out for one in known):
+        await providers.add_provider(app.database, app.keys, CAPTURE, CAPTURE, {})
     if known or app.capture_all:
         return
     if settings.smtp_host:
         given = {"host": settings.smtp_host, "port": settings.smtp_port, "tls": Tls.OPPORTUNISTIC}
-        await providers.add_provider(app.database, app.keys, "default", "smtp", given)
+        await providers.add_provider(app.database, app.keys, "default", SMTP, given)
     elif await providers.captures_by_default(app.database, development=development):
-        await providers.add_provider(app.database, app.keys, "capture", "capture", {})
+        await providers.add_provider(app.database, app.keys, CAPTURE, CAPTURE, {})
 
 
 async def ensure_development_key(app: App) -> Path | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import MISSING, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
@@ -11,13 +10,21 @@ from uuid import uuid4
 import typer
 from rich.text import Text
 
-from pillarbox.cli import options, output, provider_add, provider_health, provider_limit, route
+from pillarbox.cli import (
+    options,
+    output,
+    provider_add,
+    provider_feedback,
+    provider_health,
+    provider_limit,
+    route,
+)
 from pillarbox.cli.command import CommandContext, command
 from pillarbox.deliver.direct_send import send_directly
 from pillarbox.errors import InvalidMail, NotPossible
 from pillarbox.model.message import Content, Message
-from pillarbox.model.provider import HTTP_KINDS, Provider, SmtpSettings
-from pillarbox.model.retry import policy_for
+from pillarbox.model.provider import Provider
+from pillarbox.model.provider_kinds import kind_of
 from pillarbox.model.secret import MASK
 from pillarbox.store import catalog, providers
 
@@ -32,6 +39,7 @@ def register(root: typer.Typer) -> None:
         help="Providers: the accounts that mails leave through.", no_args_is_help=True
     )
     provider_add.register(group)
+    command(group, "feedback")(provider_feedback.feedback_command())
     command(group, "list")(list_)
     command(group, "show")(show)
     command(group, "test")(prove)
@@ -67,14 +75,24 @@ async def list_(
     if context.json:
         output.print_json([_public(one, sealed) for one in shown])
         return
-    rows = [
-        (one.name, one.kind, _server(one), one.settings.get("tls", "starttls") if one.kind == "smtp" else "",
-         one.settings.get("username"), MASK if (one.id, "secret") in sealed else "", one.retry or _policy(one),
-         _switched(one))
-        for one in shown
-    ]  # fmt: skip
+    rows = [_list_row(provider, sealed) for provider in shown]
     heads = ("name", "kind", "server~", "tls", "username~", "secret", "retry", "")
     output.table(heads, rows, "no provider: add one with `pillarbox provider add`")
+
+
+def _list_row(provider: Provider, sealed: set[tuple[int, str]]) -> tuple[object, ...]:
+    kind = kind_of(provider.kind)
+    settings = kind.defaults() | dict(provider.settings)
+    return (
+        provider.name,
+        provider.kind,
+        kind.server(provider.settings),
+        settings.get("tls", ""),
+        settings.get("username"),
+        MASK if (provider.id, "secret") in sealed else "",
+        provider.retry or kind.retry,
+        _switched(provider),
+    )
 
 
 def _switched(provider: Provider) -> Text:
@@ -83,19 +101,6 @@ def _switched(provider: Provider) -> Text:
     return (
         Text("release only", style="yellow") if provider.release_only else Text("on", style="green")
     )
-
-
-def _server(provider: Provider) -> str:
-    if provider.kind == "smtp":
-        return f"{provider.settings.get('host')}:{provider.settings.get('port', 587)}"
-    if provider.kind not in HTTP_KINDS:
-        return ""
-    about = [provider.settings.get(name) for name in ("url", "domain", "region")]
-    return " ".join(str(one) for one in about if one)
-
-
-def _policy(provider: Provider) -> str:
-    return policy_for(provider.kind).name
 
 
 def _public(provider: Provider, sealed: set[tuple[int, str]]) -> dict[str, Any]:
@@ -131,7 +136,7 @@ async def show(context: CommandContext, name: Name) -> None:
         ("secret", public["secret"]),
         ("webhook secret", public["webhook_secret"]),
     ]
-    rows.append(("retry", provider.retry or f"{_policy(provider)} (default)"))
+    rows.append(("retry", provider.retry or f"{kind_of(provider.kind).retry} (default)"))
     rows += [
         (key.replace("_", " "), one) for key, one in provider_limit.limits(provider).items() if one
     ]
@@ -139,20 +144,19 @@ async def show(context: CommandContext, name: Name) -> None:
 
 
 def _setting_rows(provider: Provider) -> list[tuple[str, object]]:
-    kinds: dict[str, Any] = {"smtp": (SmtpSettings, "password"), **HTTP_KINDS}
-    if provider.kind not in kinds:
-        return []
-    made, secret = kinds[provider.kind]
+    """Every setting; one that was not given has its default."""
+    defaults = kind_of(provider.kind).defaults()
+    defaults.pop("connections", None)  # follows worker_concurrency
     rows: list[tuple[str, object]] = []
-    for one in fields(made):
-        if one.name in provider.settings:
-            rows.append((one.name, _setting(provider.settings[one.name])))
-        elif one.name not in (secret, "connections") and one.default not in (None, MISSING, ()):
-            rows.append((one.name, f"{one.default} (default)"))
+    for field, _ in kind_of(provider.kind).options():
+        if field.name in provider.settings:
+            rows.append((field.name, _shown(provider.settings[field.name])))
+        elif field.name in defaults:
+            rows.append((field.name, f"{defaults[field.name]} (default)"))
     return rows
 
 
-def _setting(value: object) -> str:
+def _shown(value: object) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

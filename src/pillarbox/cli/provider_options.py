@@ -1,22 +1,51 @@
-"""What the commands that add a provider share."""
+"""The options of `provider add` and `provider feedback`, as the records of the kinds declare them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+import inspect
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, Field
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from pillarbox.cli import options, output
-from pillarbox.model.provider import HTTP_KINDS, feedback_path
+from pillarbox.cli import options
+from pillarbox.cli.secret_input import is_given, read_secret
+from pillarbox.model.provider_kind import (
+    FlagOption,
+    OptionFormat,
+    ProviderKind,
+    SecretOption,
+    SettingOption,
+)
+from pillarbox.model.provider_kinds import KINDS
 from pillarbox.model.retry import POLICIES
-from pillarbox.store import providers
+from pillarbox.model.secret import Secret
+from pillarbox.setting_kinds import HOST
 
-if TYPE_CHECKING:
-    from pillarbox.cli.command import CommandContext
-    from pillarbox.model.secret import Secret
+Values = dict[str, Any]
 
-Name = Annotated[str, typer.Argument(parser=options.name, metavar="NAME", help="What to call it.")]
+
+def positive(value: str) -> float:
+    seconds = options.seconds(value)
+    if seconds <= 0:
+        raise typer.BadParameter(f"{value!r}: must be more than nothing")
+    return seconds
+
+
+def _host(value: str) -> str:
+    try:
+        return str(HOST.read(value))
+    except ValueError:
+        raise typer.BadParameter(f"{value!r}: must be {HOST.allowed}") from None
+
+
+def _readable_file(value: str) -> str:
+    """The absolute path of a file: workers read it from other directories."""
+    if not os.access(value, os.R_OK):
+        raise typer.BadParameter(f"{value} cannot be read")
+    return os.path.abspath(value)
 
 
 def _policy(value: str) -> str:
@@ -25,77 +54,125 @@ def _policy(value: str) -> str:
     return value
 
 
-def positive(value: str) -> float:
-    if (found := options.seconds(value)) <= 0:
-        raise typer.BadParameter(f"{value!r}: must be more than nothing")
-    return found
+PARSERS: dict[OptionFormat, Callable[[str], Any]] = {
+    OptionFormat.HOST: _host,
+    OptionFormat.DURATION: positive,
+    OptionFormat.FILE: _readable_file,
+}
+_QUADRATIC = " and ".join(kind.name for kind in KINDS.values() if kind.retry == "quadratic")
+RETRY = typer.Option(
+    "--retry",
+    metavar="POLICY",
+    parser=_policy,
+    help=f"quadratic (default of {_QUADRATIC}), esp (default of the others) or lifecycle.",
+)
+RELEASE_ONLY = typer.Option(
+    "--release-only", help="Use it only where a route or a person names it, never by default."
+)
+NAME = typer.Argument(parser=options.name, metavar="NAME", help="What to call it.")
 
 
-def limit(flag: str, help: str, **more: Any) -> Any:
-    return typer.Option(flag, help=help, rich_help_panel="Limits", show_default=False, **more)
+def parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
 
 
-Retry = Annotated[
-    str | None,
-    typer.Option(
-        "--retry",
-        metavar="POLICY",
-        parser=_policy,
-        help="quadratic (default of smtp and capture), esp (default of the others) or lifecycle.",
-    ),
-]
+def add_parameters(kind: ProviderKind) -> list[inspect.Parameter]:
+    """The parameters of `provider add KIND`: its settings, its secrets, and what all kinds have."""
+    hints = get_type_hints(kind.settings)
+    given = {field.name: (field, option) for field, option in kind.options()}
+    own: list[inspect.Parameter] = []
+    limits: list[inspect.Parameter] = []
+    for name, hint in hints.items():
+        if kind.secret and name == kind.secret.field:
+            own += _secret_parameters(kind)
+        if name in given:
+            field, option = given[name]
+            (limits if option.is_limit else own).append(setting_parameter(field, option, hint))
+    shared = [parameter("retry", Annotated[str | None, RETRY])]
+    if kind.sends_out:
+        shared.append(parameter("release_only", Annotated[bool, RELEASE_ONLY], False))
+    return [
+        parameter("name", Annotated[str, NAME], inspect.Parameter.empty),
+        *own,
+        *shared,
+        *limits,
+    ]
 
 
-ReleaseOnly = Annotated[
-    bool,
-    typer.Option(
-        "--release-only", help="Use it only where a route or a person names it, never by default."
-    ),
-]
+def _secret_parameters(kind: ProviderKind) -> Iterator[inspect.Parameter]:
+    assert kind.secret is not None
+    yield from secret_parameters(kind.secret)
+    if kind.webhook_secret:
+        yield from secret_parameters(kind.webhook_secret)
+    for flag in kind.flags:
+        yield _flag_parameter(flag)
 
 
-def without_none(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that were given."""
-    return {key: value for key, value in settings.items() if value is not None}
+def setting_parameter(field: Field[Any], option: SettingOption, hint: Any) -> inspect.Parameter:
+    """The option of one setting: required if the field has no default, else None when not given."""
+    is_required = field.default is MISSING
+    details: Values = {"help": option.help, "metavar": option.metavar}
+    if option.format:
+        details["parser"] = PARSERS[option.format]
+    if option.min is not None:
+        details |= {"min": option.min, "max": option.max, "show_default": False}
+    if option.is_limit:
+        details |= {"rich_help_panel": "Limits", "show_default": False}
+    flag = option.flag or "--" + field.name.replace("_", "-")
+    value_type = _option_type(hint)
+    default: Any = None
+    if is_required:
+        default = inspect.Parameter.empty
+    elif option.stores_default:
+        default = field.default
+    else:
+        value_type = value_type | None
+    return parameter(field.name, Annotated[value_type, typer.Option(flag, **details)], default)
 
 
-async def add(
-    context: CommandContext,
-    name: str,
-    kind: str,
-    settings: Mapping[str, Any],
-    secret: Secret | None,
-    retry: str | None,
-    webhook_secret: Secret | None = None,
-    *,
-    release_only: bool = False,
-) -> None:
-    """Add a provider, and say what to do next."""
-    async with context.app() as app:
-        number = await providers.add_provider(
-            app.database,
-            app.keys,
-            name,
-            kind,
-            settings,
-            secret,
-            retry,
-            webhook_secret,
-            release_only=release_only,
-        )
-        captures = await providers.captures_by_default(
-            app.database, development=app.settings.is_development
-        )
-    path = feedback_path(kind, number) if kind in HTTP_KINDS else None
-    if context.json:
-        output.print_json(
-            {"id": number, "name": name, "kind": kind} | without_none({"webhook": path})
-        )
-        return
-    output.say(f"added {kind} provider {name}; try it with `pillarbox provider test {name}`")
-    if kind == "capture" and not captures:
-        output.note(
-            "no mail goes to it by default: name it in a route (`pillarbox route add`), or use `up --capture-all`"
-        )
-    if path:
-        output.say(f"its feedback goes to {path}: see `pillarbox provider feedback --help`")
+def _option_type(hint: Any) -> Any:
+    """The type of one value: typer reads a Sequence as a list, and an optional value as the value."""
+    if getattr(hint, "__origin__", None) is not None and get_args(hint) == (str,):
+        return list[str]
+    kinds = [one for one in get_args(hint) if one is not type(None)]
+    return kinds[0] if kinds else hint
+
+
+def secret_parameters(secret: SecretOption) -> list[inspect.Parameter]:
+    name = secret.flag.replace("-", "_")
+    stdin = typer.Option(f"--{secret.flag}-stdin", help=secret.stdin_help)
+    env = typer.Option(f"--{secret.flag}-env", metavar="VAR", help=secret.env_help)
+    return [
+        parameter(f"{name}_stdin", Annotated[bool, stdin], False),
+        parameter(f"{name}_env", Annotated[str | None, env]),
+    ]
+
+
+def _flag_parameter(flag: FlagOption) -> inspect.Parameter:
+    option = typer.Option("--" + flag.name.replace("_", "-"), help=flag.help)
+    return parameter(flag.name, Annotated[bool, option], False)
+
+
+# --- what was given
+
+
+def given_settings(names: Sequence[str], values: Values) -> Values:
+    """The settings that were given; an option that may be repeated is empty when it was not."""
+    return {name: values[name] for name in names if values[name] not in (None, [])}
+
+
+def is_secret_given(secret: SecretOption, values: Values) -> bool:
+    return is_given(secret.flag, *_sources(secret, values))
+
+
+def read_given_secret(secret: SecretOption, values: Values, login: str | None = None) -> Secret:
+    """The secret from where the options say; asked for on a terminal."""
+    stdin, env = _sources(secret, values)
+    return read_secret(secret.label, secret.flag, stdin, env, of=login, plain=secret.is_ascii)
+
+
+def _sources(secret: SecretOption, values: Values) -> tuple[bool, str | None]:
+    name = secret.flag.replace("-", "_")
+    return values[f"{name}_stdin"], values[f"{name}_env"]

@@ -38,6 +38,7 @@ from pillarbox.cli.first_run import ensure_development_key, ensure_provider
 from pillarbox.cli.signals import foreground, stopping
 from pillarbox.errors import NotPossible, SettingsError, StoreError
 from pillarbox.lifecycle.signing_keys import has_keys
+from pillarbox.model.provider_kinds import kind_of
 from pillarbox.settings import Settings
 from pillarbox.sockets import check_free
 from pillarbox.store.opening import keep_embedded_running, patiently
@@ -190,7 +191,7 @@ async def _run_all(app: App, stop: asyncio.Event, demo: bool) -> None:
     key = await patiently(partial(ensure_development_key, app), stop)
     async with demonstration(app, wanted=demo) as shown:
         book = await app.load_providers()
-        found = [one for one in book.providers if book.captures or one.kind != "capture"]
+        found = [one for one in book.providers if book.captures or kind_of(one.kind).sends_out]
         roles = ["api", *(["smtp"] if settings.smtp_addresses else [])]
         doors = _doors(roles, partial(banner, app, found, key, shown))
         more = [

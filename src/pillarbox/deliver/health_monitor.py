@@ -11,6 +11,7 @@ from pillarbox.deliver.provider_pool import ProviderPool
 from pillarbox.errors import PillarboxError, StoreError
 from pillarbox.loops import wait
 from pillarbox.model.outcome import Reason
+from pillarbox.model.provider_kinds import kind_of
 from pillarbox.route.circuit_breaker import LONGEST_WAIT, CircuitBreaker, CircuitState
 from pillarbox.store import provider_waits
 from pillarbox.store import shared_health as store
@@ -262,7 +263,10 @@ class HealthMonitor:
         await asyncio.gather(*map(self._check, self._pool.channels))
 
     async def _check(self, channel: ProviderChannel) -> None:
-        if channel.provider.kind == "capture" or channel.breaker.circuit is CircuitState.OPEN:
+        if (
+            not kind_of(channel.provider.kind).sends_out
+            or channel.breaker.circuit is CircuitState.OPEN
+        ):
             return
         if not await store.take_check(self._database, channel.provider.id, CHECK_INTERVAL):
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pillarbox.deliver.provider_pool import ProviderConfig
+from pillarbox.model.provider_kinds import kind_of
 from pillarbox.store import providers, routes
 from pillarbox.store.database import Database
 from pillarbox.store.providers import Keys
@@ -15,7 +16,7 @@ async def load_provider_config(
     found = await providers.list_providers(database, keys)
     classes = await providers.list_classes(database)
     if capture_all:
-        captures = [provider for provider in found if provider.kind == "capture"]
+        captures = [provider for provider in found if not kind_of(provider.kind).sends_out]
         return ProviderConfig(captures, classes, captures=True)
     rules = await routes.list_rules(database)
     captures_by_default = await providers.captures_by_default(database, development=development)

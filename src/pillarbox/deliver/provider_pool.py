@@ -15,6 +15,7 @@ from pillarbox.model.delivery import MessageClass
 from pillarbox.model.fairness import LaneId
 from pillarbox.model.message import Message
 from pillarbox.model.provider import Provider
+from pillarbox.model.provider_kinds import kind_of
 from pillarbox.model.retry import QUADRATIC, RetryPolicy
 from pillarbox.model.routing import RoutingRule
 from pillarbox.route import provider_shares
@@ -95,7 +96,7 @@ class ProviderPool:
         """The envelope sender: a signed return path where bounces come back by mail, else the sender's own."""
         if (
             self._return_path is not None
-            and channel.provider.kind == "smtp"
+            and kind_of(channel.provider.kind).signs_return_path
             and "@" in message.sender
         ):
             return self._return_path(message)

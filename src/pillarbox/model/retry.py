@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from pillarbox.model.provider_kinds import kind_of
+
 MINUTE = 60.0
 # A provider may ask for any wait; more than an hour would look like a lost mail.
 LONGEST_RETRY_AFTER = 3600.0
@@ -55,11 +57,9 @@ LIFECYCLE = RetryPolicy(
     "lifecycle", 5, _steps(MINUTE, 5 * MINUTE, 30 * MINUTE, 120 * MINUTE), 0.9, 1.1
 )
 
-# SMTP servers grey-list for minutes and come back for hours; HTTP providers recover in seconds.
-_BY_KIND = {"smtp": QUADRATIC, "capture": QUADRATIC}
 POLICIES = {policy.name: policy for policy in (QUADRATIC, ESP, LIFECYCLE)}
 
 
 def policy_for(kind: str, name: str | None = None) -> RetryPolicy:
     """The policy of a provider of this kind: the one named, or the kind's own."""
-    return POLICIES.get(name or "") or _BY_KIND.get(kind, ESP)
+    return POLICIES.get(name or "") or POLICIES[kind_of(kind).retry]

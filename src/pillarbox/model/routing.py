@@ -7,10 +7,6 @@ from dataclasses import dataclass
 
 from pillarbox.model.access import matches
 
-# Without a rule: providers that tell us what becomes of a mail come first. What sends nothing out
-# is used only in development, while nothing else was ever configured.
-DEFAULT_ORDER = ("sendgrid", "ses", "mailgun", "smtp", "capture")
-
 
 @dataclass(frozen=True, slots=True)
 class MailFacts:

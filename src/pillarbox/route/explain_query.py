@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from pillarbox.errors import InvalidMail, UnknownName
 from pillarbox.model.access import Tenant, domain_of, domain_pattern
+from pillarbox.model.provider_kinds import kind_of
 from pillarbox.model.routing import MailFacts
 from pillarbox.route.circuit_breaker import CircuitState
 from pillarbox.route.explain import Explanation, ProviderStatus, explain
@@ -23,21 +24,6 @@ if TYPE_CHECKING:
 
 # What an empty mail counts.
 EMPTY = 1024
-
-
-class CarryLimits(NamedTuple):
-    """What a kind of provider can carry."""
-
-    max_bytes: int | None = None
-    takes_parts: bool = False
-
-
-# As the transports' own limits say; tests/unit/test_explain.py holds the two together.
-CARRIES = {
-    "sendgrid": CarryLimits(30_000_000, takes_parts=True),
-    "ses": CarryLimits(40_000_000),
-    "mailgun": CarryLimits(25_000_000),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +58,25 @@ class RoutingSnapshot:
 
     def _standing(self, provider: int, lane: str) -> ProviderStatus:
         use, well = self.usage[provider], self.health.get(provider, HealthRow())
-        carries = CARRIES.get(use.kind, CarryLimits())
+        limits = kind_of(use.kind).limits
         usage = Usage(
             [Rate(one.most, one.seconds, one.used_until, one.period == "day") for one in use.rates],
             use.spent, use.price, use.budget_per_month, use.reserve_urgent, use.reserve_normal,
         )  # fmt: skip
         return ProviderStatus(
-            use.id, use.name, use.kind, use.enabled, use.removed, *carries, CircuitState(well.state), well.reason,
-            well.retry_at, well.held_until, used_up(usage, lane, self.now),
-        )  # fmt: skip
+            use.id,
+            use.name,
+            use.kind,
+            use.enabled,
+            use.removed,
+            limits.max_bytes,
+            limits.takes_parts,
+            CircuitState(well.state),
+            well.reason,
+            well.retry_at,
+            well.held_until,
+            used_up(usage, lane, self.now),
+        )
 
 
 async def load_routing_snapshot(

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from uuid import UUID
 
 from pillarbox.model.provider import Provider
-from pillarbox.model.routing import DEFAULT_ORDER, MailFacts, RoutingRule
+from pillarbox.model.provider_kinds import kind_of
+from pillarbox.model.routing import MailFacts, RoutingRule
 
 
 class RouteChoice(NamedTuple):
@@ -61,14 +62,12 @@ def chance_of(message_id: UUID) -> float:
 def _default_order(providers: Iterable[Provider], captures: bool) -> list[int]:
     """By kind, then by age. A mail that is captured counts as sent and never arrives: nothing fails over to it."""
     usable = [
-        one for one in providers if not one.release_only and (captures or one.kind != "capture")
+        provider
+        for provider in providers
+        if not provider.release_only and (captures or kind_of(provider.kind).sends_out)
     ]
-    return [one.id for one in sorted(usable, key=_preference)]
-
-
-def _preference(provider: Provider) -> tuple[int, int]:
-    kinds = DEFAULT_ORDER
-    return kinds.index(provider.kind) if provider.kind in kinds else len(kinds), provider.id
+    usable.sort(key=lambda provider: (kind_of(provider.kind).rank, provider.id))
+    return [provider.id for provider in usable]
 
 
 def _drawn(rule: RoutingRule, chance: float) -> Sequence[int]:

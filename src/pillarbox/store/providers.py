@@ -11,6 +11,7 @@ from uuid import UUID
 from pillarbox.errors import NotFound, NotPossible
 from pillarbox.model.delivery import MessageClass, Unknown
 from pillarbox.model.provider import Provider
+from pillarbox.model.provider_kinds import kind_of, kinds_that_keep
 from pillarbox.model.retry import POLICIES
 from pillarbox.model.secret import Secret
 from pillarbox.store import sql
@@ -35,10 +36,13 @@ def _context(provider_id: int, column: str) -> str:
 
 
 async def list_providers(database: Database, keys: Keys | None = None) -> list[Provider]:
-    """Providers in order of preference; their secrets only with `keys`, which is asked only if there are any."""
+    """List the providers; those that keep mails come last.
+
+    Secrets are opened only with `keys`, which is called only if there are any.
+    """
     rows = await database.fetch(QUERIES["list_providers"])
     ring = keys() if keys and any(row["secret"] or row["webhook_secret"] for row in rows) else None
-    return [
+    found = [
         Provider(
             settings=json.loads(row["settings"]),
             secret=_opened(ring, row, "secret"),
@@ -47,6 +51,7 @@ async def list_providers(database: Database, keys: Keys | None = None) -> list[P
         )
         for row in rows
     ]
+    return sorted(found, key=lambda provider: not kind_of(provider.kind).sends_out)
 
 
 def _opened(ring: EncryptionKeyRing | None, row: Any, column: str) -> Secret | None:
@@ -93,7 +98,7 @@ async def add_provider(
     webhook = _sealed(keys, webhook_secret, _context(provider_id, "webhook_secret"))
     added = await database.fetchval(
         QUERIES["add_provider"], provider_id, name, kind, json.dumps(dict(settings)), sealed, retry, webhook,
-        release_only, kind != "capture" and not release_only and not demo,
+        release_only, kind_of(kind).sends_out and not release_only and not demo,
     )  # fmt: skip
     if added is None:
         raise NotPossible(
@@ -109,7 +114,10 @@ async def enable_provider(database: Database, name: str, enabled: bool) -> None:
 
 async def set_release_only(database: Database, name: str, release_only: bool) -> None:
     """Keep a provider out of the default route, or let it in."""
-    if await database.fetchval(QUERIES["release_only"], name, release_only) is None:
+    changed = await database.fetchval(
+        QUERIES["release_only"], name, release_only, kinds_that_keep()
+    )
+    if changed is None:
         raise _missing(name)
 
 

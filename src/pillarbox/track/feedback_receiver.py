@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pillarbox.errors import Forged, NoAnswer, NotFound
-from pillarbox.model.provider import HTTP_KINDS
+from pillarbox.model.provider_kinds import kind_of
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 from pillarbox.track.feedback.base import Feedback, FeedbackEvent, SignedRequest
@@ -114,7 +114,7 @@ class FeedbackReceiver:
                 del self._known[provider_id]
                 await feedback.close()
         for provider in found.values():
-            if provider.id not in self._known and provider.kind in HTTP_KINDS:
+            if provider.id not in self._known and kind_of(provider.kind).feedback:
                 self._known[provider.id] = (
                     provider,
                     self._build(provider),

@@ -14,8 +14,6 @@ from pillarbox.deliver.mime import compose
 from pillarbox.deliver.transports.base import OutgoingMail, Recipient
 from pillarbox.deliver.transports.http import HttpTransport
 from pillarbox.model.message import Content, Message
-from pillarbox.model.provider import http_settings
-from pillarbox.model.secret import Secret
 from tests.contract.transports import over_http
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -56,8 +54,8 @@ async def to_url(
     kind: str, url: str, timeout: float = 30.0, connections: int = 4
 ) -> AsyncIterator[HttpTransport]:
     """A transport of this kind to any address."""
-    settings = http_settings(kind, SETTINGS[kind] | {"url": url}, Secret(KEY), connections)
-    async with over_http(settings, timeout) as transport:
+    settings = SETTINGS[kind] | {"url": url}
+    async with over_http(kind, settings, KEY, connections, timeout) as transport:
         yield transport
 
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from pillarbox.deliver.transports.base import OutgoingMail, Recipient, SendResult
 from pillarbox.deliver.transports.smtp import SmtpTransport
-from pillarbox.model.provider import SmtpSettings, Tls
+from pillarbox.model.provider_kinds.smtp import SmtpSettings, Tls
 from pillarbox.testing.smtp import Extensions, Faults, SmtpServer
 from tests import PATIENCE
 

@@ -13,7 +13,7 @@ import uvloop
 from pillarbox.deliver.transports.smtp import SmtpTransport
 from pillarbox.errors import NotPossible
 from pillarbox.model.outcome import Outcome, Reason, Verdict
-from pillarbox.model.provider import Tls
+from pillarbox.model.provider_kinds.smtp import Tls
 from pillarbox.model.secret import Secret
 from pillarbox.testing.certificates import CertificateAuthority, make_ca
 from pillarbox.testing.smtp import (

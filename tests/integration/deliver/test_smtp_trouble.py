@@ -11,7 +11,7 @@ import pytest
 
 from pillarbox.deliver.transports.smtp import SmtpTransport
 from pillarbox.model.outcome import Reason, Verdict
-from pillarbox.model.provider import SmtpSettings, Tls
+from pillarbox.model.provider_kinds.smtp import SmtpSettings, Tls
 from pillarbox.model.secret import Secret
 from pillarbox.testing.smtp import (
     BINARY,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from uuid import UUID
 
 from pillarbox.model.message import Content, Message
 from pillarbox.model.outcome import Outcome, Verdict
+
+if TYPE_CHECKING:
+    from pillarbox.deliver.transports.http_client import HttpClient
+    from pillarbox.model.provider_kind import TransportLimits
 
 
 class Recipient(NamedTuple):
@@ -57,16 +61,12 @@ class SendResult:
 
 
 @dataclass(frozen=True, slots=True)
-class TransportLimits:
-    """What a transport can carry. What it cannot goes to the next provider of its route."""
+class TransportContext:
+    """What transports are built with, beside the settings of their provider."""
 
-    max_bytes: int | None = (
-        None  # of the composed mail; None: whatever the provider says when it is asked
-    )
-    max_recipients: int | None = None  # in one send; more are sent in several
-    takes_parts: bool = (
-        False  # subject, bodies and files, not a finished mail: raw mails cannot go through it
-    )
+    provider_id: int
+    http_client: Callable[[], HttpClient]  # the one client of the process
+    keep: Callable[[OutgoingMail], Awaitable[int]]  # stores a mail instead of sending it
 
 
 class Transport(Protocol):

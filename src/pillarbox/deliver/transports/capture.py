@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from pillarbox.deliver.transports.base import OutgoingMail, SendResult, TransportLimits
+from pillarbox.deliver.transports.base import OutgoingMail, SendResult, TransportContext
 from pillarbox.errors import NotStarted, StoreError
 from pillarbox.model.outcome import Reason, accepted, deferred
+from pillarbox.model.provider_kinds.capture import KIND, CaptureSettings
+from pillarbox.store import providers
+from pillarbox.store.database import Database
 
 Keep = Callable[[OutgoingMail], Awaitable[int]]
 
@@ -15,7 +18,7 @@ Keep = Callable[[OutgoingMail], Awaitable[int]]
 class CaptureTransport:
     """Hands each mail to `keep`, which stores it and returns a number for it."""
 
-    limits = TransportLimits()
+    limits = KIND.limits
     connections = 100  # a database's, which the pool bounds
     connections_open = 0
     connections_busy = 0
@@ -43,3 +46,20 @@ class CaptureTransport:
 
     async def close(self) -> None:
         """Nothing is open."""
+
+
+async def keep_captured(database: Database, provider_id: int, outgoing: OutgoingMail) -> int:
+    """Store a mail instead of sending it; returns its number."""
+    recipients = [recipient.address for recipient in outgoing.recipients]
+    return await providers.capture(
+        database,
+        provider_id,
+        outgoing.message_id,
+        outgoing.sender,
+        recipients,
+        outgoing.content,
+    )
+
+
+def build_transport(settings: CaptureSettings, context: TransportContext) -> CaptureTransport:
+    return CaptureTransport(context.keep)

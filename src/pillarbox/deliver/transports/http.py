@@ -9,10 +9,11 @@ from contextlib import suppress
 
 from aiohttp import ClientTimeout
 
-from pillarbox.deliver.transports.base import OutgoingMail, SendResult, TransportLimits
+from pillarbox.deliver.transports.base import OutgoingMail, SendResult
 from pillarbox.deliver.transports.http_client import FAILURES, HttpClient, failed
 from pillarbox.deliver.transports.http_send import HttpSend, ProviderApi
 from pillarbox.errors import NotPossible, NotStarted
+from pillarbox.model.provider_kind import TransportLimits
 
 NOT_NOW = "the provider is not used now"
 
@@ -29,7 +30,7 @@ class HttpTransport:
         self, client: HttpClient, api: ProviderApi, connections: int, timeout: float
     ) -> None:
         self._client = client
-        self._api = api
+        self.api = api
         self._connections = connections
         self._timeout = ClientTimeout(total=timeout)
         self._url = api.build_check().url
@@ -41,7 +42,7 @@ class HttpTransport:
 
     @property
     def limits(self) -> TransportLimits:
-        return self._api.limits
+        return self.api.limits
 
     @property
     def connections(self) -> int:
@@ -67,7 +68,7 @@ class HttpTransport:
             self._busy += 1
         else:
             await self._turn()
-        sending = HttpSend(self._api, self._client, self._timeout, outgoing)
+        sending = HttpSend(self.api, self._client, self._timeout, outgoing)
         self._active.add(sending)
         try:
             return await sending.run()
@@ -110,13 +111,13 @@ class HttpTransport:
             sending.withdraw(NOT_NOW)
 
     async def check(self) -> str:
-        call = self._api.build_check()
+        call = self.api.build_check()
         try:
             response = await self._client.request(call, None, self._timeout)
         except FAILURES as error:
             outcome = failed(error, None)
             raise NotPossible(f"{outcome.reason}: {outcome.text}") from None
-        return self._api.read_check(response, time.time())
+        return self.api.read_check(response, time.time())
 
     async def close(self) -> None:
         """What is in flight ends; the connections are the client's."""

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from aiohttp import ClientTimeout
 
-from pillarbox.deliver.transports.base import OutgoingMail, Recipient, SendResult, TransportLimits
+from pillarbox.deliver.transports.base import OutgoingMail, Recipient, SendResult
 from pillarbox.deliver.transports.http_client import FAILURES, HttpClient, failed
 from pillarbox.deliver.transports.http_request import (
     CORRELATION,
@@ -21,6 +21,7 @@ from pillarbox.deliver.transports.http_request import (
 from pillarbox.deliver.transports.http_responses import ProviderResponse
 from pillarbox.errors import NotStarted
 from pillarbox.model.outcome import Outcome, Reason, Verdict, deferred, rejected
+from pillarbox.model.provider_kind import TransportLimits
 
 
 class ProviderApi(Protocol):

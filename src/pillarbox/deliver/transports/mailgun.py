@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from yarl import URL
 
-from pillarbox.deliver.transports.base import OutgoingMail, Recipient, TransportLimits
+from pillarbox.deliver.transports.base import OutgoingMail, Recipient, TransportContext
+from pillarbox.deliver.transports.http import HttpTransport
 from pillarbox.deliver.transports.http_request import ProviderRequest
 from pillarbox.deliver.transports.http_responses import (
     REFUSALS,
@@ -23,7 +24,7 @@ from pillarbox.deliver.transports.http_responses import (
 from pillarbox.errors import NotPossible
 from pillarbox.model.address import ascii_address
 from pillarbox.model.outcome import Outcome, Reason
-from pillarbox.model.provider import MailgunSettings
+from pillarbox.model.provider_kinds.mailgun import KIND, MailgunSettings
 
 # What Mailgun's statuses and words mean.
 TABLE = [
@@ -86,9 +87,7 @@ _VARIABLES = re.compile(
 class MailgunApi:
     """The calls of one domain. The recipients are the envelope's, so that Bcc stays hidden."""
 
-    # Mailgun takes 25 MB, and 1,000 recipients in a call: a hundred, so that one refusal holds back
-    # no thousand.
-    limits = TransportLimits(max_bytes=25_000_000, max_recipients=100)
+    limits = KIND.limits
 
     def __init__(self, settings: MailgunSettings) -> None:
         key = settings.key.reveal() if settings.key else ""
@@ -159,3 +158,8 @@ def _own(mail: bytes) -> bytes:
     if end < 2 or not _VARIABLES.search(mail, 0, end):
         return mail
     return _VARIABLES.sub(b"", mail[:end]) + mail[end:]
+
+
+def build_transport(settings: MailgunSettings, context: TransportContext) -> HttpTransport:
+    api = MailgunApi(settings)
+    return HttpTransport(context.http_client(), api, settings.connections, settings.timeout)

@@ -9,7 +9,8 @@ from typing import Any
 
 from yarl import URL
 
-from pillarbox.deliver.transports.base import OutgoingMail, Recipient, TransportLimits
+from pillarbox.deliver.transports.base import OutgoingMail, Recipient, TransportContext
+from pillarbox.deliver.transports.http import HttpTransport
 from pillarbox.deliver.transports.http_request import ProviderRequest
 from pillarbox.deliver.transports.http_responses import (
     REFUSALS,
@@ -22,11 +23,11 @@ from pillarbox.deliver.transports.http_responses import (
 from pillarbox.deliver.transports.sendgrid_mail import layout, mail
 from pillarbox.errors import NotPossible
 from pillarbox.model.outcome import Outcome, Reason, rejected
-from pillarbox.model.provider import SendgridSettings
+from pillarbox.model.provider_kinds.sendgrid import KIND, SendgridSettings
 
 JSON = "application/json"
-# SendGrid counts the whole request, files in base64 and all.
-MAX_REQUEST = 30_000_000
+# SendGrid counts the whole request, files in base64 included.
+MAX_REQUEST = KIND.limits.max_bytes or 0
 # What SendGrid's statuses, fields and words mean. The words judged are "field: message", one after
 # the other.
 TABLE = [
@@ -63,9 +64,7 @@ _FIELD = re.compile(r"personalizations\.(\d+)\.(to|cc|bcc)\.(\d+)(?:\.|$)")
 class SendGridApi:
     """The calls of one account. Raw and signed mails cannot go through it: it writes the MIME."""
 
-    # SendGrid takes 1,000 recipients in a call: a hundred, so that one refusal holds back no
-    # thousand.
-    limits = TransportLimits(max_bytes=MAX_REQUEST, max_recipients=100, takes_parts=True)
+    limits = KIND.limits
 
     def __init__(self, settings: SendgridSettings, provider_id: int) -> None:
         key = settings.key.reveal() if settings.key else ""
@@ -140,3 +139,8 @@ def _words(response: ProviderResponse) -> str:
         if errors
         else response.text
     )
+
+
+def build_transport(settings: SendgridSettings, context: TransportContext) -> HttpTransport:
+    api = SendGridApi(settings, context.provider_id)
+    return HttpTransport(context.http_client(), api, settings.connections, settings.timeout)

@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 
 from yarl import URL
 
-from pillarbox.deliver.transports.base import OutgoingMail, Recipient, TransportLimits
+from pillarbox.deliver.transports.base import OutgoingMail, Recipient, TransportContext
+from pillarbox.deliver.transports.http import HttpTransport
 from pillarbox.deliver.transports.http_request import ProviderRequest
 from pillarbox.deliver.transports.http_responses import (
     REFUSALS,
@@ -24,7 +25,7 @@ from pillarbox.deliver.transports.sigv4 import AwsCredentials, SigV4Signer
 from pillarbox.errors import NotPossible
 from pillarbox.model.address import ascii_address
 from pillarbox.model.outcome import Outcome, Reason, rejected
-from pillarbox.model.provider import SesSettings
+from pillarbox.model.provider_kinds.ses import KIND, SesSettings
 
 JSON = "application/json"
 ANY = range(400, 600)
@@ -78,8 +79,7 @@ def _now() -> datetime:
 class SesApi:
     """The calls of one account in one region, signed. Recipients are the envelope's, so that Bcc stays hidden."""
 
-    # SES takes 40 MB, and 50 recipients in a call.
-    limits = TransportLimits(max_bytes=40_000_000, max_recipients=50)
+    limits = KIND.limits
 
     def __init__(self, settings: SesSettings, now: Callable[[], datetime] = _now) -> None:
         secret = settings.secret_key.reveal() if settings.secret_key else ""
@@ -166,3 +166,8 @@ def _words(response: ProviderResponse) -> str:
     name = str(name).partition(":")[0].rpartition("#")[2]
     said = told.get("message") or told.get("Message") or response.text
     return f"{name}: {said}" if name else str(said)
+
+
+def build_transport(settings: SesSettings, context: TransportContext) -> HttpTransport:
+    api = SesApi(settings)
+    return HttpTransport(context.http_client(), api, settings.connections, settings.timeout)

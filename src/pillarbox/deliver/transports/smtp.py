@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 import aiosmtplib
 
-from pillarbox.deliver.transports.base import OutgoingMail, SendResult, TransportLimits
+from pillarbox.deliver.transports.base import OutgoingMail, SendResult, TransportContext
 from pillarbox.deliver.transports.smtp_connection import ReadyConnection, SmtpConnection
 from pillarbox.deliver.transports.smtp_handshake import HandshakeFailed, SmtpConnector
 from pillarbox.deliver.transports.smtp_transaction import SmtpTransaction, not_delivered
 from pillarbox.errors import NotPossible, NotStarted
 from pillarbox.model.outcome import Reason
-
-if TYPE_CHECKING:
-    from pillarbox.model.provider import SmtpSettings
+from pillarbox.model.provider_kinds.smtp import KIND, SmtpSettings
 
 # After a failed connect the next waits this long, doubled each time: long enough not to hammer a
 # server that is down, short enough to find one that restarts before anybody notices.
@@ -33,7 +30,7 @@ class SmtpTransport:
     any order.
     """
 
-    limits = TransportLimits()  # servers say in EHLO what they take
+    limits = KIND.limits
 
     def __init__(self, settings: SmtpSettings) -> None:
         self._settings = settings
@@ -282,3 +279,7 @@ class SmtpTransport:
                 len(self._waiting) - 1
             )  # perhaps a hiccup: it costs one mail, and the others try again
         return 0
+
+
+def build_transport(settings: SmtpSettings, context: TransportContext) -> SmtpTransport:
+    return SmtpTransport(settings)

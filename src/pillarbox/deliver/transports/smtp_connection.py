@@ -20,7 +20,7 @@ from pillarbox.deliver.transports.smtp_transaction import SmtpTransaction, not_d
 from pillarbox.model.outcome import Reason, deferred, unknown
 
 if TYPE_CHECKING:
-    from pillarbox.model.provider import SmtpSettings
+    from pillarbox.model.provider_kinds.smtp import SmtpSettings
 
 # Replies are small; a buffer of our own spares plain asyncio a 256 KiB allocation for each read.
 READ_BUFFER = 16_384

@@ -14,7 +14,7 @@ from pillarbox.deliver.transports.smtp_connection import ReadyConnection
 from pillarbox.deliver.transports.smtp_envelope import ServerCapabilities
 from pillarbox.deliver.transports.smtp_replies import SmtpStage, classify, printable
 from pillarbox.model.outcome import Outcome, Reason, deferred
-from pillarbox.model.provider import SmtpSettings, Tls
+from pillarbox.model.provider_kinds.smtp import SmtpSettings, Tls
 from pillarbox.model.secret import masked
 
 

@@ -263,5 +263,5 @@ SELECT w.id, w.name, w.started_at, extract(epoch FROM w.lease_until - now())::fl
 FROM pillarbox.workers w WHERE w.reaped_at IS NULL ORDER BY w.id
 
 -- name: provider_names
--- Providers in order of preference.
-SELECT name, kind, enabled FROM pillarbox.providers WHERE removed_at IS NULL ORDER BY kind = 'capture', id
+-- Providers in the order in which they were added.
+SELECT name, kind, enabled FROM pillarbox.providers WHERE removed_at IS NULL ORDER BY id

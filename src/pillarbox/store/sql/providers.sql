@@ -1,8 +1,8 @@
 -- name: list_providers
--- Every provider that was not removed, in order of preference: capture comes last, it sends nothing out.
+-- Every provider that was not removed, in the order in which they were added.
 SELECT id, name, kind, settings, secret, webhook_secret, enabled, retry, rate_per_second, rate_per_hour, rate_per_day,
   price_per_thousand, budget_per_month, reserve_urgent, reserve_normal, release_only
-FROM pillarbox.providers WHERE removed_at IS NULL ORDER BY kind = 'capture', id
+FROM pillarbox.providers WHERE removed_at IS NULL ORDER BY id
 
 -- name: reserve_provider_id
 -- The id of a provider about to be added: its sealed secret is bound to it.
@@ -28,7 +28,7 @@ WITH changed AS (
   UPDATE pillarbox.providers SET release_only = $2 WHERE name = $1 AND removed_at IS NULL RETURNING id, kind
 ), counted AS (
   UPDATE pillarbox.installation SET sends_out = true
-  WHERE NOT $2 AND NOT sends_out AND EXISTS (SELECT FROM changed WHERE kind <> 'capture')
+  WHERE NOT $2 AND NOT sends_out AND EXISTS (SELECT FROM changed WHERE kind <> ALL ($3::text[]))
 )
 SELECT id FROM changed
 
