@@ -165,7 +165,7 @@ class Authenticator:
         # `counted` is empty while the database is unavailable.
         for (failures, key), found in zip(kept, counted, strict=False):
             failures.learn(key, now, found.failures, found.age)
-            is_over = is_over or found.failures > failures.most
+            is_over = is_over or found.failures > failures.limit
         return self._refusal(kind, attempt) if is_over else None
 
     async def _look_up(

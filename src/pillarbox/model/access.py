@@ -1,7 +1,7 @@
-"""Who may do what: tenants and their limits, scopes, and the principals that ask. Pure.
+"""Access control: tenants and their limits, scopes, and principals. Pure.
 
-`pillarbox._check_tenant` in store/migrations/0005_access.sql makes a tenant's checks in the same order with the same
-words; tests/integration/accept/test_check_tenant.py holds the two together.
+The SQL function `pillarbox._check_tenant` makes a tenant's checks in the same order with the same
+texts; tests/integration/accept/test_check_tenant.py compares the two.
 """
 
 from __future__ import annotations
@@ -17,23 +17,22 @@ from pillarbox.errors import InvalidMail, NotAllowed
 from pillarbox.model.address import ascii_domain
 from pillarbox.model.shown_domains import shown_domains
 
-# RFC 1035 2.3.4, less the root's own octet.
+# RFC 1035 2.3.4, without the byte of the root.
 MAX_DOMAIN_BYTES = 253
-_pattern = re.compile(
-    r"(?:\*\.)?(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
-)
+_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_is_pattern = re.compile(rf"(?:\*\.)?(?:{_LABEL}\.)*{_LABEL}").fullmatch
 
 
 class Scope(StrEnum):
-    SEND = "send"  # hand mails over
-    READ = "read"  # see the tenant's messages
+    SEND = "send"  # submit mails
+    READ = "read"  # read the tenant's messages
     MANAGE = "manage"  # cancel, reschedule, resend; the tenant's own keys and logins
     ADMIN = "admin"  # the installation: tenants, all keys
     METRICS = "metrics"  # read the metrics of the installation
 
 
 class Order(StrEnum):
-    """How the mails of one tenant and lane follow each other."""
+    """The order in which mails of one tenant and lane are sent."""
 
     FIFO = "fifo"  # first attempts start in order of acceptance
     STRICT = "strict"  # one at a time: nothing overtakes until it is settled or held
@@ -42,12 +41,12 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A customer of this installation. None means: the installation's, or no limit."""
+    """A customer of this installation. None: the installation's value, or no limit."""
 
     id: int
     name: str
     created_at: datetime
-    default_sender: str | None = None  # of mails that name none
+    default_sender: str | None = None  # of mails without a sender
     default_class: str = "transactional"
     order: Order = Order.FIFO
     max_message_bytes: int | None = None
@@ -62,45 +61,43 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks: an API key, an SMTP login, or the keyless door of development."""
+    """An authenticated client: an API key, an SMTP login, or a local client in development."""
 
     kind: str  # key, login or development
     name: str
-    tenant: (
-        Tenant | None
-    )  # None: a key of the whole installation, for administrators or for metrics
+    tenant: Tenant | None  # None: a key of the installation, for administrators or for metrics
     scopes: frozenset[Scope]
-    sender_domains: tuple[str, ...] = ()  # a further restriction by the key or login; empty: any
+    sender_domains: tuple[str, ...] = ()  # a further restriction of the key or login; empty: any
     recipient_domains: tuple[str, ...] = ()
-    id: int | None = None  # the key's or login's own; None in development
-    expires_at: datetime | None = (
-        None  # the end of the key or login, or of one above it; None: it does not end
-    )
+    id: int | None = None  # of the key or login; None in development
+    # The earliest expiry of the key or login and of its ancestors; None: never.
+    expires_at: datetime | None = None
 
 
 def require(principal: Principal, scope: Scope) -> Tenant:
-    """The tenant for which this may be done; NotAllowed when the scope is missing, or belongs to no tenant."""
+    """The principal's tenant; NotAllowed without the scope, or without a tenant."""
     _check_scope(principal, scope)
     return _tenant_of(principal)
 
 
 def require_admin(principal: Principal) -> None:
-    """Raise NotAllowed unless the principal may change the installation."""
+    """Raise NotAllowed unless the principal may administer the installation."""
     _check_scope(principal, Scope.ADMIN)
 
 
 def require_metrics(principal: Principal) -> None:
-    """Raise NotAllowed unless the principal may read the installation's metrics, as administrators may."""
+    """Raise NotAllowed unless the principal may read metrics; administrators may."""
     if Scope.ADMIN not in principal.scopes:
         _check_scope(principal, Scope.METRICS)
 
 
 def _check_scope(principal: Principal, scope: Scope) -> None:
-    if scope not in principal.scopes:
-        raise NotAllowed(
-            "scope", principal.kind, f"it lacks the scope {scope}", f"use one that was made with --scope {scope}"
-            if scope is not Scope.ADMIN else "use a key that was made with --admin",
-        )  # fmt: skip
+    if scope in principal.scopes:
+        return
+    hint = f"use one that was made with --scope {scope}"
+    if scope is Scope.ADMIN:
+        hint = "use a key that was made with --admin"
+    raise NotAllowed("scope", principal.kind, f"it lacks the scope {scope}", hint)
 
 
 def _tenant_of(principal: Principal) -> Tenant:
@@ -137,35 +134,23 @@ def check_allowed(
 
 
 def check_sender(principal: Principal, sender: str | None, field: str = "sender") -> None:
-    """Raise NotAllowed if the tenant or the key may not send from there; without a sender, the tenant's default."""
+    """Raise NotAllowed if the tenant or the key may not use this sender, or the default one."""
     tenant = _tenant_of(principal)
     mailbox = sender or tenant.default_sender
     if mailbox is None:
         raise InvalidMail("bad_address", field, "an address is missing", "write name@domain")
-    # A display name must not show readers an address in another domain, either.
-    domains = {domain_of(mailbox), *map(_compared, shown_domains(mailbox))}
-    if tenant.sender_domains and not all(
-        matches(domain, tenant.sender_domains) for domain in domains
-    ):
-        raise NotAllowed(
-            "sender_domain",
-            field,
-            "the tenant may not send from this domain",
-            "send from one of its domains",
-        )
-    if principal.sender_domains and not all(
-        matches(domain, principal.sender_domains) for domain in domains
-    ):
-        raise NotAllowed(
-            "sender_domain",
-            field,
-            f"the {principal.kind} may not send from this domain",
-            "send from one of its domains",
-        )
+    # A display name must not show an address in another domain, either.
+    domains = {domain_of(mailbox), *map(_normalised, shown_domains(mailbox))}
+    restrictions = (("tenant", tenant.sender_domains), (principal.kind, principal.sender_domains))
+    for name, allowed in restrictions:
+        if allowed and not all(matches(domain, allowed) for domain in domains):
+            problem = f"the {name} may not send from this domain"
+            raise NotAllowed("sender_domain", field, problem, "send from one of its domains")
 
 
 def _check_recipients(principal: Principal, recipients: Sequence[str]) -> None:
-    if not all(matches(domain_of(one), principal.recipient_domains) for one in recipients):
+    allowed = principal.recipient_domains
+    if not all(matches(domain_of(mailbox), allowed) for mailbox in recipients):
         raise NotAllowed(
             "recipient_domain",
             "to",
@@ -175,29 +160,30 @@ def _check_recipients(principal: Principal, recipients: Sequence[str]) -> None:
 
 
 def domain_pattern(given: str) -> str:
-    """`example.com` or `*.example.com` as it is compared: lower case, in A-labels; ValueError if it is neither."""
-    star, rest = ("*.", given[2:]) if given.startswith("*.") else ("", given)
-    pattern = star + _compared(rest)
-    if not _pattern.fullmatch(pattern) or len(pattern) > MAX_DOMAIN_BYTES:
+    """`example.com` or `*.example.com` in lower case and A-labels; ValueError for anything else."""
+    domain = given.removeprefix("*.")
+    pattern = given[: -len(domain)] + _normalised(domain) if domain else given
+    if not _is_pattern(pattern) or len(pattern) > MAX_DOMAIN_BYTES:
         raise ValueError(f"not a domain: {given!r}")
     return pattern
 
 
 def matches(domain: str, patterns: Iterable[str]) -> bool:
-    """Whether the domain is one of the patterns' (`example.com`), or a subdomain of one (`*.example.com`)."""
+    """Whether a pattern is the domain (`example.com`) or covers it (`*.example.com`)."""
     return any(
-        domain == one or (one.startswith("*.") and domain.endswith(one[1:])) for one in patterns
+        domain == pattern or (pattern.startswith("*.") and domain.endswith(pattern[1:]))
+        for pattern in patterns
     )
 
 
 def domain_of(mailbox: str) -> str:
-    """The domain of `a@b` or `Name <a@b>` as it is compared."""
-    return _compared(mailbox.rstrip(">").rpartition("@")[2])
+    """The domain of `a@b` or `Name <a@b>`, normalised for comparison."""
+    return _normalised(mailbox.rstrip(">").rpartition("@")[2])
 
 
 @lru_cache(maxsize=1024)  # few domains send and receive most mails, and IDNA is slow
-def _compared(domain: str) -> str:
+def _normalised(domain: str) -> str:
     if domain.isascii():
         return domain.lower()
-    # Label by label: one that has no such form (with an underscore, say) does not hide the others.
+    # Label by label: a label without an A-label (with an underscore) does not affect the others.
     return ".".join(map(ascii_domain, domain.split("."))).lower()

@@ -1,4 +1,4 @@
-"""What may be said about tenants, keys and logins when they are made or changed. Pure."""
+"""Checks of tenants, keys and logins when they are created or changed. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pillarbox.model.address import split_mailbox
 
 # Every mail is compared with all of them.
 MAX_DOMAINS = 100
-# An empty mail counts as 1,024 octets: with less than this hardly any would pass.
+# An empty mail counts as 1,024 bytes: with a lower limit hardly any mail would pass.
 MIN_MESSAGE_BYTES = 2048
-# What the database's integers hold; beyond it a limit limits nothing.
+# The largest integer of the database.
 MAX_INTEGER = 2**31 - 1
 SHORTEST_RETENTION = timedelta(seconds=1)
 LONGEST_RETENTION = timedelta(days=36500)  # beyond a century clocks and intervals overflow
@@ -24,7 +24,7 @@ _name = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}").fullmatch
 
 
 def checked_name(name: str) -> str:
-    """The name of a tenant, key or login, if it may be one."""
+    """The name of a tenant, key or login; InvalidMail if it is not valid."""
     if not _name(name):
         _refuse(
             "bad_name", "name", "a name is 1 to 63 letters, digits, dots, dashes and underscores"
@@ -33,24 +33,24 @@ def checked_name(name: str) -> str:
 
 
 def checked_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a tenant as they are kept; InvalidMail says which is wrong."""
+    """Fields of a tenant as they are stored; InvalidMail names an invalid one."""
     return {field: _CHECKS[field](field, value) for field, value in given.items()}
 
 
 def check_together(tenant: Tenant) -> None:
-    """Raise if what is right by itself does not fit together."""
+    """Raise InvalidMail if valid fields contradict each other."""
     sender, domains = tenant.default_sender, tenant.sender_domains
     if sender and domains and not matches(domain_of(sender), domains):
         _refuse(
             "sender_domain",
             "default_sender",
-            "is not of one of the sender domains",
+            "is not in one of the sender domains",
             "change one of them",
         )
 
 
 def checked_domains(field: str, given: Sequence[str]) -> tuple[str, ...]:
-    """Domain patterns as they are compared, each once."""
+    """Domain patterns, normalised for comparison, without duplicates."""
     if len(given) > MAX_DOMAINS:
         _refuse("too_many", field, f"at most {MAX_DOMAINS} domains")
     try:
@@ -66,7 +66,7 @@ def checked_domains(field: str, given: Sequence[str]) -> tuple[str, ...]:
 
 
 def checked_scopes(scopes: Collection[Scope], *, admin: bool) -> tuple[Scope, ...]:
-    """The scopes of a key, in their usual order; one of no tenant (`admin`) has `admin` or `metrics`, and no other."""
+    """The scopes of a key in the usual order; without a tenant (`admin`) only admin or metrics."""
     kept = tuple(scope for scope in Scope if scope in scopes)
     if admin and kept not in ((Scope.ADMIN,), (Scope.METRICS,)):
         _refuse(
@@ -80,8 +80,10 @@ def checked_scopes(scopes: Collection[Scope], *, admin: bool) -> tuple[Scope, ..
 
 
 def _sender(field: str, value: str | None) -> str | None:
+    if value is None:
+        return None
     try:
-        split_mailbox(value) if value is not None else None
+        split_mailbox(value)
     except ValueError:
         _refuse("bad_address", field, "not a legal e-mail address", "write name@domain")
     return value

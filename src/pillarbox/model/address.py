@@ -1,4 +1,4 @@
-"""Mailboxes as people write them, taken apart: `Doe, John <j@x.example>` is a name and an address."""
+"""Parsing of mailboxes: `Doe, John <j@x.example>` is a display name and an address."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import idna
 
-# RFC 5321 4.5.3.1: 64 octets of local part, "@", 255 of domain. Nothing longer can be delivered.
+# RFC 5321 4.5.3.1: 64 bytes of local part, "@", 255 of domain. Nothing longer can be delivered.
 MAX_ADDRESS_BYTES = 320
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -20,7 +20,7 @@ _ADDRESS = re.compile(
 
 
 def split_mailbox(mailbox: str) -> tuple[str | None, str]:
-    """Take `Name <a@b>`, `"Name" <a@b>`, `<a@b>` or `a@b` apart; ValueError if it is none of them."""
+    """Split `Name <a@b>`, `"Name" <a@b>`, `<a@b>` or `a@b` into name and address, or ValueError."""
     if _CONTROL.search(mailbox):
         raise ValueError("a mailbox holds no control characters")
     mailbox = mailbox.strip()
@@ -38,12 +38,12 @@ def address_of(mailbox: str) -> str:
 
 
 def ascii_domain(domain: str) -> str:
-    """The domain in A-labels (`xn--…`), or unchanged where there is no such form."""
+    """The domain in A-labels (`xn--…`), or unchanged if it has no such form."""
     if domain.isascii():
         return domain
     try:
-        # Not the standard library's codec, which is IDNA 2003: it makes fass.de of faß.de, somebody
-        # else's domain.
+        # Not the standard library's codec, which is IDNA 2003: it turns faß.de into fass.de, a
+        # different domain.
         return idna.encode(domain, uts46=True).decode("ascii")
     except idna.IDNAError:
         return domain
@@ -63,4 +63,6 @@ def _checked(address: str) -> str:
 
 def _unquoted(name: str) -> str:
     quoted = _QUOTED.fullmatch(name)
-    return _ESCAPE.sub(r"\1", quoted[1]) if quoted else name
+    if quoted is None:
+        return name
+    return _ESCAPE.sub(r"\1", quoted[1])

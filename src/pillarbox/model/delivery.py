@@ -1,4 +1,4 @@
-"""A Delivery: message × recipient, its states, and what an outcome makes of it."""
+"""A Delivery: message × recipient, its states, and the next state after an outcome."""
 
 from __future__ import annotations
 
@@ -35,27 +35,26 @@ FINISHED = frozenset(
 
 
 class Unknown(StrEnum):
-    """What a class wants done with an attempt whose end nobody saw."""
+    """What a class does after an attempt with an unknown outcome."""
 
     RESEND = "resend"
     HOLD = "hold"
     WAIT = "wait"  # for feedback, a while; then resend
 
 
-# Both parts in the one form in which we write them: an id that people pass around has no second
-# spelling.
+# Both parts in exactly the form that `delivery_id` writes: an id has one spelling.
 _delivery_id = re.compile(
     r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.(0|[1-9][0-9]{0,4})"
 ).fullmatch
 
 
-def delivery_id(message_id: UUID, n: int) -> str:
-    """The public id of a delivery: its message's, and the recipient's number in it."""
-    return f"{message_id}.{n}"
+def delivery_id(message_id: UUID, recipient_number: int) -> str:
+    """The public id of a delivery: the message's id and the recipient's number."""
+    return f"{message_id}.{recipient_number}"
 
 
 def parse_delivery_id(text: str) -> tuple[UUID, int]:
-    """Message and number of a public id; ValueError if it is none."""
+    """Message id and recipient number of a public id; ValueError for any other text."""
     found = _delivery_id(text)
     if found is None:
         raise ValueError("a delivery's id is the id of its message, a dot and a number")
@@ -74,7 +73,7 @@ class MessageClass:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Where a delivery goes after an attempt. With a delay it is queued again."""
+    """The next state of a delivery after an attempt. With a delay it is queued again."""
 
     state: State
     reason: Reason | None = None
@@ -82,7 +81,7 @@ class Decision:
 
 
 _SENT = Decision(State.SENT)
-# Time for a provider to tell what became of a mail whose answer was lost: most do within minutes.
+# Seconds for a provider's feedback about a mail whose answer was lost: most arrives in minutes.
 FEEDBACK_WAIT = 900.0
 
 
@@ -94,7 +93,7 @@ def decide(
     limit: int | None,
     chance: float,
 ) -> Decision:
-    """What becomes of a delivery whose attempt number `attempts` came to `outcome`.
+    """The next state of a delivery whose attempt number `attempts` had this outcome.
 
     `limit` is the message's own max_attempts, `chance` a random number in [0, 1) for the jitter.
     """

@@ -1,4 +1,4 @@
-"""What a key may hand on: a key or login made by a key never outlives or exceeds it. Pure."""
+"""Delegation: a key or login created by a key never outlives or exceeds that key. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from datetime import datetime
 
 from pillarbox.model.access import Scope, matches
 
-# A domain that no address has: what is left where two restrictions have no domain in common.
+# A domain that no address has: the result where two restrictions have no domain in common.
 NO_DOMAIN = "nowhere.invalid"
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a key or login may do, and until when. No domains: any. No expiry: for good."""
+    """What a key or login may do, and until when. No domains: any. No expiry: never expires."""
 
     scopes: frozenset[Scope]
     sender_domains: tuple[str, ...] = ()
@@ -23,7 +23,7 @@ class Grant:
 
 
 def narrowed(own: Grant, parent: Grant) -> Grant:
-    """What is left of a grant whose parent may do no more than that."""
+    """The grant, reduced to what its parent permits."""
     return replace(
         own,
         scopes=frozenset(scope for scope in own.scopes if covers(parent.scopes, [scope])),
@@ -35,43 +35,43 @@ def narrowed(own: Grant, parent: Grant) -> Grant:
 
 def excess(own: Grant, parent: Grant) -> list[str]:
     """The fields in which a grant exceeds its parent's."""
-    found = []
+    fields = []
     if not covers(parent.scopes, own.scopes):
-        found.append("scopes")
+        fields.append("scopes")
     if not within(own.sender_domains, parent.sender_domains):
-        found.append("sender_domains")
+        fields.append("sender_domains")
     if not within(own.recipient_domains, parent.recipient_domains):
-        found.append("recipient_domains")
+        fields.append("recipient_domains")
     if earlier(own.expires_at, parent.expires_at) != own.expires_at:
-        found.append("expires_at")
-    return found
+        fields.append("expires_at")
+    return fields
 
 
 def covers(parent: Collection[Scope], scopes: Collection[Scope]) -> bool:
-    """Whether a key with these scopes may hand the others on; an administrator's may hand on any."""
+    """Whether a key with the parent's scopes may grant these; an administrator may grant any."""
     return Scope.ADMIN in parent or set(scopes) <= set(parent)
 
 
 def within(domains: Sequence[str], parent: Sequence[str]) -> bool:
-    """Whether domains (none: any) lie within those of the parent."""
-    return not parent or (
-        bool(domains) and all(one in parent or matches(one, parent) for one in domains)
-    )
+    """Whether domains (none: any) are covered by the parent's."""
+    if not parent:
+        return True
+    return bool(domains) and all(domain in parent or matches(domain, parent) for domain in domains)
 
 
 def common_domains(own: tuple[str, ...], parent: tuple[str, ...]) -> tuple[str, ...]:
     """The domains that both allow."""
     if not own or not parent:
         return own or parent
-    kept = [one for one in own if one in parent or matches(one, parent)]
-    kept += [
-        one for one in parent if matches(one, own) and one not in kept and not matches(one, kept)
-    ]
-    return tuple(kept) or (NO_DOMAIN,)
+    common = [domain for domain in own if domain in parent or matches(domain, parent)]
+    for domain in parent:
+        if matches(domain, own) and domain not in common and not matches(domain, common):
+            common.append(domain)
+    return tuple(common) or (NO_DOMAIN,)
 
 
-def earlier(one: datetime | None, other: datetime | None) -> datetime | None:
-    """The earlier of two ends; None never ends."""
-    if one is None or other is None:
-        return one or other
-    return min(one, other)
+def earlier(first: datetime | None, second: datetime | None) -> datetime | None:
+    """The earlier of two expiries; None never expires."""
+    if first is None or second is None:
+        return first or second
+    return min(first, second)

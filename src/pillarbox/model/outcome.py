@@ -1,4 +1,4 @@
-"""How an attempt ended for one recipient, in our own words. Only transports see wire codes."""
+"""The outcome of an attempt for one recipient. Only transports see wire codes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class Verdict(StrEnum):
     ACCEPTED = "accepted"  # the provider took responsibility
     DEFERRED = "deferred"  # not now; a later attempt can succeed
     REJECTED = "rejected"  # never; no retry
-    UNKNOWN = "unknown"  # the mail may have left; nobody saw the answer
+    UNKNOWN = "unknown"  # the mail may have been sent; the answer was not received
 
 
 class Reason(StrEnum):
-    """Why; a short list on purpose. Anything finer stands in the conversation."""
+    """Why; a short list on purpose. The transcript has the details."""
 
     # the recipient
     INVALID_RECIPIENT = "invalid_recipient"  # no such mailbox, bad address
@@ -24,43 +24,42 @@ class Reason(StrEnum):
     TOO_BIG = "too_big"
     POLICY = "policy"  # content, reputation, spam
     BLOCKED_SENDER = "blocked_sender"
-    UNSUPPORTED = "unsupported"  # needs SMTPUTF8 or the like, which the server lacks
-    MALFORMED = "malformed"  # stored content cannot be made into a legal mail
+    UNSUPPORTED = "unsupported"  # needs an extension such as SMTPUTF8 that the server lacks
+    MALFORMED = "malformed"  # no valid mail can be composed from the stored content
     # the provider
     RATE_LIMITED = "rate_limited"
-    UNAVAILABLE = "unavailable"  # refused, dropped, shutting down, 4xx without a better word
+    UNAVAILABLE = "unavailable"  # refused, dropped, shutting down, other 4xx
     TIMEOUT = "timeout"
     TLS = "tls"  # no TLS or an unverifiable certificate where one is required
     CREDENTIAL = "credential"  # authentication failed
     SUSPENDED = "suspended"  # the provider closed the account
     PAUSED = "paused"  # the account may not send for now
-    QUOTA = "quota"  # the account has used up what it may send
-    PROTOCOL = "protocol"  # the answer made no sense
-    REFUSED = "refused"  # 5xx without a better word
-    # ourselves
-    LOST = "lost"  # the connection or the worker ended before the answer was seen
+    QUOTA = "quota"  # the account has used up its quota
+    PROTOCOL = "protocol"  # the answer was not valid
+    REFUSED = "refused"  # other 5xx
+    # Pillarbox
+    LOST = "lost"  # the connection or the worker ended before the answer was received
     EXPIRED = "expired"  # its expires_at passed while it waited
     EXHAUSTED = "exhausted"  # no attempts are left
     CONTENT_PURGED = "content_purged"  # retention dropped the content
     CANCELLED = "cancelled"
     SUPPRESSED = "suppressed"  # the recipient is on the tenant's suppression list
-    NO_PROVIDER = "no_provider"  # none of its route can be used now
-    BUDGET = "budget"  # what the provider may send or cost is used up for now
+    NO_PROVIDER = "no_provider"  # no provider of its route can be used now
+    BUDGET = "budget"  # the provider's rate or budget is used up for now
 
 
-# What is wrong with the account, not with the mail: the provider is marked, and the mail goes
-# elsewhere.
+# The account is the problem, not the mail: the provider becomes unhealthy, and the mail uses another.
 TROUBLE = frozenset({Reason.CREDENTIAL, Reason.SUSPENDED, Reason.PAUSED, Reason.QUOTA})
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one recipient's attempt came to."""
+    """The outcome of an attempt for one recipient."""
 
     verdict: Verdict
     reason: Reason | None = None
     code: int | None = None  # the wire's status code, for people
-    text: str | None = None  # the provider's words, not yet redacted
+    text: str | None = None  # the provider's text, not yet redacted
     retry_after: float | None = None  # seconds the provider asked us to wait
     provider_message_id: str | None = None
 

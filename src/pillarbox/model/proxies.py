@@ -1,8 +1,8 @@
-"""Trusted proxies: when the client address that a proxy forwards is believed. Pure.
+"""Trusted proxies: when the client address that a proxy forwards is used. Pure.
 
-Anybody can write `X-Forwarded-For`. Only a proxy that is named in `trusted_proxies` is believed,
-and of the list that it forwards only the part that trusted proxies have written: from the right, up
-to the first address that is none of theirs.
+Any client can write `X-Forwarded-For`. Only the header of a proxy in `trusted_proxies` is used, and
+of its list only the part that trusted proxies have written: from the right, up to the first address
+that is not a trusted proxy.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _WITH_PORT = re.compile(r"\[([^\]]*)\](?::\d+)?|([^:\[\]]+):\d+").fullmatch
 
 
 def parse_network(text: str) -> Network:
-    """`10.0.0.7`, `10.0.0.0/8` or `2001:db8::/32`; ValueError for anything else, and for bits beyond the prefix."""
+    """`10.0.0.7`, `10.0.0.0/8` or `2001:db8::/32`; ValueError otherwise, or with host bits set."""
     return ipaddress.ip_network(text)
 
 
 def parse_address(text: str) -> Address | None:
-    """An IP address without its zone, an IPv4-mapped one as IPv4; None if it is no address."""
+    """An IP address without its zone, an IPv4-mapped one as IPv4; None if it is not an address."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -36,9 +36,7 @@ def parse_address(text: str) -> Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-@lru_cache(
-    maxsize=1024
-)  # few peers connect often, and parsing an address costs more than a request may
+@lru_cache(maxsize=1024)  # few peers connect often, and parsing an address is slow
 def _is_within(peer: str, networks: tuple[Network, ...]) -> bool:
     address = parse_address(peer)
     return address is not None and any(address in network for network in networks)
@@ -55,19 +53,22 @@ class TrustedProxies:
         return bool(self.networks) and _is_within(peer, self.networks)
 
     def client(self, peer: str, x_forwarded_for: Sequence[str], forwarded: Sequence[str]) -> str:
-        """The address of the client behind `peer`; `peer` itself unless it is trusted and says who that is.
+        """The address of the client behind `peer`; `peer` itself if it is not a trusted proxy.
 
-        A proxy sets one of the two headers and may pass on what a client wrote in the other. If
-        both are there and name different clients, neither is believed.
+        A proxy sets one of the two headers and may pass on the other as the client wrote it. If
+        both are present and name different clients, neither is used.
         """
         if not self.trusts(peer):
             return peer
-        lists = [_split(x_forwarded_for), [_forwarded_for(one) for one in _split(forwarded)]]
-        named = {self._nearest_client(peer, hops) for hops in lists if hops}
-        return named.pop() if len(named) == 1 else peer
+        nodes = [_forwarded_for(element) for element in _split(forwarded)]
+        lists = [_split(x_forwarded_for), nodes]
+        clients = {self._nearest_client(peer, hops) for hops in lists if hops}
+        if len(clients) != 1:
+            return peer
+        return clients.pop()
 
     def _nearest_client(self, peer: str, hops: Sequence[str]) -> str:
-        """The first address from the right that is no trusted proxy; what is no address ends the search."""
+        """The first address from the right that is not a trusted proxy; stops at invalid text."""
         client = peer
         for hop in reversed(hops):
             address = parse_address(_without_port(hop))
@@ -85,11 +86,15 @@ def _split(fields: Sequence[str]) -> list[str]:
 
 
 def _forwarded_for(element: str) -> str:
-    """The node of one element of Forwarded; empty where there is none."""
+    """The node of one element of Forwarded; empty without one."""
     found = _FOR.search(element)
-    return found[1].strip('"') if found else ""
+    if found is None:
+        return ""
+    return found[1].strip('"')
 
 
 def _without_port(node: str) -> str:
     found = _WITH_PORT(node)
-    return found[1] or found[2] or "" if found else node
+    if found is None:
+        return node
+    return found[1] or found[2] or ""

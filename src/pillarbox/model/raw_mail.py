@@ -1,8 +1,7 @@
 """The bytes of a raw mail (RFC 5322): its line ends and its header section. Pure.
 
-Every reader of a raw mail uses these functions on the same normalised bytes: the checks when it is
-accepted, and the composer when it is sent. What the checks took for one line is therefore sent as
-one line.
+The checks at acceptance and the composer before sending use these functions on the same normalised
+bytes. What the checks read as one line is therefore sent as one line.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ def with_crlf(raw: bytes) -> bytes:
 
 
 def as_sent(raw: bytes) -> bytes:
-    """A stored raw mail with CRLF line ends, the same object if it has them: all do but those that 0.1.0 accepted.
+    """A stored raw mail with CRLF line ends; the same object if it has them already.
 
-    A bare CR in the header section becomes a blank, so that text within a field cannot turn into a
-    field of its own. In the body it becomes a line end.
+    Only mails that 0.1.0 accepted may lack them. A bare CR in the header section becomes a space, so
+    that text within a field cannot become a field. In the body it becomes a line end.
     """
     raw = with_crlf(raw)
     if not has_bare_cr(raw):
@@ -53,7 +52,9 @@ def header_end(raw: bytes) -> int:
     if raw.startswith(b"\r\n"):
         return 0
     end = raw.find(b"\r\n\r\n")
-    return len(raw) if end < 0 else end + 2
+    if end < 0:
+        return len(raw)
+    return end + 2
 
 
 def header_fields(raw: bytes) -> list[Field] | None:
@@ -64,11 +65,9 @@ def header_fields(raw: bytes) -> list[Field] | None:
     head = raw[: header_end(raw)]
     if not FIELD.search(head):
         return []
-    lines = (
-        head.removesuffix(b"\r\n").replace(b"\r\n ", b" ").replace(b"\r\n\t", b"\t").split(b"\r\n")
-    )
+    unfolded = head.removesuffix(b"\r\n").replace(b"\r\n ", b" ").replace(b"\r\n\t", b"\t")
     fields = []
-    for line in lines:
+    for line in unfolded.split(b"\r\n"):
         found = FIELD.match(line)
         if found is None:
             return None

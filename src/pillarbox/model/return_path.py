@@ -1,7 +1,7 @@
-"""The return path of a message: an address of ours that names the message, and that nobody else can make.
+"""The return path of a message: a signed address that contains the message's id (VERP).
 
-A bounce comes to `b.<message>.<mac>@<domain>`. Both parts are base32 in lower case: servers may
-change the case of a local part, and some do. 45 octets of the 64 that a local part may have.
+A bounce comes to `b.<message>.<mac>@<domain>`. Both parts are base32 in lower case, because some
+servers change the case of a local part. It has 45 of the 64 bytes that a local part may have.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import re
 from uuid import UUID
 
 _PURPOSE = b"pillarbox return path 1"
-_MAC_BYTES = 10  # 80 bits: nobody guesses one by sending bounces
+_MAC_BYTES = 10  # 80 bits: too many to guess by sending bounces
 _local = re.compile(r"b\.([a-z2-7]{26})\.[a-z2-7]{16}").fullmatch
 
 
 def derive_key(installation: bytes) -> bytes:
-    """The key of return paths, from the installation's own."""
+    """The key of return paths, derived from the installation's key."""
     return hmac.digest(installation, _PURPOSE, "sha256")
 
 
@@ -27,13 +27,15 @@ def make(message_id: UUID, domain: str, key: bytes) -> str:
 
 
 def read(address: str, key: bytes) -> UUID | None:
-    """The message that an address names; None for any other address, and for one that was not made with this key."""
+    """The message id in an address; None if the address was not made with this key."""
     given = address.strip().strip("<>").rpartition("@")[0].lower()
     found = _local(given)
     if found is None:
         return None
     message_id = UUID(bytes=base64.b32decode(found[1].upper() + "======"))
-    return message_id if hmac.compare_digest(given, _local_part(message_id, key)) else None
+    if not hmac.compare_digest(given, _local_part(message_id, key)):
+        return None
+    return message_id
 
 
 def _local_part(message_id: UUID, key: bytes) -> str:

@@ -1,4 +1,4 @@
-"""A string that does not show itself."""
+"""A string that is hidden in logs and reprs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from base64 import b64encode, urlsafe_b64encode
 from urllib.parse import quote, quote_plus
 
-# What stands where a secret is not shown.
+# Shown in the place of a secret.
 MASK = "****"
 
 
 class Secret:
-    """Holds a secret; only `reveal()` gives it back, so that it never lands in a log or a repr by accident."""
+    """Holds a secret. Only `reveal()` returns it, so that it never appears in a log by accident."""
 
     __slots__ = ("_value",)
 
@@ -43,17 +43,16 @@ class Secret:
         raise TypeError("a Secret is not pickled")
 
 
-# Shorter secrets occur in ordinary words. Whoever has one has other troubles than a log.
+# Shorter secrets occur in ordinary words.
 SHORT = 6
 
 
 def masked(text: str, secret: Secret, username: str | None = None) -> str:
-    """The text without the secret, should a server repeat it: as it is, or as the request that carried it spelt it."""
+    """The text without the secret, plain or in an encoding in which a request may carry it."""
     word = secret.reveal()
     logins = (f"\0{username}\0{word}", f"{username}:{word}", word)  # AUTH PLAIN, Basic, AUTH LOGIN
-    spellings = {b64encode(one.encode()).decode() for one in logins} | {
-        urlsafe_b64encode(word.encode()).decode()
-    }
+    spellings = {b64encode(login.encode()).decode() for login in logins}
+    spellings.add(urlsafe_b64encode(word.encode()).decode())
     spellings |= {word, quote(word), quote(word, safe=""), quote_plus(word), word.encode().hex()}
     escaped = json.dumps(word)[1:-1]
     spellings |= {escaped, escaped.replace("/", "\\/")}
@@ -62,7 +61,7 @@ def masked(text: str, secret: Secret, username: str | None = None) -> str:
 
 
 def _pattern(spelling: str) -> str:
-    """Finds a spelling; a short one only where it stands alone, for it is also a part of words and host names."""
+    """Matches a spelling; a short one only as a whole word, not within words and host names."""
     found = re.escape(spelling)
     if len(spelling) >= SHORT:
         return found

@@ -1,6 +1,6 @@
-"""Which domains a reader sees in a text beside an address: in display names, comments and quoted strings. Pure.
+"""The domains that a display name, comment or quoted string shows beside an address. Pure.
 
-`pillarbox._shown_domains` in store/migrations/0021_raw_mails.sql finds the same ones.
+The SQL function `pillarbox._shown_domains` finds the same ones.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def shown_domains(text: str) -> list[str]:
     """
     if "@" not in text and text.isascii():
         return []
-    # Compatibility forms (a full-width @, say) look like the plain character, as do ideographic
+    # Compatibility forms (such as a full-width @) look like the plain character, as do ideographic
     # full stops.
     text = _INVISIBLE.sub("", unicodedata.normalize("NFKC", text)).replace("\u3002", ".")
     domains = []

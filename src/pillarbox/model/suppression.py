@@ -1,4 +1,4 @@
-"""A suppression: an address that a tenant's mails are not sent to, why, and until when."""
+"""Suppressions: addresses to which a tenant's mails are not sent."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from uuid import UUID
 
 
 class SuppressionReason(StrEnum):
-    """Why an address is on the list, from weak to strong: of two for one address the stronger is kept."""
+    """Why an address is on the list, from weak to strong: the stronger of two reasons is kept."""
 
-    MANUAL = "manual"  # somebody put it there
-    HARD_BOUNCE = "hard_bounce"  # there is no such mailbox
+    MANUAL = "manual"  # added by a person
+    HARD_BOUNCE = "hard_bounce"  # the mailbox does not exist
     UNSUBSCRIBED = "unsubscribed"
-    COMPLAINT = "complaint"  # the recipient called it spam
+    COMPLAINT = "complaint"  # the recipient reported spam
 
 
 @dataclass(frozen=True, slots=True)
 class SuppressionEntry:
-    """What is put on the list. Without `expires_at` it stays until it is removed."""
+    """An address to add to the list. Without `expires_at` it stays until it is removed."""
 
     address: str
     reason: SuppressionReason = SuppressionReason.MANUAL
     note: str | None = None
     expires_at: datetime | None = None
-    message_id: UUID | None = None  # whose feedback added it
+    message_id: UUID | None = None  # the message whose feedback added it

@@ -1,59 +1,57 @@
-"""Counting failures, to make those wait who fail too often. Pure: the caller brings the clock."""
+"""Throttling of failures: clients that fail too often must wait. Pure: the caller passes the time."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
-WINDOW = 60.0  # limits are per minute: long enough to stop guessing, short enough to forgive a wrong configuration
-# Some 2 MB. Whoever fails from more places than that within a minute gets a few more tries, and no
-# more than that.
+# Limits are per minute: long enough to stop guessing, short enough to forgive a wrong configuration.
+WINDOW = 60.0
+# Some 2 MB. With more clients than this within a minute, the oldest counts are forgotten.
 REMEMBERED = 10_000
 
 
 class Failures:
-    """Failures by where they came from, each counted for a minute after the first; in bounded memory."""
+    """Failures by client, each counted for a window after the first; in bounded memory."""
 
-    def __init__(self, most: int, window: float = WINDOW, remembered: int = REMEMBERED) -> None:
-        self.most = most
+    def __init__(self, limit: int, window: float = WINDOW, remembered: int = REMEMBERED) -> None:
+        self.limit = limit
         self._window = window
         self._remembered = remembered
-        self._counts: dict[
-            Hashable, tuple[float, int]
-        ] = {}  # when the first came, how many; in the order of the first
+        # By client: time of the first failure, and the count; in the order of the first failure.
+        self._counts: dict[Hashable, tuple[float, int]] = {}
 
-    def wait(self, where: Hashable, now: float) -> float:
-        """How many seconds it has to wait before the next try; 0 for none."""
-        first, count = self._counts.get(where, (now, 0))
-        return max(0.0, self._window - (now - first)) if count >= self.most else 0.0
+    def wait(self, client: Hashable, now: float) -> float:
+        """Seconds until the client's next try is allowed; 0 if it is allowed now."""
+        first, count = self._counts.get(client, (now, 0))
+        if count < self.limit:
+            return 0.0
+        return max(0.0, self._window - (now - first))
 
-    def add(self, where: Hashable, now: float) -> None:
-        first, count = self._counts.get(where, (now, 0))
+    def add(self, client: Hashable, now: float) -> None:
+        """Count a failure."""
+        first, count = self._counts.get(client, (now, 0))
         if now - first >= self._window:
-            del self._counts[where]
+            del self._counts[client]
             first, count = now, 0
-        self._counts[where] = (first, count + 1)
+        self._counts[client] = (first, count + 1)
         self._forget(now)
 
-    def learn(self, where: Hashable, now: float, count: int, age: float) -> None:
-        """Take over what others have counted, since `age` seconds, if it is more than what is known here."""
-        first, known = self._counts.get(where, (now, 0))
+    def learn(self, client: Hashable, now: float, count: int, age: float) -> None:
+        """Use the count of all processes, since `age` seconds, if it is higher than the local one."""
+        first, known = self._counts.get(client, (now, 0))
         if now - first >= self._window:
             known = 0
         if count > known and age < self._window:
-            self._counts.pop(where, None)
-            self._counts[where] = (
-                now - age,
-                count,
-            )  # last, though it began earlier: it is forgotten a little later
+            # Last in the order although it began earlier: it is forgotten a little later.
+            self._counts.pop(client, None)
+            self._counts[client] = (now - age, count)
             self._forget(now)
 
     def _forget(self, now: float) -> None:
         while self._counts:
             oldest = next(iter(self._counts))
-            if (
-                now - self._counts[oldest][0] < self._window
-                and len(self._counts) <= self._remembered
-            ):
+            is_current = now - self._counts[oldest][0] < self._window
+            if is_current and len(self._counts) <= self._remembered:
                 return
             del self._counts[oldest]
 

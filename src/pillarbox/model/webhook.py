@@ -1,4 +1,4 @@
-"""What a webhook call says, how it is signed (Standard Webhooks), and when it is tried again."""
+"""Webhook calls: their body, their signature (Standard Webhooks) and their retry schedule."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ VERSION = "v1"
 # Standard Webhooks asks for 24 to 64 random bytes.
 SECRET_BYTES = 32
 SHORTEST_SECRET, LONGEST_SECRET = 24, 64
-# Seconds that a call may be old, or its sender's clock ahead, before it is taken for a replay.
+# Largest difference between a call's timestamp and the clock, in seconds; more is a replay.
 TOLERANCE = 300
-# Seconds before each repetition, about three days together; Standard Webhooks suggests something
-# like it.
+# Seconds before each retry, about three days in total, similar to Standard Webhooks' suggestion.
 DELAYS = (5.0, 30.0, 120.0, 600.0, 3600.0, 10800.0, *(21600.0,) * 11)
-# Of each wait, to either side: receivers that come back do not meet everything at once.
+# Of each wait, in both directions: a receiver that recovers does not get all calls together.
 JITTER = 0.2
 
 
 class WebhookEventType(StrEnum):
-    """What customers are told."""
+    """The types of events that customers can subscribe to."""
 
     SENT = "message.sent"
     DELIVERED = "message.delivered"
@@ -45,7 +44,7 @@ class WebhookEventType(StrEnum):
     UNSUBSCRIBED = "message.unsubscribed"
 
 
-# Not one that can be asked for: it is sent when a person tries an endpoint out.
+# Cannot be subscribed to: it is sent when a person tests an endpoint.
 TEST = "webhook.test"
 
 
@@ -58,7 +57,7 @@ class CallState(StrEnum):
 class DisabledReason(StrEnum):
     """Why an endpoint gets no calls."""
 
-    FAILING = "failing"  # nothing but failures for as long as the installation allows
+    FAILING = "failing"  # every call failed for as long as the installation allows
     GONE = "gone"  # it answered 410
     PERSON = "person"
 
@@ -70,15 +69,15 @@ def body(kind: str, at: datetime, data: Mapping[str, Any]) -> bytes:
 
 
 def secret_of(random: bytes) -> Secret:
-    """A signing secret as customers see it."""
+    """A signing secret in the form of Standard Webhooks."""
     return Secret(PREFIX + base64.b64encode(random).decode())
 
 
 def headers(
     call_id: str, timestamp: int, content: bytes, secrets: Sequence[Secret]
 ) -> dict[str, str]:
-    """What a call carries: its id, its time, and a signature with each secret; a receiver needs one that fits."""
-    signatures = " ".join(sign(call_id, timestamp, content, one) for one in secrets)
+    """The headers of a call: id, timestamp, and one signature per secret; one must match."""
+    signatures = " ".join(sign(call_id, timestamp, content, secret) for secret in secrets)
     return {
         "webhook-id": call_id,
         "webhook-timestamp": str(timestamp),
@@ -96,36 +95,38 @@ def _key(secret: Secret) -> bytes:
     try:
         key = base64.b64decode(secret.reveal().removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError):
-        raise InvalidWebhook("the secret is not one: it looks like whsec_ and base64") from None
+        raise InvalidWebhook("the secret is not valid: it must be whsec_ and base64") from None
     if not SHORTEST_SECRET <= len(key) <= LONGEST_SECRET:
-        raise InvalidWebhook("the secret is not one: it has 24 to 64 bytes as base64")
+        raise InvalidWebhook("the secret is not valid: it must have 24 to 64 bytes as base64")
     return key
 
 
 def verify(
     given: Mapping[str, str], content: bytes, secret: Secret, now: float, tolerance: float
 ) -> None:
-    """Raise InvalidWebhook unless somebody with the secret signed this call, lately."""
+    """Raise InvalidWebhook unless the call was signed with the secret within the tolerance."""
     found = {name.lower(): value for name, value in given.items()}
     try:
-        call_id, said, signatures = (
-            found[f"webhook-{name}"] for name in ("id", "timestamp", "signature")
-        )
+        call_id = found["webhook-id"]
+        timestamp = found["webhook-timestamp"]
+        signatures = found["webhook-signature"]
     except KeyError as missing:
         raise InvalidWebhook(f"the header {missing.args[0]} is missing") from None
-    if not (said.isascii() and said.isdigit()) or len(said) > 12:
+    if not (timestamp.isascii() and timestamp.isdigit()) or len(timestamp) > 12:
         raise InvalidWebhook("webhook-timestamp is not a number of seconds")
-    if abs(now - int(said)) > tolerance:
+    if abs(now - int(timestamp)) > tolerance:
         raise InvalidWebhook(
             "webhook-timestamp is too far from now: an old call sent again, or a wrong clock"
         )
-    expected = sign(call_id, int(said), content, secret).encode()
-    if not any(hmac.compare_digest(expected, one.encode()) for one in signatures.split(" ")):
-        raise InvalidWebhook("no signature fits: another secret, or a changed call")
+    expected = sign(call_id, int(timestamp), content, secret).encode()
+    for signature in signatures.split(" "):
+        if hmac.compare_digest(expected, signature.encode()):
+            return
+    raise InvalidWebhook("no signature matches: another secret, or a changed call")
 
 
 def delay(attempts: int, chance: float) -> float | None:
-    """Seconds until the next try after so many; None to give up. `chance` is in [0, 1)."""
+    """Seconds until the next attempt after so many; None to give up. `chance` is in [0, 1)."""
     if attempts > len(DELAYS):
         return None
     return DELAYS[attempts - 1] * (1 - JITTER + 2 * JITTER * chance)
