@@ -16,8 +16,9 @@ from pillarbox.api.dlq_models import (
     DeadLetterQuery,
     Reprocess,
 )
-from pillarbox.api.listing import MAX_PAGE_SIZE, SYNONYMS, MessageQuery
+from pillarbox.api.listing import SYNONYMS, MessageQuery
 from pillarbox.api.new_message import MAX_BATCH_SIZE, NewAttachment, NewMessage
+from pillarbox.api.pagination import MAX_PAGE_SIZE
 from pillarbox.api.problem_types import TYPES
 from pillarbox.api.protocol import MAX_HEAD_BYTES
 from pillarbox.api.suppression_files import MAX_BYTES, MAX_LINES

@@ -15,8 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from pillarbox.accept.mail import Mail
 from pillarbox.api.access_models import RETENTIONS, TenantSettings, TenantShown
 from pillarbox.api.fields import Base64, StringList, Timestamp
-from pillarbox.api.listing import cursor_of, read_cursor
 from pillarbox.api.new_message import NewMessage
+from pillarbox.api.pagination import cursor_of, read_cursor
 from pillarbox.api.problems import MAX_FIELD_LENGTH, ProblemError, path_of, problem_of
 from pillarbox.api.substitutions import Template
 from pillarbox.errors import InvalidMail, PillarboxError, StoreError, Throttled

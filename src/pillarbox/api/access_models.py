@@ -1,4 +1,4 @@
-"""Tenants, keys and logins as they are given and shown."""
+"""Tenants, keys and logins: requests and responses."""
 
 from __future__ import annotations
 
@@ -12,19 +12,28 @@ from pillarbox.model.access import Order, Scope, Tenant
 from pillarbox.store.access import ApiKeyRecord, SmtpLoginRecord
 
 RETENTIONS = ("content_retention", "finished_retention")
-_DOMAINS = "`example.com` is that domain, `*.example.com` its subdomains; none: any."
+_DOMAINS = "`example.com` is this domain, `*.example.com` its subdomains; empty: any domain."
 Domains = Annotated[tuple[str, ...], Field(description=_DOMAINS)]
-_MAKERS = "`key`, `session` (an administrator's), `development` or `command`; null: not known, from before 0.2."
+_MAKERS = (
+    "What created it: `key`, `session` (of an administrator), `development` or `command`;"
+    " null: it was created before 0.2."
+)
 MadeBy = Annotated[str | None, Field(description=_MAKERS)]
-Seconds = Annotated[float, Field(gt=0, le=36500 * 86400, description="Null: the installation's.")]
+Seconds = Annotated[
+    float, Field(gt=0, le=36500 * 86400, description="Null: the setting of the installation.")
+]
 Limit = Annotated[StrictInt, Field(ge=1, le=2**31 - 1, description="Null: no limit.")]
 
 
 class TenantSettings(StrictModel):
-    """What can be said about a tenant. What is left out stays as it is; null takes a limit away."""
+    """The settings of a tenant. An omitted setting is not changed; null removes a limit."""
 
-    default_sender: Annotated[str | None, Field(description="Of mails that name none.")] = None
-    default_class: Annotated[str, Field(description="Of mails that name none.")] = "transactional"
+    default_sender: Annotated[str | None, Field(description="Used for mails that have none.")] = (
+        None
+    )
+    default_class: Annotated[str, Field(description="Used for mails that have none.")] = (
+        "transactional"
+    )
     order: Order = Order.FIFO
     max_message_bytes: Limit | None = None
     max_recipients: Limit | None = None
@@ -36,7 +45,7 @@ class TenantSettings(StrictModel):
     finished_retention_seconds: Seconds | None = None
 
     def given(self) -> dict[str, Any]:
-        """The settings that were given, by the names that the store has for them."""
+        """The settings in the request, by the names of the store."""
         given = self.model_dump(exclude_unset=True, exclude={"name"})
         for name in RETENTIONS:
             if f"{name}_seconds" in given:
@@ -74,7 +83,7 @@ class TenantList(BaseModel):
 
 
 class NewLogin(StrictModel):
-    """An SMTP login to make. Its user name is `name@tenant`."""
+    """An SMTP login to create. Its user name is `name@tenant`."""
 
     name: Name
     sender_domains: Domains = ()
@@ -83,7 +92,7 @@ class NewLogin(StrictModel):
 
 
 class NewKey(NewLogin):
-    """A key to make."""
+    """A key to create."""
 
     scopes: Annotated[list[Scope], Field(min_length=1)]
 
@@ -94,22 +103,22 @@ class KeyShown(BaseModel):
     name: str
     tenant: Annotated[
         str | None,
-        Field(description="Null: of the installation, for administrators or for metrics."),
+        Field(description="Null: a key of the installation, for administrators or for metrics."),
     ]
     prefix: Annotated[
-        str, Field(description="By which it is named; the secret begins with `pbx_` and this.")
+        str, Field(description="Identifies the key; the secret begins with `pbx_` and the prefix.")
     ]
     scopes: tuple[Scope, ...]
     sender_domains: tuple[str, ...]
     recipient_domains: tuple[str, ...]
     created_at: datetime
     expires_at: datetime | None
-    last_used_at: Annotated[datetime | None, Field(description="To the minute.")]
+    last_used_at: Annotated[datetime | None, Field(description="Precise to a minute.")]
     made_by: MadeBy
 
 
 class KeyMade(KeyShown):
-    """A new key with its secret, which is shown this once and kept nowhere."""
+    """A new key with its secret, which is shown only once and not stored."""
 
     secret: str
 
@@ -128,12 +137,12 @@ class LoginShown(BaseModel):
     recipient_domains: tuple[str, ...]
     created_at: datetime
     expires_at: datetime | None
-    last_used_at: Annotated[datetime | None, Field(description="To the minute.")]
+    last_used_at: Annotated[datetime | None, Field(description="Precise to a minute.")]
     made_by: MadeBy
 
 
 class LoginMade(LoginShown):
-    """A new login with its password, which is shown this once and kept nowhere."""
+    """A new login with its password, which is shown only once and not stored."""
 
     password: str
 

@@ -111,8 +111,10 @@ class Visit:
         if self._wants_json:
             account = {"id": state.account, "login": state.login}
             more = {
-                "with_code": state.with_code, "with_password": self.sets_password, "expires_at": state.expires_at
-            }  # fmt: skip
+                "with_code": state.with_code,
+                "with_password": self.sets_password,
+                "expires_at": state.expires_at,
+            }
             return self._json({"account": account, "action": state.action, **more})
         return self._page(self._question(state))
 

@@ -1,4 +1,4 @@
-"""`/admin`: tenants, keys and logins of the whole installation, for administrators' keys."""
+"""`/admin`: tenants, keys and logins of the whole installation, for administrators."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ ADMIN = needs(Scope.ADMIN)
 @routes.get(
     "/admin/tenants",
     operation_id="admin_list_tenants",
-    summary="List the tenants",
+    summary="List tenants",
     response_model=TenantList,
     responses=problems(),
     openapi_extra=ADMIN,
@@ -82,7 +82,7 @@ async def get_tenant(context: Context, name: NamePath) -> Response:
     "/admin/tenants/{name}",
     operation_id="admin_change_tenant",
     summary="Change a tenant",
-    description="Changes what is given, and nothing else. It counts for mails accepted from now on.",
+    description="Omitted settings are not changed. Applies to mails accepted from now on.",
     response_model=TenantShown,
     responses=problems("not-found", "invalid-setting", *BODY),
     openapi_extra=ADMIN,
@@ -97,7 +97,7 @@ async def change_tenant(context: Context, name: NamePath, settings: TenantSettin
 @routes.get(
     "/admin/tenants/{name}/keys",
     operation_id="admin_list_tenant_keys",
-    summary="List a tenant's keys",
+    summary="List the keys of a tenant",
     response_model=KeyList,
     responses=problems("not-found"),
     openapi_extra=ADMIN,
@@ -111,8 +111,8 @@ async def list_tenant_keys(context: Context, name: NamePath) -> Response:
 @routes.post(
     "/admin/tenants/{name}/keys",
     operation_id="admin_make_tenant_key",
-    summary="Make a key for a tenant",
-    description="Its secret is shown this once.",
+    summary="Create a key for a tenant",
+    description="The secret is shown only once.",
     status_code=201,
     response_model=KeyMade,
     responses=problems("not-found", "taken", "invalid-setting", *BODY),
@@ -128,7 +128,7 @@ async def make_tenant_key(context: Context, name: NamePath, new: NewKey) -> Resp
 @routes.get(
     "/admin/tenants/{name}/smtp-logins",
     operation_id="admin_list_tenant_smtp_logins",
-    summary="List a tenant's SMTP logins",
+    summary="List the SMTP logins of a tenant",
     response_model=LoginList,
     responses=problems("not-found"),
     openapi_extra=ADMIN,
@@ -142,8 +142,8 @@ async def list_tenant_smtp_logins(context: Context, name: NamePath) -> Response:
 @routes.post(
     "/admin/tenants/{name}/smtp-logins",
     operation_id="admin_make_tenant_smtp_login",
-    summary="Make an SMTP login for a tenant",
-    description="Its password is shown this once.",
+    summary="Create an SMTP login for a tenant",
+    description="The password is shown only once.",
     status_code=201,
     response_model=LoginMade,
     responses=problems("not-found", "taken", "invalid-setting", *BODY),
@@ -160,7 +160,7 @@ async def make_tenant_smtp_login(context: Context, name: NamePath, new: NewLogin
     "/admin/keys",
     operation_id="admin_list_keys",
     summary="List all keys",
-    description="Of all tenants, and the administrators'.",
+    description="The keys of all tenants and of administrators.",
     response_model=KeyList,
     responses=problems(),
     openapi_extra=ADMIN,
@@ -173,8 +173,8 @@ async def list_keys(context: Context) -> Response:
 @routes.post(
     "/admin/keys",
     operation_id="admin_make_key",
-    summary="Make an administrator's key",
-    description="Its only scope is `admin`. Its secret is shown this once.",
+    summary="Create a key for an administrator",
+    description="Its only scope is `admin`. The secret is shown only once.",
     status_code=201,
     response_model=KeyMade,
     responses=problems("taken", "invalid-setting", *BODY),
@@ -191,7 +191,7 @@ async def make_key(context: Context, new: NewKey) -> Response:
     "/admin/keys/{prefix}",
     operation_id="admin_revoke_key",
     summary="Revoke any key",
-    description="It is refused from now on, and so are the keys and logins that it and those made.",
+    description="Also revokes the keys and logins that it created, and their descendants.",
     status_code=204,
     responses=problems("not-found", "invalid-request"),
     openapi_extra=ADMIN,

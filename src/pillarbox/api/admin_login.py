@@ -1,4 +1,4 @@
-"""`/admin/login`, `/admin/verify`, `/admin/logout`: how an administrator comes to have a session, and ends it."""
+"""`/admin/login`, `/admin/verify` and `/admin/logout`: sessions of administrators."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class AdminVerification(StrictModel):
 
 
 class SessionBegun(BaseModel):
-    """A session, shown this once. It is used as a key is: `Authorization: Bearer pbs_…`."""
+    """A session, shown only once. It is used like a key: `Authorization: Bearer pbs_…`."""
 
     session: str
     expires_at: datetime
@@ -62,8 +62,8 @@ class SessionBegun(BaseModel):
     "/admin/login",
     operation_id="admin_login",
     summary="Begin to sign in as an administrator",
-    description="Mails a code to the administrator whose address and password these are. An unknown address, a wrong"
-    " password and somebody disabled are answered alike, after the same time.",
+    description="Mails a code to the administrator with this address and password. The response, and its"
+    " time, are the same for an unknown address, a wrong password and a disabled administrator.",
     status_code=202,
     response_model=SignInChallenge,
     responses=problems("wrong-password", *BODY),
@@ -84,7 +84,7 @@ async def login(context: Anonymous, given: AdminLogin) -> Response:
     "/admin/verify",
     operation_id="admin_verify",
     summary="Sign in as an administrator",
-    description="Takes the code from the mail, or one of the administrator's recovery codes, and begins a session.",
+    description="Takes the code from the mail, or a recovery code of the administrator. Starts a session.",
     response_model=SessionBegun,
     responses=problems("code", *BODY),
     openapi_extra=PUBLIC,
@@ -103,7 +103,7 @@ async def verify(context: Anonymous, given: AdminVerification) -> Response:
     "/admin/logout",
     operation_id="admin_logout",
     summary="End the session",
-    description="It is refused from now on. A key has no session: revoke it.",
+    description="The session is refused from now on. A key has no session: revoke the key.",
     status_code=204,
     responses=problems("not-possible"),
     openapi_extra=needs(Scope.ADMIN),
@@ -111,6 +111,6 @@ async def verify(context: Anonymous, given: AdminVerification) -> Response:
 )
 async def logout(context: Context, request: Request) -> Response:
     if context.principal.kind != "session":
-        raise NotPossible("only a session can be ended so; a key is revoked")
+        raise NotPossible("only a session can be ended; revoke a key instead")
     await context.app.lifecycle.administrators.logout(bearer_of(request))
     return Response(status_code=204)

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
     from pillarbox.app import App
 
-# What proxies add: behind one, whoever asks only seems to be on this machine.
+# Headers that proxies add: behind a proxy the client only seems to be on this machine.
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 CONTEXT = "pillarbox.context"
 
 
 @dataclass(frozen=True, slots=True)
 class AnonymousContext:
-    """Whoever asks something that needs no key; what they may do is proven by what they send."""
+    """The context of a request without a key: what it may do is proven by its body."""
 
     app: App
     peer: str
@@ -33,7 +33,7 @@ class AnonymousContext:
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """On whose behalf something is done."""
+    """The principal of a request, its tenant, and the application that serves it."""
 
     app: App
     principal: Principal
@@ -80,42 +80,43 @@ async def _principal_of(request: HTTPConnection, app: App) -> Principal:
 
 
 def bearer_of(request: HTTPConnection) -> str:
-    """The key or session that was given; Unauthorized if there is none, or more than one."""
+    """The key or session of a request; Unauthorized if it has none, or several."""
     given = request.headers.getlist("authorization")
     scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
     if scheme.lower() != "bearer":
         raise Unauthorized(
-            "no key was given: make one with `pillarbox key add`, send it as `Authorization: Bearer …`"
+            "a key is required: create one with `pillarbox key add` and send it as"
+            " `Authorization: Bearer …`"
         )
     return token.strip()
 
 
 def peer_of(request: HTTPConnection) -> str:
-    """Where whoever asks comes from."""
+    """The IP address of the client."""
     return request.client.host if request.client else ""
 
 
 def needs_no_key(request: HTTPConnection, app: App) -> bool:
-    """Whether a request is let in without a key: in `up`, from this machine, where no key was given."""
+    """Whether a request is accepted without a key: in `up`, from this machine, if it has none."""
     return app.keyless and "authorization" not in request.headers and is_here(request)
 
 
 def is_here(request: HTTPConnection) -> bool:
-    """Whether a request seems to be made on this machine, for this machine, by no web page from elsewhere.
+    """Whether a request seems to come from this machine, and not from a web page of another host.
 
-    A proxy on this machine that rewrites Host and adds no header looks just the same. So this grants something in
-    `up` only, never in `serve`.
+    A proxy on this machine that rewrites Host and adds no header cannot be distinguished. Therefore
+    this grants access in `up` only, never in `serve`.
     """
     headers = request.headers
     if request.client is None or not is_loopback(request.client.host):
         return False
     if PROXIED in request.scope or any(name in headers for name in FORWARDED):
         return False
-    return name_of(headers.get("host", "")) in ALWAYS_LOCAL and _is_page_of_ours(headers)
+    return name_of(headers.get("host", "")) in ALWAYS_LOCAL and _is_same_site(headers)
 
 
-def _is_page_of_ours(headers: Headers) -> bool:
-    """Browsers say where a request comes from, by Origin or at least by Sec-Fetch-Site; others say nothing."""
+def _is_same_site(headers: Headers) -> bool:
+    """Whether Origin and Sec-Fetch-Site, which browsers send, allow a request."""
     origin = headers.get("origin")
     if origin is not None and host_of_origin(origin) not in ALWAYS_LOCAL:
         return False
@@ -123,12 +124,12 @@ def _is_page_of_ours(headers: Headers) -> bool:
 
 
 async def check_operator(request: HTTPConnection, app: App) -> None:
-    """Raise unless whoever asks may know about all tenants: an administrator, or in `up` this machine."""
+    """Raise unless the client is an administrator, or in `up` a process on this machine."""
     if not needs_no_key(request, app):
         await authenticate(request, app, [Scope.ADMIN])
 
 
 async def check_metrics(request: HTTPConnection, app: App) -> None:
-    """Raise unless whoever asks may read the metrics."""
+    """Raise unless the client may read the metrics."""
     if app.settings.metrics_access != "open" and not needs_no_key(request, app):
         require_metrics(await _principal_of(request, app))

@@ -1,4 +1,4 @@
-"""Bodies of requests: counted while they are read, so that nobody makes us hold more than we said."""
+"""Reads the bodies of requests within two limits: one per body, and one for all together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG = 1024 * 1024
 
 
 class BodyBudget:
-    """The room for bodies that all requests share."""
+    """The bytes that the bodies of all requests may hold at once."""
 
     def __init__(self, room: int) -> None:
         self.room = room
@@ -33,7 +33,7 @@ class BodyBudget:
 
 
 class RequestBody:
-    """The body of one request; what it holds of the room is given back at its end."""
+    """The body of one request; its bytes are given back to the budget at the end."""
 
     __slots__ = ("_bodies", "_held", "_limit")
 
@@ -68,7 +68,7 @@ class RequestBody:
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def _check_length(self, length: str | None) -> None:
-        """Refuse what says itself that it is too long."""
+        """Refuse a body whose Content-Length is over the limit, before reading it."""
         if (
             length is not None
             and length.isascii()
@@ -77,20 +77,20 @@ class RequestBody:
         ):
             self._refuse()
 
-    def _take(self, octets: int) -> None:
-        self._held += octets
-        self._bodies.held += octets
+    def _take(self, size: int) -> None:
+        self._held += size
+        self._bodies.held += size
         if self._held > self._limit:
             self._refuse()
         if self._bodies.held > self._bodies.room:
             raise busy("too many large requests are being handled")
 
     def _refuse(self) -> None:
-        raise ProblemError("too-large", f"the body may have {self._limit} octets")
+        raise ProblemError("too-large", f"the body must be at most {self._limit} bytes")
 
 
 def check_json(headers: Headers) -> None:
-    """Refuse a body that does not say that it is JSON."""
+    """Refuse a body whose Content-Type is not JSON."""
     kind = media_type(headers)
     if kind != "application/json" and not (
         kind.startswith("application/") and kind.endswith("+json")
@@ -98,10 +98,10 @@ def check_json(headers: Headers) -> None:
         raise ProblemError("unsupported-media-type", "the body must be application/json")
 
 
-def check_media_type(headers: Headers, wanted: str) -> None:
-    """Refuse a body that does not say that it is of this kind."""
-    if media_type(headers) != wanted:
-        raise ProblemError("unsupported-media-type", f"the body must be {wanted}")
+def check_media_type(headers: Headers, expected: str) -> None:
+    """Refuse a body with a different Content-Type."""
+    if media_type(headers) != expected:
+        raise ProblemError("unsupported-media-type", f"the body must be {expected}")
 
 
 def media_type(headers: Headers) -> str:

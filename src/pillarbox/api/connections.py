@@ -1,4 +1,4 @@
-"""How many HTTP connections there may be, and which one is closed when another client needs the place.
+"""Limits the number of HTTP connections, and chooses which idle one is closed for a new one.
 
 A connection is idle while no complete request head has arrived on it: between two requests, and
 also before the first one, however slowly its bytes come. At a limit the connection that has been
@@ -33,7 +33,7 @@ RESERVED_TIMEOUT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """What a server allows its clients; the settings `http_…` say why each is what it is."""
+    """The limits of a server; the settings `http_…` give the reasons."""
 
     connections: int
     per_peer: int
@@ -46,12 +46,12 @@ class LimitedConnection(Protocol):
     peer: str
 
     def make_room(self) -> None:
-        """Close: another connection needs the place."""
+        """Close, to make room for another connection."""
         ...
 
 
 class ConnectionLimits:
-    """The connections of one server by who holds them and by how long they have been idle."""
+    """The connections of one server, by client network and by idle time."""
 
     def __init__(self, bounds: ServerLimits, proxies: TrustedProxies, metrics: Metrics) -> None:
         self.bounds = bounds
@@ -67,7 +67,7 @@ class ConnectionLimits:
         ] = {}  # the oldest first; whether it still waits for its request
 
     def take(self, connection: LimitedConnection) -> bool:
-        """Whether there is a place for a new connection, perhaps that of one that was idle; it begins idle itself."""
+        """Whether a new connection is within the limits; an idle one may be closed for it."""
         network = None if self._proxies.trusts(connection.peer) else network_of(connection.peer)
         if network is not None and self._by_network[network] >= self.bounds.per_peer:
             if not self._close_idle(network):
@@ -81,7 +81,7 @@ class ConnectionLimits:
         return True
 
     def reserve(self, connection: LimitedConnection) -> bool:
-        """Whether a connection without a place may ask for a probe."""
+        """Whether a connection above the limit may stay open for a probe."""
         if len(self._reserved) >= RESERVED:
             waiting = next((one for one, waits in self._reserved.items() if waits), None)
             if waiting is None:
@@ -102,7 +102,7 @@ class ConnectionLimits:
             self._reserved[connection] = False
 
     def leave(self, connection: LimitedConnection) -> None:
-        """The connection is gone; may be said twice."""
+        """The connection is closed; may be called twice."""
         self._idle.pop(connection, None)
         self._reserved.pop(connection, None)
         network = self._places.pop(connection, None)
@@ -112,11 +112,11 @@ class ConnectionLimits:
                 del self._by_network[network]
 
     def refused(self) -> None:
-        """Count a connection for which there was no place."""
+        """Count a connection that was refused."""
         self._metrics.http_connections_shed.labels("refused").inc()
 
     def _close_idle(self, network: str | None = None) -> bool:
-        """Close the connection that has been idle longest, of one network or of all; false if none is idle."""
+        """Close the connection that is idle longest, of one network or of all; false if none is."""
         found = (one for one in self._idle if network is None or self._places[one] == network)
         longest = next(found, None)
         if longest is None:
@@ -131,7 +131,7 @@ class ConnectionLimits:
 
 
 class ProbesOnly:
-    """What a reserved connection gets: answers to probes, and to everything else that there is no place."""
+    """The application of a reserved connection: probes are answered, other requests get 503."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

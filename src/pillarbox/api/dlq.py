@@ -1,4 +1,4 @@
-"""`/dlq`: a tenant's dead letters, to look at, to send again, to give up."""
+"""`/dlq`: list, count, reprocess and discard the dead letters of a tenant."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pillarbox.api.dlq_models import (
     Reprocess,
     dead_letter,
 )
-from pillarbox.api.listing import cursor_of, link, page_response, read_cursor
 from pillarbox.api.openapi import BODY, needs, problems
+from pillarbox.api.pagination import cursor_of, next_path, page_response, read_cursor
 from pillarbox.api.problems import ProblemError
 from pillarbox.api.routing import Context, json_response, router
 from pillarbox.errors import NotFound
@@ -37,8 +37,9 @@ routes = router()
     "/dlq",
     operation_id="list_dead_letters",
     summary="List dead letters",
-    description="Messages of which a delivery failed, newest first: those deliveries, why, what was said last, and"
-    " every attempt. With filters a page looks at a bounded number: it can be short, or empty, and have a `next`.",
+    description="Messages with failed deliveries, newest first: each failed delivery with its reason, its"
+    " last error and all attempts. With filters a page examines a limited number of messages: it can be"
+    " short, or empty, and still have a `next`.",
     response_model=DeadLetterPage,
     responses=problems("invalid-request"),
     openapi_extra=needs(Scope.READ),
@@ -52,18 +53,18 @@ async def list_dead_letters(
         context.app.database, context.tenant.id, query.to_filter(before), query.limit
     )
     cursor = cursor_of(found.next) if found.next else None
-    there = link(request, "/dlq", cursor)
+    path = next_path(request, "/dlq", cursor)
     body = DeadLetterPage(
-        messages=[dead_letter(one) for one in found.messages], next_cursor=cursor, next=there
+        messages=[dead_letter(one) for one in found.messages], next_cursor=cursor, next=path
     )
-    return page_response(body, there)
+    return page_response(body, path)
 
 
 @routes.get(
     "/dlq/summary",
     operation_id="summarize_dead_letters",
     summary="Count dead letters",
-    description="How many deliveries failed, by reason and by provider; of those that fit the filters.",
+    description="The number of failed deliveries that match the filters, by reason and by provider.",
     response_model=DeadLetterSummary,
     responses=problems("invalid-request"),
     openapi_extra=needs(Scope.READ),
@@ -90,11 +91,11 @@ async def summarize_dead_letters(
 @routes.post(
     "/dlq/reprocess",
     operation_id="reprocess_dead_letters",
-    summary="Send dead letters again",
-    description="Queues failed deliveries again, with a fresh count of attempts; their history stays. Those whose"
-    " content was dropped, or which have expired, are skipped, and those that the key may not send: from or to domains"
-    " that are not its own. At most `limit` in one call: ask again while something"
-    " is `left`.",
+    summary="Reprocess dead letters",
+    description="Queues failed deliveries again and resets their number of attempts; their history stays."
+    " Deliveries are skipped if their content was deleted, if they have expired, or if the key is not"
+    " allowed to send from or to their domains. At most `limit` in one call: repeat it while `left` is"
+    " not zero.",
     response_model=Reprocessed,
     responses=problems(*BODY),
     openapi_extra=needs(Scope.MANAGE),
@@ -126,8 +127,9 @@ async def reprocess_dead_letters(context: Context, given: Reprocess) -> Response
 @routes.post(
     "/dlq/discard",
     operation_id="discard_dead_letters",
-    summary="Give dead letters up",
-    description="Failed deliveries become `cancelled`, and are dead letters no more. At most `limit` in one call.",
+    summary="Discard dead letters",
+    description="Failed deliveries become `cancelled`, and are no dead letters any longer. At most `limit` in"
+    " one call.",
     response_model=Discarded,
     responses=problems(*BODY),
     openapi_extra=needs(Scope.MANAGE),
@@ -154,13 +156,13 @@ def _wanted(context: RequestContext, given: DeadLettersWanted) -> DeadLetterSele
 
 
 async def _provider(context: RequestContext, name: str | None) -> int | None:
-    """The chosen provider; one that this tenant's mails cannot leave through is answered as one that is not there."""
+    """The id of a provider that this tenant may use; others are answered like unknown ones."""
     if name is None:
         return None
     try:
         return await store.provider_id(context.app.database, name, context.tenant.id)
     except NotFound:
-        detail = "there is no such provider, or it is switched off, or only other tenants use it"
+        detail = "the provider does not exist, is disabled, or is only for other tenants"
         raise ProblemError(
             "invalid-request", detail, code="unknown_provider", field="provider"
         ) from None

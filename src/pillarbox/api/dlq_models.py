@@ -1,4 +1,4 @@
-"""Dead letters as they are asked for and shown."""
+"""Dead letters: requests, and the records made of the rows of the store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from pillarbox.api.fields import FilterText, Name, StrictInt, StrictModel, Timestamp
-from pillarbox.api.listing import Cursor
+from pillarbox.api.pagination import Cursor
 from pillarbox.model.delivery import delivery_id
 from pillarbox.model.outcome import Reason
 from pillarbox.store.dlq import FailedDeliveryDetails, FailedMessage
@@ -23,7 +23,10 @@ MAX_PER_CALL = 1000
 
 
 class DeadLetterFilter(BaseModel):
-    """Which dead letters: all that fit. `recipient`, `sender` and `subject` match a part, whatever the case."""
+    """Filters; a message must match all of them.
+
+    `recipient`, `sender` and `subject` match a substring, ignoring case.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -33,69 +36,88 @@ class DeadLetterFilter(BaseModel):
     ] = None
     sender: Annotated[FilterText | None, Field(description="A part of the sender.")] = None
     subject: Annotated[
-        FilterText | None, Field(description="A part of the subject; never of a secret one.")
+        FilterText | None,
+        Field(description="A part of the subject; a secret subject never matches."),
     ] = None
     tag: FilterText | None = None
     kind: FilterText | None = None
     class_: Annotated[FilterText | None, Field(alias="class")] = None
     provider: Annotated[
-        FilterText | None, Field(description="It was last tried through this provider.")
+        FilterText | None, Field(description="The provider of the last attempt.")
     ] = None
-    since: Annotated[Timestamp | None, Field(description="Accepted then or later.")] = None
-    until: Annotated[Timestamp | None, Field(description="Accepted before then.")] = None
+    since: Annotated[Timestamp | None, Field(description="Accepted at this time or later.")] = None
+    until: Annotated[Timestamp | None, Field(description="Accepted before this time.")] = None
 
     def to_filter(self, before: UUID | None = None) -> MessageFilter:
         return MessageFilter(
-            class_name=self.class_, kind=self.kind, tag=self.tag, sender=self.sender, recipient=self.recipient,
-            provider=self.provider, reason=self.reason, since=self.since, until=self.until, before=before,
+            class_name=self.class_,
+            kind=self.kind,
+            tag=self.tag,
+            sender=self.sender,
+            recipient=self.recipient,
+            provider=self.provider,
+            reason=self.reason,
+            since=self.since,
+            until=self.until,
+            before=before,
             subject=self.subject,
-        )  # fmt: skip
+        )
 
 
 class DeadLetterQuery(DeadLetterFilter):
-    """A page of those that fit."""
+    """A page of matching dead letters."""
 
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE_SIZE)] = 20
     cursor: Cursor = None
 
 
 class DeadLettersWanted(StrictModel):
-    """Which dead letters to change: those of `message_ids`, or all that fit `filter`, which may be empty."""
+    """The dead letters to change: those of `message_ids`, or all that match `filter`."""
 
     message_ids: Annotated[list[UUID] | None, Field(min_length=1, max_length=MAX_PER_CALL)] = None
     filter: DeadLetterFilter | None = None
     limit: Annotated[
-        StrictInt, Field(ge=1, le=MAX_PER_CALL, description="Most deliveries to change.")
+        StrictInt,
+        Field(ge=1, le=MAX_PER_CALL, description="The largest number of deliveries to change."),
     ] = MAX_PER_CALL
-    dry_run: Annotated[bool, Field(description="Only say what would be done.")] = False
+    dry_run: Annotated[bool, Field(description="Only count what would be changed.")] = False
 
     @model_validator(mode="after")
     def _one_of_both(self) -> DeadLettersWanted:
         if (self.message_ids is None) == (self.filter is None):
-            raise ValueError("give message_ids or filter; an empty filter means all")
+            raise ValueError(
+                "must contain either message_ids or filter; an empty filter matches all"
+            )
         return self
 
 
 class Reprocess(DeadLettersWanted):
-    """Dead letters to send again."""
+    """The dead letters to reprocess."""
 
     reset_retry_count: Annotated[
         bool,
-        Field(
-            description="All attempts anew. If false those made count; one more is made at least."
-        ),
+        Field(description="False: previous attempts count; at least one more is made."),
     ] = True
     provider: Annotated[
-        Name | None, Field(description="Through this provider; null: as the routes say.")
+        Name | None, Field(description="Send through this provider; null: as the routes decide.")
     ] = None
 
 
 def dead_letter(one: FailedMessage) -> DeadLetter:
     return DeadLetter(
-        id=one.id, created_at=one.created_at, sender=one.sender, subject=one.subject,
-        class_=one.class_name, kind=one.kind, priority=one.priority, tags=list(one.tags), size=one.size,
-        expires_at=one.expires_at, blocked=one.blocked, deliveries=[_delivery(one.id, each) for each in one.deliveries],
-    )  # fmt: skip
+        id=one.id,
+        created_at=one.created_at,
+        sender=one.sender,
+        subject=one.subject,
+        class_=one.class_name,
+        kind=one.kind,
+        priority=one.priority,
+        tags=list(one.tags),
+        size=one.size,
+        expires_at=one.expires_at,
+        blocked=one.blocked,
+        deliveries=[_delivery(one.id, each) for each in one.deliveries],
+    )
 
 
 def _delivery(message_id: UUID, one: FailedDeliveryDetails) -> DeadDelivery:

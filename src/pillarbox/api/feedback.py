@@ -1,4 +1,4 @@
-"""`/webhooks/…`: where providers post what became of mails. No key is needed: a signature proves who posts."""
+"""`/webhooks/…`: receives the feedback of providers, authenticated by their signatures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _room(app: App) -> int:
 
 
 class FeedbackEndpoint:
-    """The door for providers. Answers 200 when everything is committed: what is not, they post again."""
+    """Answers 200 when the feedback is committed; otherwise the provider sends it again."""
 
     def __init__(self, app: App | None) -> None:
         self._app = app
@@ -51,7 +51,7 @@ class FeedbackEndpoint:
         assert app is not None
         kind, provider_id = request.path_params["provider_kind"], request.path_params["provider_id"]
         if provider_id > LARGEST_ID:
-            raise ProblemError("not-found", "there is no such provider")
+            raise ProblemError("not-found", "there is no provider with this id")
         with self._bodies.hold(app.settings.feedback_max_body) as held:
             posted = SignedRequest(
                 request.headers, await held.read(request.headers, request.receive)
@@ -60,7 +60,9 @@ class FeedbackEndpoint:
                 await app.reception.take(kind, provider_id, posted)
             except Forged as error:
                 raise ProblemError(
-                    "forged", "this is not proven to come from the provider", code=error.reason
+                    "forged",
+                    "the signature does not prove that the provider sent this",
+                    code=error.reason,
                 ) from None
             except UnreadableFeedback:
                 raise ProblemError("malformed", "the feedback cannot be read") from None

@@ -1,4 +1,4 @@
-"""Kinds of values in requests: how they are read, and what OpenAPI says about them."""
+"""Types of values in requests: how they are parsed, and their OpenAPI descriptions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pydantic import (
 )
 from pydantic import WithJsonSchema as Schema
 
-# Longer texts to look for find nothing: addresses and subjects are shorter.
+# Addresses and subjects are shorter: a longer filter would match nothing.
 MAX_FILTER_LENGTH = 320
 _time = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d").match
 _blanks = re.compile(r"[ \t\r\n]+")
@@ -26,7 +26,7 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$"
 
 
 class StrictModel(BaseModel):
-    """What is given to us: a field that we do not know is a mistake that its sender wants to hear of."""
+    """A request body: unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=False)
 
@@ -36,7 +36,7 @@ def _listed(value: Any) -> Any:
 
 
 def _decoded(value: Any) -> bytes:
-    """Bytes from base64, which may be broken into lines."""
+    """Bytes from base64, which may contain line breaks."""
     if not isinstance(value, str):
         raise ValueError("must be a string of base64")
     try:
@@ -53,7 +53,7 @@ def _unbase64(value: str) -> bytes:
 
 
 def _moment(value: Any) -> datetime:
-    """A time with its zone. Not from a number: five o'clock would be five seconds after 1970."""
+    """A time with its zone. Numbers are refused: 5 would be five seconds after 1970."""
     try:
         if not isinstance(value, str) or not _time(value):
             raise ValueError
@@ -68,7 +68,7 @@ def _moment(value: Any) -> datetime:
 
 def _without_nul(value: str) -> str:
     if "\0" in value:
-        raise ValueError("may not contain NUL")
+        raise ValueError("must not contain NUL")
     return value
 
 

@@ -16,7 +16,7 @@ PROXIED = "pillarbox.proxied"
 
 
 class ForwardedMiddleware:
-    """Replaces the client's address in requests of trusted proxies. All that looks at addresses comes after it."""
+    """Replaces the client address of requests from trusted proxies; runs before all other code."""
 
     def __init__(self, app: ASGIApp, proxies: TrustedProxies) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""Making and revoking keys and logins, for administrators and for a tenant's own managers alike."""
+"""Creates and revokes keys and logins, for administrators and for keys of the tenant."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ New = TypeVar("New", bound=NewLogin)
 
 @contextmanager
 def setting_problems() -> Iterator[None]:
-    """Errors about settings in the words of this API: what is wrong here is no mail."""
+    """Raise errors of settings as the problem `invalid-setting`, not `invalid-mail`."""
     try:
         yield
     except InvalidMail as error:
@@ -64,66 +64,75 @@ def maker_of(principal: Principal) -> KeyCreator:
 async def make_key(
     database: Database, tenant: str | None, new: NewKey, principal: Principal
 ) -> KeyMade:
-    """Make a key of a tenant, or an administrator's."""
+    """Create a key of a tenant, or (None) of an administrator."""
     _check_expiry(new.expires_at)
     new = narrowed(principal, new, new.scopes)
     with setting_problems():
         facts, secret = await access.add_key(
-            database, tenant, new.name, new.scopes, sender_domains=new.sender_domains,
-            recipient_domains=new.recipient_domains, expires_at=new.expires_at, maker=maker_of(principal),
-        )  # fmt: skip
+            database,
+            tenant,
+            new.name,
+            new.scopes,
+            sender_domains=new.sender_domains,
+            recipient_domains=new.recipient_domains,
+            expires_at=new.expires_at,
+            maker=maker_of(principal),
+        )
     return KeyMade(**key_shown(facts).model_dump(), secret=secret.reveal())
 
 
 async def make_login(
     database: Database, tenant: str, new: NewLogin, principal: Principal
 ) -> LoginMade:
-    """Make an SMTP login of a tenant."""
+    """Create an SMTP login of a tenant."""
     _check_expiry(new.expires_at)
     new = narrowed(principal, new, [Scope.SEND])
     with setting_problems():
         facts, secret = await access.add_login(
-            database, tenant, new.name, sender_domains=new.sender_domains, recipient_domains=new.recipient_domains,
-            expires_at=new.expires_at, maker=maker_of(principal),
-        )  # fmt: skip
+            database,
+            tenant,
+            new.name,
+            sender_domains=new.sender_domains,
+            recipient_domains=new.recipient_domains,
+            expires_at=new.expires_at,
+            maker=maker_of(principal),
+        )
     return LoginMade(**login_shown(facts).model_dump(), password=secret.reveal())
 
 
 def _check_expiry(expires_at: datetime | None) -> None:
     if expires_at is not None and expires_at <= datetime.now(UTC):
         raise ProblemError(
-            "invalid-setting", "must lie in the future", code="out_of_range", field="expires_at"
+            "invalid-setting", "must be in the future", code="out_of_range", field="expires_at"
         )
 
 
 async def revoke_key(
     database: Database, prefix: str, tenant: str | None, keep_descendants: bool
 ) -> None:
-    """Take a key out of force with what it made; NotFound if there is none, or none of that tenant."""
+    """Revoke a key and what it created; NotFound if the tenant has no such key."""
     found = await access.list_keys(database, tenant, prefix=prefix.removeprefix("pbx_"))
     if not found:
-        raise NotFound("there is no such key")
+        raise NotFound("there is no key with this prefix")
     await access.revoke_key(database, found[0].id, tenant, keep_descendants=keep_descendants)
 
 
 async def revoke_login(database: Database, username: str, tenant: str | None) -> None:
-    """Take a login out of force; NotFound if there is none, or none of that tenant."""
+    """Revoke a login; NotFound if the tenant has no such login."""
     found = await access.list_logins(database, tenant, username=username)
     if not found:
-        raise NotFound("there is no such login")
+        raise NotFound("there is no login with this user name")
     await access.revoke_login(database, found[0].id, tenant)
 
 
 def narrowed(principal: Principal, new: New, scopes: Collection[Scope]) -> New:
-    """A key or login as its maker may make it: with none but its own scopes and domains, and no longer than itself.
+    """A new key or login within the scopes, domains and lifetime of the principal that creates it.
 
-    The maker's domains and end are the default.
+    The principal's domains and expiry are the defaults; NotAllowed for wider ones.
     """
     wider = sorted(set(scopes) - principal.scopes)
     if wider and not covers(principal.scopes, scopes):
-        raise NotAllowed(
-            "wider", "scopes", f"the {principal.kind} that asks lacks {', '.join(wider)} itself"
-        )
+        raise NotAllowed("wider", "scopes", f"the {principal.kind} in use lacks {', '.join(wider)}")
     with setting_problems():
         domains = {
             field: _within(
@@ -135,15 +144,13 @@ def narrowed(principal: Principal, new: New, scopes: Collection[Scope]) -> New:
     if new.expires_at is not None and end != new.expires_at:
         assert principal.expires_at is not None
         until = principal.expires_at.isoformat(timespec="seconds")
-        raise NotAllowed(
-            "wider", "expires_at", f"the {principal.kind} that asks ends at {until} itself"
-        )
+        raise NotAllowed("wider", "expires_at", f"the {principal.kind} in use expires at {until}")
     return new.model_copy(update={**domains, "expires_at": end})
 
 
 def _within(field: str, own: Sequence[str], domains: Sequence[str]) -> Sequence[str]:
     if domains and not within(domains, own):
         raise NotAllowed(
-            "wider", field, "the key that asks may not use all of these domains itself"
+            "wider", field, "the key in use is not allowed to use all of these domains"
         )
     return domains or own

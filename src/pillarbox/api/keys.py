@@ -1,4 +1,4 @@
-"""`/keys` and `/smtp-logins`: a tenant's own, for its keys with the scope `manage`."""
+"""`/keys` and `/smtp-logins`: those of the tenant, for its keys with the scope `manage`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MANAGE = needs(Scope.MANAGE)
     "/keys",
     operation_id="list_keys",
     summary="List your keys",
-    description="The keys of the tenant that are in force, without their secrets.",
+    description="The valid keys of the tenant, without their secrets.",
     response_model=KeyList,
     responses=problems(),
     openapi_extra=MANAGE,
@@ -31,8 +31,9 @@ async def list_keys(context: Context) -> Response:
 @routes.post(
     "/keys",
     operation_id="make_key",
-    summary="Make a key",
-    description="Its secret is shown this once. A key makes none that may do more than itself, or for longer.",
+    summary="Create a key",
+    description="The secret is shown only once. A new key cannot have more rights than the key that creates"
+    " it, nor outlive it.",
     status_code=201,
     response_model=KeyMade,
     responses=problems("taken", "invalid-setting", *BODY),
@@ -50,7 +51,7 @@ async def make_key(context: Context, new: NewKey) -> Response:
     "/keys/{prefix}",
     operation_id="revoke_key",
     summary="Revoke a key",
-    description="It is refused from now on, and so are the keys and logins that it and those made.",
+    description="Also revokes the keys and logins that it created, and their descendants.",
     status_code=204,
     responses=problems("not-found", "invalid-request"),
     openapi_extra=MANAGE,
@@ -69,7 +70,7 @@ async def revoke_key(
     "/smtp-logins",
     operation_id="list_smtp_logins",
     summary="List your SMTP logins",
-    description="The logins of the tenant that are in force, without their passwords.",
+    description="The valid logins of the tenant, without their passwords.",
     response_model=LoginList,
     responses=problems(),
     openapi_extra=MANAGE,
@@ -82,8 +83,8 @@ async def list_smtp_logins(context: Context) -> Response:
 @routes.post(
     "/smtp-logins",
     operation_id="make_smtp_login",
-    summary="Make an SMTP login",
-    description="Its password is shown this once. Only a key that may send makes one.",
+    summary="Create an SMTP login",
+    description="The password is shown only once. The key needs the scope `send`, too.",
     status_code=201,
     response_model=LoginMade,
     responses=problems("taken", "invalid-setting", *BODY),
@@ -101,7 +102,7 @@ async def make_smtp_login(context: Context, new: NewLogin) -> Response:
     "/smtp-logins/{username}",
     operation_id="revoke_smtp_login",
     summary="Revoke an SMTP login",
-    description="It is refused from now on.",
+    description="The login is refused from now on.",
     status_code=204,
     responses=problems("not-found"),
     openapi_extra=MANAGE,

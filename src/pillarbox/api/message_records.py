@@ -30,10 +30,24 @@ from pillarbox.wire.messages import (
 )
 
 # What events may tell a tenant. Numbers of claims and workers would tell how much the others send.
-EVENT_DATA = frozenset({
-    "who", "name", "as", "reason", "send_at", "message", "via", "provider", "from", "to", "code", "hard", "text",
-    "waited_seconds",
-})  # fmt: skip
+EVENT_DATA = frozenset(
+    {
+        "who",
+        "name",
+        "as",
+        "reason",
+        "send_at",
+        "message",
+        "via",
+        "provider",
+        "from",
+        "to",
+        "code",
+        "hard",
+        "text",
+        "waited_seconds",
+    }
+)
 
 
 def message_summary(message: MessageOverview) -> MessageSummary:

@@ -1,4 +1,4 @@
-"""`/messages`: hand mails over, look at them, change what becomes of them."""
+"""`/messages`: send, read, cancel and reschedule mails."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from pillarbox.store.messages import MessageRecord
     from pillarbox.store.operations import MessageChange
 
-# Mails over this are composed beside the loop: a millisecond's work for whoever else waits.
+# Larger mails are composed in a thread: it would block the event loop for milliseconds.
 LARGE = 256 * 1024
-# As far ahead as `enqueue` allows.
+# The limit of `enqueue`.
 FARTHEST = timedelta(days=366)
 _key = re.compile(r"[ -~]{1,255}").fullmatch
 
@@ -52,10 +52,11 @@ MessageId = Annotated[UUID, Path(description="The message's id.")]
     "/messages",
     operation_id="send_message",
     summary="Send a mail",
-    description="Accepts a mail. When this answers, it is committed: it will be delivered, or visibly fail.",
+    description="Accepts a mail. The response means that it is committed: it will be delivered, or fail with a"
+    " reason.",
     status_code=202,
     response_model=Accepted,
-    response_description="Accepted, and committed",
+    response_description="Accepted and committed",
     responses=problems("invalid-mail", "template", "idempotency-conflict", *BODY),
     openapi_extra=needs(Scope.SEND),
     tags=["messages"],
@@ -68,7 +69,7 @@ async def send_message(
 
 
 def checked_key(key: str | None) -> str | None:
-    """An idempotency key, if it is one that `enqueue` takes and every client can send."""
+    """A valid idempotency key; InvalidMail otherwise."""
     if key is not None and not _key(key):
         raise InvalidMail(
             "bad_key", "Idempotency-Key", "must be 1 to 255 printable ASCII characters"
@@ -77,7 +78,7 @@ def checked_key(key: str | None) -> str | None:
 
 
 def accepted(receipt: Receipt) -> Response:
-    """The answer to a mail that was stored; written by hand, for it is the one most asked for."""
+    """The response to an accepted mail; written by hand, because it is the most frequent one."""
     headers = {"Location": f"/api/v1/messages/{receipt.id}"}
     if receipt.repeated:
         headers["Idempotency-Replayed"] = "true"
@@ -85,7 +86,7 @@ def accepted(receipt: Receipt) -> Response:
 
 
 def receipt_body(receipt: Receipt) -> dict[str, object]:
-    """A receipt as `Accepted` describes it."""
+    """A receipt with the fields of `Accepted`."""
     deliveries = [
         {
             "id": delivery_id(receipt.id, n),
@@ -101,8 +102,8 @@ def receipt_body(receipt: Receipt) -> dict[str, object]:
 @routes.get(
     "/messages/{message_id}",
     operation_id="get_message",
-    summary="Tell a message's whole story",
-    description="The envelope, every delivery with its attempts and what was said, redacted, and all events.",
+    summary="Show a message",
+    description="The envelope, every delivery with its attempts and redacted transcripts, and all events.",
     response_model=FullMessage,
     responses=problems("not-found"),
     openapi_extra=needs(Scope.READ),
@@ -117,8 +118,9 @@ async def get_message(context: Context, message_id: MessageId) -> Response:
 @routes.get(
     "/messages/{message_id}/raw",
     operation_id="get_raw_message",
-    summary="Download a mail as it is sent",
-    description="The composed mail. Not of secret classes, and not once retention has dropped its content.",
+    summary="Download the mail",
+    description="The mail as it is sent (RFC 5322). Not available for secret classes, nor after retention deleted"
+    " the content.",
     response_class=Response,
     responses=problems("not-found", "not-possible", "content-purged")
     | {
@@ -140,9 +142,9 @@ async def get_raw_message(context: Context, message_id: MessageId) -> Response:
         )
     content = await store.content(context.app.database, message_id)
     if content is None:
-        raise ProblemError("content-purged", "the content of this message was dropped")
+        raise ProblemError("content-purged", "the content of this message was deleted")
     mail = await _composed(envelope, content)
-    # Saved, never shown: a browser must not run anything that a hostile mail brings.
+    # An attachment: a browser must not run scripts of a hostile mail.
     headers = {"Content-Disposition": f'attachment; filename="{message_id}.eml"'}
     return Response(mail, 200, headers, "message/rfc822")
 
@@ -155,16 +157,16 @@ async def _composed(envelope: MessageRecord, content: Content) -> bytes:
         return compose(message, content)
     except ValueError:  # a worker fails it as `malformed`, too
         raise ProblemError(
-            "not-possible", "the content of this message cannot be made into a legal mail"
+            "not-possible", "the content of this message cannot be composed into a valid mail"
         ) from None
 
 
 @routes.post(
     "/messages/{message_id}/cancel",
     operation_id="cancel_message",
-    summary="Cancel what was not sent yet",
-    description="Cancels every delivery that waits or is held. What is in flight cannot be called back: with nothing"
-    " else to cancel that is a 409, otherwise `changed` tells which were.",
+    summary="Cancel a message",
+    description="Cancels every delivery that waits or is held. A delivery in flight cannot be cancelled. If no"
+    " delivery was cancelled, the response is 409; otherwise `changed` is true for those that were.",
     response_model=Changes,
     responses=problems("not-found", "in-flight", "not-possible"),
     openapi_extra=needs(Scope.MANAGE),
@@ -178,19 +180,19 @@ async def cancel_message(context: Context, message_id: MessageId) -> Response:
 
 
 class NewTime(StrictModel):
-    """When to send a message instead."""
+    """The new time of a message."""
 
     send_at: Annotated[
-        Timestamp, Field(description="Not before then; a time that has passed means now.")
+        Timestamp, Field(description="The earliest time to send it; a time in the past means now.")
     ]
 
 
 @routes.post(
     "/messages/{message_id}/reschedule",
     operation_id="reschedule_message",
-    summary="Send a message at another time",
-    description="Moves every delivery that was not tried yet. `send_at` of the message stays what it was at first;"
-    " `next_attempt_at` of its deliveries, and an event, tell the new time.",
+    summary="Reschedule a message",
+    description="Reschedules every delivery that was not tried yet. `send_at` of the message does not change;"
+    " `next_attempt_at` of its deliveries, and an event, contain the new time.",
     response_model=Changes,
     responses=problems("not-found", "in-flight", "not-possible", "invalid-mail", *BODY),
     openapi_extra=needs(Scope.MANAGE),
@@ -208,7 +210,7 @@ async def reschedule_message(context: Context, message_id: MessageId, when: NewT
 
 
 async def _check_leaving(context: RequestContext, message_id: UUID) -> None:
-    """Raise unless the principal could hand this message over: to send it now is to send it."""
+    """Raise unless the principal is allowed to send this message."""
     deliveries = await store.deliveries_of(context.app.database, message_id, context.tenant.id)
     async for one in leaving(context.app.database, [(message_id, each.n) for each in deliveries]):
         check_leaving(context.principal, one)
@@ -216,13 +218,13 @@ async def _check_leaving(context: RequestContext, message_id: UUID) -> None:
 
 def _check_time(send_at: datetime, expires_at: datetime | None) -> None:
     if send_at > datetime.now(UTC) + FARTHEST:
-        raise InvalidMail("out_of_range", "send_at", "may lie one year ahead at most")
+        raise InvalidMail("out_of_range", "send_at", "must be at most one year ahead")
     if expires_at is not None and send_at >= expires_at:
-        raise InvalidMail("out_of_range", "send_at", "must lie before the message expires")
+        raise InvalidMail("out_of_range", "send_at", "must be before the message expires")
 
 
 def _changes(message_id: UUID, change: MessageChange, word: str) -> Response:
-    """What was changed; a problem if nothing was."""
+    """The response to a change; a problem if no delivery was changed."""
     deliveries = [
         ChangedDelivery(
             id=delivery_id(message_id, one.n),
@@ -238,9 +240,11 @@ def _changes(message_id: UUID, change: MessageChange, word: str) -> Response:
         return json_response(Changes(id=message_id, deliveries=deliveries))
     told = [plain_json(one) for one in deliveries]
     if any(one.state == State.PROCESSING for one in deliveries):
-        detail = "it is being sent right now, and cannot be called back"
+        detail = "the message is being sent and cannot be changed"
         raise ProblemError("in-flight", detail, deliveries=told)
     states = ", ".join(sorted({one.state for one in deliveries}))
     raise ProblemError(
-        "not-possible", f"nothing of this message can be {word}: it is {states}", deliveries=told
+        "not-possible",
+        f"no delivery of this message can be {word}: the state is {states}",
+        deliveries=told,
     )

@@ -1,4 +1,4 @@
-"""What stands before every page and route: which names we answer to, how much at once, and what all answers carry."""
+"""ASGI middleware: checks Host and Origin, limits and counts requests, sets security headers."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     from pillarbox.telemetry.metrics import Metrics
 
 log = logs.get("pillarbox.http")
-# Answered however busy we are: who is not ready soon gets no more requests, who is not alive is
-# ended.
+# Answered under any load: an orchestrator stops a process that does not answer them.
 PROBES = frozenset({"/healthz", "/readyz"})
-# Paths whose requests prove by a signature who made them: providers call us by whatever name they
-# were given.
+# Requests to these paths are signed. Providers call them by any host name.
 SIGNED = "/webhooks/"
 API = "/api/"
 ALWAYS_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -53,7 +51,7 @@ def name_of(header: str) -> str:
 
 
 def host_of_origin(origin: str) -> str:
-    """The host in an Origin header; empty for what has none, such as `null`."""
+    """The host in an Origin header; empty if it has none, such as `null`."""
     try:
         return urlsplit(origin).hostname or ""
     except ValueError:
@@ -61,15 +59,15 @@ def host_of_origin(origin: str) -> str:
 
 
 def _may_be_form(scope: Scope) -> bool:
-    """Whether a form of a page of ours may be posted: a browser names no origin, for these pages forbid referrers.
+    """Whether a request may be a form of the account pages, which a browser posts with Origin `null`.
 
-    Only the pages behind links take forms, and a link is its own proof; the API takes none.
+    These pages forbid referrers. A form contains the signed link; the API accepts no forms.
     """
     return bool(scope["method"] == "POST" and not scope["path"].startswith(API))
 
 
 class HostMiddleware:
-    """Refuses foreign Host and Origin headers (web pages that reach for us); sets what all answers carry."""
+    """Refuses unknown Host and Origin headers, and adds security headers to every response."""
 
     HEADERS = (
         (b"x-content-type-options", b"nosniff"),
@@ -87,7 +85,7 @@ class HostMiddleware:
         self._everywhere = address is not None and address.is_unspecified
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def guarded(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 given = list(message.get("headers", ()))
                 names = {name for name, _ in given}
@@ -98,27 +96,31 @@ class HostMiddleware:
         is_open = scope["type"] != "http" or scope["path"].startswith(SIGNED)
         if not is_open and (problem := self._refusal(Headers(scope=scope), _may_be_form(scope))):
             answer = problem.response()
-        await answer(scope, receive, guarded)
+        await answer(scope, receive, send_with_headers)
 
     def _refusal(self, headers: Headers, may_be_form: bool) -> ProblemError | None:
         host = headers.get("host", "")
         if not self.knows(host):
-            return ProblemError("wrong-host", "this host name is not served here")
+            return ProblemError(
+                "wrong-host", "the host name of the request is not one of `http_hosts`"
+            )
         origin = headers.get("origin")
         if may_be_form and origin == "null":
             return None
         if origin is not None and not (
-            self._is_ours(name := host_of_origin(origin)) or name == name_of(host)
+            self._is_known_name(name := host_of_origin(origin)) or name == name_of(host)
         ):
-            return ProblemError("foreign-origin", "pages of other servers may not ask")
+            return ProblemError(
+                "foreign-origin", "requests from pages of other servers are not accepted"
+            )
         return None
 
     def knows(self, header: str) -> bool:
-        """Whether a Host header names us."""
-        return self._is_ours(name_of(header)) or "*" in self._names
+        """Whether a Host header names this server."""
+        return self._is_known_name(name_of(header)) or "*" in self._names
 
-    def _is_ours(self, name: str) -> bool:
-        """Listening everywhere, any bare address is ours: no name is in it."""
+    def _is_known_name(self, name: str) -> bool:
+        """Whether a name is served; a server on all interfaces also serves any IP address."""
         if name in self._names:
             return True
         return self._everywhere and (
@@ -127,19 +129,19 @@ class HostMiddleware:
 
 
 class RequestMiddleware:
-    """Counts and times requests, bounds how many are handled at once, and answers for what nobody caught."""
+    """Counts, times and limits requests; unexpected exceptions become `internal`."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, most: int) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, limit: int) -> None:
         self._app = app
         self._metrics = metrics
-        self._most = most
+        self._limit = limit
         self._now = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = time.perf_counter()
         status = 0
 
-        async def noted(message: Message) -> None:
+        async def send_and_note(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -147,16 +149,18 @@ class RequestMiddleware:
 
         self._now += 1
         try:
-            if self._now > self._most and scope["path"] not in PROBES:
-                await busy("too many requests are being handled").response()(scope, receive, noted)
+            if self._now > self._limit and scope["path"] not in PROBES:
+                await busy("too many requests are being handled").response()(
+                    scope, receive, send_and_note
+                )
             else:
-                await self._app(scope, receive, noted)
+                await self._app(scope, receive, send_and_note)
         except ClientDisconnect:
-            pass  # nobody is left to answer
+            pass  # the client is gone
         except Exception as error:
             log.error("a request failed", route=route_of(scope), exc=error)
             if not status:
-                await problem_of(error).response()(scope, receive, noted)
+                await problem_of(error).response()(scope, receive, send_and_note)
         finally:
             self._now -= 1
             self._metrics.request(
@@ -165,7 +169,7 @@ class RequestMiddleware:
 
 
 def route_of(scope: Scope) -> str:
-    """The template of the route that answers: there are only so many."""
+    """The path template of the matched route: a bounded number of labels."""
     route = scope.get("route")
     path = getattr(route, "path_format", None) or getattr(route, "path", None)
     return f"{scope.get('root_path', '')}{path}" if path else "none"

@@ -122,13 +122,29 @@ class NewMessage(StrictModel):
     def to_mail(self, idempotency_key: str | None = None) -> Mail:
         """The mail as it is accepted."""
         return Mail(
-            sender=self.sender, to=self.to, cc=self.cc, bcc=self.bcc, reply_to=self.reply_to, subject=self.subject,
-            text=self.text, html=self.html, raw=self.raw, headers=self.headers or {},
-            attachments=[one.to_attachment() for one in self.attachments] if self.attachments else (),
-            class_=self.class_, kind=self.kind, tags=self.tags, metadata=self.metadata, priority=self.priority,
-            send_at=self.send_at, expires_at=self.expires_at, max_attempts=self.max_attempts,
+            sender=self.sender,
+            to=self.to,
+            cc=self.cc,
+            bcc=self.bcc,
+            reply_to=self.reply_to,
+            subject=self.subject,
+            text=self.text,
+            html=self.html,
+            raw=self.raw,
+            headers=self.headers or {},
+            attachments=[one.to_attachment() for one in self.attachments]
+            if self.attachments
+            else (),
+            class_=self.class_,
+            kind=self.kind,
+            tags=self.tags,
+            metadata=self.metadata,
+            priority=self.priority,
+            send_at=self.send_at,
+            expires_at=self.expires_at,
+            max_attempts=self.max_attempts,
             idempotency_key=idempotency_key,
-        )  # fmt: skip
+        )
 
 
 class InvalidItem(NamedTuple):

@@ -151,9 +151,15 @@ def _of_field(name: str, error: InvalidMail | NotAllowed) -> ProblemError:
 def _of_template(error: RenderError) -> ProblemError:
     field = "template" if error.variable is None else f"data.{error.variable}"
     return ProblemError(
-        "template", error.message, code="missing" if error.variable else "bad_value", field=field[:MAX_FIELD_LENGTH],
-        template=error.template, part=error.part, line=error.line, variable=error.variable,
-    )  # fmt: skip
+        "template",
+        error.message,
+        code="missing" if error.variable else "bad_value",
+        field=field[:MAX_FIELD_LENGTH],
+        template=error.template,
+        part=error.part,
+        line=error.line,
+        variable=error.variable,
+    )
 
 
 def _of_http(error: HTTPException) -> ProblemError:

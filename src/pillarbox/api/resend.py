@@ -67,13 +67,25 @@ def again(
     """The mail that this message was made of, to be sent now."""
     is_raw = content.raw is not None
     return Mail(
-        sender=envelope.sender, to=envelope.to, cc=envelope.cc,
+        sender=envelope.sender,
+        to=envelope.to,
+        cc=envelope.cc,
         bcc=[one.recipient for one in deliveries if one.role == "bcc"],
-        reply_to=() if is_raw else envelope.reply_to, subject=envelope.subject, text=content.text, html=content.html,
-        raw=content.raw, headers={} if is_raw else envelope.headers, attachments=content.attachments,
-        class_=envelope.class_name, kind=envelope.kind, tags=envelope.tags, metadata=envelope.metadata or None,
-        priority=envelope.priority, max_attempts=envelope.max_attempts, idempotency_key=key,
-    )  # fmt: skip
+        reply_to=() if is_raw else envelope.reply_to,
+        subject=envelope.subject,
+        text=content.text,
+        html=content.html,
+        raw=content.raw,
+        headers={} if is_raw else envelope.headers,
+        attachments=content.attachments,
+        class_=envelope.class_name,
+        kind=envelope.kind,
+        tags=envelope.tags,
+        metadata=envelope.metadata or None,
+        priority=envelope.priority,
+        max_attempts=envelope.max_attempts,
+        idempotency_key=key,
+    )
 
 
 async def _tell(context: RequestContext, old: UUID, new: UUID) -> None:

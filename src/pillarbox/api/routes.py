@@ -98,9 +98,15 @@ async def _explain(
     with setting_problems():
         await asking.check_class(database, mail.class_)
         facts = asking.facts_of(
-            tenant, mail.from_, mail.to or "", lane=mail.lane, class_name=mail.class_, kind=mail.kind, tags=mail.tags,
+            tenant,
+            mail.from_,
+            mail.to or "",
+            lane=mail.lane,
+            class_name=mail.class_,
+            kind=mail.kind,
+            tags=mail.tags,
             size=mail.size,
-        )  # fmt: skip
+        )
     return [
         (await asking.load_routing_snapshot(database, development=development)).explain(
             facts, raw=mail.raw

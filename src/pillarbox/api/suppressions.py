@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from pillarbox.accept.suppressions import LONGEST_NOTE, checked, is_address
 from pillarbox.api.fields import FilterText, StrictModel, Timestamp
-from pillarbox.api.listing import MAX_PAGE_SIZE, link, page_response
 from pillarbox.api.openapi import BODY, needs, problems
+from pillarbox.api.pagination import MAX_PAGE_SIZE, next_path, page_response
 from pillarbox.api.problems import MAX_FAULTS, ProblemError
 from pillarbox.api.routing import Context, LargeBodyRoute, json_response, router
 from pillarbox.errors import InvalidMail, NotFound
@@ -117,9 +117,9 @@ def _lower(prefix: str | None) -> str:
 
 
 def _page(request: Request, found: Sequence[Suppression], cursor: str | None) -> Response:
-    there = link(request, "/suppressions", cursor)
-    body = SuppressionPage(suppressions=found, next_cursor=cursor, next=there)
-    return page_response(body, there)
+    path = next_path(request, "/suppressions", cursor)
+    body = SuppressionPage(suppressions=found, next_cursor=cursor, next=path)
+    return page_response(body, path)
 
 
 @larger.post(

@@ -65,16 +65,31 @@ TAGS = [
     },
 ]
 KEY = {
-    "type": "http", "scheme": "bearer", "bearerFormat": "pbx_… or pbs_…",
+    "type": "http",
+    "scheme": "bearer",
+    "bearerFormat": "pbx_… or pbs_…",
     "description": "An API key, or where the scope is `admin` an administrator's session.",
-}  # fmt: skip
+}
 # The one most asked for comes first: routes are tried in order.
 ROUTERS = (
-    messages.submissions, batch.routes, listing.routes, messages.routes, resend.routes, keys.routes, admin.routes,
+    messages.submissions,
+    batch.routes,
+    listing.routes,
+    messages.routes,
+    resend.routes,
+    keys.routes,
+    admin.routes,
     routes.routes,
-    dlq.routes, suppressions.larger, suppression_files.routes, suppressions.routes,
-    webhooks.routes, reports.routes, sign_in.routes, admin_login.public, admin_login.routes,
-)  # fmt: skip
+    dlq.routes,
+    suppressions.larger,
+    suppression_files.routes,
+    suppressions.routes,
+    webhooks.routes,
+    reports.routes,
+    sign_in.routes,
+    admin_login.public,
+    admin_login.routes,
+)
 OPERATIONS = [route for router in ROUTERS for route in router.routes]
 
 
@@ -84,12 +99,16 @@ class ApiApplication(FastAPI):
     def __init__(self, app: App | None) -> None:
         extra: list[BaseRoute] = [Route("/openapi.json", self._described), Route("/", self._shown)]
         super().__init__(
-            routes=[*OPERATIONS, *extra], openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False,
+            routes=[*OPERATIONS, *extra],
+            openapi_url=None,
+            docs_url=None,
+            redoc_url=None,
+            redirect_slashes=False,
             exception_handlers={
                 **dict.fromkeys((*EXPECTED, ProblemError, HTTPException, Exception), _answer),
                 RequestValidationError: _answer_invalid,
             },
-        )  # fmt: skip
+        )
         if app is not None:
             self.state.context = (app, BodyBudget(app.settings.http_bytes_in_flight))
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from pillarbox.api.fields import StrictModel, Timestamp
-from pillarbox.api.listing import MAX_PAGE_SIZE, Cursor, checked_cursor
+from pillarbox.api.pagination import MAX_PAGE_SIZE, Cursor, checked_cursor
 from pillarbox.model.delivery import delivery_id
 from pillarbox.model.secret import Secret
 from pillarbox.model.webhook import CallState, WebhookEventType

@@ -8,8 +8,8 @@ from uuid import UUID
 from fastapi import Path, Query
 from starlette.responses import Response
 
-from pillarbox.api.listing import cursor_of, read_cursor
 from pillarbox.api.openapi import BODY, needs, problems
+from pillarbox.api.pagination import cursor_of, read_cursor
 from pillarbox.api.problems import ProblemError
 from pillarbox.api.routing import Context, json_response, router
 from pillarbox.api.webhook_models import (
@@ -239,10 +239,15 @@ async def list_calls(
 )
 async def replay(context: Context, webhook_id: WebhookId, which: Replay) -> Response:
     done = await webhook_log.replay(
-        context.app.database, webhook_id, context.tenant.id, calls=which.calls,
-        states=[str(one) for one in which.state or (CallState.FAILED,)], since=which.since, until=which.until,
+        context.app.database,
+        webhook_id,
+        context.tenant.id,
+        calls=which.calls,
+        states=[str(one) for one in which.state or (CallState.FAILED,)],
+        since=which.since,
+        until=which.until,
         after=read_cursor(which.cursor) if which.cursor else None,
-    )  # fmt: skip
+    )
     return json_response(
         Replayed(replayed=done.count, next_cursor=cursor_of(done.last) if done.last else None)
     )

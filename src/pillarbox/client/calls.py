@@ -258,14 +258,25 @@ def _fields(mail: Mail) -> dict[str, Any]:
     if mail.tenant != "default":
         raise InvalidMail("bad_value", "tenant", "the key says whose mail it is", "leave it out")
     fields = {
-        "from": mail.sender, "to": list(listed(mail.to)), "cc": list(listed(mail.cc)), "bcc": list(listed(mail.bcc)),
-        "reply_to": list(listed(mail.reply_to)), "subject": mail.subject, "text": mail.text, "html": mail.html,
-        "raw": None if mail.raw is None else b64encode(mail.raw).decode("ascii"), "headers": dict(mail.headers or {}),
-        "attachments": [attachment_fields(one) for one in mail.attachments or ()], "class": mail.class_,
-        "kind": mail.kind, "tags": list(listed(mail.tags)), "priority": mail.priority,
+        "from": mail.sender,
+        "to": list(listed(mail.to)),
+        "cc": list(listed(mail.cc)),
+        "bcc": list(listed(mail.bcc)),
+        "reply_to": list(listed(mail.reply_to)),
+        "subject": mail.subject,
+        "text": mail.text,
+        "html": mail.html,
+        "raw": None if mail.raw is None else b64encode(mail.raw).decode("ascii"),
+        "headers": dict(mail.headers or {}),
+        "attachments": [attachment_fields(one) for one in mail.attachments or ()],
+        "class": mail.class_,
+        "kind": mail.kind,
+        "tags": list(listed(mail.tags)),
+        "priority": mail.priority,
         "send_at": mail.send_at and time_text(mail.send_at, "send_at"),
-        "expires_at": mail.expires_at and time_text(mail.expires_at, "expires_at"), "max_attempts": mail.max_attempts,
-    }  # fmt: skip
+        "expires_at": mail.expires_at and time_text(mail.expires_at, "expires_at"),
+        "max_attempts": mail.max_attempts,
+    }
     given: dict[str, Any] = {
         name: value for name, value in fields.items() if value is not None and value != []
     }

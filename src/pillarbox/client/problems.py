@@ -25,13 +25,24 @@ from pillarbox.errors import (
 _FIELDS = {"from": "sender"}
 _UNKNOWN = ("unknown_class", "unknown_tenant")
 _PLAIN: Mapping[str, type[PillarboxError]] = {
-    "unauthorized": Unauthorized, "not-found": NotFound, "in-flight": NotPossible, "not-possible": NotPossible,
-    "content-purged": NotPossible, "taken": NotPossible, "store-away": StoreError, "overloaded": StoreError,
-}  # fmt: skip
+    "unauthorized": Unauthorized,
+    "not-found": NotFound,
+    "in-flight": NotPossible,
+    "not-possible": NotPossible,
+    "content-purged": NotPossible,
+    "taken": NotPossible,
+    "store-away": StoreError,
+    "overloaded": StoreError,
+}
 _OF_FIELDS: Mapping[str, type[InvalidMail] | type[NotAllowed]] = {
-    "invalid-mail": InvalidMail, "invalid-request": InvalidMail, "malformed": InvalidMail, "too-large": InvalidMail,
-    "idempotency-conflict": IdempotencyConflict, "not-allowed": NotAllowed, "foreign-origin": NotAllowed,
-}  # fmt: skip
+    "invalid-mail": InvalidMail,
+    "invalid-request": InvalidMail,
+    "malformed": InvalidMail,
+    "too-large": InvalidMail,
+    "idempotency-conflict": IdempotencyConflict,
+    "not-allowed": NotAllowed,
+    "foreign-origin": NotAllowed,
+}
 # Seconds to wait when we are told to, but not how long.
 WAIT = 1.0
 
@@ -71,9 +82,12 @@ def _of_field(name: str, detail: str, problem: Mapping[str, Any]) -> InvalidMail
 def _of_template(detail: str, problem: Mapping[str, Any]) -> RenderError:
     line = problem.get("line")
     return RenderError(
-        str(problem.get("template") or ""), detail, part=problem.get("part"),
-        line=line if isinstance(line, int) else None, variable=problem.get("variable"),
-    )  # fmt: skip
+        str(problem.get("template") or ""),
+        detail,
+        part=problem.get("part"),
+        line=line if isinstance(line, int) else None,
+        variable=problem.get("variable"),
+    )
 
 
 def _problem(body: bytes) -> Mapping[str, Any] | None:

@@ -13,7 +13,8 @@ from uuid import UUID
 
 import pytest
 
-from pillarbox.api.listing import SYNONYMS, cursor_of
+from pillarbox.api.listing import SYNONYMS
+from pillarbox.api.pagination import cursor_of
 from pillarbox.model.delivery import State
 from pillarbox.store import message_pages, providers
 from pillarbox.testing import SmtpServer

@@ -186,7 +186,7 @@ async def test_in_flight_says_so(client: Both, api: Api) -> None:
     await api.database.execute(
         "UPDATE pillarbox.deliveries SET state = 'processing', claim = 1, worker = 1"
     )
-    with pytest.raises(NotPossible, match="being sent right now"):
+    with pytest.raises(NotPossible, match="is being sent"):
         await client.cancel(sent.id)
 
 
