@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from pillarbox.deliver.mime import compose
@@ -21,14 +21,14 @@ from pillarbox.model.routing import MailFacts
 from pillarbox.queue.base import ClaimedMessage
 from pillarbox.route import decide
 from pillarbox.route.decide import (
-    Answered,
     ChannelState,
-    Interrupted,
     Progress,
     ProviderWait,
     Refuse,
+    Release,
     Send,
     SendEnd,
+    SendStatus,
     Stop,
     Wait,
 )
@@ -63,20 +63,23 @@ class SendGate:
 
 @dataclass(slots=True)
 class DeliveryAttempt:
-    """An attempt in progress: the latest result of each recipient, by its index, and the transcripts."""
+    """An attempt in progress: the latest result of each recipient, by index, and transcripts."""
 
     claimed: ClaimedMessage
     pool: ProviderPool
     may_begin: Callable[[], bool]
+    lane: LaneId = field(init=False)
     results: list[RecipientResult | None] = field(init=False)
     # Results of providers that were left for another, by recipient.
     failed_over: dict[int, list[RecipientResult]] = field(default_factory=dict)
     transcripts: list[tuple[ProviderChannel, str]] = field(default_factory=list)
     events: list[tuple[str, str]] = field(default_factory=list)
     composed: bytes | None = None
+    begun: bool = False  # a provider has answered for some recipient
     stopped: bool = False  # past the deadline of a shutdown: nothing more is begun
 
     def __post_init__(self) -> None:
+        self.lane = LaneId(self.claimed.tenant_id, self.claimed.lane)
         self.results = [None] * len(self.claimed.recipient_numbers)
 
     async def run(self) -> Stop | None:
@@ -93,7 +96,7 @@ class DeliveryAttempt:
         if not stops:
             return None
         end = decide.combine(stops, self.taken)
-        if isinstance(end, decide.Wait | decide.Release):
+        if isinstance(end, Wait | Release):
             return end
         for step in end:
             self.finish(step)
@@ -103,7 +106,12 @@ class DeliveryAttempt:
         """Decide and perform one step after the other for recipients with the same route."""
         used: dict[int, SendEnd] = {}
         while True:
-            progress = self.progress(recipients, used)
+            outcomes = self.undelivered(recipients)
+            if not outcomes:
+                return None
+            progress = Progress(
+                outcomes, used, self.begun, self.stopped, self.claimed.age, not len(self.pool)
+            )
             step = decide.next_step(self.channel_states(providers), progress)
             if isinstance(step, Send):
                 used[step.provider_id] = await self.send(step)
@@ -111,6 +119,7 @@ class DeliveryAttempt:
                 self.finish(step)
                 return None
             else:
+                # After a time instead, mails of other lanes could always be served first.
                 if isinstance(step, Wait) and step.full_provider is not None:
                     self.pool.feed(self.lane, step.full_provider)
                 return step
@@ -126,13 +135,12 @@ class DeliveryAttempt:
             return rejected(Reason.CONTENT_PURGED)
         # Attempts that a crash interrupted count too: a mail that crashes workers is not tried for
         # ever.
-        policy = self.policy(None)
-        if all(policy.exhausted(made, claimed.max_attempts) for made in claimed.attempts):
+        if self.policy(None).exhausted(min(claimed.attempts), claimed.max_attempts):
             return rejected(Reason.EXHAUSTED)
         return None
 
     def groups(self) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-        """Recipients with the same route, and its providers in order; suppressed ones are refused."""
+        """Recipients with the same route, and its providers. Suppressed recipients are refused."""
         claimed = self.claimed
         recipients: Sequence[int] = range(len(self.results))
         if claimed.suppressed:
@@ -173,7 +181,8 @@ class DeliveryAttempt:
             claimed.size,
         )
 
-    def progress(self, recipients: Sequence[int], used: Mapping[int, SendEnd]) -> Progress:
+    def undelivered(self, recipients: Sequence[int]) -> dict[int, Outcome | None]:
+        """Recipients whose mail no provider has taken, with the outcome that makes it fail over."""
         outcomes: dict[int, Outcome | None] = {}
         for index in recipients:
             result = self.results[index]
@@ -181,8 +190,7 @@ class DeliveryAttempt:
                 outcomes[index] = None
             elif goes_elsewhere(result.outcome):
                 outcomes[index] = result.outcome
-        no_provider = not self.pool.channels
-        return Progress(outcomes, used, self.begun, self.stopped, self.claimed.age, no_provider)
+        return outcomes
 
     def channel_states(self, providers: Sequence[int]) -> Iterator[ChannelState]:
         """The state of each enabled provider, read when the decision comes to it."""
@@ -190,15 +198,13 @@ class DeliveryAttempt:
             channel = self.pool.channel(provider_id)
             if channel is None:
                 continue
-            unusable_for = channel.unusable_for()
-            yield ChannelState(
-                provider_id,
-                self.cannot_carry(channel),
-                unusable_for,
-                channel.paused_for(),
-                self.pool.has_room(channel),
-                unusable_for is None or self.pool.usable,
-            )
+            refusal, unusable_for = self.cannot_carry(channel), channel.unusable_for()
+            if unusable_for is None:
+                has_room = self.pool.has_room(channel)
+                yield ChannelState(provider_id, refusal, None, 0.0, has_room)
+            else:
+                paused_for, usable = channel.paused_for(), self.pool.usable
+                yield ChannelState(provider_id, refusal, unusable_for, paused_for, True, usable)
 
     def cannot_carry(self, channel: ProviderChannel) -> Outcome | None:
         """Why a provider can never carry this mail, if so."""
@@ -212,17 +218,8 @@ class DeliveryAttempt:
         return None
 
     @property
-    def lane(self) -> LaneId:
-        return LaneId(self.claimed.tenant_id, self.claimed.lane)
-
-    @property
-    def begun(self) -> bool:
-        """Whether a provider has answered for some recipient."""
-        return any(result is not None and result.channel is not None for result in self.results)
-
-    @property
     def taken(self) -> bool:
-        """Whether a provider has, or may have, the mail of some recipient, or has refused it for good."""
+        """Whether some recipient has an answer that stands: accepted, unknown, or final."""
         return any(
             result is not None and result.channel is not None and not goes_elsewhere(result.outcome)
             for result in self.results
@@ -246,9 +243,9 @@ class DeliveryAttempt:
             if not await self.send_some(channel, recipients[start : start + size]):
                 unusable_for = channel.unusable_for()
                 if unusable_for is None:
-                    return Interrupted()
+                    return SendStatus.INTERRUPTED
                 return ProviderWait(unusable_for, Reason.NO_PROVIDER)
-        return Answered()
+        return SendStatus.ANSWERED
 
     async def ask_quota(self, channel: ProviderChannel, recipients: int) -> SendEnd | None:
         """Use up rate and budget of a provider for one mail; None: they allow it."""
@@ -256,7 +253,7 @@ class DeliveryAttempt:
             seconds, limit = await channel.allowed(self.claimed.lane, recipients)
         except asyncio.CancelledError:
             self.stopped = True
-            return Interrupted()
+            return SendStatus.INTERRUPTED
         except StoreError as error:
             log.warning("cannot check a quota: the database is unavailable", error=str(error))
             return decide.quota_wait(decide.STORE_WAIT, None)
@@ -292,6 +289,7 @@ class DeliveryAttempt:
         sent = await self.hand_over(channel, outgoing)
         if sent is None:
             return False
+        self.begun = True
         for index, outcome in zip(recipients, sent.outcomes, strict=True):
             self.results[index] = RecipientResult(outcome, channel, sent.started, sent.ended)
         if sent.transcript:
@@ -316,7 +314,7 @@ class DeliveryAttempt:
             if self.composed is None:
                 assert claimed.content is not None
                 self.composed = compose(claimed.message, claimed.content)
-                if len(self.pool.channels) == 1:
+                if len(self.pool) == 1:
                     # The composed bytes replace it: memory is bounded by bytes in flight.
                     claimed.content = None
         except ValueError as error:

@@ -75,6 +75,10 @@ class ProviderPool:
             lambda before, after, reason: None
         )
 
+    def __len__(self) -> int:
+        """How many providers are enabled."""
+        return len(self._channels)
+
     @property
     def channels(self) -> Sequence[ProviderChannel]:
         """The enabled providers, in the order in which they were added."""

@@ -11,6 +11,7 @@ sends as its route has providers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from typing import NamedTuple
 
 from pillarbox.model.outcome import Outcome, Reason, deferred
@@ -43,29 +44,28 @@ class ChannelState(NamedTuple):
 
 
 class ProviderWait(NamedTuple):
-    """A provider cannot take the mail now. `patient`: the mail waits for it and does not fail over."""
+    """A provider cannot take the mail now. `patient`: the mail waits and does not fail over."""
 
     seconds: float
     reason: Reason
     patient: bool = False
 
 
-class Answered(NamedTuple):
-    """A provider has answered for every recipient it was given."""
+class SendStatus(Enum):
+    """How sending through a provider ended, unless it must be waited for."""
+
+    ANSWERED = "answered"  # for every recipient it was given
+    INTERRUPTED = "interrupted"  # it is usable and gave the mail back: nothing more may begin
 
 
-class Interrupted(NamedTuple):
-    """A usable provider gave the mail back: the claim has ended, nothing more may begin."""
-
-
-SendEnd = Answered | Interrupted | ProviderWait
+SendEnd = SendStatus | ProviderWait
 
 
 class Progress(NamedTuple):
     """What has happened so far to recipients with the same route.
 
     `outcomes` has the recipients whose mail no provider has taken: None, or the outcome because of
-    which it fails over. `used` has the providers of this attempt, and how sending through each ended.
+    which it fails over. `used` has the providers of this attempt, and how sending ended.
     """
 
     outcomes: Mapping[int, Outcome | None]
@@ -84,7 +84,7 @@ class Send(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """No provider can take the mail now. `full_provider`: its lane waits until that one has room."""
+    """No provider can take the mail now. `full_provider`: the lane waits until it has room."""
 
     seconds: float
     reason: Reason
@@ -130,7 +130,7 @@ def next_step(channels: Iterable[ChannelState], progress: Progress) -> Step:
     outcomes = progress.outcomes
     if not outcomes:
         return None
-    if progress.stopped or any(isinstance(end, Interrupted) for end in progress.used.values()):
+    if progress.stopped or SendStatus.INTERRUPTED in progress.used.values():
         unsent = _unsent(outcomes)
         return Release(unsent) if unsent else None  # what providers answered stands
     waits: list[ProviderWait] = []
@@ -204,9 +204,10 @@ def _may_wait(outcomes: Mapping[int, Outcome | None]) -> list[int]:
 
 
 def combine(stops: Sequence[Stop], taken: bool) -> Stop | Sequence[Refuse]:
-    """One end for all groups of recipients. `taken`: a provider may have the mail of some recipient.
+    """One end for all groups of recipients.
 
-    Then the message cannot wait as a whole: the recipients that would wait are deferred.
+    `taken`: some recipient has an answer that stands. Then the message cannot wait as a whole, and
+    the recipients that would wait are deferred.
     """
     if not taken:
         for stop in stops:
@@ -222,7 +223,7 @@ def _deferral(stop: Stop) -> Outcome:
 
 
 class HoldLane(NamedTuple):
-    """The mail stays the next of its lane, which waits. `marked`: shown as waiting for a provider."""
+    """The lane waits, and the mail stays its next. `marked`: shown as waiting for a provider."""
 
     seconds: float
     marked: bool
@@ -235,7 +236,7 @@ class Postpone(NamedTuple):
 
 
 def hold_or_postpone(wait: Wait, *, pool_usable: bool, may_postpone: bool) -> HoldLane | Postpone:
-    """Whether a lane waits with its mail: for a short wait, if no provider is usable, or in order."""
+    """Whether the lane waits with its mail: briefly, without any provider, or if order is strict."""
     without_provider = wait.reason is Reason.NO_PROVIDER
     short = wait.seconds < SHORT_WAIT and not without_provider
     if short or not pool_usable or not may_postpone:
