@@ -17,12 +17,14 @@ from benchmarks import harness
 from benchmarks.harness import Bench, Sample
 from benchmarks.history import sent
 from benchmarks.report import Report, Table, compare, number
-from pillarbox.queue.base import SettlementBatch
-from pillarbox.queue.postgres import PostgresQueue
+from pillarbox.queue.dispatcher import Dispatcher
+from pillarbox.queue.ledger import Ledger
+from pillarbox.queue.ready_queues.postgres import PostgresReadyQueue
+from pillarbox.queue.records import SettlementBatch
 from pillarbox.store.database import SESSION, Database
 from pillarbox.store.embedded import EmbeddedPostgres
 
-ABOUT = """One `PostgresQueue` claims waiting mails by 100 and settles them as sent, batch by batch and nothing in
+ABOUT = """One dispatcher claims waiting mails by 100 and settles them as sent, batch by batch and nothing in
 between, while a tenant that had nothing waiting gets a mail every 50 ms; in a database in which few mails of five
 tenants wait, and in one in which many do. On the embedded server, and on Debian's PostgreSQL with stock settings:
 as workers connect (`jit = off`), and in sessions that keep its default (`jit = on`), as behind a pooler.
@@ -145,26 +147,30 @@ async def _run_once(
     url: str, count: int, session: Mapping[str, str], waits: list[float]
 ) -> tuple[int, float]:
     database = await Database.connect(url, least=1, most=1, session=session)
-    queue = PostgresQueue(database)
-    await queue.register("benchmark", 3600)
+    ledger = Ledger(database)
+    ready = PostgresReadyQueue(database, ledger)
+    dispatcher = Dispatcher(ledger, ready)
+    await dispatcher.register("benchmark", 3600)
     sent_at: dict[UUID, float] = {}
     others = asyncio.create_task(_send_others(url, sent_at))
     try:
         begun, done = time.perf_counter(), 0
         while done < count or not waits:
-            claims = await queue.claim(BATCH, 2**40, True, look=False, hinted=bool(sent_at))
+            if sent_at:
+                ready.wake()
+            claims = await dispatcher.claim(BATCH, 2**40, True, look=False)
             for claimed in claims:
-                queue.begin(claimed)
+                dispatcher.begin(claimed)
                 if (at := sent_at.pop(claimed.message.id, None)) is not None:
                     waits.append(time.perf_counter() - at)
-            await queue.settle(SettlementBatch([sent(claimed) for claimed in claims]))
+            await ledger.settle(SettlementBatch([sent(claimed) for claimed in claims]))
             for claimed in claims:
-                queue.end(claimed)
+                dispatcher.end(claimed)
             done += len(claims)
         return done, time.perf_counter() - begun
     finally:
         others.cancel()
-        await queue.retire()  # else its lanes stay its own until the lease runs out
+        await dispatcher.retire()  # else its lanes stay its own until the lease runs out
         await database.close()
 
 

@@ -12,11 +12,13 @@ from benchmarks.harness import Bench, Sample
 from benchmarks.report import Report, Table, compare, number
 from pillarbox.model.delivery import State
 from pillarbox.model.outcome import accepted
-from pillarbox.queue.base import ClaimedMessage, Settlement, SettlementBatch
-from pillarbox.queue.postgres import PostgresQueue
+from pillarbox.queue.dispatcher import Dispatcher
+from pillarbox.queue.ledger import Ledger
+from pillarbox.queue.ready_queues.postgres import PostgresReadyQueue
+from pillarbox.queue.records import ClaimedMessage, Settlement, SettlementBatch
 from pillarbox.store.database import Database
 
-ABOUT = """One `PostgresQueue` claims waiting mails of 4 KB and settles them as sent (attempts written),
+ABOUT = """One dispatcher claims waiting mails of 4 KB and settles them as sent (attempts written),
 batch by batch and nothing in between; in a database with a history of finished deliveries, their messages
 and attempts, and in one without. Ratio: with the history to without."""
 SIZES = (100, 10, 500)  # mails per claim and per settlement
@@ -105,21 +107,22 @@ async def _claim_and_settle(bench: Bench, url: str, size: int, count: int) -> Sa
         await connection.execute("VACUUM ANALYZE pillarbox.deliveries")
     database = await Database.connect(url, least=0, most=1)
     own = await database.for_queue(most=1)  # as a worker does
-    queue = PostgresQueue(own)
-    await queue.register("benchmark", 3600)
+    ledger = Ledger(own)
+    dispatcher = Dispatcher(ledger, PostgresReadyQueue(own, ledger))
+    await dispatcher.register("benchmark", 3600)
     try:
         before, begun, done = bench.postgres_cpu(), time.perf_counter(), 0
-        while claims := await queue.claim(size, 2**40, True):
+        while claims := await dispatcher.claim(size, 2**40, True):
             for claimed in claims:
-                queue.begin(claimed)
-            await queue.settle(SettlementBatch([sent(claimed) for claimed in claims]))
+                dispatcher.begin(claimed)
+            await ledger.settle(SettlementBatch([sent(claimed) for claimed in claims]))
             for claimed in claims:
-                queue.end(claimed)
+                dispatcher.end(claimed)
             done += len(claims)
         seconds = time.perf_counter() - begun
         cpu = bench.postgres_cpu() - before
     finally:
-        await queue.retire()  # else its lanes stay its own until the lease runs out
+        await dispatcher.retire()  # else its lanes stay its own until the lease runs out
         await own.close()
         await database.close()
     return Sample(done / seconds, done, {"PostgreSQL": cpu})

@@ -27,14 +27,15 @@ from pillarbox.deliver.provider_quota import ProviderQuota
 from pillarbox.deliver.transports.base import Transport, TransportContext
 from pillarbox.deliver.transports.build import build_transport
 from pillarbox.deliver.transports.capture import keep_captured
-from pillarbox.deliver.wakeup import Wakeup, listen
 from pillarbox.deliver.worker import Worker, WorkerLimits
 from pillarbox.model import return_path
 from pillarbox.model.message import Message
 from pillarbox.model.provider import Provider
 from pillarbox.model.provider_redaction import provider_redactor
 from pillarbox.model.redaction import Redactor
-from pillarbox.queue.postgres import PostgresQueue
+from pillarbox.queue.dispatcher import Dispatcher
+from pillarbox.queue.ledger import Ledger
+from pillarbox.queue.ready_queues.postgres import PostgresReadyQueue
 from pillarbox.settings import Settings
 from pillarbox.store import lifecycle_schema, providers
 from pillarbox.store.database import Database
@@ -192,8 +193,8 @@ class App:
 
     def housekeeping(self) -> Housekeeping:
         """The housekeeping of the queue."""
-        queue = PostgresQueue(self.database)
-        return Housekeeping(self.database, queue, self.metrics, self.settings, self.supervisor)
+        ledger = Ledger(self.database)
+        return Housekeeping(self.database, ledger, self.metrics, self.settings, self.supervisor)
 
     async def load_providers(self) -> ProviderConfig:
         """The providers, classes and rules that the database holds now."""
@@ -254,9 +255,9 @@ async def _assemble(settings: Settings, database: Database, keyless: bool) -> Ap
     return App(settings, database, Redactor(key), Metrics(), key, keyless)
 
 
-def build_worker(app: App, queue: PostgresQueue, pool: ProviderPool, wakeup: Wakeup) -> Worker:
+def build_worker(app: App, dispatcher: Dispatcher, pool: ProviderPool) -> Worker:
     settings = app.settings
-    pace = WorkerLimits(
+    limits = WorkerLimits(
         window=settings.window,
         claim_limit=settings.claim_limit,
         bytes_in_flight=settings.worker_bytes_in_flight,
@@ -265,16 +266,16 @@ def build_worker(app: App, queue: PostgresQueue, pool: ProviderPool, wakeup: Wak
         drain=settings.worker_drain_timeout,
     )
     name = f"{socket.gethostname()}:{os.getpid()}"
-    return Worker(name, queue, pool, app.metrics, wakeup, pace, app.supervisor)
+    return Worker(name, dispatcher, pool, app.metrics, limits, app.supervisor)
 
 
 async def work(app: App, stop: asyncio.Event) -> None:
     """Deliver mail until `stop`; then drain."""
     _collect_rarely()
     supervisor = app.supervisor
-    wakeup = Wakeup()
     database = await app.database.for_queue()
-    queue = PostgresQueue(database)
+    ledger = Ledger(database)
+    ready = PostgresReadyQueue(app.database, ledger)
     pool = ProviderPool(
         app.load_providers,
         app.build_transport,
@@ -283,19 +284,18 @@ async def work(app: App, stop: asyncio.Event) -> None:
         return_path=await patiently(partial(_return_paths, app), stop),
         supervisor=supervisor,
     )
-    worker = build_worker(app, queue, pool, wakeup)
+    worker = build_worker(app, Dispatcher(ledger, ready), pool)
     health_monitor = HealthMonitor(worker.name, app.database, pool, app.metrics, supervisor)
-    health_monitor.recovered = wakeup.hint
+    health_monitor.recovered = ready.wake
     gauge = Gauge(worker, pool, app.database, app.metrics, app.settings.utilisation_alert)
     background = [
         supervisor.run_every("roster", REFRESH_INTERVAL, pool.refresh, stop),
         supervisor.run_every("gauge", GAUGE_INTERVAL, gauge.read, stop),
         health_monitor.run(stop),
     ]
-    heard = {HEALTH_CHANNEL: health_monitor.hint}
     if app.settings.notify:
-        hear = partial(listen, app.database, wakeup, stop, heard)
-        background.append(supervisor.run_every("listen", LISTEN_INTERVAL, hear, stop))
+        listen = partial(ready.listen, stop, {HEALTH_CHANNEL: health_monitor.hint})
+        background.append(supervisor.run_every("listen", LISTEN_INTERVAL, listen, stop))
     tasks = [asyncio.create_task(loop) for loop in [*background, _stop_worker(worker, stop)]]
     try:
         await worker.run()  # drains before it raises, while the other loops go on

@@ -12,7 +12,7 @@ import pytest
 from tests import PATIENCE
 from tests.harness import add_smtp, attempts, enqueue, eventually, settled
 
-from pillarbox.queue.postgres import PostgresQueue
+from pillarbox.queue.ledger import Ledger
 from pillarbox.store.database import Database
 from pillarbox.testing import SmtpServer
 from pillarbox.testing.smtp import Faults
@@ -54,7 +54,7 @@ async def test_a_late_worker_neither_sends_nor_settles(
             asked.wait(), PATIENCE
         )  # the server has been asked to take the content
         worker.send_signal(signal.SIGSTOP)
-        reaper = PostgresQueue(database)
+        reaper = Ledger(database)
         await eventually(lambda: reaper.reap(10, 0.0))
         await database.execute(
             "UPDATE pillarbox.deliveries SET next_attempt_at = now() + interval '1 hour'"

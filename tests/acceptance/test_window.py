@@ -9,7 +9,7 @@ import pytest
 from tests.acceptance.crew import Crew
 from tests.harness import add_smtp, enqueue, eventually
 
-from pillarbox.queue.postgres import PostgresQueue
+from pillarbox.queue.ledger import Ledger
 from pillarbox.store import tenants
 from pillarbox.store.database import Database
 from pillarbox.testing import Faults, SmtpServer
@@ -56,5 +56,5 @@ async def test_a_kill_leaves_one_window_unknown_with_several_providers(
         finally:
             await crew.end()
     assert PROVIDERS <= held <= WINDOW
-    await eventually(lambda: PostgresQueue(database).reap(1000, 0.0), 60)
+    await eventually(lambda: Ledger(database).reap(1000, 0.0), 60)
     assert PROVIDERS <= await database.fetchval(UNKNOWN) <= WINDOW

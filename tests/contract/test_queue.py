@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from tests.contract.queues import PLENTY, NewQueue, take
 from tests.harness import attempts, deliveries, enqueue, states
 
 from pillarbox.model.delivery import State
 from pillarbox.model.outcome import Reason, accepted, deferred
-from pillarbox.queue.base import ClaimedMessage, Queue, Settlement, SettlementBatch
-from pillarbox.queue.postgres import PostgresQueue
+from pillarbox.queue.records import ClaimedMessage, Settlement, SettlementBatch
 from pillarbox.store.database import Database
-
-PLENTY = 2**30
-NewQueue = Callable[[], Awaitable[Queue]]
-
-
-@pytest.fixture(params=["postgres"])
-async def new_queue(request: pytest.FixtureRequest, database: Database) -> NewQueue:
-    """Makes a queue for one more worker, registered with a lease of a minute. A new adapter is one more name."""
-    build: dict[str, Callable[[], Queue]] = {"postgres": lambda: PostgresQueue(database)}
-
-    async def make(lease: float = 60) -> Queue:
-        queue = build[request.param]()
-        await queue.register("contract", lease)
-        return queue
-
-    return make
 
 
 def settle_all(claimed: ClaimedMessage, **changes: Any) -> list[Settlement]:
@@ -41,10 +24,6 @@ def settle_all(claimed: ClaimedMessage, **changes: Any) -> list[Settlement]:
     return [
         Settlement(claimed.message.id, n, claimed.claim, **given) for n in claimed.recipient_numbers
     ]
-
-
-async def take(queue: Queue, limit: int = 100) -> list[ClaimedMessage]:
-    return await queue.claim(limit, PLENTY, True)
 
 
 async def any_order(database: Database) -> None:
@@ -266,13 +245,11 @@ async def test_claims_whose_answer_was_lost_are_given_back(
 ) -> None:
     await any_order(database)
     queue, other = await new_queue(), await new_queue()
-    known, stray, theirs = [await enqueue(database) for _ in range(3)]
-    [held] = await take(queue, 1)
-    await take(queue, 1)  # its answer never arrived, let us say
-    await take(other, 1)
-    assert await queue.release_strays([held.claim]) == 1
-    assert [await states(database, one) for one in (known, stray, theirs)] == [
-        ["processing"],
-        ["queued"],
-        ["processing"],
-    ]
+    for _ in range(3):
+        await enqueue(database)
+    [known] = await take(queue, 1)
+    [stray] = await take(queue, 1)  # as if its answer had never arrived
+    [theirs] = await take(other, 1)
+    assert await queue.release_strays([known.claim]) == 1
+    found = [await states(database, claimed.message.id) for claimed in (known, stray, theirs)]
+    assert found == [["processing"], ["queued"], ["processing"]]

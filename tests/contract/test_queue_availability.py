@@ -6,11 +6,11 @@ import asyncio
 from uuid import UUID
 
 import pytest
-from tests.contract.queues import NewQueue, settle, take
+from tests.contract.queues import NewQueue, QueueWorker, settle, take
 from tests.harness import enqueue, states
 
-from pillarbox.queue.base import ClaimedMessage, Queue
-from pillarbox.queue.postgres import PostgresQueue
+from pillarbox.queue.ledger import Ledger
+from pillarbox.queue.records import ClaimedMessage
 from pillarbox.store.database import Database
 
 LEASE = 60.0
@@ -28,7 +28,7 @@ async def touched(database: Database, ago: float, since: float = 3600) -> None:
 
 async def holding(
     new_queue: NewQueue, database: Database, lease: float = LEASE
-) -> tuple[Queue, ClaimedMessage, UUID]:
+) -> tuple[QueueWorker, ClaimedMessage, UUID]:
     """A worker that holds a claim, and whose lease ran out a moment ago."""
     queue = await new_queue(lease)
     message_id = await enqueue(database)
@@ -134,8 +134,8 @@ async def test_what_is_known_of_the_database_begins_again(
 
 async def test_many_processes_touch_at_once_and_one_writes(database: Database) -> None:
     await touched(database, ago=5)
-    queue = PostgresQueue(database)
-    await asyncio.gather(*(queue.touch(LEASE) for _ in range(20)))
+    ledger = Ledger(database)
+    await asyncio.gather(*(ledger.touch(LEASE) for _ in range(20)))
     since, ago = await database.fetchrow(
         """SELECT extract(epoch FROM clock_timestamp() - since), extract(epoch FROM clock_timestamp() - touched_at)
            FROM pillarbox.availability"""

@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from tests.contract.queues import (
     NewQueue,
+    QueueWorker,
     add_tenant,
     defer,
     fill,
@@ -23,7 +24,6 @@ from tests.contract.queues import (
 from tests.harness import enqueue
 
 from pillarbox.model.fairness import LARGE_QUANTUM
-from pillarbox.queue.base import Queue
 from pillarbox.store.database import Database
 
 SECONDS = {"rate_per_second": 1, "rate_per_hour": 3600, "rate_per_day": 86_400}
@@ -164,12 +164,12 @@ class Virtual:
         )
 
     async def note(self, some: Sequence[UUID]) -> None:
-        claimed = await self.database.fetchval(
-            "SELECT extract(epoch FROM min(claimed_at))::float8 FROM pillarbox.deliveries WHERE message_id = ANY ($1)",
+        rows = await self.database.fetch(
+            """SELECT extract(epoch FROM claimed_at)::float8 AS at, count(*) FROM pillarbox.deliveries
+               WHERE message_id = ANY ($1) GROUP BY claimed_at""",
             some,
         )
-        if claimed is not None:
-            self.left.append((claimed + self.slept, len(some)))
+        self.left += [(row["at"] + self.slept, row["count"]) for row in rows]
 
     def most_in(self, seconds: float) -> int:
         return max(
@@ -282,7 +282,7 @@ async def test_under_a_limit_urgent_goes_first_and_bulk_still_moves(
         )
 
 
-async def _one_by_one(queue: Queue, clock: Virtual, count: int) -> list[UUID]:
+async def _one_by_one(queue: QueueWorker, clock: Virtual, count: int) -> list[UUID]:
     came: list[UUID] = []
     while len(came) < count:
         claims = await take(queue)

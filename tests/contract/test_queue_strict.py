@@ -22,7 +22,7 @@ from tests.harness import enqueue, states
 
 from pillarbox.model.delivery import State
 from pillarbox.model.outcome import Reason, deferred, rejected, unknown
-from pillarbox.queue.base import Settlement, SettlementBatch
+from pillarbox.queue.records import Settlement, SettlementBatch
 from pillarbox.store.database import Database
 
 

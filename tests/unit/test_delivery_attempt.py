@@ -21,7 +21,7 @@ from pillarbox.errors import NotStarted, StoreError
 from pillarbox.model.message import Content, Message
 from pillarbox.model.outcome import Outcome, Reason, Verdict, accepted, deferred, rejected, unknown
 from pillarbox.model.provider import Provider
-from pillarbox.queue.base import ClaimedMessage
+from pillarbox.queue.records import ClaimedMessage
 from pillarbox.route.circuit_breaker import FAILURES_TO_OPEN
 from pillarbox.route.decide import HoldLane, Release, Stop, Wait, hold_or_postpone
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pillarbox.deliver.wakeup import TRAILING, Wakeup
 from pillarbox.model.access import Order
 from pillarbox.model.fairness import LaneId, Quota
 from pillarbox.queue import lanes as module
@@ -19,10 +18,12 @@ from pillarbox.queue.lanes import (
     SLACK,
     SURVEY_INTERVAL,
     SURVEY_SHARE,
+    TRAILING_LOOK,
     LaneTracker,
-    SurveyedLane,
 )
-from pillarbox.queue.lanes import TRAILING as TRAILING_LOOK
+from pillarbox.queue.ready_queues.postgres import TRAILING_LOOKS
+from pillarbox.queue.records import SurveyedLane
+from pillarbox.queue.signal import WorkSignal
 
 A, B, C = LaneId(1, 1), LaneId(2, 1), LaneId(3, 1)
 
@@ -403,7 +404,7 @@ def pages(lanes: LaneTracker, rows: Sequence[SurveyedLane], limit: int) -> list[
     """Survey until all were seen; returns the lanes taken."""
     taken = []
     while True:
-        page = [row for row in rows if row.key > lanes.start][:limit]
+        page = [row for row in rows if row.id > lanes.start][:limit]
         taken += survey(lanes, *page)
         if lanes.start == FIRST:
             return taken
@@ -412,18 +413,18 @@ def pages(lanes: LaneTracker, rows: Sequence[SurveyedLane], limit: int) -> list[
 def test_surveys_go_on_where_the_last_one_ended(lanes: LaneTracker, short: int) -> None:
     rows = [seen(LaneId(tenant, 1)) for tenant in range(1, 11)]
     survey(lanes, *rows[:short])
-    assert lanes.start == rows[short - 1].key
+    assert lanes.start == rows[short - 1].id
     survey(lanes, *rows[short : 2 * short])
-    assert lanes.start == rows[2 * short - 1].key
+    assert lanes.start == rows[2 * short - 1].id
     survey(lanes, *rows[2 * short :])
     assert lanes.start == FIRST
-    assert set(asked(lanes, 100)) == {row.key for row in rows}
+    assert set(asked(lanes, 100)) == {row.id for row in rows}
 
 
 def test_a_full_last_page_is_followed_by_an_empty_one(lanes: LaneTracker, short: int) -> None:
     rows = [seen(LaneId(tenant, 1)) for tenant in range(1, 9)]
-    assert pages(lanes, rows, short) == [row.key for row in rows]
-    assert set(asked(lanes, 100)) == {row.key for row in rows}
+    assert pages(lanes, rows, short) == [row.id for row in rows]
+    assert set(asked(lanes, 100)) == {row.id for row in rows}
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -432,7 +433,7 @@ def test_the_share_is_that_of_all_pages(lanes: LaneTracker, short: int, workers:
     rows = [seen(LaneId(tenant, 1), workers=workers) for tenant in range(1, 18)]
     taken = set(pages(lanes, rows, short))
     assert abs(len(taken) - 17 / workers) <= 1 + SLACK
-    again = [mine(row.key, workers=workers) if row.key in taken else row for row in rows]
+    again = [mine(row.id, workers=workers) if row.id in taken else row for row in rows]
     assert len(pages(lanes, again, short)) <= 1
     assert lanes.surplus() == []
 
@@ -441,16 +442,18 @@ def test_the_share_is_that_of_all_pages(lanes: LaneTracker, short: int, workers:
 
 
 async def test_going_on_asks_for_no_look_but_swallows_none() -> None:
-    wakeup = Wakeup()
-    wakeup.go_on()
-    assert await wakeup.wait(60, None) == "settled"
-    wakeup.go_on()
-    wakeup.hint()
-    assert await wakeup.wait(60, None) == "notify"
+    signal = WorkSignal(TRAILING_LOOKS)
+    signal.resume()
+    assert await signal.wait(60, None) == "settled"
+    signal.resume()
+    signal.wake()
+    assert await signal.wait(60, None) == "notify"
     for _ in range(5):
-        wakeup.go_on()
-        assert await wakeup.wait(60, None) == "settled"
-    assert [await wakeup.wait(60, None) for _ in TRAILING] == ["trailing"] * len(TRAILING)
-    wakeup.hint()
-    wakeup.go_on()
-    assert await wakeup.wait(60, None) == "notify"
+        signal.resume()
+        assert await signal.wait(60, None) == "settled"
+    assert [await signal.wait(60, None) for _ in TRAILING_LOOKS] == ["trailing"] * len(
+        TRAILING_LOOKS
+    )
+    signal.wake()
+    signal.resume()
+    assert await signal.wait(60, None) == "notify"

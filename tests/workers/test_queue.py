@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from tests import PATIENCE
+from tests.contract.queues import QueueWorker, postgres_worker
 from tests.harness import enqueue
 
-from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.store.database import Database
 
 
-async def registered(database: Database) -> PostgresQueue:
-    queue = PostgresQueue(database)
+async def registered(database: Database) -> QueueWorker:
+    queue = postgres_worker(database)
     await queue.register("test", 60)
     return queue
 

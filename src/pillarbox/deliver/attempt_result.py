@@ -10,7 +10,7 @@ from pillarbox.deliver.delivery_attempt import DeliveryAttempt, RecipientResult
 from pillarbox.deliver.provider_channel import ProviderChannel
 from pillarbox.deliver.provider_pool import ProviderPool
 from pillarbox.model.delivery import MessageClass, decide
-from pillarbox.queue.base import ClaimedMessage, EarlierAttempt, Settlement
+from pillarbox.queue.records import ClaimedMessage, EarlierAttempt, Settlement
 from pillarbox.route.decide import Stop
 
 

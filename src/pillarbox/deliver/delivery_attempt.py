@@ -18,7 +18,7 @@ from pillarbox.model.fairness import LaneId
 from pillarbox.model.outcome import Outcome, Reason, deferred, rejected, unknown
 from pillarbox.model.retry import RetryPolicy
 from pillarbox.model.routing import MailFacts
-from pillarbox.queue.base import ClaimedMessage
+from pillarbox.queue.records import ClaimedMessage
 from pillarbox.route import decide
 from pillarbox.route.decide import (
     ChannelState,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from pillarbox.model.delivery import State
-from pillarbox.queue.postgres import PostgresQueue
+from pillarbox.queue.ledger import Ledger
 from pillarbox.settings import Settings
 from pillarbox.store import lifecycle_schema
 from pillarbox.store.database import Database
@@ -41,13 +41,13 @@ class Housekeeping:
     def __init__(
         self,
         database: Database,
-        queue: PostgresQueue,
+        ledger: Ledger,
         metrics: Metrics,
         settings: Settings,
         supervisor: Supervisor | None = None,
     ) -> None:
         self._database = database
-        self._queue = queue
+        self._ledger = ledger
         self._metrics = metrics
         self._settings = settings
         self._touch_interval = min(TOUCH_INTERVAL, settings.worker_lease / TOUCHES_PER_LEASE)
@@ -74,23 +74,23 @@ class Housekeeping:
 
     async def touch(self) -> None:
         """Note that the database is available: the reaper takes nothing before it was for a lease."""
-        await self._queue.touch(self._settings.worker_lease)
+        await self._ledger.touch(self._settings.worker_lease)
 
     async def reap_patiently(self, told: Callable[[float], None]) -> int:
         """Reap as soon as it is safe, for a process that does nothing else; tells how many seconds that takes."""
         lease = self._settings.worker_lease
-        wait = await self._queue.reap_wait(lease)
+        wait = await self._ledger.reap_wait(lease)
         if wait is not None and wait > 0:
             told(wait)
         while wait is not None and wait > 0:
             await asyncio.sleep(min(wait, self._touch_interval))
-            wait = await self._queue.reap_wait(lease)
+            wait = await self._ledger.reap_wait(lease)
         return await self.reap()
 
     async def reap(self) -> int:
         """Return the claims of workers whose lease ran out."""
         reaped = 0
-        while count := await self._queue.reap(BATCH, self._settings.worker_lease):
+        while count := await self._ledger.reap(BATCH, self._settings.worker_lease):
             reaped += count
         if reaped:
             log.warning(
@@ -99,16 +99,16 @@ class Housekeeping:
             )
             self._metrics.reaped.inc(reaped)
             self._metrics.unknown.inc(reaped)
-            await self._queue.hint()
-        await self._queue.forget_workers()
+            await self._ledger.hint()
+        await self._ledger.forget_workers()
         return reaped
 
     async def promote(self) -> int:
         """Queue scheduled mails whose time has come."""
         promoted = 0
-        while count := await self._queue.promote(BATCH):
+        while count := await self._ledger.promote(BATCH):
             promoted += count
-            await self._queue.hint()
+            await self._ledger.hint()
         return promoted
 
     async def give_up(self) -> int:
@@ -155,8 +155,8 @@ class Housekeeping:
 
     async def measure(self) -> int:
         """Look at the queue's depth for the metrics."""
-        depth = await self._queue.depth()
+        depth = await self._ledger.depth()
         self._metrics.depth(depth, self._settings.depth_alert)
-        self._metrics.waiting_by_tenant(*await self._queue.longest(LONGEST_SHOWN))
-        self._metrics.workers.set(await self._queue.workers_alive())
+        self._metrics.waiting_by_tenant(*await self._ledger.longest(LONGEST_SHOWN))
+        self._metrics.workers.set(await self._ledger.workers_alive())
         return len(depth)

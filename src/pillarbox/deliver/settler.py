@@ -12,7 +12,9 @@ from pillarbox.errors import StoreDataError, StoreError
 from pillarbox.loops import backoff
 from pillarbox.model.delivery import State
 from pillarbox.model.outcome import Outcome, Reason, Verdict
-from pillarbox.queue.base import ClaimedMessage, DeliveryKey, Queue, Settlement, SettlementBatch
+from pillarbox.queue.ledger import Ledger
+from pillarbox.queue.ready import ReadyQueue
+from pillarbox.queue.records import ClaimedMessage, DeliveryKey, Settlement, SettlementBatch
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
@@ -43,7 +45,8 @@ class Settler:
 
     def __init__(
         self,
-        queue: Queue,
+        ledger: Ledger,
+        ready: ReadyQueue,
         metrics: Metrics,
         supervisor: Supervisor,
         freed: Callable[[list[ClaimedMessage]], None],
@@ -51,7 +54,8 @@ class Settler:
         abandoned: Callable[[ClaimedMessage], None],
         broke: Callable[[Exception], None],
     ) -> None:
-        self._queue = queue
+        self._ledger = ledger
+        self._ready = ready
         self._metrics = metrics
         self._supervisor = supervisor
         self._freed = freed
@@ -89,16 +93,16 @@ class Settler:
             await self._write_results(results)
             del self._results[: len(results)]
         if claims := self._untouched[:LARGEST_BATCH]:
-            await self._write_claims(self._queue.release, claims, lambda claimed: claimed)
+            await self._write_claims(self._ledger.release, claims, lambda claimed: claimed)
             del self._untouched[: len(claims)]
         if aside := self._postponed[:LARGEST_BATCH]:
-            await self._write_claims(self._queue.postpone, aside, lambda one: one[0])
+            await self._write_claims(self._ledger.postpone, aside, lambda one: one[0])
             del self._postponed[: len(aside)]
 
     async def _write_results(self, results: list[AttemptResult]) -> None:
         """Write a batch; one with an outcome that PostgreSQL refuses is halved until that outcome is alone."""
         try:
-            settled = await self._insist(self._queue.settle, batch_of(results))
+            settled = await self._insist(self._ledger.settle, batch_of(results))
         except Exception as error:
             if len(results) > 1:
                 middle = len(results) // 2
@@ -107,20 +111,20 @@ class Settler:
             else:
                 await self._write_stripped(results[0], error)
             return
-        self._written(results, settled)
+        await self._written(results, settled)
 
     async def _write_stripped(self, result: AttemptResult, refused: Exception) -> None:
         """Write an outcome without the texts that came from outside."""
         self._supervisor.report("settle", refused)
         bare = stripped(result)
         try:
-            settled = await self._insist(self._queue.settle, batch_of([bare]))
+            settled = await self._insist(self._ledger.settle, batch_of([bare]))
         except Exception as error:
             self._abandon(result.claimed, error)
             return
         self._metrics.settlement_refusals.labels("stripped").inc()
         log.warning("an outcome was settled without its texts", message=result.claimed.message.id)
-        self._written([bare], settled)
+        await self._written([bare], settled)
 
     async def _write_claims(
         self,
@@ -139,7 +143,9 @@ class Settler:
             else:
                 self._abandon(claimed(batch[0]), error)
             return
-        self._freed([claimed(one) for one in batch])
+        claims = [claimed(item) for item in batch]
+        self._freed(claims)
+        await self._ready.acknowledge(claims)
 
     def _abandon(self, claimed: ClaimedMessage, error: Exception) -> None:
         self._supervisor.report("settle", error)
@@ -173,13 +179,18 @@ class Settler:
                 self._supervisor.succeeded("settle")
                 return done
 
-    def _written(self, results: Sequence[AttemptResult], settled: set[DeliveryKey]) -> None:
-        """Free the places of what was written, and log and count it."""
+    async def _written(self, results: Sequence[AttemptResult], settled: set[DeliveryKey]) -> None:
+        """Free the places of what was written, log and count it, and acknowledge it."""
+        claims = [result.claimed for result in results]
         delays = [
-            one.delay for result in results for one in result.settlements if one.delay is not None
+            settlement.delay
+            for result in results
+            for settlement in result.settlements
+            if settlement.delay is not None
         ]
         try:
-            self._freed([result.claimed for result in results])
+            self._freed(claims)
+            await self._ready.acknowledge(claims)
             if delays:
                 self._deferred(min(delays))
             for result in results:

@@ -12,12 +12,12 @@ from pillarbox.deliver.attempt_result import attempt
 from pillarbox.deliver.lease import Lease
 from pillarbox.deliver.provider_pool import ProviderPool
 from pillarbox.deliver.settler import Settler
-from pillarbox.deliver.wakeup import Wakeup
 from pillarbox.errors import StoreError
 from pillarbox.loops import backoff, wait
 from pillarbox.model.fairness import LaneId
 from pillarbox.model.outcome import Reason
-from pillarbox.queue.base import LARGEST, ClaimedMessage, Queue
+from pillarbox.queue.dispatcher import Dispatcher
+from pillarbox.queue.records import LARGEST_MESSAGE, ClaimedMessage
 from pillarbox.route.decide import LONGEST_POSTPONE, Postpone, Release, Wait, hold_or_postpone
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
@@ -61,24 +61,25 @@ class Worker:
     def __init__(
         self,
         name: str,
-        queue: Queue,
+        dispatcher: Dispatcher,
         pool: ProviderPool,
         metrics: Metrics,
-        wakeup: Wakeup,
         limits: WorkerLimits | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
         self.name = name
         self.limits = limits or WorkerLimits()
         self.lease = Lease(self.limits.lease)
-        self._queue = queue
+        self._dispatcher = dispatcher
+        self._ledger = dispatcher.ledger
+        self._ready = dispatcher.ready
         self._pool = pool
         self._metrics = metrics
-        self._wakeup = wakeup
         pool.free = lambda: self.window - self.in_flight
         self._supervisor = supervisor or Supervisor(metrics)
         self._settler = Settler(
-            queue,
+            self._ledger,
+            self._ready,
             metrics,
             self._supervisor,
             self._freed,
@@ -122,7 +123,7 @@ class Worker:
         """Claim nothing more; finish what is in flight, then let `run` return."""
         self._stop.set()
         self._space.set()
-        self._wakeup.hint()
+        self._ready.wake()
 
     async def run(self) -> None:
         """Work until `stop`. An error that proves a bug stops the worker too, and is raised after draining."""
@@ -167,13 +168,13 @@ class Worker:
 
     async def _extend_lease(self) -> None:
         asked = self.lease.now()
-        if self._queue.worker and await self._queue.heartbeat(self.limits.lease):
+        if self._ledger.worker and await self._ledger.heartbeat(self.limits.lease):
             self.lease.renewed(asked)
             return
-        if self._queue.worker:
+        if self._ledger.worker:
             log.warning(
                 "the lease was lost; registering anew",
-                worker=self._queue.worker,
+                worker=self._ledger.worker,
                 in_flight=self.in_flight,
             )
         # A lease of its own for each registration: the next must not revive what was claimed under
@@ -181,16 +182,16 @@ class Worker:
         self.lease.lost()
         self.lease = Lease(self.limits.lease)
         asked = self.lease.now()
-        worker = await self._queue.register(self.name, self.limits.lease)
+        worker = await self._dispatcher.register(self.name, self.limits.lease)
         self.lease.renewed(asked)
-        self._wakeup.hint()
+        self._ready.wake()
         log.info("worker registered", worker=worker, name=self.name, window=self.limits.window)
 
     async def _retire(self) -> None:
         try:
             async with asyncio.timeout(LAST_SETTLE):
-                await self._queue.release_strays(self._known_claims())
-                await self._queue.retire()
+                await self._ledger.release_strays(self._known_claims())
+                await self._dispatcher.retire()
         except (TimeoutError, StoreError) as error:
             log.warning("could not end the lease; it will run out", error=repr(error))
 
@@ -205,7 +206,7 @@ class Worker:
             elif await self._claim(room, look):
                 look = False
             else:  # the queue is empty, as far as is known: wait for a reason to look again
-                source = await self._wakeup.wait(self.limits.poll, self._next_due())
+                source = await self._ready.wait(self.limits.poll, self._next_due())
                 self._metrics.wakeups.labels(source).inc()
                 look = source != "settled"
                 if look:
@@ -213,7 +214,7 @@ class Worker:
 
     def _next_due(self) -> float | None:
         """Seconds until there may be something to do: a mail falls due, or a provider may be usable again."""
-        waits = (self._queue.next_due(), self._pool.usable_in())
+        waits = (self._dispatcher.next_due(), self._pool.usable_in())
         return min((wait for wait in waits if wait is not None), default=None)
 
     async def _let_gather(self) -> None:
@@ -236,7 +237,7 @@ class Worker:
 
     async def _step_aside(self) -> None:
         with suppress(StoreError):
-            await self._queue.step_aside()
+            await self._dispatcher.step_aside()
 
     def _room(self) -> int:
         """How many messages to claim now; 0 while too few places are free to be worth a claim, or settling fails."""
@@ -261,12 +262,11 @@ class Worker:
         self._barred = self._pool.barred()
         try:
             await self._return_strays()
-            claims = await self._queue.claim(
+            claims = await self._dispatcher.claim(
                 room,
                 spare,
                 not self._held,
                 look=look,
-                hinted=self._wakeup.hinted(),
                 barred=self._barred,
             )
         except StoreError as error:
@@ -290,7 +290,7 @@ class Worker:
 
     async def _cut_short(self, spare: int) -> bool:
         """Whether a claim of nothing may be for want of bytes, not of mails; then wait for some to be free."""
-        if not self._held or spare >= LARGEST:
+        if not self._held or spare >= LARGEST_MESSAGE:
             return False
         self._space.clear()
         await wait(self._space, self.limits.poll)
@@ -300,7 +300,7 @@ class Worker:
         """Give back claims whose answer was lost: they would wait for as long as this worker lives."""
         if self.lease.now() < self._strays_from:
             return
-        if strays := await self._queue.release_strays(self._known_claims()):
+        if strays := await self._ledger.release_strays(self._known_claims()):
             log.warning("claims whose answer was lost were given back", deliveries=strays)
         # Not only after errors: a statement given up on may still have been carried out later.
         self._strays_from = self.lease.now() + self.limits.lease / 2
@@ -331,26 +331,26 @@ class Worker:
         place = hold_or_postpone(
             wait,
             pool_usable=self._pool.usable,
-            may_postpone=self._queue.may_postpone(claimed),
+            may_postpone=self._dispatcher.may_postpone(claimed),
         )
         if isinstance(place, Postpone):
             self._settler.postpone(claimed, place.seconds, wait.reason)
             return
-        self._queue.hold(claimed, place.seconds)
+        self._dispatcher.hold(claimed, place.seconds)
         if place.marked:
-            self._queue.give_back(claimed)
+            self._dispatcher.give_back(claimed)
             self._settler.postpone(claimed, 0.0, wait.reason)
         else:
             self._release(claimed)
 
     def _may_begin(self, claimed: ClaimedMessage, lease: Lease) -> bool:
-        if lease.valid() and self._queue.begin(claimed):
+        if lease.valid() and self._dispatcher.begin(claimed):
             return True
-        self._queue.give_back(claimed)
+        self._dispatcher.give_back(claimed)
         return False
 
     def _release(self, claimed: ClaimedMessage) -> None:
-        self._queue.give_back(claimed)
+        self._dispatcher.give_back(claimed)
         self._settler.release(claimed)
 
     def _ended(self, task: asyncio.Task[None], claimed: ClaimedMessage) -> None:
@@ -371,8 +371,8 @@ class Worker:
         self._freed([claimed])
 
     def _freed(self, claims: list[ClaimedMessage]) -> None:
-        if sum(self._queue.end(claimed) for claimed in claims) or self._barred:
-            self._wakeup.go_on()
+        if sum(self._dispatcher.end(claimed) for claimed in claims) or self._barred:
+            self._ready.resume()
         self._held.subtract(claimed.claim for claimed in claims)
         self._held = +self._held  # without those that are settled whole
         self._held_bytes -= sum(claimed.size for claimed in claims)
@@ -391,7 +391,7 @@ class Worker:
 
     def _look_for_due(self) -> None:
         self._due_soon = None
-        self._wakeup.hint()
+        self._ready.wake()
 
     # -- stopping
 

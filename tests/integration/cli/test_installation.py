@@ -10,9 +10,10 @@ import pytest
 from pillarbox.cli.first_run import ensure_provider
 from pillarbox.deliver.gauge import Gauge
 from pillarbox.deliver.provider_pool import ProviderPool
-from pillarbox.deliver.wakeup import Wakeup
 from pillarbox.deliver.worker import Worker, WorkerLimits
-from pillarbox.queue.postgres import PostgresQueue
+from pillarbox.queue.dispatcher import Dispatcher
+from pillarbox.queue.ledger import Ledger
+from pillarbox.queue.ready_queues.postgres import PostgresReadyQueue
 from pillarbox.store import providers
 from pillarbox.store.database import Database
 from pillarbox.telemetry import logs
@@ -64,9 +65,9 @@ async def test_a_saturated_worker_warns_once(database_url: str) -> None:
         shown = io.StringIO()
         logs.configure("json", "info", app.redactor, shown)
         pool = ProviderPool(app.load_providers, app.build_transport, app.redactor_for)
-        worker = Worker(
-            "w", PostgresQueue(app.database), pool, app.metrics, Wakeup(), WorkerLimits(window=10)
-        )
+        ledger = Ledger(app.database)
+        dispatcher = Dispatcher(ledger, PostgresReadyQueue(app.database, ledger))
+        worker = Worker("w", dispatcher, pool, app.metrics, WorkerLimits(window=10))
         gauge = Gauge(worker, pool, app.database, app.metrics, 0.8)
         worker._held[1] = 10
         for _ in range(300):
@@ -109,7 +110,7 @@ async def test_a_deep_queue_raises_the_alert(database: Database, database_url: s
     for _ in range(4):
         await enqueue(database)
     async with opened(database_url, depth_alert=3) as app:
-        depth = await PostgresQueue(database).depth()
+        depth = await Ledger(database).depth()
         app.metrics.depth(depth, app.settings.depth_alert)
         assert b"pillarbox_depth_alert 1.0" in app.metrics.render()
         assert b'pillarbox_deliveries{state="queued"} 4.0' in app.metrics.render()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pillarbox.deliver.housekeeping import Housekeeping
-from pillarbox.queue.postgres import PostgresQueue
+from pillarbox.queue.ledger import Ledger
 from pillarbox.store.database import Database
 from tests.harness import opened
 from tests.integration.lifecycle.lifecycle_helpers import add_account, install
@@ -23,7 +23,7 @@ async def installed(database: Database) -> None:
 async def retain(database_url: str, **settings: Any) -> int:
     async with opened(database_url, **settings) as app:
         return await Housekeeping(
-            app.database, PostgresQueue(app.database), app.metrics, app.settings
+            app.database, Ledger(app.database), app.metrics, app.settings
         ).retain()
 
 

@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pillarbox.deliver.housekeeping import Housekeeping
-from pillarbox.queue.postgres import PostgresQueue
 from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres
 from pillarbox.testing import SmtpServer
-from tests.contract.queues import fill
+from tests.contract.queues import fill, postgres_worker
 from tests.harness import add_smtp, enqueue, eventually, opened, states, working
 
 LEASE = 3.0
@@ -85,14 +84,14 @@ async def test_a_dead_worker_is_reaped_while_others_go_on(
     database: Database, database_url: str
 ) -> None:
     """It claimed, and was never heard of again."""
-    dead = PostgresQueue(database)
+    dead = postgres_worker(database)
     await dead.register("dead", LEASE)
     message_id = await enqueue(database)
     assert len(await dead.claim(1, 2**30, True)) == 1
     async with opened(database_url, worker_lease=f"{LEASE}s", reap_interval="100ms") as app:
         stop = asyncio.Event()
         housekeeping = asyncio.create_task(
-            Housekeeping(app.database, dead, app.metrics, app.settings).run(stop)
+            Housekeeping(app.database, dead.ledger, app.metrics, app.settings).run(stop)
         )
         await eventually(lambda: is_queued(database, message_id), 120)
         stop.set()
@@ -107,7 +106,7 @@ async def test_reaping_by_hand_waits_until_it_is_safe(
     database: Database, database_url: str
 ) -> None:
     """Nobody has watched the database for long: a person's command does so first."""
-    dead = PostgresQueue(database)
+    dead = postgres_worker(database)
     await dead.register("dead", 1.0)
     await enqueue(database)
     assert len(await dead.claim(1, 2**30, True)) == 1

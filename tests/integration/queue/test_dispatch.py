@@ -12,12 +12,13 @@ import pytest
 
 from pillarbox.app import App, serve, work
 from pillarbox.errors import StoreError
-from pillarbox.queue.postgres import QUERIES, PostgresQueue
+from pillarbox.model.fairness import LaneId
+from pillarbox.queue.ledger import SQL
 from pillarbox.store.database import Database
 from pillarbox.testing import SmtpServer
 from pillarbox.testing.smtp import Faults
 from tests import PATIENCE
-from tests.contract.queues import fill, set_tenant
+from tests.contract.queues import fill, postgres_worker, set_tenant
 from tests.harness import add_smtp, eventually, opened, working
 
 PLENTY = 2**30
@@ -35,7 +36,7 @@ class Forgetful(Database):
 
     async def fetch(self, query: str, *arguments: Any) -> list[Any]:
         rows = await super().fetch(query, *arguments)
-        if self.lose and query == QUERIES["claim"]:
+        if self.lose and query == SQL["claim"]:
             self.lose = False
             raise StoreError("the answer was lost")
         return rows
@@ -170,7 +171,7 @@ async def test_a_lane_is_not_given_away_while_a_claim_is_in_doubt(
 ) -> None:
     """Its answer was lost: something of the lane may have been claimed, and must come back first."""
     forgetful = await Forgetful.connect(database_url)
-    first, second = PostgresQueue(forgetful), PostgresQueue(database)
+    first, second = postgres_worker(forgetful), postgres_worker(database)
     await first.register("first", 60)
     await second.register("second", 60)
     mails = await fill(database, 4)
@@ -187,17 +188,15 @@ async def test_a_lane_is_not_given_away_while_a_claim_is_in_doubt(
 async def test_a_lane_of_a_dead_worker_is_not_taken_before_its_claims_are(
     database: Database,
 ) -> None:
-    dead, alive = PostgresQueue(database), PostgresQueue(database)
+    dead, alive = postgres_worker(database), postgres_worker(database)
     await dead.register("dead", 60)
     await alive.register("alive", 60)
     await fill(database, 2)
     assert len(await dead.claim(1, PLENTY, True)) == 1
     await dead.heartbeat(0.0)
-    assert await database.fetch(QUERIES["take_lanes"], alive.worker, [1], [1]) == []
+    assert await alive.ledger.take_lanes([LaneId(1, 1)]) == []
     await alive.reap(10, 0.0)
-    assert [
-        tuple(row) for row in await database.fetch(QUERIES["take_lanes"], alive.worker, [1], [1])
-    ] == [(1, 1)]
+    assert await alive.ledger.take_lanes([LaneId(1, 1)]) == [LaneId(1, 1)]
 
 
 async def test_the_database_itself_knows_what_blocks_a_strict_lane(database: Database) -> None:
@@ -205,7 +204,7 @@ async def test_the_database_itself_knows_what_blocks_a_strict_lane(database: Dat
     await set_tenant(database, order_mode="strict")
     mails = await fill(database, 2)
     for _ in range(3):
-        queue = PostgresQueue(database)
+        queue = postgres_worker(database)
         await queue.register("one after another", 60)
         claims = await queue.claim(10, PLENTY, True)
         assert [one.message.id for one in claims] in ([], mails[:1])

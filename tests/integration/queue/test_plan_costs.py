@@ -16,10 +16,11 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from pillarbox.queue.postgres import LARGEST_CLAIM, PostgresQueue
+from pillarbox.queue.ledger import LARGEST_CLAIM
 from pillarbox.store import lifecycle_schema, sql
 from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres
+from tests.contract.queues import postgres_worker
 from tests.harness import enqueue
 from tests.integration.queue.test_query_plans import explain, plan_of, remember
 
@@ -36,10 +37,13 @@ LOADS = {
 }
 # Statements on the way of every mail, token and webhook call.
 HOT = (
-    "queue.survey", "queue.take_lanes", "queue.claim", "queue.settle", "queue.release", "queue.postpone",
+    "queue.survey", "queue.survey_lanes", "queue.take_lanes", "queue.claim", "queue.claim_referenced",
+    "queue.unclaimable", "queue.settle", "queue.release", "queue.postpone",
     "queue.promote", "queue.reap", "queue.heartbeat", "lifecycle.take", "lifecycle.settle", "webhooks.claim",
     "feedback.catch_up",
 )  # fmt: skip
+# Statements with LARGEST_CLAIM in their text.
+BOUNDED = ("claim", "claim_referenced")
 # Other statements, such as LOCK, have no plan.
 PLANNED = re.compile(r"(?:--.*\n)*(?:SELECT|WITH|INSERT|UPDATE|DELETE)\b")
 FILL = """
@@ -118,6 +122,20 @@ def queries() -> dict[str, str]:
     }
 
 
+def claim_one_lane(worker: int, limit: int, deferred: int) -> tuple[object, ...]:
+    """The statement that claims from the only lane, with its arguments."""
+    return sql.load("queue").claim(
+        worker=worker,
+        tenants=[1],
+        priorities=[1],
+        lane_limits=[limit],
+        deferred_limits=[deferred],
+        max_messages=limit,
+        max_bytes=2**40,
+        allow_oversized=True,
+    )
+
+
 @pytest.mark.parametrize("load", LOADS)
 async def test_no_statement_is_worth_compiling(
     postgres_server: EmbeddedPostgres, database: Database, load: str
@@ -175,12 +193,11 @@ async def test_a_claim_locks_what_it_takes_and_no_more(
 ) -> None:
     for n in range(20):
         await enqueue(database, f"r{n}@x.example")
-    queue = PostgresQueue(database)
+    queue = postgres_worker(database)
     await queue.register("first", 60)
     await queue.claim(1, 2**40, True)  # takes the lane
-    claim = sql.load("queue")["claim"]
     async with connection.transaction():
-        taken = await connection.fetch(claim, queue.worker, [1], [1], [5], [0], 5, 2**40, True)
+        taken = await connection.fetch(*claim_one_lane(queue.worker, 5, 0))
         assert len(taken) == 5
         free = await database.fetch(
             "SELECT FROM pillarbox.deliveries WHERE state = 'queued' FOR UPDATE SKIP LOCKED"
@@ -194,11 +211,13 @@ async def test_a_claim_is_bounded_and_the_next_goes_on(database: Database) -> No
         for n in range(LARGEST_CLAIM + 7)
     ]
     await database.execute("SELECT pillarbox.enqueue_many($1::jsonb)", json.dumps(mails))
-    queue = PostgresQueue(database)
+    queue = postgres_worker(database)
     await queue.register("one", 60)
     counts = [len(await queue.claim(10_000, 2**40, True, look=look)) for look in (True, False)]
     assert counts == [LARGEST_CLAIM, 7]
-    assert sql.load("queue")["claim"].count(f"LIMIT {LARGEST_CLAIM})") == 2
+    statements = sql.load("queue")
+    limits = [statements[name].count(f"LIMIT {LARGEST_CLAIM}\n") for name in BOUNDED]
+    assert limits == [2, 4]
 
 
 async def test_a_strict_lane_reads_nothing_behind_a_deferred_mail(database: Database) -> None:
@@ -211,14 +230,13 @@ async def test_a_strict_lane_reads_nothing_behind_a_deferred_mail(database: Data
            WHERE seq = (SELECT min(seq) FROM pillarbox.deliveries) RETURNING message_id"""
     )
     await database.execute("VACUUM ANALYZE pillarbox.deliveries")
-    queue = PostgresQueue(database)
+    queue = postgres_worker(database)
     await queue.register("one", 60)
     lane = (
         "UPDATE pillarbox.lanes SET message_id = $1, worker = $2 WHERE tenant_id = 1 AND lane = 1"
     )
     await database.execute(lane, first, queue.worker)
-    claim = sql.load("queue")["claim"]
-    arguments = (queue.worker, [1], [1], [100], [50], 100, 2**40, True)
+    claim, *arguments = claim_one_lane(queue.worker, 100, 50)
     text = await database.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {claim}", *arguments)
     plan = json.loads(text)[0]["Plan"]
     assert plan["Actual Rows"] == 0

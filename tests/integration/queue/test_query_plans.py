@@ -10,7 +10,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from pillarbox.queue.postgres import QUERIES
+from pillarbox.queue.ledger import SQL
 from pillarbox.store.database import Database
 
 HISTORY = 30_000
@@ -69,7 +69,7 @@ async def plan_of(database: Database, query: str) -> list[str]:
 @pytest.mark.parametrize("name", STATEMENTS)
 async def test_no_large_table_is_read_whole(database: Database, name: str) -> None:
     await remember(database)
-    found = await plan_of(database, QUERIES[name])
+    found = await plan_of(database, SQL[name])
     large = {f"all of {table}" for table in ("deliveries", "messages", "contents", "attempts")}
     assert found
     assert large.isdisjoint(found)
@@ -79,7 +79,7 @@ async def test_no_large_table_is_read_whole(database: Database, name: str) -> No
 async def test_settling_finds_its_rows_by_their_key(database: Database, name: str) -> None:
     """Not by a partial index that the statistics call empty: it is walked whole, for every row."""
     await remember(database)
-    found = await plan_of(database, QUERIES[name])
+    found = await plan_of(database, SQL[name])
     assert {one for one in found if one.startswith("deliveries")} == {"deliveries_pkey"}
 
 
@@ -89,7 +89,7 @@ async def test_a_claim_finds_the_rest_of_its_messages_by_their_key(database: Dat
     await database.execute(
         "VACUUM ANALYZE pillarbox.deliveries"
     )  # statistics that know of nothing queued
-    found = Counter(await plan_of(database, QUERIES["claim"]))
+    found = Counter(await plan_of(database, SQL["claim"]))
     # By the partial indexes to choose the heads, once each; by the key for everything else.
     assert (found["deliveries_ready"], found["deliveries_deferred"], found["deliveries_pkey"]) == (
         1,
@@ -100,7 +100,7 @@ async def test_a_claim_finds_the_rest_of_its_messages_by_their_key(database: Dat
 
 async def test_a_survey_jumps_from_lane_to_lane(database: Database) -> None:
     await remember(database)
-    found = Counter(await plan_of(database, QUERIES["survey"]))
+    found = Counter(await plan_of(database, SQL["survey"]))
     assert (found["deliveries_ready"], found["deliveries_deferred"], found["deliveries_pkey"]) == (
         2,
         2,

@@ -15,13 +15,13 @@ from pillarbox.deliver.attempt_result import AttemptResult
 from pillarbox.deliver.settler import Settler, stripped_outcome
 from pillarbox.model.delivery import State
 from pillarbox.model.outcome import Reason, accepted, rejected
-from pillarbox.queue.base import ClaimedMessage, Settlement
-from pillarbox.queue.postgres import PostgresQueue
+from pillarbox.queue.records import ClaimedMessage, Settlement
 from pillarbox.store.database import Database
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry.metrics import Metrics
 from pillarbox.testing import SmtpServer
 from tests import PATIENCE
+from tests.contract.queues import postgres_worker
 from tests.harness import add_smtp, deliveries, enqueue, eventually, settled, working
 
 NUL = "provider said \0"
@@ -32,13 +32,13 @@ class Bench:
     """A settler on a real queue, and what it said of claims."""
 
     def __init__(self, database: Database) -> None:
-        self.queue = PostgresQueue(database)
+        self.queue = postgres_worker(database)
         self.metrics = Metrics()
         self.freed: list[ClaimedMessage] = []
         self.abandoned: list[ClaimedMessage] = []
         self.broken: list[Exception] = []
         self.settler = Settler(
-            self.queue, self.metrics, Supervisor(self.metrics), self.freed.extend, lambda seconds: None,
+            self.queue.ledger, self.queue.ready, self.metrics, Supervisor(self.metrics), self.freed.extend, lambda seconds: None,
             self.abandoned.append, self.broken.append,
         )  # fmt: skip
 

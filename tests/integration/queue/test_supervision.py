@@ -17,7 +17,7 @@ from pillarbox.app import App, Role, collect, serve, tend, work
 from pillarbox.deliver import health_monitor, settler, worker
 from pillarbox.errors import StoreBug, StoreDataError, StoreError, TaskEnded
 from pillarbox.lifecycle import collector
-from pillarbox.queue.postgres import QUERIES
+from pillarbox.queue.ledger import SQL
 from pillarbox.store import lifecycle_schema, opening
 from pillarbox.store.database import Database
 from pillarbox.testing import Faults, SmtpServer
@@ -188,7 +188,7 @@ async def probe(url: str, name: str) -> int:
 async def test_while_settling_fails_nothing_is_claimed_and_readiness_fails(
     database: Database, database_url: str, inject: Callable[[Fault], None]
 ) -> None:
-    fails = StatementFails(QUERIES["settle"], "25006")
+    fails = StatementFails(SQL["settle"], "25006")
     async with SmtpServer() as server:
         await add_smtp(database, server)
         settings = {"worker_poll_interval": "50ms", "worker_concurrency": 2, "worker_pipeline": 2}
@@ -239,7 +239,7 @@ async def test_a_claim_that_proves_a_bug_ends_the_worker_after_draining(
             async with running(app, work, tend) as task:
                 message_id = await enqueue(database)
                 await eventually(lambda: is_state(database, message_id, "processing"), PATIENCE)
-                fails = StatementFails(QUERIES[statement], sqlstate)
+                fails = StatementFails(SQL[statement], sqlstate)
                 inject(fails)
                 await enqueue(database, "second@mail.example")
 
@@ -264,7 +264,7 @@ async def test_settling_or_a_heartbeat_that_proves_a_bug_ends_the_worker_after_t
     statement: str,
 ) -> None:
     monkeypatch.setattr(worker, "LAST_SETTLE", 1.0)
-    fails = StatementFails(QUERIES[statement], "42703")
+    fails = StatementFails(SQL[statement], "42703")
     async with SmtpServer() as server:
         await add_smtp(database, server)
         async with opened(database_url, worker_poll_interval="50ms", worker_lease="2s") as app:

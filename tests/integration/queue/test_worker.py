@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from pillarbox.app import work
-from pillarbox.deliver.wakeup import TRAILING
-from pillarbox.queue.postgres import PostgresQueue
+from pillarbox.queue.ledger import Ledger
+from pillarbox.queue.ready_queues.postgres import TRAILING_LOOKS
 from pillarbox.store.database import Database
 from pillarbox.telemetry.metrics import WAKEUPS
 from pillarbox.testing import SmtpServer
@@ -198,13 +198,13 @@ async def test_an_idle_worker_rests(database: Database, database_url: str) -> No
                 }
 
             async def at_rest() -> bool:
-                return (await looked())["trailing"] >= len(TRAILING)
+                return (await looked())["trailing"] >= len(TRAILING_LOOKS)
 
             await eventually(at_rest)
             counts = await looked()
     assert counts["due"] == counts["poll"] == 0
     # A hint that arrives while the worker claims is not counted, and is followed by looks, too.
-    assert counts["trailing"] <= 5 * len(TRAILING)
+    assert counts["trailing"] <= 5 * len(TRAILING_LOOKS)
     assert counts["notify"] <= 5
 
 
@@ -321,7 +321,7 @@ async def test_a_new_lease_does_not_revive_a_lost_claim(
             message_id = await enqueue(database)
             await asyncio.wait_for(asked.wait(), PATIENCE)
             await database.execute("UPDATE pillarbox.workers SET reaped_at = now()")
-            await PostgresQueue(database).reap(10, 0.0)
+            await Ledger(database).reap(10, 0.0)
             await database.execute(
                 "UPDATE pillarbox.deliveries SET next_attempt_at = now() + interval '1 hour'"
             )

@@ -15,7 +15,7 @@ import pytest
 from pillarbox.app import App, notify
 from pillarbox.errors import StoreError
 from pillarbox.model.secret import Secret
-from pillarbox.queue.postgres import PostgresQueue
+from pillarbox.queue.ledger import Ledger
 from pillarbox.store import operations, tenants, webhook_log, webhooks
 from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres
@@ -164,7 +164,7 @@ async def test_what_is_held_or_lost_with_a_worker_is_told(app: App) -> None:
         await database.execute(
             "UPDATE pillarbox.deliveries SET state = 'processing', claim = 1, worker = 1, claimed_at = now()"
         )
-        assert await PostgresQueue(database).reap(100, 0) == 2
+        assert await Ledger(database).reap(100, 0) == 2
         rows = await calls(database)
         assert {row["kind"] for row in rows} == {"message.held", "message.deferred"}
         assert {json.loads(row["payload"])["reason"] for row in rows} == {"lost"}

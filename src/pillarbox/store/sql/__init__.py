@@ -7,6 +7,9 @@ inside strings, comments, quoted names and dollar quotes (`::text` and `a[1:2]` 
     SQL = sql.load("access")
     rows = await database.fetch(*SQL.find_keys(prefixes=["ab12"]))
 
+`-- part: x` starts a text that is no statement by itself: a line `-- use: x` in a statement, or in
+another part, stands for it.
+
 A call returns the text and the arguments in the order of the placeholders. A missing or unknown
 argument is a TypeError; `tests/unit/test_statements.py` finds these in the source, too.
 """
@@ -14,11 +17,12 @@ argument is a TypeError; `tests/unit/test_statements.py` finds these in the sour
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import Any
 
-_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+_HEADING = re.compile(r"^-- (name|part): (\w+)\n", re.MULTILINE)
+_USE = re.compile(r"^ *-- use: (\w+)$", re.MULTILINE)
 # What a parameter cannot be part of, then the parameter. The look-behind excludes array slices.
 _TOKEN = re.compile(
     r"""
@@ -89,9 +93,21 @@ def load(file: str, schema: str | None = None) -> Statements:
     content = resources.files(__name__).joinpath(f"{file}.sql").read_text("utf-8")
     if schema is not None:
         content = content.replace("{schema}", schema)
-    parts = _NAME.split(content)
-    names_and_texts = zip(parts[1::2], parts[2::2], strict=True)
-    return Statements({name: compile_statement(name, text) for name, text in names_and_texts})
+    headings = _HEADING.split(content)[1:]
+    sections = list(zip(headings[::3], headings[1::3], headings[2::3], strict=True))
+    parts = {name: text.strip() for heading, name, text in sections if heading == "part"}
+    return Statements(
+        {
+            name: compile_statement(name, expand(text, parts))
+            for heading, name, text in sections
+            if heading == "name"
+        }
+    )
+
+
+def expand(text: str, parts: Mapping[str, str]) -> str:
+    """Replace each line `-- use: x` by part x, with the parts that it uses; KeyError if unknown."""
+    return _USE.sub(lambda use: expand(parts[use[1]], parts), text)
 
 
 def compile_statement(name: str, text: str) -> Statement:

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.contract.queues import NewQueue, end, take
-from tests.harness import enqueue, eventually, states
 
 from pillarbox.errors import StoreError
 from pillarbox.model.delivery import State
 from pillarbox.model.outcome import Reason, Verdict, accepted, deferred, unknown
-from pillarbox.queue.base import ClaimedMessage, Settlement, SettlementBatch
+from pillarbox.queue.records import ClaimedMessage, Settlement, SettlementBatch
 from pillarbox.store.database import Database
+from tests.contract.queues import NewQueue, QueueWorker, end, postgres_worker, take
+from tests.harness import enqueue, eventually, states
 
 # Each table that settling changes, and how: a fault in any of them is a fault between two steps.
 STEPS = {
@@ -26,6 +26,18 @@ STEPS = {
     "contents": "AFTER DELETE",
 }
 WRITTEN = ("attempts", "conversations", "events", "webhook_calls")
+
+
+@pytest.fixture
+def new_queue(database: Database) -> NewQueue:
+    """Makes one more worker, registered with a lease of a minute."""
+
+    async def make() -> QueueWorker:
+        queue = postgres_worker(database)
+        await queue.register("settling", 60)
+        return queue
+
+    return make
 
 
 def settlements(
@@ -177,7 +189,7 @@ async def test_only_what_was_still_held_brings_its_events(
     )
 
 
-async def two_claims(queue: Any) -> tuple[ClaimedMessage, ClaimedMessage]:
+async def two_claims(queue: QueueWorker) -> tuple[ClaimedMessage, ClaimedMessage]:
     """The two deliveries of the only message, under a claim each."""
     [first] = await take(queue)
     later = {
