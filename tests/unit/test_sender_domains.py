@@ -70,7 +70,7 @@ def accepted(raw: bytes) -> bytes | None:
         )
     except (InvalidMail, NotAllowed):
         return None
-    return compose(MESSAGE, Content(raw=item.entry.raw))
+    return compose(MESSAGE, Content(raw=item.row.raw))
 
 
 def shown(composed: bytes) -> Iterator[str]:
@@ -155,7 +155,7 @@ def test_bodies_take_any_line_end() -> None:
         item = prepare_mail(
             KEY, Mail(sender="a@own.example", to="b@x.example", text=text, html=text), None, "http"
         )
-        assert item.entry.text == text
+        assert item.row.text == text
         assert b"a\r\nb\r\n" in compose(MESSAGE, Content(text=text))
 
 

@@ -1,11 +1,12 @@
-"""redact_pii: texts keep their meaning and lose the people in them.
+"""Redaction of personal data (PII) and credentials in texts; the rest stays readable.
 
 Addresses, Message-IDs, phone numbers, IP addresses, people in X.500 names and credentials become
-`<redacted:xxxxxxxx>`: a keyed hash of the normalised value, so that equal values correlate. Status codes,
-queue ids, times, UUIDs and host names stay. When in doubt it redacts. Not guaranteed: people's names; an
-address cut inside its local part by a line break (`ali⏎ce@…`) outside angle brackets, where a word before the
-break looks the same; addresses spelt for humans (`alice at example`); IP addresses inside host names
-(`host-203-0-113-5.isp.example`).
+`<redacted:xxxxxxxx>`: a keyed hash of the normalised value, so that equal values correlate. Status
+codes, queue ids, times, UUIDs and host names stay. In doubtful cases the text is redacted.
+
+Not guaranteed: people's names; an address cut inside its local part by a line break (`ali⏎ce@…`)
+outside angle brackets, where a word before the break looks the same; addresses spelt for humans
+(`alice at example`); IP addresses inside host names (`host-203-0-113-5.isp.example`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from urllib.parse import unquote
 
 
 def _compiled(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
-    """A pattern; before 3.11.5 Python forgets parts of a possessive group (gh-106052), so there groups may go back."""
+    """A pattern. Python before 3.11.5 loses parts of possessive groups (gh-106052): not used there."""
     if isinstance(pattern, str) and sys.version_info < (3, 11, 5):
         pattern = re.sub(r"\)(\?|\*|\+|\{[0-9,]+\})\+", r")\1", pattern)
     return re.compile(pattern, flags)
@@ -46,7 +47,7 @@ _CLEAN = _compiled(
 
 
 def _is_clean(text: str) -> bool:
-    """Whether no rule can match: cheap, and wrong only in the direction of looking closer."""
+    """Whether surely no rule matches. Cheap; False only means that the rules have to be tried."""
     if _CLEAN.fullmatch(text) is None or (text.count(".") >= 3 and _IPV4.search(text)):
         return False
     lowered = text.lower()
@@ -60,7 +61,8 @@ _FOLD_PATTERN = r"(?:=?\r?\n[ \t]*+(?:[2-5][0-9]{2}[ -])?+(?:[245]\.[0-9]{1,3}\.
 _FOLD = _compiled(_FOLD_PATTERN)
 # Every branch starts with a literal, which lets `re` skip to candidates.
 _AT = _compiled(
-    r"(?:(?P<literal>@|＠|﹫)|%(?:25){0,3}40|=40|\+40|&#0{0,6}64;?|&#[xX]0{0,6}40;?|&commat;|\\u0040|\\x40)"
+    r"(?:(?P<literal>@|＠|﹫)|%(?:25){0,3}40|=40|\+40"
+    r"|&#0{0,6}64;?|&#[xX]0{0,6}40;?|&commat;|\\u0040|\\x40)"
     rf"{_FOLD_PATTERN}?"
 )
 _AT_HINTS = ("@", "40", "64", "&commat", "＠", "﹫")
@@ -68,9 +70,7 @@ _AT_HINTS = ("@", "40", "64", "&commat", "＠", "﹫")
 _FOREIGN_MARKS = "“”„«»‹›…，、。；：！？（）《》【】「」"
 _LOCAL = rf"[^\x00-\x20\x7f()<>\[\]:;@＠﹫\\,\"\s{_FOREIGN_MARKS}]"
 # Local parts are read leftwards from the at sign, on reversed text.
-_QUOTED_REVERSED = (
-    r'"(?:"\\|[^"]){0,256}+"'  # 64 octets are legal; every one may be escaped or encoded
-)
+_QUOTED_REVERSED = r'"(?:"\\|[^"]){0,256}+"'  # 64 bytes are legal; each may be escaped or encoded
 _FOLD_REVERSED = (
     r"(?:(?:[ ]++[0-9]{1,3}\.[0-9]{1,3}\.[245])?+(?:[ -][0-9]{2}[2-5])?+[ \t]*+\n\r?=?)"
 )
@@ -107,20 +107,21 @@ _ANY_KEY = _compiled(r"[\w.-]{1,40}=")
 # domain exists.
 _PLACEHOLDERS = frozenset({"name@domain", "name@tenant", "user@host", "password@host"})
 _PLACEHOLDER_LOGIN = "user:password"
-_ESCAPE = _compiled(
-    r"u00[23][0-9a-fA-F]|[nrt]"
-)  # what remains of \u003c or \n before an address in JSON
+# What remains of \u003c or \n before an address in JSON.
+_ESCAPE = _compiled(r"u00[23][0-9a-fA-F]|[nrt]")
 
 
 def _decode(value: str, sigil: str) -> str:
-    """Undoes the encoding whose escapes start with `sigil`; none when that is empty."""
+    """Undo the encoding whose escapes start with `sigil`; an empty sigil means no encoding."""
     if sigil == "&":
         return html.unescape(value)
     if sigil == "\\":
         return re.sub(r"\\(?:u00|x)40", "@", value)
     if sigil in ("=", "+"):
         value = re.sub(rf"{re.escape(sigil)}([0-9A-Fa-f]{{2}})", r"%\1", value.replace("%", "%25"))
-    return unquote(unquote(value)) if sigil else value
+    if not sigil:
+        return value
+    return unquote(unquote(value))
 
 
 def _ascii_domain(domain: str) -> str:
@@ -133,10 +134,9 @@ def _ascii_domain(domain: str) -> str:
 
 
 def _normal_address(raw: str, sigil: str = "") -> str:
-    """The one spelling of an address, whatever wrapped it."""
-    value = (
-        unicodedata.normalize("NFKC", _decode(_FOLD.sub("", raw), sigil)).casefold().strip(" \t<>")
-    )
+    """The canonical spelling of an address: without folds, brackets, prefixes and quotes."""
+    decoded = _decode(_FOLD.sub("", raw), sigil)
+    value = unicodedata.normalize("NFKC", decoded).casefold().strip(" \t<>")
     value = value.removeprefix("mailto:").removeprefix("rfc822;").strip()
     if value.startswith("@"):  # a source route: @relay,@relay:address
         value = value.rpartition(":")[2]
@@ -146,19 +146,24 @@ def _normal_address(raw: str, sigil: str = "") -> str:
 
 
 def _domain_end(text: str, start: int, sigil: str) -> int:
-    """Where the domain at `start` ends, line breaks inside it included; `start` when there is none."""
+    """Where the domain at `start` ends, line breaks inside it included; `start` if there is none."""
     found = _DOMAIN.get(sigil, _DOMAIN[""]).match(text, start)
     if found is None:
         return start
-    end, dotted, last = found.end(), "." in found[0], found[0].rpartition(".")[2]
+    end = found.end()
+    has_dot = "." in found[0]
+    last_label = found[0].rpartition(".")[2]
     for _ in range(_MAX_FOLDS):
-        if (more := _NEXT_LINE.match(text, end)) is None:
+        more = _NEXT_LINE.match(text, end)
+        if more is None:
             break
         glue, fold, rest = more.groups()
-        unfinished = len(last) == 1 or (not dotted and ("." in rest or glue == "."))
-        if not (unfinished or rest.startswith(".") or fold.startswith("=")):
+        is_unfinished = len(last_label) == 1 or (not has_dot and ("." in rest or glue == "."))
+        if not (is_unfinished or rest.startswith(".") or fold.startswith("=")):
             break
-        end, dotted, last = more.end(), dotted or "." in rest, rest.rpartition(".")[2]
+        end = more.end()
+        has_dot = has_dot or "." in rest
+        last_label = rest.rpartition(".")[2]
     return end
 
 
@@ -171,22 +176,33 @@ def _is_domain(domain: str, sigil: str) -> bool:
 
 
 def _skip(text: str, start: int, end: int) -> int:
-    """Where the local part really starts: after quotes, escapes, keys of queries and the rest of a URL."""
+    """Where the local part really starts: after quotes, escapes, query keys and parts of a URL."""
     local = text[start:end]
-    if text[start - 1 : start] == "\\" and (escape := _ESCAPE.match(local)):
+    before = text[start - 1 : start]
+    escape = None
+    if before == "\\":
+        escape = _ESCAPE.match(local)
+    if escape is not None:
         start += escape.end()
-    elif local.startswith("//") and text[start - 1 : start] == ":":
+    elif before == ":" and local.startswith("//"):
         start += 1 + max(local.rfind(mark) for mark in "/?&")
-    elif (query := max(local.rfind("?"), local.rfind("&"))) >= 0 and _KEY.match(local, query + 1):
-        start += query + 1
+    elif "?" in local or "&" in local:
+        query = max(local.rfind("?"), local.rfind("&"))
+        if _KEY.match(local, query + 1):
+            start += query + 1
     while start < end and text[start] in "'`‘’*{|/.":
         start += 1
-    key = (_ANY_KEY if text[start - 1 : start] in ("?", "&") else _KEY).match(text, start, end)
-    return key.end() if key else start
+    pattern = _KEY
+    if text[start - 1 : start] in ("?", "&"):
+        pattern = _ANY_KEY
+    key = pattern.match(text, start, end)
+    if key is None:
+        return start
+    return key.end()
 
 
 def _with_brackets(text: str, start: int, end: int) -> tuple[int, int]:
-    """The span with its angle brackets, when it has both."""
+    """The span with its angle brackets, if it has both."""
     both = text[start - 1 : start] == "<" and text[end : end + 1] == ">"
     return start - both, end + both
 
@@ -194,20 +210,22 @@ def _with_brackets(text: str, start: int, end: int) -> tuple[int, int]:
 # --- credentials ---
 _SCHEME = r"(?:bearer|basic|digest|token|aws4-hmac-sha256)"
 _FIELD = (
-    r"(?:(?:api|access|secret|private|auth|account|server|signing|webhook)[_-]?(?:access[_-]?)?key(?:[_-]?id)?"
+    r"(?:(?:api|access|secret|private|auth|account|server|signing|webhook)"
+    r"[_-]?(?:access[_-]?)?key(?:[_-]?id)?"
     r"|token|secret|password|passwd|passphrase|pwd|credentials?|authorization"
     r"|(?:(?<!=)pass|sig|signature)(?==))"
 )
 _VALUE = r"(?P<value>(?![\"']?<redacted:)(?:\"[^\"]{1,512}\"|'[^']{1,512}'|[^\s\"'<>,;&]++))"
 _SECRET = _compiled(
-    rf"(?i)(?P<head>{_FIELD}[\"']?\s{{0,4}}[:=]\s{{0,4}}(?:[\"']?{_SCHEME}\s{{1,4}})?+(?![\"']?{_SCHEME}\s)"
+    rf"(?i)(?P<head>{_FIELD}[\"']?\s{{0,4}}[:=]\s{{0,4}}"
+    rf"(?:[\"']?{_SCHEME}\s{{1,4}})?+(?![\"']?{_SCHEME}\s)"
     rf"|(?<![a-z])(?:bearer|basic)\s{{1,4}}(?:token\s{{1,4}})?+){_VALUE}"
 )
 _SECRET_HINTS = _compiled(r"key|token|secret|pass|pwd|credential|auth|sig|bearer|basic")
 _PROSE = _compiled(  # what follows "invalid token:" or "basic" in a sentence
-    r"(?i)an?|and|auth[a-z]*|credentials|disabled|error|expected|expired|failed|has|in|incorrect|invalid|is"
-    r"|mismatch|missing|must|none|not|null|of|or|required|scheme|the|tokens?|unauthorized|was"
-    r"|calls|its|without|(?:pb[xs]_)?…`?"  # as our own messages go on
+    r"(?i)an?|and|auth[a-z]*|credentials|disabled|error|expected|expired|failed|has|in|incorrect"
+    r"|invalid|is|mismatch|missing|must|none|not|null|of|or|required|scheme|the|tokens?|unauthorized|was"
+    r"|calls|its|without|(?:pb[xs]_)?…`?"  # as in messages of Pillarbox
 )
 _SASL = _compiled(r"(\bAUTH[ \t]{1,4}[A-Z0-9-]{3,20}[ \t]{1,4})([A-Za-z0-9+/_-]{4,}+={0,2})", re.I)
 _MECHANISM = _compiled(
@@ -216,17 +234,17 @@ _MECHANISM = _compiled(
 _URL_LOGIN = _compiled(r"(?<=://)[^\s/@:<>]{0,256}:[^\s/@<>]{0,256}(?=@)")
 # Only at a word's start, so that no word is walked twice; none is shorter than _LONG_WORD.
 _KNOWN_KEY = _compiled(
-    r"(?:SG\.(?<![\w-]...)[\w-]{5,}+\.[\w-]{7,}+|eyJ(?<![\w-]...)[\w-]{5,}+\.[\w-]{7,}+(?:\.[\w-]++)?+"
+    r"(?:SG\.(?<![\w-]...)[\w-]{5,}+\.[\w-]{7,}+"
+    r"|eyJ(?<![\w-]...)[\w-]{5,}+\.[\w-]{7,}+(?:\.[\w-]++)?+"
     r"|AKIA(?<![\w-]....)[0-9A-Z]{12,}+|ASIA(?<![\w-]....)[0-9A-Z]{12,}+"
     r"|key-(?<![\w-]....)(?=[a-z]{0,64}[0-9])[0-9A-Za-z]{12,}+"
-    r"|sk[_-](?<![\w-]...)[\w-]{16,}+|whsec_[\w-]{16,}+|gh[pousr]_(?<![\w-]....)[\w-]{16,}+|xox[abp]-[\w-]{16,}+)"
+    r"|sk[_-](?<![\w-]...)[\w-]{16,}+|whsec_[\w-]{16,}+"
+    r"|gh[pousr]_(?<![\w-]....)[\w-]{16,}+|xox[abp]-[\w-]{16,}+)"
 )
 _OPAQUE = _compiled(rf"[A-Za-z0-9+/_-]{{{_LONG_WORD},}}+(?:={{1,2}}(?![\w=]))?+")
 _GMAIL_ID = _compiled(r"\.[0-9]{1,9} - gsmtp")
 _LONG_HEX = _compiled(r"[0-9a-f]{32,}|[0-9A-F]{32,}")
-_LONG_TOKEN = (
-    32  # longer than the queue ids we know of in mixed case (Exim 23, SendGrid and Mimecast 22)
-)
+_LONG_TOKEN = 32  # longer than known queue ids in mixed case (Exim 23, SendGrid and Mimecast 22)
 _CASES = _compiled(r"[a-z]+|[A-Z]+|[0-9]+")
 _SASL_BYTES = _compiled(rb"[\x00\x01\x20-\x7e]++")
 _ENCODED_WORD = r"=\?[^?\s]{1,64}\?([bBqQ])\?([^?\s]{0,2000})\?="
@@ -234,7 +252,7 @@ _ENCODED_WORDS = _compiled(rf"{_ENCODED_WORD}(?:\s{{1,80}}{_ENCODED_WORD})*")
 
 
 def _unbase64(value: str) -> bytes:
-    """The bytes, or none when it is not base64."""
+    """The bytes; empty if it is not base64."""
     plain = value.rstrip("=").replace("-", "+").replace("_", "/")
     try:
         return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
@@ -243,21 +261,21 @@ def _unbase64(value: str) -> bytes:
 
 
 def _unword(encoding: str, payload: str) -> str:
-    """An RFC 2047 word decoded, as UTF-8 whatever it claims: what we look for is ASCII in usual charsets."""
+    """An RFC 2047 word decoded as UTF-8: what has to be found is ASCII in all usual charsets."""
     if encoding in "bB":
         return _unbase64(payload).decode("utf-8", "replace")
     return _decode(payload.replace("_", " "), "=")
 
 
 def _looks_random(value: str) -> bool:
-    """Whether a word changes between cases and digits as often as random base64 does; paths do not."""
+    """Whether a word changes between cases and digits as often as random base64; paths do not."""
     runs = _CASES.findall(value)
     kinds = {run[0].isdigit() + 2 * run[0].isupper() for run in runs}
     return len(kinds) == 3 and 4 * len(runs) >= len(value)
 
 
 def _is_login(decoded: bytes) -> bool:
-    """Whether decoded base64 is what SASL sends (NUL parts PLAIN, SOH parts XOAUTH2), or an address."""
+    """Whether decoded base64 is a SASL login (NUL in PLAIN, SOH in XOAUTH2), or an address."""
     return _SASL_BYTES.fullmatch(decoded) is not None and any(mark in decoded for mark in b"@\0\1")
 
 
@@ -268,11 +286,16 @@ def _is_opaque(word: str) -> bool:
     return len(word) >= _LONG_TOKEN and bool(_LONG_HEX.search(word) or _looks_random(word))
 
 
-# --- X.500 names: /O=ACME/OU=FIRST GROUP/CN=RECIPIENTS/CN=JDOE, CN=Jane Doe,OU=Sales,DC=acme,DC=example ---
-_X500_KEY = r"(?:CN|OU|O|DC|C|L|ST|T|G|S|I|SN|GN|UID|UserID|GivenName|Surname|Title|E|Email|EmailAddress|SerialNumber)"
-# What names a person; the others name what they belong to.
-_X500_PERSON = frozenset({"cn", "uid", "userid", "g", "gn", "givenname", "s", "sn", "surname", "i", "e", "email",
-                          "emailaddress"})  # fmt: skip
+# --- X.500 names: /O=ACME/OU=FIRST GROUP/CN=RECIPIENTS/CN=JDOE, CN=Jane Doe,OU=Sales,DC=example ---
+_X500_KEY = (
+    r"(?:CN|OU|O|DC|C|L|ST|T|G|S|I|SN|GN|UID|UserID|GivenName|Surname|Title|E|Email|EmailAddress"
+    r"|SerialNumber)"
+)
+# Keys that name a person; the others name organisations and places.
+_X500_PERSON = frozenset({
+    "cn", "uid", "userid", "g", "gn", "givenname", "s", "sn", "surname", "i", "e", "email",
+    "emailaddress",
+})  # fmt: skip
 _X500_HINT = _compiled(r"(?i)(?:cn|uid|userid|surname|givenname|gn|sn|emailaddress)\s?=")
 # Two parts at least, for one alone is as likely a parameter; 21 at most, so that the search stays
 # linear. A value goes to the next part, to a word in lower case, or to the end of a line.
@@ -292,18 +315,20 @@ _HOST_NAME = _compiled(r"(?i)(?:\*\.)?[a-z0-9-]+(?:\.[a-z0-9-]+)+")
 # --- numbers ---
 _IPV4 = _compiled(r"(?<![0-9])(?<![0-9]\.)(?:[0-9]{1,3}\.){3}[0-9]{1,3}(?![0-9])(?!\.[0-9])")
 _IPV6 = _compiled(
-    r"(?i)(?<![0-9a-z])(?:IPv6:)?(?:[0-9a-f]{1,4}|:(?=:))(?::[0-9a-f]{0,4}){2,7}(?:(?:\.[0-9]{1,3}){3})?"
+    r"(?i)(?<![0-9a-z])(?:IPv6:)?(?:[0-9a-f]{1,4}|:(?=:))(?::[0-9a-f]{0,4}){2,7}"
+    r"(?:(?:\.[0-9]{1,3}){3})?"
     r"(?![0-9a-z])(?:%[a-z0-9]{1,15})?"
 )
 # A zone such as +1000 has four digits and then a space; a country code has at most three.
 _PHONE = _compiled(
     r"(?i)(?<![0-9a-z])(?:\+|%2B)[1-9](?:[0-9]{6,14}(?![0-9])"
-    r"|[0-9]{0,2}[ .-]?(?:\([0-9]{1,4}\)|(?<=[ .-])[0-9]{1,4})(?:[ .-]{1,2}[0-9]{2,8}){1,4}(?![0-9]))"
+    r"|[0-9]{0,2}[ .-]?(?:\([0-9]{1,4}\)|(?<=[ .-])[0-9]{1,4})"
+    r"(?:[ .-]{1,2}[0-9]{2,8}){1,4}(?![0-9]))"
 )
 
 
 def _normal_ip(value: str) -> str | None:
-    """The canonical spelling of an IP address, or nothing when it is none; a mapped IPv4 is an IPv4."""
+    """The canonical spelling of an IP address, a mapped IPv4 as IPv4; None if it is not one."""
     if ":" not in value:
         value = ".".join(part.lstrip("0") or "0" for part in value.split("."))
     try:
@@ -314,7 +339,7 @@ def _normal_ip(value: str) -> str | None:
 
 
 def _host(name: str) -> str:
-    """A host name or IP address as keep_hosts compares it."""
+    """A host name or IP address, normalised for comparison with keep_hosts."""
     bare = name.strip().strip("[]").rstrip(".").lower()
     return _normal_ip(bare.removeprefix("ipv6:")) or bare
 
@@ -359,9 +384,11 @@ class Redactor:
         return self._tokens_of(decoded) or found[0]
 
     def _tokens_of(self, decoded: str) -> str:
-        """The tokens of what is personal in a decoded text, without the rest; empty when nothing is."""
+        """The tokens of a decoded text, without the rest of it; empty if nothing is redacted."""
         redacted = self._round(decoded)
-        return " ".join(_TOKEN.findall(redacted)) if redacted != decoded else ""
+        if redacted == decoded:
+            return ""
+        return " ".join(_TOKEN.findall(redacted))
 
     def _x500(self, found: re.Match[str]) -> str:
         return _X500_PART.sub(self._x500_part, found[0])
@@ -388,7 +415,9 @@ class Redactor:
 
     def _url_login(self, found: re.Match[str]) -> str:
         is_hint = found[0] == _PLACEHOLDER_LOGIN and found.string.startswith("@host:", found.end())
-        return found[0] if is_hint else self._token(found[0])
+        if is_hint:
+            return found[0]
+        return self._token(found[0])
 
     def _secret(self, found: re.Match[str]) -> str:
         head, value = found["head"], found["value"]
@@ -403,14 +432,19 @@ class Redactor:
     def _sasl(self, found: re.Match[str]) -> str:
         head, blob = found.groups()
         is_word = blob.isalpha() and blob in (blob.lower(), blob.capitalize())
-        return found[0] if is_word or _MECHANISM.fullmatch(blob) else head + self._token(blob)
+        if is_word or _MECHANISM.fullmatch(blob):
+            return found[0]
+        return head + self._token(blob)
 
     def _opaque_word(self, found: re.Match[str]) -> str:
         word = found[0]
-        if _is_login(decoded := _unbase64(word)):
+        decoded = _unbase64(word)
+        if _is_login(decoded):
             return self._tokens_of(decoded.decode("ascii").replace("\0", " ")) or self._token(word)
-        kept = word.lower() in self._keep or _GMAIL_ID.match(found.string, found.end())
-        return self._token(word) if _is_opaque(word) and not kept else word
+        is_kept = word.lower() in self._keep or _GMAIL_ID.match(found.string, found.end())
+        if is_kept or not _is_opaque(word):
+            return word
+        return self._token(word)
 
     def _addresses(self, text: str) -> str:
         if "<" in text:
@@ -418,52 +452,65 @@ class Redactor:
             text = _MESSAGE_ID.sub(
                 lambda found: found[1] + self._token(_normal_address(found[2])), text
             )
-        return self._bare_addresses(text) if any(hint in text for hint in _AT_HINTS) else text
+        if any(hint in text for hint in _AT_HINTS):
+            text = self._bare_addresses(text)
+        return text
 
     def _bracketed(self, found: re.Match[str]) -> str:
-        """Inside angle brackets an address may be folded anywhere; tags and URLs are for the next step."""
+        """An address in angle brackets, which may be folded anywhere; not tags and URLs."""
         inside = _FOLD.sub("", found[1]).strip()
         if "://" in inside or not _ONE_ADDRESS.fullmatch(inside) or inside in _PLACEHOLDERS:
             return found[0]
         return self._token(_normal_address(inside))
 
     def _bare_addresses(self, text: str) -> str:
-        """Looks left and right of each at sign; going left on reversed text keeps the whole walk linear."""
-        reverse, size = "", len(text)
+        """Redact the address around each at sign; matching leftwards on reversed text is linear."""
+        reverse = ""
+        size = len(text)
         parts: list[str] = []
         done = 0
         for at in _AT.finditer(text):
             if at.start() < done:
                 continue
-            sigil = "" if at["literal"] else at[0][0]
+            sigil = ""
+            if not at["literal"]:
+                sigil = at[0][0]
             end = _domain_end(text, at.end(), sigil)
             if not _is_domain(text[at.end() : end], sigil):
                 continue
             reverse = reverse or text[::-1]
             local = _LOCAL_REVERSED.match(reverse, size - at.start(), size - done)
-            start = _skip(text, size - local.end(), at.start()) if local else at.start()
+            if local is None:
+                continue
+            start = _skip(text, size - local.end(), at.start())
             if start == at.start() or text[start:end] in _PLACEHOLDERS:
                 continue
             token = self._token(_normal_address(text[start:end], sigil))
             start, end = _with_brackets(text, start, end)
             parts += (text[done:start], token)
             done = end
-        return "".join((*parts, text[done:])) if parts else text
+        return "".join((*parts, text[done:]))
 
     def _numbers(self, text: str) -> str:
         if text.count(":") >= 2:
             text = _IPV6.sub(self._ipv6, text)
         if text.count(".") >= 3:
             text = _IPV4.sub(self._ipv4, text)
-        return _PHONE.sub(self._phone, text) if "+" in text or "%2" in text else text
+        if "+" in text or "%2" in text:
+            text = _PHONE.sub(self._phone, text)
+        return text
 
     def _ipv4(self, found: re.Match[str]) -> str:
         address = _normal_ip(found[0])
-        return self._token(address) if address and address not in self._keep else found[0]
+        if address is None or address in self._keep:
+            return found[0]
+        return self._token(address)
 
     def _ipv6(self, found: re.Match[str]) -> str:
         value = found[0].lower().removeprefix("ipv6:")
-        bare = value if value.endswith("::") else value.rstrip(":")
+        bare = value
+        if not value.endswith("::"):
+            bare = value.rstrip(":")
         address = _normal_ip(bare)
         is_time_or_mac = address is None and "::" not in bare
         if is_time_or_mac or address in self._keep or not bare.strip(":"):
@@ -472,7 +519,9 @@ class Redactor:
 
     def _phone(self, found: re.Match[str]) -> str:
         digits = re.sub("[^0-9]", "", found[0].lower().removeprefix("%2b"))
-        return self._token("+" + digits) if 7 <= len(digits) <= 15 else found[0]
+        if not 7 <= len(digits) <= 15:
+            return found[0]
+        return self._token("+" + digits)
 
 
 def redact_pii(text: str, key: bytes, keep_hosts: Iterable[str] = ()) -> str:
