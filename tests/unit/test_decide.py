@@ -34,7 +34,7 @@ from pillarbox.route.decide import (
     quota_wait,
     unusable_for,
 )
-from pillarbox.route.failover import goes_elsewhere
+from pillarbox.route.failover import should_fail_over
 
 FAULT = deferred(Reason.UNAVAILABLE, 421)
 TOO_BIG = rejected(Reason.TOO_BIG)
@@ -300,7 +300,7 @@ def test_every_attempt_ends_and_sends_nothing_twice(
         left = {
             index: results.get(index)
             for index in range(recipients)
-            if index not in results or goes_elsewhere(results[index])
+            if index not in results or should_fail_over(results[index])
         }
         states = [ChannelState(number, *data.draw(STATES)) for number in range(providers)]
         found = next_step(
@@ -318,7 +318,7 @@ def test_every_attempt_ends_and_sends_nothing_twice(
             answered = data.draw(st.integers(0, len(found.recipients) - 1))
         for index in found.recipients[:answered]:
             results[index] = data.draw(OUTCOMES)
-            if not goes_elsewhere(results[index]):
+            if not should_fail_over(results[index]):
                 taken[index] += 1
     else:
         pytest.fail("an attempt has at most as many sends as providers")

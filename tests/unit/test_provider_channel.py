@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from pillarbox.deliver.provider_channel import AHEAD, ProviderChannel
+from pillarbox.deliver.provider_channel import PIPELINE, ProviderChannel
 from pillarbox.deliver.transports.base import OutgoingMail, Recipient, SendResult, TransportLimits
 from pillarbox.errors import NotStarted
 from pillarbox.model.fairness import LaneId
@@ -90,7 +90,7 @@ async def answer_all(desk: Desk, outcome: Outcome) -> None:
 async def test_the_transport_has_one_mail_more_than_connections_each(desk: Desk) -> None:
     channel = open_line(desk)
     tasks = await send(channel, 50)
-    assert len(desk.out) == desk.connections * AHEAD
+    assert len(desk.out) == desk.connections * PIPELINE
     assert channel.held == 50
     await answer_all(desk, accepted(250))
     assert all(task.done() for task in tasks)
@@ -100,7 +100,7 @@ async def test_the_transport_has_one_mail_more_than_connections_each(desk: Desk)
 async def test_failures_in_a_row_open_and_give_back_what_waits(desk: Desk) -> None:
     channel = open_line(desk)
     turned: list[CircuitState] = []
-    channel.turned = lambda one: turned.append(one.breaker.circuit)
+    channel.changed = lambda one: turned.append(one.breaker.circuit)
     for _ in range(FAILURES_TO_OPEN):
         [task] = await send(channel, 1)
         assert channel.unusable_for() is None
@@ -204,13 +204,13 @@ async def test_a_short_pause_is_waited_for_here_and_a_long_one_is_not(desk: Desk
 async def test_what_hangs_counts_before_it_times_out(desk: Desk) -> None:
     channel = open_line(desk)
     await send(channel, FAILURES_TO_OPEN)
-    channel.watch()
+    channel.count_slow_mails()
     assert channel.breaker.failures == 0
-    for number in channel._out:
-        channel._out[number] -= channel.breaker.slow_after
-    channel.watch()
+    for number in channel._in_flight:
+        channel._in_flight[number] -= channel.breaker.slow_after
+    channel.count_slow_mails()
     assert channel.breaker.circuit is CircuitState.OPEN
-    channel.watch()  # each counts once
+    channel.count_slow_mails()  # each counts once
     assert channel.breaker.opened == 1
     await answer_all(desk, accepted(250))  # late, and no probe
     assert channel.breaker.circuit is CircuitState.OPEN
@@ -220,13 +220,13 @@ async def test_what_waits_behind_a_hung_connection_counts_too() -> None:
     desk = Desk(connections=1)
     channel = open_line(desk)
     tasks = await send(channel, 5)
-    for number in channel._out:
-        channel._out[number] -= channel.breaker.slow_after
+    for number in channel._in_flight:
+        channel._in_flight[number] -= channel.breaker.slow_after
     for _ in range(FAILURES_TO_OPEN):
-        channel.watch()
+        channel.count_slow_mails()
     assert channel.breaker.circuit is CircuitState.OPEN
     await settle_down()
-    assert sum(task.done() for task in tasks) == 5 - AHEAD
+    assert sum(task.done() for task in tasks) == 5 - PIPELINE
     await answer_all(desk, accepted(250))
     await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -234,11 +234,11 @@ async def test_what_waits_behind_a_hung_connection_counts_too() -> None:
 async def test_a_provider_that_still_answers_is_not_hung(desk: Desk) -> None:
     channel = open_line(desk)
     await send(channel, 5)
-    for number in channel._out:
-        channel._out[number] -= channel.breaker.slow_after
+    for number in channel._in_flight:
+        channel._in_flight[number] -= channel.breaker.slow_after
     desk.answer(accepted(250))
     await settle_down()
-    channel.watch()
+    channel.count_slow_mails()
     assert channel.breaker.circuit is CircuitState.CLOSED
 
 
@@ -265,11 +265,11 @@ async def test_limits_that_say_no_keep_claims_small(desk: Desk) -> None:
         return answers.pop(0)
 
     channel = ProviderChannel(provider, desk, str, allow)
-    assert channel.room() is None
-    assert await channel.allowed(1, 1) == (0.0, None)
-    assert channel.room() is None
-    assert await channel.allowed(1, 1) == (0.1, "rate_per_second")
-    assert channel.room() == 1
+    assert channel.claimable() is None
+    assert await channel.use_quota(1, 1) == (0.0, None)
+    assert channel.claimable() is None
+    assert await channel.use_quota(1, 1) == (0.1, "rate_per_second")
+    assert channel.claimable() == 1
 
 
 async def test_what_waits_is_given_back_when_its_provider_is_replaced(desk: Desk) -> None:
@@ -289,7 +289,7 @@ async def test_a_line_that_was_replaced_tells_nothing_of_its_successor(desk: Des
     """As when a wrong password was mended: mails that are still out with the old one must not stop the others."""
     channel = open_line(desk)
     turned: list[ProviderChannel] = []
-    channel.turned = turned.append
+    channel.changed = turned.append
     [task] = await send(channel, 1)
     await channel.close()
     desk.answer(deferred(Reason.CREDENTIAL, 535))
@@ -304,11 +304,11 @@ async def test_another_lanes_mail_does_not_wait_behind_all_that_wait(desk: Desk)
     await settle_down()
     desk.answer(accepted(250))
     await settle_down()
-    for _ in range(desk.connections * AHEAD):
+    for _ in range(desk.connections * PIPELINE):
         desk.answer(accepted(250))
         await settle_down()
     assert single.done()
-    assert sum(task.done() for task in crowd) == desk.connections * AHEAD
+    assert sum(task.done() for task in crowd) == desk.connections * PIPELINE
     await answer_all(desk, accepted(250))
     assert all(task.done() for task in crowd)
 

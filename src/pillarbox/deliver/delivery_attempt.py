@@ -32,7 +32,7 @@ from pillarbox.route.decide import (
     Stop,
     Wait,
 )
-from pillarbox.route.failover import goes_elsewhere
+from pillarbox.route.failover import should_fail_over
 from pillarbox.route.router import chance_of
 from pillarbox.telemetry import logs
 
@@ -188,7 +188,7 @@ class DeliveryAttempt:
             result = self.results[index]
             if result is None:
                 outcomes[index] = None
-            elif goes_elsewhere(result.outcome):
+            elif should_fail_over(result.outcome):
                 outcomes[index] = result.outcome
         return outcomes
 
@@ -221,7 +221,9 @@ class DeliveryAttempt:
     def taken(self) -> bool:
         """Whether some recipient has an answer that stands: accepted, unknown, or final."""
         return any(
-            result is not None and result.channel is not None and not goes_elsewhere(result.outcome)
+            result is not None
+            and result.channel is not None
+            and not should_fail_over(result.outcome)
             for result in self.results
         )
 
@@ -250,7 +252,7 @@ class DeliveryAttempt:
     async def ask_quota(self, channel: ProviderChannel, recipients: int) -> SendEnd | None:
         """Use up rate and budget of a provider for one mail; None: they allow it."""
         try:
-            seconds, limit = await channel.allowed(self.claimed.lane, recipients)
+            seconds, limit = await channel.use_quota(self.claimed.lane, recipients)
         except asyncio.CancelledError:
             self.stopped = True
             return SendStatus.INTERRUPTED

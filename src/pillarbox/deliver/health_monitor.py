@@ -91,7 +91,7 @@ class HealthMonitor:
             before, watched = watched, loop.time()
             if watched - before < LATE:
                 for channel in self._pool.channels:
-                    channel.watch()
+                    channel.count_slow_mails()
             try:
                 async with asyncio.timeout(WATCH_INTERVAL):
                     await self._news.wait()
@@ -111,7 +111,7 @@ class HealthMonitor:
     # -- what channels tell
 
     def _opened(self, channel: ProviderChannel) -> None:
-        channel.turned = self._note
+        channel.changed = self._note
         if (
             shared := self._shared_health.get(channel.provider.id)
         ) is not None:  # else mails would leave before the next reading
@@ -161,7 +161,7 @@ class HealthMonitor:
                 self._worker,
             )
             if since is not None:
-                channel.seen = since
+                channel.shared_version = since
                 self._shared[number] = breaker.circuit
                 log.info(
                     "provider turned",
@@ -194,9 +194,9 @@ class HealthMonitor:
     def _take_on(self, channel: ProviderChannel, shared: SharedHealth) -> None:
         if shared.held_for is not None and shared.held_for > 0:
             channel.pause(shared.held_for)
-        if channel.seen == shared.since:
+        if channel.shared_version == shared.since:
             return
-        channel.seen = shared.since
+        channel.shared_version = shared.since
         now = asyncio.get_running_loop().time()
         circuit = self._shared[shared.provider_id] = CircuitState(shared.state)
         if circuit is channel.breaker.circuit is CircuitState.CLOSED:
@@ -208,7 +208,7 @@ class HealthMonitor:
         breaker = CircuitBreaker(
             circuit, now, 0, 0, shared.opened, retry_at, shared.reason, channel.breaker.usual
         )
-        channel.adopt(breaker, told=False)
+        channel.adopt(breaker, share=False)
         if was_open and circuit is not CircuitState.OPEN:
             self.recovered()
 
@@ -242,10 +242,10 @@ class HealthMonitor:
             self.recovered()
             return
         channel.adopt(
-            half_open.failed(now, channel.breaker.reason or Reason.UNAVAILABLE), told=False
+            half_open.failed(now, channel.breaker.reason or Reason.UNAVAILABLE), share=False
         )
         breaker = channel.breaker
-        channel.seen = await store.reopen(
+        channel.shared_version = await store.reopen(
             self._database,
             channel.provider.id,
             breaker.reason,

@@ -1,4 +1,4 @@
-"""A channel: one provider ready to send, with how it fares, how much it takes, and what it may send."""
+"""A channel: one provider with its transport, circuit breaker, AIMD limiter and quota."""
 
 from __future__ import annotations
 
@@ -15,53 +15,53 @@ from pillarbox.model.retry import RetryPolicy, policy_for
 from pillarbox.route.aimd_limiter import AimdLimiter
 from pillarbox.route.circuit_breaker import FAILURES_TO_OPEN, CircuitBreaker, CircuitState
 from pillarbox.route.decide import unusable_for
-from pillarbox.route.failover import is_providers_fault
+from pillarbox.route.failover import is_provider_fault
 
 # Mails that the transport has for each connection: one on its way and one to chain behind it. The
 # others wait here, where lanes take turns.
-AHEAD = 2
-# While all goes well, every so many answers are told to the health: it only keeps an average then.
+PIPELINE = 2
+# While the provider is healthy, every so many answers reach the breaker: it only keeps an average.
 SAMPLE = 16
-# An open breaker whose wait is over is probed by one process within this time.
+# One process probes an open breaker within this time after its wait.
 PROBE_SOON = 0.5
+SECONDS_PER_HOUR, SECONDS_PER_DAY = 3600, 86400
+NOT_USABLE = "the provider is not used now"
 
-# Asks for the right to send a mail of a lane to so many; seconds to wait, 0 for none, and why.
-Allow = Callable[[int, int], Awaitable[tuple[float, str | None]]]
+# Uses up quota for a mail of a lane to so many recipients: seconds to wait (0: none), which limit.
+AskQuota = Callable[[int, int], Awaitable[tuple[float, str | None]]]
 
 
 class ProviderChannel:
-    """One provider with its transport. Mails for which it has no room wait here, and are given back if it fails."""
+    """One provider ready to send. Mails wait here for a slot, and are given back if it fails."""
 
     def __init__(
         self,
         provider: Provider,
         transport: Transport,
         redact: Callable[[str], str],
-        allow: Allow | None = None,
+        ask_quota: AskQuota | None = None,
     ) -> None:
         self.provider = provider
         self.transport = transport
         self.redact = redact
         self.breaker = CircuitBreaker()
         self.limiter = AimdLimiter(transport.connections)
-        self.seen: object = (
-            None  # which state of the health that all processes share was the last seen or written
-        )
-        self.turned: Callable[[ProviderChannel], None] = lambda channel: (
-            None
-        )  # told when the breaker or a pause begins
-        self._allow = allow
+        # Names the shared state that was last read or written.
+        self.shared_version: object = None
+        # Called when the state of the breaker changes or a pause begins.
+        self.changed: Callable[[ProviderChannel], None] = _ignore
+        self._ask_quota = ask_quota
         self._loop = asyncio.get_running_loop()
         self._waiting: RoundRobinQueue[asyncio.Future[int]] = RoundRobinQueue()
-        self._asking = 0  # mails that wait for the right to be sent
-        self._entering = 0  # mails let in whose turn to run has not come yet
-        self._out: dict[int, float] = {}  # mails with the transport, oldest first: since when
-        self._slow: set[int] = set()  # those of them that count as failures already
+        self._asking = 0  # mails that wait for an answer about the quota
+        self._entering = 0  # mails that have a slot, and whose task has not run yet
+        self._in_flight: dict[int, float] = {}  # by slot number, oldest first: since when
+        self._slow: set[int] = set()  # slots that count as failures already
         self._numbers = itertools.count()
         self._answers = 0
         self._answered_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._denied_at: float | None = None  # when a limit last said no
+        self._denied_at: float | None = None  # when the quota last denied a mail
         self._closed = False
 
     @property
@@ -70,10 +70,10 @@ class ProviderChannel:
 
     @property
     def held(self) -> int:
-        """Mails that wait for this provider, or for the right to send through it, or are on their way."""
-        return self._asking + len(self._out) + len(self._waiting)
+        """Mails that are in flight, or wait for a slot or for an answer about the quota."""
+        return self._asking + len(self._in_flight) + len(self._waiting)
 
-    # -- may it send?
+    # -- state
 
     def unusable_for(self) -> float | None:
         """Seconds until it is worth asking again; None when it can be used now."""
@@ -83,208 +83,217 @@ class ProviderChannel:
         return unusable_for(open_for, self.paused_for())
 
     def paused_for(self) -> float:
-        """Seconds for which the provider asked for a pause."""
-        return max(self.limiter.held_until - self._loop.time(), 0.0)
+        """Seconds that are left of a pause."""
+        return max(self.limiter.paused_until - self._loop.time(), 0.0)
 
     @property
     def limited(self) -> bool:
-        """Whether it has a rate or a price: then every mail is asked for and counted."""
-        one = self.provider
+        """Whether it has a rate or a price: then every mail uses up quota."""
+        provider = self.provider
         return bool(
-            one.rate_per_second or one.rate_per_hour or one.rate_per_day or one.price_per_thousand
+            provider.rate_per_second
+            or provider.rate_per_hour
+            or provider.rate_per_day
+            or provider.price_per_thousand
         )
 
-    async def allowed(self, lane: int, recipients: int) -> tuple[float, str | None]:
-        """Use up its rate and budget for one mail; if they do not allow it now, seconds to wait, and which does not."""
-        if self._allow is None or not self.limited:
+    async def use_quota(self, lane: int, recipients: int) -> tuple[float, str | None]:
+        """Use up quota for one mail; seconds to wait if it is denied, and the limit."""
+        if self._ask_quota is None or not self.limited:
             return 0.0, None
         self._asking += 1
         try:
-            wait, why = await self._allow(lane, recipients)
+            seconds, limit = await self._ask_quota(lane, recipients)
         finally:
             self._asking -= 1
-        self._denied_at = self._loop.time() if wait else None
-        return wait, why
+        self._denied_at = self._loop.time() if seconds else None
+        return seconds, limit
 
-    def room(self) -> int | None:
-        """How many mails are worth claiming for it, as far as its limits are known here; None: any number."""
+    def claimable(self) -> int | None:
+        """How many mails are worth claiming for it after the quota denied one; None: any number."""
         if self._denied_at is None or not self.limited:
             return None
-        rates = (
-            self.provider.rate_per_second,
-            self.provider.rate_per_hour,
-            self.provider.rate_per_day,
-        )
-        rate = min(
-            (most / seconds for most, seconds in zip(rates, (1, 3600, 86400), strict=True) if most),
-            default=1.0,
-        )
-        return 1 + int(rate * (self._loop.time() - self._denied_at))
+        provider = self.provider
+        per_second = [
+            limit / seconds
+            for limit, seconds in (
+                (provider.rate_per_second, 1),
+                (provider.rate_per_hour, SECONDS_PER_HOUR),
+                (provider.rate_per_day, SECONDS_PER_DAY),
+            )
+            if limit
+        ]
+        return 1 + int(min(per_second, default=1.0) * (self._loop.time() - self._denied_at))
 
     # -- sending
 
     async def send(self, outgoing: OutgoingMail, lane: LaneId) -> SendResult:
-        """Send, once there is room: lanes take turns. NotStarted when the provider failed meanwhile, or the transport
-        gave it back.
-        """
-        if self._waiting or self._entering or len(self._out) >= self._most():
-            number = await self._wait(lane)
-        else:
-            number = self._begin()
-        try:
-            report = await self.transport.send(outgoing)
-            self._hear(report)  # before the next is let in: it may be one too many
-        finally:
-            self._end(number)
-        return report
+        """Send when a slot is free; lanes take turns.
 
-    def _begin(self) -> int:
+        Raises NotStarted when the breaker opens meanwhile, or the transport gave the mail back.
+        """
+        if self._waiting or self._entering or len(self._in_flight) >= self._max_in_flight():
+            number = await self._wait_for_slot(lane)
+        else:
+            number = self._take_slot()
+        try:
+            result = await self.transport.send(outgoing)
+            self._record(result)  # before the next mail gets the slot: it may be one too many
+        finally:
+            self._free_slot(number)
+        return result
+
+    def _take_slot(self) -> int:
         number = next(self._numbers)
-        self._out[number] = self._loop.time()
+        self._in_flight[number] = self._loop.time()
         return number
 
-    def _end(self, number: int) -> None:
-        del self._out[number]
+    def _free_slot(self, number: int) -> None:
+        del self._in_flight[number]
         self._slow.discard(number)
         if self._waiting:
-            self._let_in()
+            self._fill_slots()
 
-    def _most(self) -> int:
+    def _max_in_flight(self) -> int:
         """How many mails the transport may have now."""
-        if self.breaker.circuit is not CircuitState.CLOSED:
-            return 1 if self.breaker.circuit is CircuitState.HALF_OPEN else 0
-        return self.limiter.places(self._loop.time(), AHEAD)
+        circuit = self.breaker.circuit
+        if circuit is CircuitState.CLOSED:
+            return self.limiter.max_in_flight(self._loop.time(), PIPELINE)
+        return 1 if circuit is CircuitState.HALF_OPEN else 0
 
-    async def _wait(self, lane: LaneId) -> int:
-        """Wait for room; the number under which the mail is out."""
+    async def _wait_for_slot(self, lane: LaneId) -> int:
+        """Wait for a slot; its number."""
         if self._closed or self.breaker.circuit is CircuitState.OPEN:
-            raise NotStarted("the provider is not used now")
-        future: asyncio.Future[int] = self._loop.create_future()
-        alone = not (self._waiting or self._entering)
-        self._waiting.add(lane, future)
-        if (
-            alone
-        ):  # else whoever came before would be overtaken: a future that is done is not waited for
-            self._let_in()
+            raise NotStarted(NOT_USABLE)
+        slot: asyncio.Future[int] = self._loop.create_future()
+        is_first = not (self._waiting or self._entering)
+        self._waiting.add(lane, slot)
+        if is_first:  # else it would overtake: awaiting a future that is done does not yield
+            self._fill_slots()
         try:
-            number = await future
+            number = await slot
         except asyncio.CancelledError:
-            if (
-                future.done() and not future.cancelled() and future.exception() is None
-            ):  # let in, and gone since
+            has_slot = slot.done() and not slot.cancelled() and slot.exception() is None
+            if has_slot:
                 self._entering -= 1
-                self._end(future.result())
+                self._free_slot(slot.result())
             raise
         self._entering -= 1
         if self._waiting and not self._entering:
-            self._loop.call_soon(self._let_in)  # those that came while this one was on its way in
+            self._loop.call_soon(self._fill_slots)  # for mails that came in the meantime
         return number
 
-    def _let_in(self) -> None:
-        """Let waiting mails begin while there is room; if there is a pause, again after it."""
-        while self._waiting and len(self._out) < self._most():
-            future = self._waiting.take()
-            if not future.done():
-                future.set_result(self._begin())
+    def _fill_slots(self) -> None:
+        """Give free slots to waiting mails; during a pause, when it ends."""
+        while self._waiting and len(self._in_flight) < self._max_in_flight():
+            slot = self._waiting.take()
+            if not slot.done():
+                slot.set_result(self._take_slot())
                 self._entering += 1
-        if self._waiting and self._timer is None and self._loop.time() < self.limiter.held_until:
-            self._timer = self._loop.call_at(self.limiter.held_until, self._pause_ended)
+        paused_until = self.limiter.paused_until
+        if self._waiting and self._timer is None and self._loop.time() < paused_until:
+            self._timer = self._loop.call_at(paused_until, self._pause_ended)
 
     def _pause_ended(self) -> None:
         self._timer = None
-        self._let_in()
+        self._fill_slots()
 
-    # -- how it fares
+    # -- health
 
-    def _hear(self, report: SendResult) -> None:
+    def _record(self, result: SendResult) -> None:
         now = self._answered_at = self._loop.time()
-        outcome = report.outcomes[0]
-        if outcome.verdict._value_ == "accepted" and self._calm:
+        outcomes, first = result.outcomes, result.outcomes[0]
+        if first.verdict._value_ == "accepted" and self._healthy:
             self._answers += 1
             if self._answers % SAMPLE == 0:
-                self.breaker = self.breaker.succeeded(now, report.ended - report.started)
+                self.breaker = self.breaker.succeeded(now, result.ended - result.started)
             return
-        limited = next((one for one in report.outcomes if one.reason is Reason.RATE_LIMITED), None)
-        if limited is not None:
-            if self.limiter.slow_down(now, limited.retry_after):
-                self.turned(self)
-        elif is_providers_fault(outcome) and all(map(is_providers_fault, report.outcomes)):
-            self.failed(outcome.reason or Reason.UNAVAILABLE)
+        limited = [outcome for outcome in outcomes if outcome.reason is Reason.RATE_LIMITED]
+        if limited:
+            if self.limiter.decrease(now, limited[0].retry_after):
+                self.changed(self)
+        elif all(map(is_provider_fault, outcomes)):
+            self.failed(first.reason or Reason.UNAVAILABLE)
         else:
-            self.limiter.went_well()
-            self.adopt(self.breaker.succeeded(now, report.ended - report.started))
+            self.limiter.increase()
+            self.adopt(self.breaker.succeeded(now, result.ended - result.started))
 
     @property
-    def _calm(self) -> bool:
+    def _healthy(self) -> bool:
+        """Whether nothing needs to be counted."""
         breaker, limiter = self.breaker, self.limiter
         return (
             breaker.circuit is CircuitState.CLOSED
             and not breaker.failures
-            and limiter.limit >= limiter.most
+            and limiter.limit >= limiter.max_limit
         )
 
     def failed(self, reason: str) -> None:
-        """The provider did not do its part."""
-        self.adopt(self.breaker.failed(self._loop.time(), reason, trouble=reason in TROUBLE))
+        """Count a failure of the provider."""
+        now, is_trouble = self._loop.time(), reason in TROUBLE
+        self.adopt(self.breaker.failed(now, reason, trouble=is_trouble))
 
-    def succeeded(self, took: float) -> None:
-        """It answered a check as it should."""
-        self.adopt(self.breaker.succeeded(self._loop.time(), took))
+    def succeeded(self, seconds: float) -> None:
+        """Count a check that the provider answered."""
+        self.adopt(self.breaker.succeeded(self._loop.time(), seconds))
 
-    def watch(self) -> None:
-        """Count what takes too long as failures: a provider that hangs must not keep mails until they time out."""
+    def count_slow_mails(self) -> None:
+        """Count mails without an answer as failures, long before they time out."""
         now = self._loop.time()
-        patience = self.breaker.slow_after
-        if self.breaker.circuit is CircuitState.OPEN or now - self._answered_at < patience:
+        slow_after = self.breaker.slow_after
+        if self.breaker.circuit is CircuitState.OPEN or now - self._answered_at < slow_after:
             return
-        late = [
-            number for number, since in itertools.islice(self._out.items(), FAILURES_TO_OPEN)
-            if number not in self._slow and now - since >= patience
-        ]  # fmt: skip
-        for number in late:
+        newly_slow = [
+            number
+            for number, since in itertools.islice(self._in_flight.items(), FAILURES_TO_OPEN)
+            if number not in self._slow and now - since >= slow_after
+        ]
+        for number in newly_slow:
             self._slow.add(number)
             self.failed(Reason.TIMEOUT)
-        # Where few may be out at a time, those that wait behind them count as well.
-        if self._waiting and not late and len(self._slow) == len(self._out) > 0:
+        # With few slots, the mails that wait behind slow ones count as well.
+        all_slow = len(self._slow) == len(self._in_flight) > 0
+        if self._waiting and not newly_slow and all_slow:
             self.failed(Reason.TIMEOUT)
 
-    def adopt(self, breaker: CircuitBreaker, *, told: bool = True) -> None:
-        """Replace the breaker; `told`: others are to know if the breaker turned."""
+    def adopt(self, breaker: CircuitBreaker, *, share: bool = True) -> None:
+        """Replace the breaker; `share`: other processes learn of a change of its state."""
         before, self.breaker = self.breaker, breaker
         if before.circuit is breaker.circuit:
             return
         if breaker.circuit is CircuitState.OPEN:
-            self._recall()
+            self._give_back_waiting()
+            self.transport.recall()
         else:
-            self._let_in()
-        if told:
-            self.turned(self)
+            self._fill_slots()
+        if share:
+            self.changed(self)
 
     def pause(self, seconds: float) -> None:
-        """Another process was asked to pause for so long."""
-        self.limiter.held_until = max(self.limiter.held_until, self._loop.time() + seconds)
+        """Pause, because another process was asked to."""
+        self.limiter.pause(self._loop.time(), seconds)
 
-    def _recall(self) -> None:
-        """What has not begun leaves: other providers may take it."""
-        self._give_back()
-        self.transport.recall()
-
-    def _give_back(self) -> None:
+    def _give_back_waiting(self) -> None:
+        """Mails without a slot may go to other providers."""
         while self._waiting:
-            future = self._waiting.take()
-            if not future.done():
-                future.set_exception(NotStarted("the provider is not used now"))
+            slot = self._waiting.take()
+            if not slot.done():
+                slot.set_exception(NotStarted(NOT_USABLE))
 
     def reset(self, provider: Provider) -> None:
-        """Limits changed; everything else is as it was."""
+        """Take over changed limits; everything else stays."""
         self.provider = provider
         self._denied_at = None
 
     async def close(self) -> None:
-        """What waits is given back, as nobody would let it in any more; what is on its way ends."""
+        """Give back the waiting mails, and close the transport once its mails have ended."""
         self._closed = True
-        self.turned = lambda channel: None  # what is still out speaks of the old settings
-        self._give_back()
+        self.changed = _ignore  # later answers are about the old settings
+        self._give_back_waiting()
         if self._timer is not None:
             self._timer.cancel()
         await self.transport.close()
+
+
+def _ignore(channel: ProviderChannel) -> None:
+    pass

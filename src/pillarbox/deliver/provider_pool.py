@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from pillarbox.deliver.provider_channel import Allow, ProviderChannel
+from pillarbox.deliver.provider_channel import AskQuota, ProviderChannel
 from pillarbox.deliver.transports.base import Transport
 from pillarbox.errors import PillarboxError
 from pillarbox.model.address import address_of
@@ -165,7 +165,7 @@ class ProviderPool:
                 if channel not in full
             ]
             most = min(most, min(rooms, default=0))
-        limits = [channel.room() for channel in channels]
+        limits = [channel.claimable() for channel in channels]
         known = [limit for limit in limits if limit is not None]
         return most if len(known) < len(limits) or not limits else min(most, sum(known))
 
@@ -225,7 +225,7 @@ class ProviderPool:
             old.reset(provider)
             return old
         log.info("provider ready", provider=provider.name, kind=provider.kind)
-        allow: Allow | None = partial(self._allow, provider.id) if self._allow else None
+        allow: AskQuota | None = partial(self._allow, provider.id) if self._allow else None
         channel = ProviderChannel(
             provider, self._build(provider), self._redactor_for(provider), allow
         )

@@ -1,54 +1,61 @@
-"""How many mails a provider gets at the same time: fewer when it asks for less, slowly more when all goes well."""
+"""AIMD: how many mails a provider gets at the same time, and the pauses that it asks for."""
 
 from __future__ import annotations
 
-# Halving and adding one per round is what TCP does: it finds what the other side takes, and shares
-# it.
-LESS = 0.5
-# Answers to what was sent before we slowed down must not slow us down again: not for so long, nor
+# Additive increase, multiplicative decrease, as in TCP: it finds what the provider takes.
+DECREASE = 0.5
+# Answers to mails that were sent before a decrease must not cause another one: for this long, and
 # during a pause.
-PAUSE = 1.0
-# A provider that asks for a pause without saying how long gets this much, doubled each time it asks
-# again.
-FIRST_HOLD = 1.0
-LONGEST_HOLD = 60.0
-# A provider that asks for more is asked again after this: who asks for a day may mean an hour.
-LONGEST_ASKED = 3600.0
+DECREASE_INTERVAL = 1.0
+# A provider that asks for a pause without a time gets this much, doubled each time it asks again.
+FIRST_PAUSE = 1.0
+LONGEST_PAUSE = 60.0
+# A provider that asks for a longer pause is asked again after this: it may mean less.
+LONGEST_RETRY_AFTER = 3600.0
 
 
 class AimdLimiter:
-    """Additive increase, multiplicative decrease between one and `most`; and pauses that the provider asks for."""
+    """A limit between one and `max_limit`, and the end of a pause. The caller brings the clock."""
 
-    def __init__(self, most: int) -> None:
-        self.most = max(1, most)
-        self.limit = float(self.most)
-        self.held_until = 0.0
-        self._slowed_at = float("-inf")
-        self._hold = FIRST_HOLD
+    def __init__(self, max_limit: int) -> None:
+        self.max_limit = max(1, max_limit)
+        self.limit = float(self.max_limit)
+        self.paused_until = 0.0
+        self._decreased_at = float("-inf")
+        self._next_pause = FIRST_PAUSE
 
-    def went_well(self) -> None:
+    def increase(self) -> None:
         """A mail was taken."""
-        if self.limit < self.most:
-            self.limit = min(self.most, self.limit + 1.0 / self.limit)
+        if self.limit < self.max_limit:
+            self.limit = min(self.max_limit, self.limit + 1.0 / self.limit)
         else:
-            self._hold = FIRST_HOLD
+            self._next_pause = FIRST_PAUSE
 
-    def slow_down(self, now: float, retry_after: float | None) -> bool:
-        """The provider said: too many. Says whether this is news."""
-        late = now < max(self.held_until, self._slowed_at + PAUSE)
+    def decrease(self, now: float, retry_after: float | None) -> bool:
+        """The provider answered "too many". Returns whether the limit or the pause changed."""
+        is_late = now < max(self.paused_until, self._decreased_at + DECREASE_INTERVAL)
         if retry_after is not None:
-            self.held_until = max(self.held_until, now + min(retry_after, LONGEST_ASKED))
-        if late:
+            self._pause_until(now + min(retry_after, LONGEST_RETRY_AFTER))
+        if is_late:
             return False
-        self._slowed_at = now
-        self.limit = max(1.0, self.limit * LESS)
+        self._decreased_at = now
+        self.limit = max(1.0, self.limit * DECREASE)
         if retry_after is None:
-            self.held_until = max(self.held_until, now + self._hold)
-            self._hold = min(self._hold * 2, LONGEST_HOLD)
+            self._pause_until(now + self._next_pause)
+            self._next_pause = min(self._next_pause * 2, LONGEST_PAUSE)
         return True
 
-    def places(self, now: float, ahead: int = 1) -> int:
-        """How many mails may be out: none during a pause, `ahead` times the most while nothing asks for less."""
-        if now < self.held_until:
+    def pause(self, now: float, seconds: float) -> None:
+        """Another process was asked to pause."""
+        self._pause_until(now + seconds)
+
+    def _pause_until(self, time: float) -> None:
+        self.paused_until = max(self.paused_until, time)
+
+    def max_in_flight(self, now: float, pipeline: int = 1) -> int:
+        """How many mails may be on their way; `pipeline` times the limit unless it was decreased."""
+        if now < self.paused_until:
             return 0
-        return int(self.limit) if self.limit < self.most else self.most * ahead
+        if self.limit < self.max_limit:
+            return int(self.limit)
+        return self.max_limit * pipeline
