@@ -12,8 +12,8 @@ from tests.harness import attempts, deliveries, enqueue, eventually
 from tests.integration.accept.submission_helpers import connected
 
 from pillarbox.deliver.transports import mailgun, sendgrid
-from pillarbox.deliver.transports.base import TransportLimits
 from pillarbox.model import retry
+from pillarbox.model.provider_kind import TransportLimits
 from pillarbox.model.retry import ESP, RetryPolicy
 from pillarbox.route import circuit_breaker
 from pillarbox.store.database import Database

@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from pillarbox.deliver.attempt_result import AttemptResult, attempt
 from pillarbox.deliver.provider_pool import ProviderConfig, ProviderPool
-from pillarbox.deliver.transports.base import OutgoingMail, SendResult, TransportLimits
+from pillarbox.deliver.transports.base import OutgoingMail, SendResult
 from pillarbox.errors import NotStarted, StoreError
 from pillarbox.model.message import Content, Message
 from pillarbox.model.outcome import Outcome, Reason, Verdict, accepted, deferred, rejected, unknown
 from pillarbox.model.provider import Provider
+from pillarbox.model.provider_kind import TransportLimits
 from pillarbox.queue.records import ClaimedMessage
 from pillarbox.route.circuit_breaker import FAILURES_TO_OPEN
 from pillarbox.route.decide import HoldLane, Release, Stop, Wait, hold_or_postpone

@@ -8,11 +8,12 @@ from uuid import uuid4
 import pytest
 
 from pillarbox.deliver.provider_channel import PIPELINE, ProviderChannel
-from pillarbox.deliver.transports.base import OutgoingMail, Recipient, SendResult, TransportLimits
+from pillarbox.deliver.transports.base import OutgoingMail, Recipient, SendResult
 from pillarbox.errors import NotStarted
 from pillarbox.model.fairness import LaneId
 from pillarbox.model.outcome import Outcome, Reason, accepted, deferred, rejected, unknown
 from pillarbox.model.provider import Provider
+from pillarbox.model.provider_kind import TransportLimits
 from pillarbox.route.circuit_breaker import (
     FAILURES_TO_OPEN,
     SUCCESSES_TO_CLOSE,
@@ -65,7 +66,7 @@ def desk() -> Desk:
     return Desk()
 
 
-def open_line(desk: Desk) -> ProviderChannel:
+def open_channel(desk: Desk) -> ProviderChannel:
     return ProviderChannel(RELAY, desk, str)
 
 
@@ -88,7 +89,7 @@ async def answer_all(desk: Desk, outcome: Outcome) -> None:
 
 
 async def test_the_transport_has_one_mail_more_than_connections_each(desk: Desk) -> None:
-    channel = open_line(desk)
+    channel = open_channel(desk)
     tasks = await send(channel, 50)
     assert len(desk.out) == desk.connections * PIPELINE
     assert channel.held == 50
@@ -98,7 +99,7 @@ async def test_the_transport_has_one_mail_more_than_connections_each(desk: Desk)
 
 
 async def test_failures_in_a_row_open_and_give_back_what_waits(desk: Desk) -> None:
-    channel = open_line(desk)
+    channel = open_channel(desk)
     turned: list[CircuitState] = []
     channel.changed = lambda one: turned.append(one.breaker.circuit)
     for _ in range(FAILURES_TO_OPEN):
@@ -122,7 +123,7 @@ async def test_failures_in_a_row_open_and_give_back_what_waits(desk: Desk) -> No
     ],
 )
 async def test_what_is_not_its_fault_does_not_count(desk: Desk, outcome: Outcome) -> None:
-    channel = open_line(desk)
+    channel = open_channel(desk)
     for _ in range(FAILURES_TO_OPEN):
         await send(channel, 1)
         desk.answer(outcome)
@@ -131,7 +132,7 @@ async def test_what_is_not_its_fault_does_not_count(desk: Desk, outcome: Outcome
 
 
 async def test_trouble_with_the_account_opens_at_once(desk: Desk) -> None:
-    channel = open_line(desk)
+    channel = open_channel(desk)
     await send(channel, 1)
     desk.answer(deferred(Reason.CREDENTIAL, 535))
     await settle_down()
@@ -139,14 +140,14 @@ async def test_trouble_with_the_account_opens_at_once(desk: Desk) -> None:
 
 
 async def test_unknown_ends_count_as_failures(desk: Desk) -> None:
-    channel = open_line(desk)
+    channel = open_channel(desk)
     await send(channel, FAILURES_TO_OPEN)
     await answer_all(desk, unknown(Reason.LOST))
     assert channel.breaker.circuit is CircuitState.OPEN
 
 
 async def test_half_open_lets_one_through_at_a_time_until_it_is_sure(desk: Desk) -> None:
-    channel = open_line(desk)
+    channel = open_channel(desk)
     channel.adopt(CircuitBreaker(CircuitState.HALF_OPEN))
     tasks = await send(channel, 10)
     for _ in range(SUCCESSES_TO_CLOSE):
@@ -160,7 +161,7 @@ async def test_half_open_lets_one_through_at_a_time_until_it_is_sure(desk: Desk)
 
 
 async def test_a_failure_while_half_open_gives_all_back(desk: Desk) -> None:
-    channel = open_line(desk)
+    channel = open_channel(desk)
     channel.adopt(CircuitBreaker(CircuitState.HALF_OPEN))
     tasks = await send(channel, 5)
     desk.answer(deferred(Reason.TIMEOUT))
@@ -171,7 +172,7 @@ async def test_a_failure_while_half_open_gives_all_back(desk: Desk) -> None:
 
 
 async def test_a_provider_that_asks_for_less_gets_half_and_slowly_more(desk: Desk) -> None:
-    channel = open_line(desk)
+    channel = open_channel(desk)
     await send(channel, 1)
     desk.answer(deferred(Reason.RATE_LIMITED, 451, retry_after=0.0))
     await settle_down()
@@ -188,7 +189,7 @@ async def test_a_provider_that_asks_for_less_gets_half_and_slowly_more(desk: Des
 
 
 async def test_a_short_pause_is_waited_for_here_and_a_long_one_is_not(desk: Desk) -> None:
-    channel = open_line(desk)
+    channel = open_channel(desk)
     channel.pause(0.05)
     assert channel.unusable_for() is None
     [task] = await send(channel, 1)
@@ -202,7 +203,7 @@ async def test_a_short_pause_is_waited_for_here_and_a_long_one_is_not(desk: Desk
 
 
 async def test_what_hangs_counts_before_it_times_out(desk: Desk) -> None:
-    channel = open_line(desk)
+    channel = open_channel(desk)
     await send(channel, FAILURES_TO_OPEN)
     channel.count_slow_mails()
     assert channel.breaker.failures == 0
@@ -218,7 +219,7 @@ async def test_what_hangs_counts_before_it_times_out(desk: Desk) -> None:
 
 async def test_what_waits_behind_a_hung_connection_counts_too() -> None:
     desk = Desk(connections=1)
-    channel = open_line(desk)
+    channel = open_channel(desk)
     tasks = await send(channel, 5)
     for number in channel._in_flight:
         channel._in_flight[number] -= channel.breaker.slow_after
@@ -232,7 +233,7 @@ async def test_what_waits_behind_a_hung_connection_counts_too() -> None:
 
 
 async def test_a_provider_that_still_answers_is_not_hung(desk: Desk) -> None:
-    channel = open_line(desk)
+    channel = open_channel(desk)
     await send(channel, 5)
     for number in channel._in_flight:
         channel._in_flight[number] -= channel.breaker.slow_after
@@ -243,7 +244,7 @@ async def test_a_provider_that_still_answers_is_not_hung(desk: Desk) -> None:
 
 
 async def test_cancelling_who_waits_frees_its_place(desk: Desk) -> None:
-    channel = open_line(desk)
+    channel = open_channel(desk)
     channel.adopt(CircuitBreaker(CircuitState.HALF_OPEN))
     first, second, third = await send(channel, 3)
     second.cancel()
@@ -274,7 +275,7 @@ async def test_limits_that_say_no_keep_claims_small(desk: Desk) -> None:
 
 async def test_what_waits_is_given_back_when_its_provider_is_replaced(desk: Desk) -> None:
     """As when its settings change during a pause: nobody would let it in any more."""
-    channel = open_line(desk)
+    channel = open_channel(desk)
     channel.pause(SHORT_WAIT)
     [task] = await send(channel, 1)
     assert not task.done()
@@ -285,9 +286,9 @@ async def test_what_waits_is_given_back_when_its_provider_is_replaced(desk: Desk
         await asyncio.wait_for(channel.send(outgoing(), LANE), 1)
 
 
-async def test_a_line_that_was_replaced_tells_nothing_of_its_successor(desk: Desk) -> None:
+async def test_a_channel_that_was_replaced_tells_nothing_of_its_successor(desk: Desk) -> None:
     """As when a wrong password was mended: mails that are still out with the old one must not stop the others."""
-    channel = open_line(desk)
+    channel = open_channel(desk)
     turned: list[ProviderChannel] = []
     channel.changed = turned.append
     [task] = await send(channel, 1)
@@ -298,7 +299,7 @@ async def test_a_line_that_was_replaced_tells_nothing_of_its_successor(desk: Des
 
 
 async def test_another_lanes_mail_does_not_wait_behind_all_that_wait(desk: Desk) -> None:
-    channel = open_line(desk)
+    channel = open_channel(desk)
     crowd = await send(channel, 50)
     single = asyncio.create_task(channel.send(outgoing(), LaneId(2, 1)))
     await settle_down()
@@ -323,7 +324,7 @@ async def test_nobody_overtakes_who_was_let_in_and_has_not_run_yet() -> None:
             return await super().send(outgoing)
 
     desk = Noting(connections=1)
-    channel = open_line(desk)
+    channel = open_channel(desk)
 
     def begin(number: int) -> asyncio.Task[SendResult]:
         one = OutgoingMail(uuid4(), number, "a@x.test", [Recipient(0, "b@x.test")], b"hi")

@@ -13,8 +13,9 @@ from uuid import UUID
 import pytest
 
 from pillarbox.app import App
-from pillarbox.deliver.transports.base import OutgoingMail, SendResult, TransportLimits
+from pillarbox.deliver.transports.base import OutgoingMail, SendResult
 from pillarbox.model.outcome import accepted
+from pillarbox.model.provider_kind import TransportLimits
 from pillarbox.queue import lanes
 from pillarbox.store.database import Database
 from pillarbox.store.providers import add_provider
