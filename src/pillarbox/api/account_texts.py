@@ -1,4 +1,4 @@
-"""What the pages behind links say, in each language. Plain text: who shows it escapes it."""
+"""The texts of the account pages in each language, as plain text: the pages escape them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class ActionTexts(NamedTuple):
-    """What a page asks for an action, and what it says afterwards. `{portal}` stands for the portal's name."""
+    """The texts of an action, before and after it; `{portal}` is the name of the portal."""
 
     title: str
     text: str
@@ -17,14 +17,14 @@ class ActionTexts(NamedTuple):
 
 
 class EndingTexts(NamedTuple):
-    """Why a link does not count, and what to do."""
+    """Why a link is not valid, and what to do."""
 
     title: str
     text: str
 
 
 class PageTexts(NamedTuple):
-    """Everything that pages say in one language."""
+    """All texts in one language."""
 
     asking: Mapping[str, ActionTexts]  # by action; `""` for actions of users' own
     set_password: ActionTexts  # of password_recovery, where the page sets the new one
@@ -236,13 +236,13 @@ GERMAN = PageTexts(
 
 LANGUAGES: Mapping[str, PageTexts] = {"en": ENGLISH, "de": GERMAN}
 DEFAULT = "en"
-# Ranges of a header that are looked at: people understand fewer languages.
+# Ranges of a header that are considered: people understand fewer languages.
 MAX_RANGES = 20
 
 
-def language_for(*wanted: str | None) -> str:
-    """The first of these that there is a language for; each a locale, or the header Accept-Language."""
-    for one in wanted:
+def language_for(*locales: str | None) -> str:
+    """The first available language of these locales or Accept-Language headers."""
+    for one in locales:
         for locale in _ranges(one or ""):
             language = locale.replace("_", "-").partition("-")[0].lower()
             if language in LANGUAGES:
@@ -251,7 +251,7 @@ def language_for(*wanted: str | None) -> str:
 
 
 def _ranges(header: str) -> list[str]:
-    """The languages of a header Accept-Language, the most wanted first; none that is not wanted."""
+    """The languages of an Accept-Language header by weight, without those of weight 0."""
     parts = [part.partition(";") for part in header.split(",")[:MAX_RANGES]]
     weighed = [(_weight(more), name.strip()) for name, _, more in parts]
     return [name for weight, name in sorted(weighed, key=lambda one: -one[0]) if weight > 0]

@@ -1,4 +1,4 @@
-"""One visit to a page behind a link: what was brought, and the answer as a page or as JSON, in a language."""
+"""One request to an account page: its parameters, and the response as a page or as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pillarbox.store.lifecycle import TokenAction, TokenState
 
 FORM = "application/x-www-form-urlencoded"
-# Fields of a form or a query that are looked at: mail programs add some of their own to links.
+# Fields of a form or a query: mail programs add some of their own to links.
 MAX_FIELDS = 50
 HEADERS = {
     "Cache-Control": "no-store",
@@ -33,13 +33,13 @@ HEADERS = {
     "X-Robots-Tag": "noindex, nofollow",
     "X-Content-Type-Options": "nosniff",
 }
-# What pages say of problems that are not about the link itself.
-_SAID = {"throttled": "throttled", "store-away": "away", "overloaded": "away"}
+# The texts for problems that do not concern the link itself.
+_TEXT_OF_PROBLEM = {"throttled": "throttled", "store-away": "away", "overloaded": "away"}
 Looks = Callable[[str, str], Branding]  # of a portal, in a language
 
 
 class LinkBody(StrictModel):
-    """What a program posts."""
+    """The JSON body of a request."""
 
     token: str
     expires: str | None = None
@@ -48,7 +48,7 @@ class LinkBody(StrictModel):
 
 
 class Visit:
-    """A request for the page of an action; once the account is known, its portal's look and its language are used."""
+    """A request to the page of an action, in the language and the branding of its account."""
 
     def __init__(
         self,
@@ -72,12 +72,12 @@ class Visit:
         self._known: TokenState | None = None
 
     def read_query(self) -> None:
-        """Take what stands in the link."""
+        """Read the parameters of the link."""
         query = self.request.scope["query_string"]
         self.given = _given(_fields(query))
 
     def read_body(self, body: bytes) -> None:
-        """Take what was posted, by a form or by a program."""
+        """Read the body: a form, or JSON."""
         if media_type(self.request.headers) == FORM:
             fields = _fields(body)
             self._passwords = fields.get("password"), fields.get("password_again")
@@ -85,7 +85,7 @@ class Visit:
             check_json(self.request.headers)
             brought: LinkBody = parsed(LinkBody, body)
             if brought.password is not None and not self.sets_password:
-                detail = "no password is set here: the setting recovery_hook_url names no endpoint"
+                detail = "this page sets no password: the setting recovery_hook_url is empty"
                 raise ProblemError(
                     "invalid-request", detail, code="unknown_field", field="password"
                 )
@@ -94,7 +94,7 @@ class Visit:
         self.given = _given(fields)
 
     def new_password(self) -> str:
-        """The password that was chosen; PasswordRefused if there is none, or two."""
+        """The new password; PasswordRefused if it is missing, invalid, or differs from its repetition."""
         words = LANGUAGES[self._language]
         password, again = self._passwords
         if not password or len(password) > MAX_PASSWORD_LENGTH or not password.isprintable():
@@ -104,7 +104,7 @@ class Visit:
         return password
 
     def meet(self, known: TokenState) -> None:
-        """From now on it is known whose link it is."""
+        """Set the account of the link."""
         self._known = known
 
     def asking(self, state: TokenState) -> Response:
@@ -127,16 +127,16 @@ class Visit:
         )
 
     def refused(self, error: PasswordRefused) -> Response:
-        """Ask again, and say why the password was not taken."""
+        """Show the form again, with the reason why the password was refused."""
         assert self._known is not None, "a password is looked at after its link"
-        told = error.detail or LANGUAGES[self._language].refused
-        problem = ProblemError("password", told)
+        reason = error.detail or LANGUAGES[self._language].refused
+        problem = ProblemError("password", reason)
         if self._wants_json:
             return self._with_headers(problem.response())
-        return self._page(self._question(self._known, refused=told), problem.type.status)
+        return self._page(self._question(self._known, refused=reason), problem.type.status)
 
     def ended(self, error: InvalidToken) -> Response:
-        """Say why the link does not count; after a wrong code, ask again."""
+        """Explain why the link is not valid; after a wrong code, show the form again."""
         reason = "void" if isinstance(error, WrongCode) and error.void else error.reason
         problem = ProblemError("link", str(error), reason=reason)
         if self._wants_json:
@@ -146,16 +146,16 @@ class Visit:
         return self._page(pages.ended(reason, self._look, self._language), problem.type.status)
 
     def problem(self, problem: ProblemError) -> Response:
-        """Say what is wrong with the request, or with us."""
+        """Show a problem with the request or the server."""
         if self._wants_json:
             return self._with_headers(problem.response())
-        ending = _SAID.get(problem.name, "malformed")
+        ending = _TEXT_OF_PROBLEM.get(problem.name, "malformed")
         page = pages.ended(ending, self._look, self._language)
         return self._page(page, problem.type.status, problem.headers)
 
     @property
     def _wants_json(self) -> bool:
-        """Whether a program asks: it says so, or it posts JSON and does not say otherwise."""
+        """Whether to answer with JSON: the client accepts it, or sends it and accepts no HTML."""
         accepted = self.request.headers.get("accept", "")
         if "text/html" in accepted:
             return False
@@ -212,7 +212,7 @@ def _fields(text: bytes) -> dict[str, str]:
             text.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=MAX_FIELDS
         )
     except ValueError:
-        raise ProblemError("malformed", f"there may be {MAX_FIELDS} fields") from None
+        raise ProblemError("malformed", f"at most {MAX_FIELDS} fields are allowed") from None
     return dict(reversed(pairs))
 
 

@@ -1,4 +1,4 @@
-"""The pages behind links in mails of accounts, `/activate` and the rest: public, for a link is its own proof.
+"""The account pages, such as `/activate`: public, because a signed link authenticates itself.
 
 GET shows, and changes nothing, however often a scanner opens the link; POST uses it. People get
 pages, programs JSON.
@@ -49,7 +49,7 @@ log = logs.get("pillarbox.http")
 ALLOWED = "GET, HEAD, POST, OPTIONS"
 # A token, its expiry and a code are some 150 octets; browsers add little.
 MAX_BYTES = 8 * 1024
-# Seconds after which a new action has its page: sooner than a person opens its first mail.
+# Seconds after which the page of a new action works: before a person opens its first mail.
 REFRESH = 2.0
 # The action whose page can set a new password.
 PASSWORD_RECOVERY = "password_recovery"  # noqa: S105 -- a name, not a password
@@ -57,13 +57,13 @@ LATER = {"Retry-After": str(STORE_RETRY)}
 
 
 class RouteLabel(NamedTuple):
-    """What answered, for the metrics."""
+    """The label of the route in the metrics."""
 
     path: str
 
 
 class Actions:
-    """The actions that have a path, as the database has them now or had them a moment ago."""
+    """The actions with a path, read from the database every few seconds."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -81,7 +81,7 @@ class Actions:
         return self._known.get(path)
 
     async def _refresh(self) -> None:
-        """Read the actions again unless they were just read; keep the old ones if the database fails."""
+        """Read the actions again unless they are recent; keep the old ones if the database fails."""
         if time.monotonic() < self._due:
             return
         try:
@@ -120,12 +120,12 @@ class AccountEndpoint:
 
     @cached_property
     def _hook(self) -> PasswordHook | None:
-        """Sets new passwords; None where the application does so on a page of its own."""
+        """Sets new passwords; None if the application does that on a page of its own."""
         return PasswordHook(self._app.settings) if self._app.settings.recovery_hook_url else None
 
     @cached_property
     def _failures(self) -> Failures:
-        """Counted apart from those of keys: whoever guesses links keeps no program of the same address out."""
+        """Counted separately from keys: guessed links do not lock out API clients of the address."""
         return Failures(self._app.settings.auth_failures_per_minute * PEER_FACTOR)
 
     @cached_property
@@ -176,11 +176,13 @@ class AccountEndpoint:
             case "OPTIONS":
                 return Response(status_code=204, headers={"Allow": ALLOWED})
         raise ProblemError(
-            "method-not-allowed", "the path has other methods", headers={"Allow": ALLOWED}
+            "method-not-allowed",
+            "the path does not support this method",
+            headers={"Allow": ALLOWED},
         )
 
     async def _show(self, visit: Visit) -> Response:
-        """Say what the link is for. Changes nothing: programs that look for danger open every link of a mail."""
+        """Show the form. Changes nothing: mail scanners open every link of a mail."""
         visit.read_query()
         state = await self._look(visit, self._prove(visit))
         check(state)
@@ -203,22 +205,22 @@ class AccountEndpoint:
         return visit.done(used)
 
     def _prove(self, visit: Visit) -> bytes:
-        """The secret of a link that is not forged; one that only the database can judge waits when too many failed."""
+        """The secret of a valid link; links without a signature are throttled after failures."""
         proof = self._links.prove(visit.action, visit.given)
         if not proof.is_signed and self._wait(visit):
             raise self._throttled(visit)
         return proof.secret
 
     async def _look(self, visit: Visit, secret: bytes) -> TokenState:
-        """Whose link it is: from here on, answers have their portal's look and their language."""
+        """The account of the link; responses then have its branding and language."""
         state = await self._links.look(visit.action, secret)
         visit.meet(state)
         return state
 
     def _counted(self, visit: Visit, error: InvalidToken) -> bool:
-        """Count a failure that may be a guess; false if it is one too many.
+        """Count a failure that may be a guess; false if there were too many.
 
-        What is signed by us is always answered: strangers behind the same address lock nobody out.
+        Signed links are always answered: other clients of the same address cannot lock them out.
         """
         if isinstance(error, ForgedToken) and self._wait(visit):
             self._app.metrics.authentications.labels("link", "throttled").inc()
@@ -235,11 +237,11 @@ class AccountEndpoint:
         return problem_of(Throttled("too many failures from your address", self._wait(visit)))
 
     def _looks(self, portal: str, language: str) -> Branding:
-        """How a portal looks; plain, with a line in the log, where its portal.toml is wrong."""
+        """The branding of a portal; plain, with a log entry, if its portal.toml is invalid."""
         try:
             found = self._app.lifecycle.templates.portal(portal)
         except RenderError as error:
-            log.warning("a portal has no looks", portal=portal, error=str(error))
+            log.warning("the branding of a portal is invalid", portal=portal, error=str(error))
             return Branding(portal)
         links = found.seen_in(language, self._app.settings.lifecycle_locale)["links"]
         return Branding(

@@ -1,4 +1,4 @@
-"""`POST /messages/batch`: up to a hundred mails in one call, each with a result of its own."""
+"""`POST /messages/batch`: sends up to 100 mails in one call, each with its own result."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ from pillarbox.errors import InvalidMail, PillarboxError, RenderError, StoreErro
 from pillarbox.model.access import Scope
 from pillarbox.wire.messages import Accepted
 
-# Octets of all mails that one message becomes: attachments are given once and stored for every
-# recipient.
+# Bytes of all mails of one template message: attachments are sent once, but stored per recipient.
 MAX_BYTES = 256 * 2**20
-# Octets of mails made at a time: each is held several times over while it is stored.
+# Bytes of mails prepared at once: each is held several times in memory while it is stored.
 SLICE = 8 * 2**20
 routes = router(SubmissionRoute)
 Prepared = Mail | PillarboxError | ProblemError
@@ -37,18 +36,18 @@ Result = Receipt | PillarboxError | ProblemError
 
 
 class BatchItem(BaseModel):
-    """What became of one mail: `message` when it was accepted (202), otherwise `problem`."""
+    """The result of one mail: `message` if it was accepted (202), otherwise `problem`."""
 
     status: int
     message: Accepted | None = None
     repeated: Annotated[
-        bool, Field(description="It had been accepted before, under the same idempotency key.")
+        bool, Field(description="True: it was accepted before with the same idempotency key.")
     ] = False
     problem: openapi.Problem | None = None
 
 
 class BatchResult(BaseModel):
-    """A result for each mail, in the order in which they were given."""
+    """A result for each mail, in the order of the request."""
 
     accepted: int
     refused: int
@@ -59,10 +58,10 @@ class BatchResult(BaseModel):
     "/messages/batch",
     operation_id="send_batch",
     summary="Send up to 100 mails",
-    description="Takes `messages`; or one `message` with `{{name}}` in its subject, text or html, and `recipients` with"
-    " the values for each, which are escaped in html; with a `template` they are added to its `data`. Each mail is"
-    " accepted or refused by itself: 200 says that every one has a result."
-    " An idempotency key counts for each mail by its place.",
+    description="Takes `messages`; or one `message` with `{{name}}` in its subject, text or html, and"
+    " `recipients` with the values for each, which are escaped in html; with a `template` they are added"
+    " to its `data`. Each mail is accepted or refused individually: 200 means that each has a result. An"
+    " idempotency key applies to each mail by its position.",
     response_model=BatchResult,
     response_description="A result for each mail",
     responses=problems("invalid-mail", "template", *BODY),
@@ -77,7 +76,7 @@ async def send_batch(
     for some in _slices(_mails(context.app, batch, key)):
         results += await _accept(context, some)
     if all(isinstance(one, StoreError) for one in results):
-        raise StoreError("the database is away: no mail of the batch has a result")
+        raise StoreError("the database is unavailable: no mail of the batch has a result")
     items = [_item(one) for one in results]
     count = sum(item["status"] == 202 for item in items)
     body = {"accepted": count, "refused": len(items) - count, "results": items}
@@ -85,23 +84,23 @@ async def send_batch(
 
 
 def _mails(app: App, batch: NewBatch, key: str | None) -> Iterator[Prepared]:
-    """The mails of a batch, one by one; a problem in the place of one that is none."""
+    """The mails of a batch, in order; an error instead of each invalid one."""
     if batch.messages is not None and batch.message is None and batch.recipients is None:
         return _given(app, batch.messages, key)
     if batch.messages is None and batch.message is not None and batch.recipients is not None:
         return _filled(app, batch.message, batch.recipients, key)
-    detail = "give either messages, or message and recipients"
+    detail = "must contain either messages, or message and recipients"
     raise ProblemError("invalid-request", detail, code="bad_value", field="messages")
 
 
 def _given(
     app: App, messages: Sequence[NewMessage | InvalidItem], key: str | None
 ) -> Iterator[Prepared]:
-    for place, one in enumerate(messages):
+    for position, one in enumerate(messages):
         if isinstance(one, InvalidItem):
-            yield invalid(one.error, "messages", place)
+            yield invalid(one.error, "messages", position)
         else:
-            yield _prepared(app, one, item_key(key, place))
+            yield _prepared(app, one, item_key(key, position))
 
 
 def _prepared(
@@ -119,14 +118,17 @@ def _filled(
     if message.to:
         raise ProblemError(
             "invalid-request",
-            "give addresses as recipients, not in the message",
+            "must be empty: put the addresses into `recipients`",
             code="bad_value",
             field="message.to",
         )
     mail = message.to_mail() if message.template else mail_of(app, message, None)
     if _weight(mail) * len(recipients) > MAX_BYTES:
         raise InvalidMail(
-            "too_big", "message", "all mails together may have 256 MiB", "send a link instead"
+            "too_big",
+            "message",
+            "all mails together must be at most 256 MiB",
+            "send a link instead",
         )
     if message.template is not None:
         return _rendered(app, message, recipients, key)
@@ -136,29 +138,29 @@ def _filled(
 def _rendered(
     app: App, message: NewMessage, recipients: Sequence[BatchRecipient], key: str | None
 ) -> Iterator[Prepared]:
-    """A template for each recipient, with their own values beside those of all."""
-    for place, one in enumerate(recipients):
+    """The template rendered for each recipient, with common and individual values."""
+    for position, one in enumerate(recipients):
         own = message.model_copy(update={"to": one.to})
-        yield _prepared(app, own, item_key(key, place), one.substitutions)
+        yield _prepared(app, own, item_key(key, position), one.substitutions)
 
 
 def _fill(
     template: Template, recipients: Sequence[BatchRecipient], key: str | None
 ) -> Iterator[Prepared]:
-    for place, one in enumerate(recipients):
+    for position, one in enumerate(recipients):
         try:
-            yield template.fill(one.to, one.substitutions or {}, item_key(key, place))
+            yield template.fill(one.to, one.substitutions or {}, item_key(key, position))
         except InvalidMail as error:
             yield error
 
 
-def item_key(key: str | None, place: int) -> str | None:
-    """The idempotency key of one mail of a batch: made of the batch's, and never one that a client chose for a mail."""
-    return None if key is None else f"batch:{sha256(key.encode()).hexdigest()}:{place}"
+def item_key(key: str | None, position: int) -> str | None:
+    """The idempotency key of one mail, derived from that of the batch; no client can choose it."""
+    return None if key is None else f"batch:{sha256(key.encode()).hexdigest()}:{position}"
 
 
 def _weight(mail: Prepared) -> int:
-    """Roughly how many octets a mail has."""
+    """The approximate size of a mail in bytes."""
     if not isinstance(mail, Mail):
         return 0
     bodies = sum(len(one or "") for one in (mail.text, mail.html, mail.raw))
@@ -166,7 +168,7 @@ def _weight(mail: Prepared) -> int:
 
 
 def _slices(mails: Iterator[Prepared]) -> Iterator[list[Prepared]]:
-    """The mails in bounded portions."""
+    """The mails in slices of limited size."""
     some: list[Prepared] = []
     weight = 0
     for mail in mails:
@@ -180,14 +182,14 @@ def _slices(mails: Iterator[Prepared]) -> Iterator[list[Prepared]]:
 
 
 async def _accept(context: RequestContext, prepared: list[Prepared]) -> list[Result]:
-    """Hand over those that are mails; results in the places of all."""
+    """Accept the valid mails; returns a result for each item, in order."""
     mails = [one for one in prepared if isinstance(one, Mail)]
     answers = iter(await context.app.intake.accept_many(context.principal, mails))
     return [next(answers) if isinstance(one, Mail) else one for one in prepared]
 
 
 def _item(result: Result) -> dict[str, Any]:
-    """A result as `BatchItem` describes it."""
+    """A result with the fields of `BatchItem`."""
     if isinstance(result, Receipt):
         return {"status": 202, "message": receipt_body(result), "repeated": result.repeated}
     problem = problem_of(result)

@@ -1,4 +1,4 @@
-"""A mail as it is handed over, alone or with others."""
+"""The requests that send mails: one mail, or a batch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pillarbox.accept.mail import Attachment, Mail
 from pillarbox.api.fields import Base64, StrictInt, StrictModel, StringList, Timestamp
 from pillarbox.lifecycle.portals import LANGUAGE
 
-# As many as a mail has recipients at most: one call for a newsletter's page of addresses.
+# As many as the recipients of one mail.
 MAX_BATCH_SIZE = 100
-# Characters of the name of a template, or of a language.
+# Characters of the name of a template or a language.
 MAX_NAME_LENGTH = 100
-# Values of a substitution, each; the texts they are put into have limits of their own.
+# Values per recipient; the resulting texts have limits of their own.
 MAX_SUBSTITUTIONS = 100
 
 _MAILBOXES = "One or more of `a@b.example` or `Name <a@b.example>`."
@@ -40,7 +40,7 @@ class NewAttachment(StrictModel):
 
 
 class NewMessage(StrictModel):
-    """A mail: `to`, `cc` or `bcc`, and `text`, `html`, `attachments`, `raw` or `template`. `enqueue` has its rules."""
+    """A mail with `to`, `cc` or `bcc`, and `text`, `html`, `attachments`, `raw` or `template`."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -72,7 +72,7 @@ class NewMessage(StrictModel):
         str | None,
         Field(
             max_length=MAX_NAME_LENGTH,
-            description="The template that makes `subject`, `text` and `html`, such as `hub/welcome`.",
+            description="The template of `subject`, `text` and `html`, such as `hub/welcome`.",
         ),
     ] = None
     locale: Annotated[
@@ -80,11 +80,11 @@ class NewMessage(StrictModel):
         Field(
             pattern=f"^{LANGUAGE}$",
             max_length=MAX_NAME_LENGTH,
-            description="The language of the template, such as `de-AT`; the nearest that there is will be taken.",
+            description="The language of the template, such as `de-AT`; the nearest one is used.",
         ),
     ] = None
     data: Annotated[
-        dict[str, Any] | None, Field(description="What stands for the variables of the template.")
+        dict[str, Any] | None, Field(description="The values of the template's variables.")
     ] = None
     subject: str | None = None
     text: Annotated[str | None, Field(description="The plain body.")] = None
@@ -92,7 +92,7 @@ class NewMessage(StrictModel):
     raw: Annotated[
         Base64 | None,
         Field(
-            description="A whole RFC 5322 message as base64, instead of bodies, headers and attachments."
+            description="A complete RFC 5322 message in base64, instead of bodies, headers and files."
         ),
     ] = None
     attachments: tuple[NewAttachment, ...] = ()
@@ -120,7 +120,7 @@ class NewMessage(StrictModel):
     ] = None
 
     def to_mail(self, idempotency_key: str | None = None) -> Mail:
-        """The mail as it is accepted."""
+        """The mail to accept."""
         return Mail(
             sender=self.sender,
             to=self.to,
@@ -148,7 +148,7 @@ class NewMessage(StrictModel):
 
 
 class InvalidItem(NamedTuple):
-    """An item of a batch that is no mail, with what is wrong; the others go on."""
+    """An invalid item of a batch, with its error; the other items are accepted."""
 
     error: ValidationError
 
@@ -163,7 +163,7 @@ def _or_unreadable(
 
 
 class BatchRecipient(StrictModel):
-    """One mail of a batch: who gets it, and what stands for `{{name}}` in its subject, text and html."""
+    """One mail of a batch: its recipients, and the values of `{{name}}` in its texts."""
 
     to: Annotated[StringList, Field(description=_MAILBOXES)]
     substitutions: Annotated[
@@ -172,7 +172,7 @@ class BatchRecipient(StrictModel):
 
 
 class NewBatch(StrictModel):
-    """Up to 100 `messages`; or one `message` and up to 100 `recipients`, each of whom gets a mail of their own."""
+    """Up to 100 `messages`; or one `message` and up to 100 `recipients`, with a mail for each."""
 
     messages: Annotated[
         list[Annotated[NewMessage, WrapValidator(_or_unreadable)]] | None,

@@ -1,4 +1,4 @@
-"""What OpenAPI says beside the models: problems by status, the key that is needed."""
+"""Parts of the OpenAPI description beside the models: problems, scopes, parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pillarbox.api.problem_types import TYPES
 from pillarbox.api.problems import MEDIA_TYPE, ProblemError
 from pillarbox.model.access import Scope
 
-# What any operation can answer.
+# Problems that any operation can answer.
 ALWAYS = (
     "unauthorized",
     "not-allowed",
@@ -23,7 +23,7 @@ ALWAYS = (
     "overloaded",
     "store-away",
 )
-# What those with a body can, besides.
+# Problems that operations with a body can answer, too.
 BODY = ("malformed", "request-timeout", "too-large", "unsupported-media-type", "invalid-request")
 Responses = dict[int | str, dict[str, Any]]
 
@@ -32,14 +32,17 @@ IdempotencyKey = Annotated[
     Header(
         alias="Idempotency-Key",
         max_length=255,
-        description="A name of yours for this request, of up to 255 printable ASCII characters. Repeated within a day,"
-        " the same request gets the same answer and nothing is sent twice; a different one is refused with 409.",
+        description="Your identifier of this request: up to 255 printable ASCII characters. If the request is"
+        " repeated within a day, the response is the same and nothing is sent twice; a different request"
+        " with the same key is refused with 409.",
     ),
 ]
-NamePath = Annotated[str, Path(pattern=NAME, description="A tenant's name.")]
-Prefix = Annotated[str, Path(pattern=r"^(pbx_)?[a-z0-9]{10}$", description="The key's prefix.")]
+NamePath = Annotated[str, Path(pattern=NAME, description="The name of a tenant.")]
+Prefix = Annotated[
+    str, Path(pattern=r"^(pbx_)?[a-z0-9]{10}$", description="The prefix of the key.")
+]
 KeepDescendants = Annotated[
-    bool, Query(description="Leave the keys and logins in force that it made.")
+    bool, Query(description="Do not revoke the keys and logins that it created.")
 ]
 Username = Annotated[
     str, Path(pattern=r"^[A-Za-z0-9_.-]{1,63}@[A-Za-z0-9_.-]{1,63}$", description="The user name.")
@@ -47,7 +50,7 @@ Username = Annotated[
 
 
 class Fault(BaseModel):
-    """One of several things wrong with a request."""
+    """One of several errors in a request."""
 
     field: str
     code: str
@@ -55,7 +58,7 @@ class Fault(BaseModel):
 
 
 class Problem(BaseModel):
-    """A problem as in RFC 9457. `type` is stable, and the address of a page that explains it."""
+    """A problem (RFC 9457). `type` is stable; it is the path of a page that explains it."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -70,16 +73,16 @@ class Problem(BaseModel):
 
 
 def needs(*scopes: Scope) -> dict[str, Any]:
-    """That an operation needs a key with these scopes."""
+    """The security requirement of an operation: a key with these scopes."""
     return {"security": [{"key": [scope.value for scope in scopes]}]}
 
 
-# That an operation needs no key.
+# The security requirement of an operation without a key.
 PUBLIC: dict[str, Any] = {"security": []}
 
 
 def problems(*names: str) -> Responses:
-    """The answers of an operation that are problems: these, and what any can answer."""
+    """The problem responses of an operation: these, and those of every operation."""
     by_status: dict[int, list[str]] = defaultdict(list)
     for name in dict.fromkeys((*names, *ALWAYS)):
         by_status[TYPES[name].status].append(name)

@@ -1,4 +1,4 @@
-"""What is answered when something is wrong: problems as in RFC 9457, each with a stable type that says what to do."""
+"""Error responses: problems (RFC 9457) with a stable type, and the errors that become them."""
 
 from __future__ import annotations
 
@@ -33,29 +33,28 @@ from pillarbox.telemetry import logs
 
 log = logs.get("pillarbox.http")
 MEDIA_TYPE = "application/problem+json"
-# Where a type is explained: a path of the server that answered, so that the link always leads
-# somewhere.
+# The path at which this server explains a type.
 PROBLEMS_PATH = "/problems/"
-# Seconds after which to come back when the database is away: a restart takes about as long.
+# Seconds to wait when the database is unavailable: a restart takes about as long.
 STORE_RETRY = 5
-# Seconds after which to come back when too much is asked at once: requests take milliseconds.
+# Seconds to wait at overload: requests take milliseconds.
 BUSY_RETRY = 1
-# Faults listed in one answer: whoever has more has misunderstood the whole.
+# Errors listed in one response: the first ones are enough to correct a request.
 MAX_FAULTS = 20
-# Letters of a field's name repeated in an answer; ours are shorter.
+# Characters of a field name repeated in a response; known names are shorter.
 MAX_FIELD_LENGTH = 100
 
 
 _BY_STATUS = {400: "malformed", 404: "not-found", 405: "method-not-allowed"}
-# What an operation raises on purpose; anything else is a fault of ours, and logged as one.
+# Errors that operations raise on purpose; all others are logged and become `internal`.
 EXPECTED = (InvalidMail, RenderError, Refused, NotFound, NotPossible, SecretError, StoreError)
-# Names that a mail's fields have in this API, where they differ.
+# Names of fields of a mail that differ in this API.
 _FIELDS = {"sender": "from"}
 _CODES = {"missing": "missing", "extra_forbidden": "unknown_field"}
 
 
 class ProblemError(Exception):
-    """An answer that says what is wrong; `more` are further members, `headers` go with it."""
+    """An error response; `more` are further members of its body."""
 
     def __init__(
         self,
@@ -84,22 +83,24 @@ class ProblemError(Exception):
         return head | self.members
 
     def response(self) -> Response:
-        # Escaped to ASCII: a name given by the client may hold half a character.
+        # Escaped to ASCII: a name from the request may contain a lone surrogate.
         return Response(json.dumps(self.body()), self.type.status, self.headers, MEDIA_TYPE)
 
 
 def problem_of(error: BaseException) -> ProblemError:
-    """Any error as a problem; one that is not ours is a fault of ours, and says nothing."""
+    """Any error as a problem. Unexpected exceptions become `internal`, without details."""
     if isinstance(error, ProblemError):
         return error
     if isinstance(error, PillarboxError):
-        return _of_ours(error)
+        return _of_pillarbox_error(error)
     if isinstance(error, HTTPException):
         return _of_http(error)
-    return ProblemError("internal", "the request could not be handled; the log says why")
+    return ProblemError(
+        "internal", "the request failed with an internal error; see the log of the server"
+    )
 
 
-def _of_ours(error: PillarboxError) -> ProblemError:
+def _of_pillarbox_error(error: PillarboxError) -> ProblemError:
     match error:
         case InvalidMail():
             name = (
@@ -113,34 +114,37 @@ def _of_ours(error: PillarboxError) -> ProblemError:
         case Unauthorized():
             headers = {"WWW-Authenticate": 'Bearer realm="pillarbox"'}
             return ProblemError(
-                "unauthorized", "give a valid API key: Authorization: Bearer pbx_…", headers=headers
+                "unauthorized", "send a valid API key: Authorization: Bearer pbx_…", headers=headers
             )
         case Throttled():
             return ProblemError(
                 "throttled", str(error), headers={"Retry-After": str(math.ceil(error.retry_after))}
             )
         case NotFound():
-            return ProblemError("not-found", "there is nothing with this id or name")
+            return ProblemError("not-found", "nothing with this id or name exists")
         case NotPossible():
             return ProblemError("not-possible", str(error))
-        case SecretError():  # which key is whose is no business of a tenant's
+        case SecretError():  # details of keys are not for tenants
             return ProblemError(
-                "not-possible", "this installation has no key to keep secrets with: ask who runs it"
+                "not-possible",
+                "this installation has no encryption key for secrets: ask its operator",
             )
         case StoreDataError():
             log.error("PostgreSQL refused a value of a request", error=str(error))
             return ProblemError(
                 "invalid-request",
-                "PostgreSQL cannot hold a value of the request",
+                "PostgreSQL cannot store a value of the request",
                 code="not_storable",
             )
         case StoreError():
             return ProblemError(
                 "store-away",
-                "the database does not answer",
+                "the database is unavailable",
                 headers={"Retry-After": str(STORE_RETRY)},
             )
-    return ProblemError("internal", "the request could not be handled; the log says why")
+    return ProblemError(
+        "internal", "the request failed with an internal error; see the log of the server"
+    )
 
 
 def _of_field(name: str, error: InvalidMail | NotAllowed) -> ProblemError:
@@ -165,8 +169,8 @@ def _of_template(error: RenderError) -> ProblemError:
 def _of_http(error: HTTPException) -> ProblemError:
     name = _BY_STATUS.get(error.status_code, "malformed" if error.status_code < 500 else "internal")
     details = {
-        "not-found": "there is no such path",
-        "method-not-allowed": "the path has other methods",
+        "not-found": "the path does not exist",
+        "method-not-allowed": "the path does not support this method",
     }
     return ProblemError(
         name, details.get(name, "the request cannot be handled"), headers=error.headers
@@ -174,7 +178,7 @@ def _of_http(error: HTTPException) -> ProblemError:
 
 
 def options_answer(request: Request, error: BaseException) -> Response | None:
-    """The answer to OPTIONS where a path exists: its methods; None to any other request."""
+    """The response to OPTIONS: the methods of the path; None for any other request."""
     if (
         request.method != "OPTIONS"
         or not isinstance(error, HTTPException)
@@ -191,7 +195,7 @@ def busy(detail: str) -> ProblemError:
 def invalid(
     error: ValidationError | Sequence[Mapping[str, Any]], *before: str | int
 ) -> ProblemError:
-    """What pydantic found, without the values it found it in; `before` is where that stands."""
+    """Validation errors of pydantic as a problem, without values; `before` is a path prefix."""
     found = (
         error.errors(include_url=False, include_input=False)
         if isinstance(error, ValidationError)
@@ -213,7 +217,7 @@ def _fault(one: Mapping[str, Any], before: tuple[str | int, ...]) -> dict[str, s
 
 
 def path_of(place: Sequence[str | int]) -> str:
-    """Where something stands in a body: `attachments[0].content`."""
+    """The path of a value in a body: `attachments[0].content`."""
     return "".join(_steps(place)).removeprefix(".")[:MAX_FIELD_LENGTH] or "body"
 
 

@@ -1,4 +1,4 @@
-"""One HTTP connection: uvicorn's, with bounds on how long a request takes to arrive and how much head it has."""
+"""HTTP connections: uvicorn's, with limits on the arrival time and the header size of requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from pillarbox.api.connections import RESERVED_TIMEOUT, ConnectionLimits, ProbesOnly
 from pillarbox.api.problems import MEDIA_TYPE, ProblemError, busy
 
-# Octets of a request line and its header fields: four times what browsers and proxies let pass.
+# Bytes of a request line and its header fields: four times the limit of browsers and proxies.
 MAX_HEAD_BYTES = 32 * 1024
 # Seconds for which the rest of a refused request is read and discarded. Closing at once would reset
 # the connection, and the client's kernel would discard the answer before the client has read it.
@@ -18,7 +18,7 @@ LINGER = 2.0
 
 
 class AnswerTransport:
-    """What uvicorn's request cycle sees of the transport: its `close` waits until the client has read the answer."""
+    """The transport for uvicorn's request cycle: `close` waits until the response can be read."""
 
     def __init__(self, connection: HttpConnection) -> None:
         self._connection = connection
@@ -30,7 +30,7 @@ class AnswerTransport:
 
 
 class HttpConnection(HttpToolsProtocol):
-    """A connection that does not wait for ever. A request that arrives in one piece, as most do, costs no timer."""
+    """A connection with timeouts. A request that arrives in one piece needs no timer."""
 
     def __init__(self, *args: Any, limits: ConnectionLimits, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -42,7 +42,7 @@ class HttpConnection(HttpToolsProtocol):
         self._lingers = False
         self._discards = False  # the last answer is written: what still arrives is not parsed
         self._in_head = False
-        self._arriving = False  # between a request's first octet and its last
+        self._arriving = False  # between a request's first byte and its last
         self._head = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -57,7 +57,7 @@ class HttpConnection(HttpToolsProtocol):
                 return
             self.app = ProbesOnly(self.app)
             self._patience = min(self._patience, RESERVED_TIMEOUT)
-        self._arm(self._patience)  # for the first octet
+        self._arm(self._patience)  # for the first byte
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
@@ -73,7 +73,7 @@ class HttpConnection(HttpToolsProtocol):
         elif self._in_head and self._is_too_much(len(data)):
             self._refuse(
                 ProblemError(
-                    "head-too-large", f"the request's head may have {MAX_HEAD_BYTES} octets"
+                    "head-too-large", f"the request header must be at most {MAX_HEAD_BYTES} bytes"
                 )
             )
         elif self._is_answered() and not self._lingers:
@@ -83,7 +83,7 @@ class HttpConnection(HttpToolsProtocol):
             self._arm(self._patience)
 
     def close_after_answer(self) -> None:
-        """Close the connection. While a request is still arriving, read and discard the rest of it first."""
+        """Close the connection; first discard the rest of a request that is still arriving."""
         if not self._arriving:
             self.transport.close()
             return
@@ -94,7 +94,7 @@ class HttpConnection(HttpToolsProtocol):
         self._arm(LINGER)
 
     def make_room(self) -> None:
-        """Close: the connection is idle, and another needs its place."""
+        """Close this idle connection, to make room for another."""
         self.transport.close()
 
     def on_message_begin(self) -> None:
@@ -124,12 +124,12 @@ class HttpConnection(HttpToolsProtocol):
         if is_answered and (self._in_head or not self._arriving):
             self._limits.rest(self)
 
-    def _is_too_much(self, octets: int) -> bool:
-        self._head += octets
+    def _is_too_much(self, size: int) -> bool:
+        self._head += size
         return self._head > MAX_HEAD_BYTES
 
     def _is_answered(self) -> bool:
-        """Whether a request has its answer before it has arrived."""
+        """Whether a request was answered before it has arrived completely."""
         return not self._in_head and self.cycle is not None and self.cycle.response_complete
 
     def _arm(self, seconds: float) -> None:
@@ -142,7 +142,7 @@ class HttpConnection(HttpToolsProtocol):
             self._timer = None
 
     def _late(self) -> None:
-        """Nothing more is waited for; whoever has sent a part of a request hears why."""
+        """The timer has ended: close, and answer a partial request with a timeout."""
         if (
             self._arriving
             and not self._discards

@@ -1,4 +1,4 @@
-"""`/reports`: bounce mails and complaints, as they came, from whoever receives them."""
+"""`/reports`: receives bounce mails and complaints that arrived at the customer."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ MAIL = "message/rfc822"
 
 
 class HeardOf(BaseModel):
-    """What a report says of one recipient."""
+    """The report about one recipient."""
 
     kind: FeedbackKind
     delivery: Annotated[
-        str | None, Field(description="Null: no message of yours is found that this is about.")
+        str | None, Field(description="Null: the report matches no message of the tenant.")
     ]
     reason: Reason | None
-    hard: Annotated[bool, Field(description="The address will not be written to again.")]
-    new: Annotated[bool, Field(description="False: it was reported before, and changed nothing.")]
+    hard: Annotated[bool, Field(description="True: the address is suppressed.")]
+    new: Annotated[
+        bool, Field(description="False: it was reported before, and nothing was changed.")
+    ]
 
 
 class Reported(BaseModel):
-    """What a report says."""
+    """The events in a report."""
 
     events: list[HeardOf]
 
@@ -43,9 +45,9 @@ class Reported(BaseModel):
 @routes.post(
     "/reports",
     operation_id="report",
-    summary="Hand in a bounce mail or a complaint",
-    description="Takes a whole mail as it was received: a delivery report (RFC 3464) or a complaint (RFC 5965). It"
-    " counts like the feedback of a provider, for your own messages only.",
+    summary="Submit a bounce mail or a complaint",
+    description="Takes a complete mail as it was received: a delivery report (RFC 3464) or a complaint"
+    " (RFC 5965). It is processed like feedback of a provider, for messages of the tenant only.",
     response_model=Reported,
     responses=problems(*BODY),
     openapi_extra=needs(Scope.MANAGE)

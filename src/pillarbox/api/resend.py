@@ -1,4 +1,4 @@
-"""`/messages/{message_id}/resend`: the same mail once more, as a new message."""
+"""`/messages/{message_id}/resend`: sends a mail once more, as a new message."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ routes = router()
 @routes.post(
     "/messages/{message_id}/resend",
     operation_id="resend_message",
-    summary="Send a message once more",
-    description="Makes a new message, due now, with the same content for the same recipients, all of them; the old one"
-    " stays as it is. It does not expire. Needs both scopes.",
+    summary="Resend a message",
+    description="Creates a new message, due now, with the same content and all recipients. The old message is"
+    " not changed. The new one does not expire. Needs both scopes.",
     status_code=202,
     response_model=Accepted,
-    response_description="A new message was accepted, and committed",
+    response_description="A new message was accepted and committed",
     responses=problems(
         "not-found", "content-purged", "invalid-mail", "idempotency-conflict", "invalid-request"
     ),
@@ -51,20 +51,20 @@ async def resend_message(
     envelope, content = await store.for_resending(database, message_id, context.tenant.id)
     if content is None:
         raise ProblemError(
-            "content-purged", "the content of this message was dropped: it cannot be sent again"
+            "content-purged", "the content of this message was deleted: it cannot be sent again"
         )
-    mail = again(envelope, await store.deliveries_of(database, message_id), content, key)
+    mail = mail_again(envelope, await store.deliveries_of(database, message_id), content, key)
     received = envelope.headers.get("Received") if content.raw is not None else None
     receipt = await context.app.intake.accept(context.principal, mail, received=received)
     if not receipt.repeated:
-        await _tell(context, message_id, receipt.id)
+        await _record_events(context, message_id, receipt.id)
     return accepted(receipt)
 
 
-def again(
+def mail_again(
     envelope: MessageRecord, deliveries: Sequence[DeliveryRecord], content: Content, key: str | None
 ) -> Mail:
-    """The mail that this message was made of, to be sent now."""
+    """The mail of this message, to be sent now."""
     is_raw = content.raw is not None
     return Mail(
         sender=envelope.sender,
@@ -88,8 +88,8 @@ def again(
     )
 
 
-async def _tell(context: RequestContext, old: UUID, new: UUID) -> None:
-    """Tell both messages of each other. The new one is accepted, whether this can be written down or not."""
+async def _record_events(context: RequestContext, old: UUID, new: UUID) -> None:
+    """Record an event for both messages; if that fails, the new one stays accepted."""
     try:
         await operations.tell(
             context.app.database, old, "resent", {**context.who, "message": str(new)}
@@ -98,4 +98,4 @@ async def _tell(context: RequestContext, old: UUID, new: UUID) -> None:
             context.app.database, new, "resend_of", {**context.who, "message": str(old)}
         )
     except StoreError as error:
-        log.warning("a resend could not be told", message=old, error=error)
+        log.warning("the events of a resend could not be recorded", message=old, error=error)

@@ -1,4 +1,4 @@
-"""Routes, explanations and the health of providers as they are given and shown."""
+"""Routes, explanations and the health of providers: requests and responses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pillarbox.store.routes import Route
 
 LaneWord = Literal["urgent", "normal", "bulk"]
 Octets = Annotated[StrictInt, Field(ge=0, le=MAX_INTEGER)]
-Words = Annotated[tuple[str, ...] | None, Field(description="One must fit; null or empty: any.")]
+Words = Annotated[tuple[str, ...] | None, Field(description="One must match; null or empty: any.")]
 Domains = Annotated[
     tuple[str, ...] | None,
     Field(description="`example.com`, or `*.example.com` for its subdomains; null: any."),
@@ -26,64 +26,63 @@ Domains = Annotated[
 Weights = Annotated[
     dict[str, StrictInt] | None,
     Field(
-        description="By provider: the first is drawn by them. 0 or none: when the others cannot. Null: in order."
+        description="By provider: how often it is chosen first. 0 or missing: only if the others fail."
+        " Null: in order."
     ),
 ]
 
 
 class RouteSettings(StrictModel):
-    """What can be said about a route. What is left out stays as it is; null takes a condition away."""
+    """The settings of a route. An omitted setting is not changed; null removes a condition."""
 
     sender_domains: Domains = None
     recipient_domains: Domains = None
     tags: Words = None
     lanes: Annotated[
-        tuple[LaneWord, ...] | None, Field(description="One must fit; null or empty: any.")
+        tuple[LaneWord, ...] | None, Field(description="One must match; null or empty: any.")
     ] = None
     classes: Words = None
     kinds: Words = None
-    min_size: Annotated[Octets | None, Field(description="In octets; null: any.")] = None
-    max_size: Annotated[Octets | None, Field(description="In octets; null: any.")] = None
+    min_size: Annotated[Octets | None, Field(description="In bytes; null: any.")] = None
+    max_size: Annotated[Octets | None, Field(description="In bytes; null: any.")] = None
     weights: Weights = None
     enabled: bool = True
     before: Annotated[
-        str | None, Field(description="Put it before this route of the same tenant.")
+        str | None, Field(description="Move it before this route of the same tenant.")
     ] = None
-    place: Annotated[StrictInt | None, Field(ge=1, description="Put it at this place.")] = None
+    place: Annotated[
+        StrictInt | None, Field(ge=1, description="Move it to this position, from 1.")
+    ] = None
 
     def given(self) -> dict[str, Any]:
-        """What was given, by the names that the store has for it."""
+        """The settings in the request, by the names of the store."""
         return self.model_dump(exclude_unset=True)
 
 
 class NewRoute(RouteSettings):
-    """A route to add. Without a tenant it is for all; it stands last unless it is put somewhere."""
+    """A route to add: for all tenants if it names none, and last if it has no position."""
 
     name: Name
     tenant: str | None = None
-    providers: Annotated[
-        tuple[str, ...], Field(description="In the order in which they are tried.")
-    ]
+    providers: Annotated[tuple[str, ...], Field(description="In the order of attempts.")]
 
 
 class RouteChange(RouteSettings):
-    """What to change of a route. Providers given anew have no weights but those given with them."""
+    """Changes of a route. New providers replace the old ones and their weights."""
 
     name: Name = ""
-    providers: Annotated[
-        tuple[str, ...], Field(description="In the order in which they are tried.")
-    ] = ()
+    providers: Annotated[tuple[str, ...], Field(description="In the order of attempts.")] = ()
 
 
 class RouteProvider(BaseModel):
     name: str
     enabled: bool
-    removed: Annotated[bool, Field(description="It stays in the route, and is passed over.")]
+    removed: Annotated[bool, Field(description="It stays in the route, but is skipped.")]
     weight: int | None
 
 
 class RouteShown(BaseModel):
-    """A route: mails that meet all its conditions leave through its providers."""
+    """A route: mails that match all its conditions are sent through its providers."""
 
     id: int
     name: str
@@ -107,7 +106,7 @@ class RouteList(BaseModel):
 
 
 class MailToExplain(StrictModel):
-    """A message by its id; or a mail that nobody has sent yet, with `to`."""
+    """A message by its id, or the description of a mail, with `to`."""
 
     message_id: UUID | None = None
     from_: Annotated[
@@ -115,7 +114,7 @@ class MailToExplain(StrictModel):
         Field(
             alias="from",
             max_length=MAX_FILTER_LENGTH,
-            description="An address or domain; else the tenant's default.",
+            description="An address or domain; default: that of the tenant.",
         ),
     ] = None
     to: Annotated[
@@ -124,63 +123,64 @@ class MailToExplain(StrictModel):
     tags: tuple[str, ...] = ()
     lane: LaneWord = "normal"
     class_: Annotated[
-        str | None, Field(alias="class", description="Else the tenant's default.")
+        str | None, Field(alias="class", description="Default: that of the tenant.")
     ] = None
     kind: str | None = None
     size: Octets = EMPTY
-    raw: Annotated[bool, Field(description="A finished mail: by SMTP, or `raw`.")] = False
+    raw: Annotated[bool, Field(description="A complete mail: by SMTP, or `raw`.")] = False
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
         if (self.message_id is None) == (self.to is None):
-            raise ValueError("give `message_id`, or describe a mail with `to`")
+            raise ValueError("must contain either `message_id` or `to`")
         return self
 
 
 class AnyMailToExplain(MailToExplain):
-    """As for a tenant; `tenant` says whose mail it is that is described."""
+    """As for a tenant; `tenant` is the tenant of the described mail."""
 
     tenant: str = "default"
 
 
 class RuleTried(BaseModel):
-    """A rule that was looked at, in order."""
+    """A rule, in the order in which rules are compared."""
 
     name: str
     for_: Annotated[Literal["tenant", "all"], Field(alias="for")]
     fits: bool
-    misses: Annotated[str | None, Field(description="The condition that the mail does not meet.")]
-    has: Annotated[str | None, Field(description="What the mail has there.")]
+    misses: Annotated[str | None, Field(description="The condition that the mail does not match.")]
+    has: Annotated[str | None, Field(description="The value of the mail.")]
     wants: Annotated[
-        str | None, Field(description="What the rule wants; hidden where it is for all.")
+        str | None,
+        Field(description="The value of the rule; hidden if the rule is for all tenants."),
     ]
 
 
-class Obstacle(BaseModel):
+class ProviderObstacle(BaseModel):
     why: ObstacleReason
     said: str
     until: datetime | None
 
 
 class ProviderConsidered(BaseModel):
-    """A provider of the route, in the order in which they are tried."""
+    """A provider of the route, in the order of attempts."""
 
     name: str
     use: Annotated[
-        CandidateUse, Field(description="`used`; `next`: if those before it fail; or `skipped`.")
+        CandidateUse, Field(description="`used`; `next`: if the previous ones fail; or `skipped`.")
     ]
     share: Annotated[
-        float | None, Field(description="Of the mails, where they are drawn by weight.")
+        float | None, Field(description="The share of mails, if the route has weights.")
     ]
     notes: Annotated[
-        list[Obstacle], Field(description="Why it is skipped, or what makes its mails wait.")
+        list[ProviderObstacle], Field(description="Why it is skipped, or why its mails wait.")
     ]
 
 
 class Explained(BaseModel):
-    """Which route a mail takes now, and why."""
+    """The route of a mail at this moment, and why it was chosen."""
 
-    deliveries: Annotated[list[int], Field(description="Of a message: the recipients' numbers.")]
+    deliveries: Annotated[list[int], Field(description="The recipient numbers of the message.")]
     sender_domain: str
     recipient_domain: str
     lane: str
@@ -190,56 +190,58 @@ class Explained(BaseModel):
     size: int
     raw: bool
     rules: list[RuleTried]
-    rule: Annotated[str | None, Field(description="The one that fits; null: none does.")]
+    rule: Annotated[str | None, Field(description="The matching rule; null: no rule matches.")]
     decided_by: Literal["rule", "default_order", "person"]
     providers: list[ProviderConsidered]
     provider: Annotated[
-        str | None, Field(description="The one that the mail leaves through; null: none now.")
+        str | None,
+        Field(description="The provider through which the mail is sent; null: none is usable now."),
     ]
     fate: Annotated[
         MailFate,
-        Field(description="`leaves`; `waits`; or `fails`: no provider of its route can carry it."),
+        Field(description="`leaves`; `waits`; or `fails`: no provider of its route can send it."),
     ]
 
 
 class Explanations(BaseModel):
-    """One for each way that recipients of the message go."""
+    """One explanation for each group of recipients with the same route."""
 
     explanations: list[Explained]
 
 
 class Budget(BaseModel):
-    """Money of this month (UTC)."""
+    """The costs of this month (UTC)."""
 
     price_per_thousand: float
     budget_per_month: float | None
-    mails: Annotated[int, Field(description="Recipients of what left.")]
+    mails: Annotated[int, Field(description="The number of recipients of sent mails.")]
     spent: float
-    used: Annotated[
-        float | None, Field(description="The part of the budget that is spent, from 0 on.")
-    ]
-    reserve_urgent: Annotated[int, Field(description="In percent: only for urgent mails.")]
-    reserve_normal: Annotated[int, Field(description="In percent: not for bulk mails.")]
+    used: Annotated[float | None, Field(description="The spent share of the budget, from 0.")]
+    reserve_urgent: Annotated[int, Field(description="Percent reserved for urgent mails.")]
+    reserve_normal: Annotated[int, Field(description="Percent not available to bulk mails.")]
 
 
 class ProviderHealth(BaseModel):
-    """How a provider is, as all processes see it."""
+    """The health of a provider, as shared by all processes."""
 
     name: str
     kind: str
     enabled: bool
-    release_only: Annotated[
-        bool, Field(description="Used only where a route or a person names it.")
-    ]
+    release_only: Annotated[bool, Field(description="Used only if a route or a person names it.")]
     state: Annotated[
-        Literal["closed", "open", "half_open"], Field(description="Of its circuit breaker.")
+        Literal["closed", "open", "half_open"],
+        Field(description="The state of its circuit breaker."),
     ]
-    reason: Annotated[str | None, Field(description="Of the last failure.")]
+    reason: Annotated[str | None, Field(description="The reason of the last failure.")]
     since: datetime | None
-    retry_at: Annotated[datetime | None, Field(description="When an open one is tried again.")]
-    held_until: Annotated[datetime | None, Field(description="It asked for a pause until then.")]
+    retry_at: Annotated[
+        datetime | None, Field(description="When an open breaker allows the next attempt.")
+    ]
+    held_until: Annotated[
+        datetime | None, Field(description="Until when the provider asked to pause.")
+    ]
     opened: Annotated[
-        int, Field(description="How often it opened lately: the more, the longer it waits.")
+        int, Field(description="How often the breaker opened recently; the backoff grows with it.")
     ]
     checked_at: datetime | None
     check_ok: bool | None

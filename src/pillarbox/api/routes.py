@@ -1,4 +1,4 @@
-"""Routes for administrators, why mails take which, and how providers are."""
+"""Routes, explanations of routing decisions, and the health of providers."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ from pillarbox.store.health import HealthRow
 if TYPE_CHECKING:
     from pillarbox.app import App
     from pillarbox.route.explain import Explanation
+    from pillarbox.store.database import Database
 
 routes = router()
 ADMIN = needs(Scope.ADMIN)
@@ -45,22 +46,22 @@ Tenant_ = Annotated[
     str | None,
     Query(
         pattern=NAME,
-        description="Only those that hold for this tenant: its own, and those for all.",
+        description="Only routes that apply to this tenant: its own, and those for all tenants.",
     ),
 ]
-Provider = Annotated[str | None, Query(pattern=NAME, description="Only of this provider.")]
+Provider = Annotated[str | None, Query(pattern=NAME, description="Only events of this provider.")]
 Limit = Annotated[int, Query(ge=1, le=200)]
 Before = Annotated[
-    int | None, Query(ge=1, le=2**63 - 1, description="Older than the event with this id.")
+    int | None, Query(ge=1, le=2**63 - 1, description="Only events before the one with this id.")
 ]
-MAIL = "Give `message_id`, or describe a mail that nobody has sent yet. It is told as it would be decided now."
+MAIL = "Give `message_id`, or describe a mail. The decision is the one that would be made now."
 
 
 @routes.post(
     "/routes/explain",
     operation_id="explain_route",
-    summary="Tell which route a mail takes, and why",
-    description=f"{MAIL} Names the tenant's own rules and those for all, and the providers.",
+    summary="Explain the route of a mail",
+    description=f"{MAIL} Names the rules of the tenant and those for all tenants, and the providers.",
     response_model=Explanations,
     responses=problems("not-found", "invalid-setting", *BODY),
     openapi_extra=needs(Scope.READ),
@@ -75,7 +76,7 @@ async def explain_route(context: Context, mail: MailToExplain) -> Response:
 @routes.post(
     "/admin/routes/explain",
     operation_id="admin_explain_route",
-    summary="Tell which route any mail takes, and why",
+    summary="Explain the route of any mail",
     description=MAIL,
     response_model=Explanations,
     responses=problems("not-found", "invalid-setting", *BODY),
@@ -117,8 +118,8 @@ async def _explain(
 @routes.get(
     "/admin/routes",
     operation_id="admin_list_routes",
-    summary="List the routes",
-    description="In the order in which they are tried: tenants' own, then those for all.",
+    summary="List routes",
+    description="In the order of comparison: routes of tenants, then routes for all tenants.",
     response_model=RouteList,
     responses=problems("not-found", "invalid-request"),
     openapi_extra=ADMIN,
@@ -133,7 +134,7 @@ async def list_routes(context: Context, tenant: Tenant_ = None) -> Response:
     "/admin/routes",
     operation_id="admin_add_route",
     summary="Add a route",
-    description="Workers know it within seconds.",
+    description="Workers use it within seconds.",
     status_code=201,
     response_model=RouteShown,
     responses=problems("not-found", "taken", "invalid-setting", *BODY),
@@ -163,7 +164,7 @@ async def get_route(context: Context, route_id: RouteId) -> Response:
     "/admin/routes/{route_id}",
     operation_id="admin_change_route",
     summary="Change or move a route",
-    description="Changes what is given, and nothing else. Workers know it within seconds.",
+    description="Omitted settings are not changed. Workers use the change within seconds.",
     response_model=RouteShown,
     responses=problems("not-found", "taken", "invalid-setting", *BODY),
     openapi_extra=ADMIN,
@@ -179,7 +180,7 @@ async def change_route(context: Context, route_id: RouteId, change: RouteChange)
     "/admin/routes/{route_id}",
     operation_id="admin_remove_route",
     summary="Remove a route",
-    description="Mails that wait are routed by what is left.",
+    description="Waiting mails are routed by the remaining routes.",
     status_code=204,
     responses=problems("not-found"),
     openapi_extra=ADMIN,
@@ -193,8 +194,8 @@ async def remove_route(context: Context, route_id: RouteId) -> Response:
 @routes.get(
     "/admin/providers/health",
     operation_id="admin_provider_health",
-    summary="Show how the providers are",
-    description="Circuit breakers, checks, pauses, and what is spent of the month's budgets.",
+    summary="Show the health of the providers",
+    description="Circuit breakers, checks, pauses, and the spent part of the budgets of this month.",
     response_model=ProviderHealthList,
     responses=problems(),
     openapi_extra=ADMIN,
@@ -214,8 +215,8 @@ async def provider_health(context: Context) -> Response:
 @routes.get(
     "/admin/providers/events",
     operation_id="admin_provider_events",
-    summary="List what became of providers",
-    description="Breakers that opened and closed, pauses, checks that failed; newest first.",
+    summary="List events of providers",
+    description="Opened and closed circuit breakers, pauses and failed checks; newest first.",
     response_model=ProviderEventList,
     responses=problems("not-found", "invalid-request"),
     openapi_extra=ADMIN,
@@ -225,17 +226,18 @@ async def provider_events(
     context: Context, provider: Provider = None, limit: Limit = 50, before: Before = None
 ) -> Response:
     database = context.app.database
-    wanted = None
-    if provider is not None:
-        known = [
-            one for one in (await health.list_usage(database)).values() if one.name == provider
-        ]
-        if not known:
-            raise NotFound("there is no such provider")
-        wanted = max(
-            known, key=lambda one: (not one.removed, one.id)
-        ).id  # of one name, the one that is in use
-    found = await health.list_events(database, wanted, limit, before)
+    provider_id = None if provider is None else await _provider_id(database, provider)
+    found = await health.list_events(database, provider_id, limit, before)
     return json_response(
         ProviderEventList(events=[ProviderEventShown(**asdict(one)) for one in found])
     )
+
+
+async def _provider_id(database: Database, name: str) -> int:
+    """The id of the provider with this name: the present one rather than a removed one."""
+    usage = await health.list_usage(database)
+    found = [each for each in usage.values() if each.name == name]
+    if not found:
+        raise NotFound("there is no provider with this name")
+    newest = max(found, key=lambda each: (not each.removed, each.id))
+    return newest.id

@@ -1,4 +1,4 @@
-"""How an operation is carried out: who asks is known before a byte of the body is read; a body is parsed once."""
+"""Routes: authenticate a request before its body is read, and parse the body once."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ KEY_HEADER = "idempotency-key"
 
 
 class OperationRoute(APIRoute):
-    """An operation that needs scopes. FastAPI reads its parameters; its body, if it has one, is small."""
+    """An operation that needs scopes, with a small body or none; FastAPI parses its parameters."""
 
-    most_octets = SMALL
+    max_body = SMALL
 
     @property
     def scopes(self) -> list[Scope]:
-        """What a key needs for this; written where generated clients see it, too."""
+        """The scopes that a key needs, as the OpenAPI description has them."""
         assert self.openapi_extra is not None
         return [Scope(one) for one in self.openapi_extra["security"][0]["key"]]
 
@@ -50,7 +50,7 @@ class OperationRoute(APIRoute):
             if not has_body:
                 return await handle(request)
             check_json(request.headers)
-            with bodies.hold(self.most_octets) as body:
+            with bodies.hold(self.max_body) as body:
                 return await handle(
                     BufferedRequest(request, await body.read(request.headers, request.receive))
                 )
@@ -62,11 +62,11 @@ class OperationRoute(APIRoute):
 
 
 class PublicRoute(OperationRoute):
-    """An operation that needs no key: it is how one comes to have a session. It says so to generated clients, too."""
+    """An operation that needs no key, such as a login; the OpenAPI description says so, too."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
-        assert self.openapi_extra == PUBLIC, "whoever needs no key must be told so"
+        assert self.openapi_extra == PUBLIC, "a public operation must be described as PUBLIC"
 
     @property
     def scopes(self) -> list[Scope]:
@@ -77,13 +77,13 @@ class PublicRoute(OperationRoute):
 
 
 class LargeBodyRoute(OperationRoute):
-    """An operation whose body lists many things."""
+    """An operation with a larger body, such as a list of addresses."""
 
-    most_octets = LONG
+    max_body = LONG
 
 
 class BufferedRequest(Request):
-    """A request whose body was read already."""
+    """A request whose body was already read."""
 
     def __init__(self, request: Request, body: bytes) -> None:
         super().__init__(request.scope, request.receive)
@@ -97,14 +97,14 @@ class BufferedRequest(Request):
 
 
 class SubmissionRoute(OperationRoute):
-    """An operation that takes mails: its body may be large, and goes from bytes to the model in one step."""
+    """An operation that accepts mails: a large body is parsed from bytes to the model in one step."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         run = self.get_route_handler()
 
         async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
-            """As FastAPI's, without its stacks for files and dependencies, of which there are none."""
+            """As FastAPI's, without its exit stacks for files and dependencies: there are none."""
             try:
                 response = await run(Request(scope, receive))
             except (ProblemError, *EXPECTED) as error:
@@ -131,7 +131,7 @@ class SubmissionRoute(OperationRoute):
 
 
 def parsed(model: type[BaseModel], body: bytes) -> Any:
-    """The body as a model."""
+    """The body as a model; ProblemError if it is invalid."""
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
@@ -139,7 +139,7 @@ def parsed(model: type[BaseModel], body: bytes) -> Any:
 
 
 def context_of(request: Request) -> tuple[App, BodyBudget]:
-    """What the server keeps for its operations."""
+    """The application and the body budget of the server."""
     return request.app.state.context  # type: ignore[no-any-return]
 
 

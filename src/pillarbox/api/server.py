@@ -1,4 +1,4 @@
-"""The HTTP door: the API, health, metrics, a status page, captured mails; in our own loop."""
+"""The HTTP server: the API, health probes, metrics, the status page and captured mails."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ if TYPE_CHECKING:
     from pillarbox.app import App
 
 log = logs.get("pillarbox.http")
-# Whoever probes takes a longer wait for a failure; orchestrators allow one to a few seconds.
+# Orchestrators take a longer wait for a failure; they allow one to a few seconds.
 READY_TIMEOUT = 2.0
-# Requests under way when we stop; none of ours takes longer.
+# Seconds for requests in progress at shutdown; no operation takes longer.
 GOODBYE_TIMEOUT = 5
 CAPTURED_SHOWN = 50
 
 
 class Digits(IntegerConvertor):
-    """A number of bounded length: Python refuses to read very long ones, which must not look like a fault of ours."""
+    """A number of limited length: Python refuses to parse very long ones."""
 
     regex = "[0-9]{1,18}"
 
@@ -64,24 +64,24 @@ register_url_convertor("digits", Digits())
 async def serve_http(
     app: App, stop: asyncio.Event, ready: Callable[[str], None] | None = None
 ) -> None:
-    """Answer HTTP until `stop`; `ready` gets the URL once somebody can connect."""
+    """Serve HTTP until `stop`; `ready` gets the URL when the server accepts connections."""
     host, _ = app.settings.http_address
     app.lifecycle.templates  # noqa: B018 -- read now: a wrong folder stops us here, not the first mail
     with listen(*app.settings.http_address, "http") as listener:
         port = listener.getsockname()[1]
 
-        def told() -> None:
+        def notify() -> None:
             log.info("listening", port=port)
             if ready:
                 ready(_url(host, port))
 
-        await serve_until(stop, _config(app, host), listener, told)
+        await serve_until(stop, _config(app, host), listener, notify)
 
 
 async def serve_until(
     stop: asyncio.Event, config: uvicorn.Config, listener: socket, ready: Callable[[], None]
 ) -> None:
-    """Let uvicorn answer on a socket until `stop`; `ready` is called once it does."""
+    """Run uvicorn on a socket until `stop`; `ready` is called when it has started."""
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     ready()
@@ -91,7 +91,7 @@ async def serve_until(
     server.should_exit = True
     await serving
     if not stop.is_set():
-        raise TaskEnded("the HTTP server ended before it was asked to stop")
+        raise TaskEnded("the HTTP server ended before it was stopped")
 
 
 def _config(app: App, host: str) -> uvicorn.Config:
@@ -118,7 +118,7 @@ def _config(app: App, host: str) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    """Signals are the command's business, not the server's."""
+    """Leaves signals to the command."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -150,7 +150,7 @@ def build(app: App, host: str) -> Starlette:
         ),
     ]
     handlers = {
-        StoreError: _store_away,
+        StoreError: _database_unavailable,
         NotFound: _not_found,
         Refused: _refused,
         HTTPException: _refused,
@@ -164,20 +164,20 @@ def build(app: App, host: str) -> Starlette:
 
 
 class Site:
-    """What is served. `private`: it listens on a loopback address, so captured mails may be shown to this machine."""
+    """The pages. `private`: the server listens on a loopback address; captured mails may be shown."""
 
     def __init__(self, app: App, private: bool) -> None:
         self._app = app
         self._private = private
 
     async def healthz(self, request: Request) -> Response:
-        """The process lives: its event loop answers, and no task of it ended for good."""
+        """Liveness: the event loop answers, and no task has ended permanently."""
         if ended := self._app.supervisor.dead():
             return PlainTextResponse(f"{ended} ended\n", 503)
         return PlainTextResponse("ok\n")
 
     async def readyz(self, request: Request) -> Response:
-        """The database answers, can be written to, and its schema fits; the worker here claims and settles."""
+        """Readiness: the database is writable, its schema fits, and the worker claims and settles."""
         try:
             async with (
                 asyncio.timeout(READY_TIMEOUT),
@@ -190,11 +190,11 @@ class Site:
         except WrongDatabase as error:
             return PlainTextResponse(f"{error}\n", 503)
         except (StoreError, TimeoutError):
-            return PlainTextResponse("the database does not answer\n", 503)
+            return PlainTextResponse("the database is unavailable\n", 503)
         if read_only:
             return PlainTextResponse("the database is read-only\n", 503)
         if failing := self._app.supervisor.not_ready():
-            return PlainTextResponse(f"{failing} fails; the log says why\n", 503)
+            return PlainTextResponse(f"{failing} fails; see the log\n", 503)
         return PlainTextResponse("ready\n")
 
     async def metrics(self, request: Request) -> Response:
@@ -212,14 +212,14 @@ class Site:
         return HTMLResponse(status_pages.status(numbers, mails))
 
     def _shows_captured(self, request: Request) -> bool:
-        """Captured mails hold codes and links of others: no key opens them, only `up` on this machine."""
+        """Captured mails contain codes and links: only `up` shows them, to this machine, without a key."""
         return self._private and needs_no_key(request, self._app)
 
     async def problems(self, request: Request) -> Response:
-        """What problems mean: all of them, or the one that an answer named."""
+        """Explains all problem types, or one."""
         name = request.path_params.get("name")
         if name is not None and name not in TYPES:
-            raise NotFound("there is no such type of problem")
+            raise NotFound("there is no problem type with this name")
         return HTMLResponse(status_pages.problems([name] if name else TYPES))
 
     async def captured(self, request: Request) -> Response:
@@ -232,7 +232,7 @@ class Site:
         return HTMLResponse(status_pages.captured(mails, len(mails) == CAPTURED_SHOWN))
 
     async def captured_mail(self, request: Request) -> Response:
-        """The exact bytes; text/plain, so that a browser runs nothing of a hostile mail."""
+        """The exact bytes; as text/plain, so that a browser runs no script of a hostile mail."""
         if not self._shows_captured(request):
             return _private_only()
         content = await catalog.captured_content(self._app.database, request.path_params["number"])
@@ -240,12 +240,15 @@ class Site:
 
 
 def _private_only() -> Response:
-    text = "captured mails are shown by `pillarbox up` to this machine only: use `pillarbox captured list`\n"
+    text = (
+        "captured mails are shown by `pillarbox up` to this machine only:"
+        " use `pillarbox captured list`\n"
+    )
     return PlainTextResponse(text, 403)
 
 
-async def _store_away(request: Request, error: Exception) -> Response:
-    return HTMLResponse(status_pages.away(), 503)
+async def _database_unavailable(request: Request, error: Exception) -> Response:
+    return HTMLResponse(status_pages.database_unavailable(), 503)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

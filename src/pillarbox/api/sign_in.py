@@ -1,4 +1,4 @@
-"""`/sign-in`: codes for people with accounts, asked for and verified by the application that they sign in to."""
+"""`/sign-in`: sign-in codes for accounts, requested and verified by the application."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pillarbox.wire.sign_in import SignedInAccount, SignInChallenge, Verified
 routes = router()
 SEND = needs(Scope.SEND)
 Token = Annotated[str, StringConstraints(min_length=1, max_length=100)]
-# Whether it is one is not for us to judge: who has another is told nothing else than who has this.
+# Not checked further: the response must not depend on whether the address exists.
 Email = Annotated[
     str, StringConstraints(pattern=r"^[^\s\x00-\x1f\x7f]+@[^\s\x00-\x1f\x7f]+$", max_length=320)
 ]
@@ -30,13 +30,13 @@ Code = Annotated[str, StringConstraints(pattern=r"^[0-9](?:[ -]?[0-9]){5}$", max
 
 
 class SignInRequest(StrictModel):
-    """Whose mailbox the code is to go to."""
+    """The address to which the code is mailed."""
 
     email: Email
 
 
 class VerifyRequest(StrictModel):
-    """The code, and what it was asked for with: a challenge, or the id of a token that the application inserted."""
+    """The code, and its challenge or the id of the token that the application inserted."""
 
     challenge: Token | None = None
     token: Annotated[int, Field(ge=1, lt=2**63)] | None = None
@@ -45,7 +45,7 @@ class VerifyRequest(StrictModel):
     @model_validator(mode="after")
     def _one(self) -> VerifyRequest:
         if (self.challenge is None) == (self.token is None):
-            raise ValueError("give `challenge` or `token`")
+            raise ValueError("must contain either `challenge` or `token`")
         return self
 
 
@@ -55,12 +55,12 @@ def begun(challenge: Challenge) -> SignInChallenge:
 
 @contextmanager
 def code_problems() -> Iterator[None]:
-    """Say of a code only what anybody may know: that it does not count, and whether to ask for another."""
+    """Raise errors of codes as the problem `code`, which reveals only whether it is void."""
     try:
         yield
     except InvalidToken as error:
         void = error.void if isinstance(error, WrongCode) else True
-        detail = "the code is void: ask for a new one" if void else "the code is wrong"
+        detail = "the code is void: request a new one" if void else "the code is wrong"
         raise ProblemError("code", detail, void=void) from None
 
 
@@ -68,9 +68,9 @@ def code_problems() -> Iterator[None]:
     "/sign-in",
     operation_id="begin_sign_in",
     summary="Mail a sign-in code",
-    description="Mails a code of six digits to the account with this address, if there is one that is active. Whether"
-    " there is shows neither in the answer nor in how long it takes. Repeated within `code_pause`, the answer is the"
-    " same and nothing is mailed.",
+    description="Mails a code of six digits to the active account with this address. Neither the response nor"
+    " its time shows whether there is one. If repeated within `code_pause`, the response is the same and"
+    " nothing is mailed.",
     status_code=202,
     response_model=SignInChallenge,
     responses=problems("not-possible", *BODY),
@@ -86,7 +86,8 @@ async def begin(context: Context, given: SignInRequest) -> Response:
     "/sign-in/verify",
     operation_id="verify_sign_in",
     summary="Verify a sign-in code",
-    description="Tells whose code it is. It counts once, for `code_lifetime`, and at most `code_tries` tries.",
+    description="Returns the account of the code. A code is valid once, for `code_lifetime`, and for at most"
+    " `code_tries` attempts.",
     response_model=Verified,
     responses=problems("code", "not-possible", *BODY),
     openapi_extra=SEND,
@@ -105,11 +106,11 @@ async def verify(context: Context, given: VerifyRequest) -> Response:
 
 
 def _check_tenant(context: Context) -> None:
-    """Accounts belong to one tenant; to the others it is as if there were none."""
+    """Raise NotAllowed unless the accounts belong to this tenant."""
     if context.tenant.name != context.app.settings.lifecycle_tenant:
         raise NotAllowed(
             "no_accounts",
             "key",
-            "the accounts belong to another tenant",
+            "the accounts belong to a different tenant",
             "use a key of that tenant",
         )

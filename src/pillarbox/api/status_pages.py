@@ -1,4 +1,4 @@
-"""The status page: server-rendered, no script, no asset from anywhere. Everything shown is escaped."""
+"""The status pages: rendered here, without scripts or external assets. All values are escaped."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ def policy(*styles: str, forms: str = "'none'") -> str:
     """Allows a page these style sheets, and to post forms where `forms` says; nothing else."""
     hashes = (base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in styles)
     allowed = " ".join(f"'sha256-{one}'" for one in hashes)
-    return f"default-src 'none'; style-src {allowed}; base-uri 'none'; form-action {forms}; frame-ancestors 'none'"
+    return (
+        f"default-src 'none'; style-src {allowed}; base-uri 'none';"
+        f" form-action {forms}; frame-ancestors 'none'"
+    )
 
 
 POLICY = policy(STYLE)
 
 
 def status(numbers: QueueStatistics, mails: Sequence[CapturedMail] | None) -> str:
-    """The first page: the queue in numbers, and the last captured mails where they may be shown."""
+    """The start page: numbers of the queue, and the last captured mails if they may be shown."""
     parts = [_cards(numbers), _lately(numbers), _workers(numbers), _providers(numbers)]
     if len(numbers.by_tenant) > 1:
         parts.append(_tenants(numbers))
     if mails:
-        parts.append(
-            f'<h2>Captured mails</h2>{_mails(mails)}<p><a href="/captured">all captured mails</a></p>'
-        )
+        link = '<p><a href="/captured">all captured mails</a></p>'
+        parts.append(f"<h2>Captured mails</h2>{_mails(mails)}{link}")
     return _page("Pillarbox", "".join(parts), refresh=True)
 
 
@@ -51,19 +53,22 @@ def captured(mails: Sequence[CapturedMail], more: bool) -> str:
     return _page("Captured mails", "<h2>Captured mails</h2>" + body)
 
 
-def away() -> str:
-    text = "<p>The database does not answer. This page looks again by itself.</p>"
+def database_unavailable() -> str:
+    text = "<p>The database is unavailable. This page reloads automatically.</p>"
     return _page("Pillarbox: no database", text, refresh=True)
 
 
-def operations(description: Mapping[str, Any], place: str) -> str:
-    """The operations of the API, from what OpenAPI says about them."""
+def operations(description: Mapping[str, Any], prefix: str) -> str:
+    """The operations of the API, from its OpenAPI description."""
     rows = [
-        (method.upper(), place + path, one["summary"], _scopes(one))
+        (method.upper(), prefix + path, one["summary"], _scopes(one))
         for path, methods in description["paths"].items()
         for method, one in methods.items()
     ]
-    text = f'<p>For programs: <a href="{place}/openapi.json">openapi.json</a>. <a href="/problems">Problems</a>.</p>'
+    text = (
+        f'<p>OpenAPI description: <a href="{prefix}/openapi.json">openapi.json</a>.'
+        ' <a href="/problems">Problem types</a>.</p>'
+    )
     return _page("Pillarbox: API", "<h2>API</h2>" + _table(("", "path", "", "scopes"), rows) + text)
 
 
@@ -72,7 +77,7 @@ def _scopes(operation: Mapping[str, Any]) -> str:
 
 
 def problems(names: Iterable[str]) -> str:
-    """Types of problems, explained."""
+    """The explanations of problem types."""
     rows = [
         (name, str(TYPES[name].status), TYPES[name].title, TYPES[name].help.replace("`", ""))
         for name in names
@@ -132,7 +137,8 @@ def _lease(left: float) -> str:
 def _providers(numbers: QueueStatistics) -> str:
     rows = [(one.name, one.kind, "in use" if one.enabled else "off") for one in numbers.providers]
     if not rows:
-        return '<h2>Providers</h2><p class="dim">None yet: add one with <code>pillarbox provider add</code>.</p>'
+        text = "None yet: add one with <code>pillarbox provider add</code>."
+        return f'<h2>Providers</h2><p class="dim">{text}</p>'
     return "<h2>Providers</h2>" + _table(("name", "kind", "state"), rows)
 
 
@@ -153,12 +159,15 @@ def _mails(mails: Sequence[CapturedMail]) -> str:
         f'<td class="n" data-head="UTC">{one.at:%H:%M:%S}</td></tr>'
         for one in mails
     )
-    heads = '<tr><th class="n">no.</th><th>subject</th><th>from</th><th>to</th><th class="n">UTC</th></tr>'
+    heads = (
+        '<tr><th class="n">no.</th><th>subject</th><th>from</th><th>to</th>'
+        '<th class="n">UTC</th></tr>'
+    )
     return f"<table>{heads}{rows}</table>"
 
 
 def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """A table; its cells carry their heads, which narrow screens show beside them."""
+    """A table; each cell contains its column name for narrow screens."""
     names = [escape(one) for one in heads]
     head = "".join(f"<th>{name}</th>" for name in names)
     body = ""
@@ -175,8 +184,9 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def _page(title: str, body: str, refresh: bool = False) -> str:
     again = f'<meta http-equiv="refresh" content="{REFRESH}">' if refresh else ""
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>{again}'
-        f'<meta name="viewport" content="width=device-width,initial-scale=1"><style>{STYLE}</style></head>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
+        f'{again}<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<style>{STYLE}</style></head>"
         '<body><header><h1><a href="/">Pillarbox</a></h1>'
         '<span><a href="/api/v1/">API</a> <a href="/metrics">metrics</a></span></header>'
         f"{body}</body></html>"

@@ -1,4 +1,4 @@
-"""One mail for many recipients: what stands for `{{name}}` in its subject, text and html. Pure."""
+"""Replaces `{{name}}` in the subject, text and html of a mail for many recipients. Pure."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from pillarbox.accept.mail import Mail
 from pillarbox.errors import InvalidMail
 
 Values = Mapping[str, str | int | float]
-_place = re.compile(r"\{\{ ?([A-Za-z_][A-Za-z0-9_.-]{0,63}) ?\}\}")
+_placeholder = re.compile(r"\{\{ ?([A-Za-z_][A-Za-z0-9_.-]{0,63}) ?\}\}")
 _FIELDS = ("subject", "text", "html")
 
 
 class Template:
-    """A mail with places for values, taken apart once for all its recipients."""
+    """A mail with placeholders, parsed once for all recipients."""
 
     def __init__(self, mail: Mail) -> None:
         self._mail = mail
         # Literal texts and names by turns, as `split` gives them.
         self._parts = {
-            name: _place.split(text)
+            name: _placeholder.split(text)
             for name in _FIELDS
             if (text := getattr(mail, name)) is not None
         }
         self._names = {name for parts in self._parts.values() for name in parts[1::2]}
 
     def fill(self, to: tuple[str, ...], values: Values, idempotency_key: str | None) -> Mail:
-        """The mail for one recipient; InvalidMail if a value is missing, or has no place."""
+        """The mail for one recipient; InvalidMail if a value is missing or unused."""
         self._check(values)
         texts = {str(name): str(value) for name, value in values.items()}
         escaped = {name: escape(value) for name, value in texts.items()}
@@ -44,25 +44,25 @@ class Template:
     def _check(self, values: Values) -> None:
         for name in sorted(self._names - values.keys()):
             raise InvalidMail(
-                "missing_substitution", "substitutions", f"there is no value for {{{{{name}}}}}"
+                "missing_substitution", "substitutions", f"a value for {{{{{name}}}}} is missing"
             )
         for name in sorted(values.keys() - self._names):
             raise InvalidMail(
                 "unknown_substitution",
                 "substitutions",
-                f"nothing in subject, text or html is called {{{{{name[:64]}}}}}",
+                f"{{{{{name[:64]}}}}} does not occur in subject, text or html",
                 "remove it, or correct its name",
             )
 
 
 def _join(field: str, parts: list[str], values: Mapping[str, str]) -> str:
-    """Put values into their places, unless more came out of it than a body may have: few letters could become many."""
+    """The text with its values; InvalidMail if it is larger than a body may be."""
     if sum(map(len, _pieces(parts, values))) > MAX_BODY_OCTETS:
         raise InvalidMail(
-            "too_big", field, "may have 1 MiB with its substitutions", "send a link instead"
+            "too_big", field, "must be at most 1 MiB with its substitutions", "send a link instead"
         )
     return "".join(_pieces(parts, values))
 
 
 def _pieces(parts: list[str], values: Mapping[str, str]) -> Iterator[str]:
-    return (values[part] if place % 2 else part for place, part in enumerate(parts))
+    return (values[part] if index % 2 else part for index, part in enumerate(parts))

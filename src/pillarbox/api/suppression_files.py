@@ -1,4 +1,4 @@
-"""`/suppressions/import` and `/suppressions/export`: whole lists as files of CSV."""
+"""`/suppressions/import` and `/suppressions/export`: suppression lists as CSV files."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ CSV = "text/csv"
 @routes.post(
     "/suppressions/import",
     operation_id="import_suppressions",
-    summary="Add a file of addresses",
-    description=f"Takes CSV in UTF-8 with the columns `{','.join(COLUMNS)}`; all but the first may be left out. All or"
-    " none, unless `partial` is true: then lines with a fault are passed over, and told. Up to"
-    f" {MAX_LINES:,} lines and {MAX_BYTES // 2**20} MiB.",
+    summary="Import suppressed addresses",
+    description=f"Takes CSV in UTF-8 with the columns `{','.join(COLUMNS)}`; only the first is required. If a line"
+    " is invalid, nothing is stored, unless `partial` is true: then invalid lines are skipped and listed."
+    f" At most {MAX_LINES:,} lines and {MAX_BYTES // 2**20} MiB.",
     response_model=SuppressionsImported,
     responses=problems(*BODY),
     openapi_extra=needs(Scope.MANAGE)
@@ -45,7 +45,7 @@ async def import_suppressions(
     context: Context,
     request: Request,
     partial: Annotated[
-        bool, Query(description="Store the lines without a fault even if others have one.")
+        bool, Query(description="Store the valid lines even if others are invalid.")
     ] = False,
 ) -> Response:
     check_media_type(request.headers, CSV)
@@ -65,20 +65,22 @@ async def import_suppressions(
 
 
 def _refused(faults: Sequence[SuppressionFault]) -> ProblemError:
-    """What is wrong with a file of which nothing was stored."""
+    """The problem with a file of which nothing was stored."""
     told = [
         {"field": f"line {one.line}", "code": one.code, "detail": f"{one.field}: {one.message}"}
         for one in faults[:MAX_FAULTS]
     ]
     first = told[0]
-    detail = f"{first['field']}: {first['detail']}; lines with a fault: {len(faults)}; nothing was stored"
+    detail = (
+        f"{first['field']}: {first['detail']}; invalid lines: {len(faults)}; nothing was stored"
+    )
     return ProblemError(
         "invalid-request", detail, code=first["code"], field=first["field"], errors=told
     )
 
 
 def _parsed(content: bytes) -> tuple[list[SuppressionEntry], list[SuppressionFault]]:
-    """The entries of a file and its faults; a ProblemError if it is no text, or too long."""
+    """The entries and the faults of a file; ProblemError if it is not UTF-8, or too long."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -88,15 +90,17 @@ def _parsed(content: bytes) -> tuple[list[SuppressionEntry], list[SuppressionFau
     for one in read(io.StringIO(text, newline="")):
         entries.append(one) if isinstance(one, SuppressionEntry) else faults.append(one)
         if len(entries) + len(faults) > MAX_LINES:
-            raise ProblemError("too-large", f"an import may have {MAX_LINES:,} lines: send several")
+            raise ProblemError(
+                "too-large", f"an import may have at most {MAX_LINES:,} lines: split it"
+            )
     return entries, faults
 
 
 @routes.get(
     "/suppressions/export",
     operation_id="export_suppressions",
-    summary="Download the list",
-    description="The whole list as CSV, as `import` takes it. What has expired is left out.",
+    summary="Export suppressed addresses",
+    description="The whole list as CSV, in the format of the import. Expired addresses are omitted.",
     response_class=Response,
     responses=problems("invalid-request")
     | {200: {"description": "The list", "content": {CSV: {"schema": {"type": "string"}}}}},
@@ -112,7 +116,7 @@ async def export_suppressions(
     found = store.walk(
         context.app.database, context.tenant.id, store.SuppressionFilter(reason=reason)
     )
-    first = await anext(found)  # before the answer begins: a database that is away is a 503
+    first = await anext(found)  # before the response starts: an unavailable database is a 503
     headers = {"Content-Disposition": 'attachment; filename="suppressions.csv"'}
     return StreamingResponse(_lines(first, found), 200, headers, CSV)
 

@@ -1,4 +1,4 @@
-"""`/suppressions`: the addresses that a tenant's mails are not sent to."""
+"""`/suppressions`: addresses to which a tenant's mails are not sent."""
 
 from __future__ import annotations
 
@@ -41,43 +41,41 @@ def _checked_cursor(cursor: str | None) -> str | None:
         if cursor and (_cursor(_read_cursor(cursor)) != cursor or "\0" in _read_cursor(cursor)):
             raise ValueError
     except ValueError:
-        raise ValueError("is not a cursor: give `next_cursor` of the page before") from None
+        raise ValueError("is not a cursor: use `next_cursor` of the previous page") from None
     return cursor
 
 
 class SuppressionQuery(BaseModel):
-    """Which addresses: all that fit."""
+    """Filters; an address must match all of them."""
 
     model_config = ConfigDict(extra="forbid")
 
-    address: Annotated[FilterText | None, Field(description="This address, whatever the case.")] = (
-        None
-    )
+    address: Annotated[FilterText | None, Field(description="This address, ignoring case.")] = None
     prefix: Annotated[
-        FilterText | None, Field(description="How addresses begin, whatever the case.")
+        FilterText | None, Field(description="The beginning of addresses, ignoring case.")
     ] = None
     reason: SuppressionReason | None = None
     limit: Annotated[int, Field(ge=1, le=MAX_PAGE_SIZE)] = 50
     cursor: Annotated[
         str | None,
         AfterValidator(_checked_cursor),
-        Field(max_length=1400, description="`next_cursor` of the page before."),
+        Field(max_length=1400, description="`next_cursor` of the previous page."),
     ] = None
 
 
 class NewSuppression(StrictModel):
-    """An address to add. One that is there already keeps the stronger reason and the later expiry."""
+    """An address to suppress. If it is on the list, the stronger reason and later expiry win."""
 
-    address: Annotated[str, Field(description="A bare address; compared in lower case.")]
+    address: Annotated[
+        str, Field(description="An address without a display name; compared in lower case.")
+    ]
     reason: SuppressionReason = SuppressionReason.MANUAL
     note: Annotated[str | None, Field(max_length=LONGEST_NOTE)] = None
-    expires_at: Annotated[
-        Timestamp | None, Field(description="Null: it stays until it is removed.")
-    ] = None
+    expires_at: Annotated[Timestamp | None, Field(description="Null: it does not expire.")] = None
 
 
 class NewSuppressions(StrictModel):
-    """Addresses to add, all or none."""
+    """Addresses to suppress, all or none."""
 
     suppressions: Annotated[list[NewSuppression], Field(min_length=1, max_length=MAX_PER_CALL)]
 
@@ -86,8 +84,8 @@ class NewSuppressions(StrictModel):
     "/suppressions",
     operation_id="list_suppressions",
     summary="List suppressed addresses",
-    description="In the order of addresses. What has expired is not on the list. With `prefix` or `reason` a page looks"
-    " at a bounded number of addresses: it can be short, or empty, and still have a `next`.",
+    description="In alphabetical order, without expired addresses. With `prefix` or `reason` a page examines a"
+    " limited number of addresses: it can be short, or empty, and still have a `next`.",
     response_model=SuppressionPage,
     responses=problems("invalid-request"),
     openapi_extra=needs(Scope.READ),
@@ -126,8 +124,8 @@ def _page(request: Request, found: Sequence[Suppression], cursor: str | None) ->
     "/suppressions",
     operation_id="add_suppressions",
     summary="Suppress addresses",
-    description=f"Adds up to {MAX_PER_CALL} addresses, all or none. Mails that wait for them fail as `suppressed` when"
-    " their turn comes.",
+    description=f"Adds up to {MAX_PER_CALL} addresses, all or none. Queued mails to them fail with the reason"
+    " `suppressed` when they are due.",
     response_model=SuppressionsAdded,
     responses=problems(*BODY),
     openapi_extra=needs(Scope.MANAGE),
@@ -157,8 +155,8 @@ async def add_suppressions(context: Context, new: NewSuppressions) -> Response:
 @routes.delete(
     "/suppressions/{address:path}",
     operation_id="remove_suppression",
-    summary="Send to an address again",
-    description="Takes the address off the list. What failed meanwhile stays failed: see `/dlq/reprocess`.",
+    summary="Remove a suppressed address",
+    description="Mails to it are sent again. Deliveries that failed stay failed: see `/dlq/reprocess`.",
     status_code=204,
     responses=problems("not-found"),
     openapi_extra=needs(Scope.MANAGE),
@@ -169,6 +167,6 @@ async def remove_suppression(
     address: Annotated[str, Path(min_length=1, max_length=320, description="The address.")],
 ) -> Response:
     if not is_address(address):
-        raise NotFound("there is no such address on the list")
+        raise NotFound("the address is not on the list")
     await store.remove(context.app.database, context.tenant.id, address)
     return Response(status_code=204)

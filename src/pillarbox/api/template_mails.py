@@ -1,4 +1,4 @@
-"""Mails whose words come from a template: rendered here, and then accepted like any other."""
+"""Mails with a template: rendered here, then accepted like any other mail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pillarbox.api.new_message import NewMessage
     from pillarbox.app import App
 
-# Octets of `data` as JSON: a long order fits. Templates may show each value several times.
+# Bytes of `data` as JSON: a long order fits. Templates may use each value several times.
 MAX_DATA_BYTES = 64 * 1024
 _MADE = ("subject", "text", "html", "raw")
 
@@ -22,7 +22,7 @@ _MADE = ("subject", "text", "html", "raw")
 def mail_of(
     app: App, message: NewMessage, key: str | None, more: Mapping[str, Any] | None = None
 ) -> Mail:
-    """A message as it is accepted; `more` is data for one recipient. RenderError if its template cannot be filled."""
+    """The mail of a request; `more` is the data of one recipient. RenderError if it cannot be rendered."""
     mail = message.to_mail(key)
     if message.template is None:
         _check_no_template(message)
@@ -42,7 +42,7 @@ def _check_no_template(message: NewMessage) -> None:
     for name in ("locale", "data"):
         if getattr(message, name) is not None:
             raise InvalidMail(
-                "bad_value", name, "is for a template", "name one as template, or leave it out"
+                "bad_value", name, "is allowed only with a template", "add `template`, or omit it"
             )
 
 
@@ -52,14 +52,17 @@ def _check_template(message: NewMessage, data: Mapping[str, Any]) -> None:
             raise InvalidMail(
                 "bad_value",
                 name,
-                "is made by the template",
-                "leave it out, or leave out the template",
+                "is set by the template",
+                "omit it, or omit the template",
             )
     try:
         size = len(to_json(data).encode())
     except ValueError:
-        raise InvalidMail("bad_value", "data", "cannot be written as JSON in UTF-8") from None
+        raise InvalidMail("bad_value", "data", "cannot be encoded as JSON in UTF-8") from None
     if size > MAX_DATA_BYTES:
         raise InvalidMail(
-            "too_big", "data", "may have 64 KiB as JSON", "give only what the template shows"
+            "too_big",
+            "data",
+            "must be at most 64 KiB as JSON",
+            "send only the values that the template uses",
         )

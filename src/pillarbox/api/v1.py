@@ -1,4 +1,4 @@
-"""The HTTP API, `/api/v1`: FastAPI for its description and its parameters, our own way from request to operation."""
+"""The HTTP API, `/api/v1`: all operations, their OpenAPI description, and error responses."""
 
 from __future__ import annotations
 
@@ -45,20 +45,20 @@ API_PREFIX = "/api/v1"
 VERSION = "1"
 TITLE = "Pillarbox"
 DESCRIPTION = """\
-Hand mails over, see what became of them, and change what still can be.
+Send mails, read their status, and change mails that are not sent yet.
 
-Send an API key as `Authorization: Bearer pbx_…`; `security` of each operation names the scopes it needs. Errors are
-problems as in RFC 9457, with a stable `type`. A field that does not exist is an error, not ignored.
+Send an API key as `Authorization: Bearer pbx_…`; `security` of each operation names the required
+scopes. Errors are problems (RFC 9457) with a stable `type`. Unknown fields in a request are errors.
 """
 TAGS = [
-    {"name": "messages", "description": "Mails, and what becomes of them."},
-    {"name": "dead letters", "description": "What failed, and sending it again."},
-    {"name": "suppressions", "description": "Addresses that mails are not sent to."},
-    {"name": "routes", "description": "Which provider a mail leaves through, and why."},
-    {"name": "keys", "description": "The tenant's own keys and SMTP logins."},
-    {"name": "webhooks", "description": "Where the tenant is told what becomes of its mails."},
+    {"name": "messages", "description": "Mails and their deliveries."},
+    {"name": "dead letters", "description": "Failed deliveries, and reprocessing them."},
+    {"name": "suppressions", "description": "Addresses to which mails are not sent."},
+    {"name": "routes", "description": "The provider of a mail, and why it was chosen."},
+    {"name": "keys", "description": "Keys and SMTP logins of the tenant."},
+    {"name": "webhooks", "description": "HTTP calls to the tenant about events of its mails."},
     {"name": "admin", "description": "The installation: tenants, all keys and logins."},
-    {"name": "sign-in", "description": "Codes by mail, for the people with accounts."},
+    {"name": "sign-in", "description": "Codes by mail, for accounts."},
     {
         "name": "sign-in of administrators",
         "description": "Sessions, for administrators without a key.",
@@ -68,9 +68,9 @@ KEY = {
     "type": "http",
     "scheme": "bearer",
     "bearerFormat": "pbx_… or pbs_…",
-    "description": "An API key, or where the scope is `admin` an administrator's session.",
+    "description": "An API key; for the scope `admin` also a session of an administrator.",
 }
-# The one most asked for comes first: routes are tried in order.
+# The most frequent route comes first: routes are tried in order.
 ROUTERS = (
     messages.submissions,
     batch.routes,
@@ -113,7 +113,7 @@ class ApiApplication(FastAPI):
             self.state.context = (app, BodyBudget(app.settings.http_bytes_in_flight))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As Starlette does it: FastAPI's telemetry looks into the environment at every request, and we have ours."""
+        """As Starlette: FastAPI's telemetry would read the environment at every request."""
         await Starlette.__call__(self, scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
@@ -128,15 +128,15 @@ class ApiApplication(FastAPI):
         return HTMLResponse(status_pages.operations(description(), API_PREFIX))
 
     async def _check(self, request: Request) -> None:
-        """Raise unless whoever asks has a key, whatever it allows: the description is for clients, not for scanners."""
+        """Raise unless the client has a key, with any scope: the description is not for scanners."""
         app, _ = self.state.context
         await authenticate(request, app, [])
 
 
 @cache
 def description() -> dict[str, Any]:
-    """The API as OpenAPI 3.1 describes it."""
-    told = get_openapi(
+    """The OpenAPI 3.1 description of the API."""
+    document = get_openapi(
         title=TITLE,
         version=VERSION,
         description=DESCRIPTION,
@@ -144,22 +144,22 @@ def description() -> dict[str, Any]:
         tags=TAGS,
         servers=[{"url": API_PREFIX}],
     )
-    parts = told["components"]
+    parts = document["components"]
     parts["securitySchemes"] = {"key": KEY}
     problem = openapi.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     parts["schemas"] |= problem.pop("$defs", {}) | {"Problem": problem}
-    _forget_other_errors(told)
-    return told
+    _remove_default_errors(document)
+    return document
 
 
-def _forget_other_errors(told: dict[str, Any]) -> None:
-    """Drop what FastAPI adds for its own answer to wrong parameters, which is never given here."""
-    for methods in told["paths"].values():
+def _remove_default_errors(document: dict[str, Any]) -> None:
+    """Remove FastAPI's default response to invalid parameters, which this API does not use."""
+    for methods in document["paths"].values():
         for one in methods.values():
             if "application/json" in one["responses"].get("422", {}).get("content", ()):
                 del one["responses"]["422"]
     for name in ("HTTPValidationError", "ValidationError"):
-        told["components"]["schemas"].pop(name, None)
+        document["components"]["schemas"].pop(name, None)
 
 
 async def _answer(request: Request, error: Exception) -> Response:
@@ -170,7 +170,7 @@ async def _answer(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> str:
-    """The methods of a path; of `/messages/batch`, not those of `/messages/{message_id}`."""
+    """The methods of a path; for `/messages/batch` without those of `/messages/{message_id}`."""
     routes = [route for route in request.app.routes if isinstance(route, Route)]
     found = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
     exact = [route for route in found if "{" not in route.path]
@@ -181,6 +181,6 @@ def _methods(request: Request) -> str:
 async def _answer_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     found = error.errors()
-    if any(one["loc"][0] == "path" for one in found):  # what cannot be an id or a name is nobody's
-        return ProblemError("not-found", "there is nothing with this id or name").response()
+    if any(one["loc"][0] == "path" for one in found):  # an invalid id or name is not found
+        return ProblemError("not-found", "nothing with this id or name exists").response()
     return invalid([{**one, "loc": one["loc"][1:]} for one in found]).response()

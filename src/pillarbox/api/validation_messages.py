@@ -1,4 +1,4 @@
-"""What is wrong with a value, in our words: by the kinds of errors that pydantic tells apart."""
+"""Messages for the error types of pydantic."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def _counted(count: object, noun: str) -> str:
 
 _WORDS: Mapping[str, str | Callable[[Context], str]] = {
     "missing": "is missing",
-    "extra_forbidden": "there is no such field",
+    "extra_forbidden": "is not a known field",
     "string_type": "must be a string",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
-    "int_parsing_size": "must be a whole number, and not so large",
+    "int_parsing_size": "must be a smaller whole number",
     "int_from_float": "must be a whole number",
     "float_type": "must be a number",
     "float_parsing": "must be a number",
@@ -47,7 +47,7 @@ _WORDS: Mapping[str, str | Callable[[Context], str]] = {
     "time_delta_parsing": "must be a duration",
     "string_unicode": "must be Unicode text",
     "string_sub_type": "must be a string",
-    "string_pattern_mismatch": "does not have the form that is expected",
+    "string_pattern_mismatch": "does not have the expected format",
     "recursion_loop": "is nested too deeply",
     "greater_than_equal": lambda ctx: f"must be at least {_number(ctx['ge'])}",
     "greater_than": lambda ctx: f"must be more than {_number(ctx['gt'])}",
@@ -64,8 +64,8 @@ _WORDS: Mapping[str, str | Callable[[Context], str]] = {
     "enum": lambda ctx: f"must be one of {_listed(ctx['expected'])}",
     "literal_error": lambda ctx: f"must be one of {_listed(ctx['expected'])}",
 }
-# Of errors that our own validators raise: the text is ours.
-_OURS = ("value_error", "assertion_error")
+# Errors of validators of this package: their text is used.
+_OWN = ("value_error", "assertion_error")
 _BASE64 = ("base64", "bytes_invalid_encoding")
 
 
@@ -75,14 +75,14 @@ def _listed(expected: object) -> str:
 
 
 def message_for(error: Mapping[str, Any]) -> str:
-    """What is wrong with a value, for the detail of a problem."""
+    """The message for a validation error, as the detail of a problem."""
     kind = str(error["type"])
-    if kind in _OURS:
+    if kind in _OWN:
         text = str(error["msg"])
         return text.partition(", ")[2] or text
     if kind.startswith(_BASE64):
         return "must be a string of base64"
     found = _WORDS.get(kind)
     if found is None:
-        return "is not a legal value"
+        return "is not a valid value"
     return found if isinstance(found, str) else found(error.get("ctx", {}))

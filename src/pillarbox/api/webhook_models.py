@@ -1,4 +1,4 @@
-"""Webhooks and the calls made to them, as they are given and shown."""
+"""Webhooks and their calls: requests, and the records made of the rows of the store."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from pillarbox.wire.webhooks import WebhookCall, WebhookDetails, WebhookWithSecr
 MAX_IDS = 1000
 Kinds = Annotated[
     list[WebhookEventType],
-    Field(description="What to be told of; none: everything.", max_length=len(WebhookEventType)),
+    Field(description="The events to report; empty: all.", max_length=len(WebhookEventType)),
 ]
-Url = Annotated[str, Field(description="Of the public internet, with https.", max_length=2048)]
+Url = Annotated[str, Field(description="A public https URL.", max_length=2048)]
 
 
 class NewWebhook(StrictModel):
@@ -34,7 +34,7 @@ class NewWebhook(StrictModel):
 
 
 class WebhookChange(StrictModel):
-    """What to change; what is left out stays as it is."""
+    """The changes; an omitted field is not changed."""
 
     url: Url | None = None
     kinds: Kinds | None = None
@@ -42,7 +42,7 @@ class WebhookChange(StrictModel):
 
 
 class CallQuery(BaseModel):
-    """Which calls."""
+    """Filters of the log of calls."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -52,7 +52,7 @@ class CallQuery(BaseModel):
 
 
 class Replay(StrictModel):
-    """Which calls to make again: `calls`, or those in a state (failed, when none is given) made in a time."""
+    """The calls to repeat: `calls`, or those in a state (default: failed) and a period."""
 
     calls: Annotated[list[UUID] | None, Field(min_length=1, max_length=MAX_IDS)] = None
     state: list[CallState] | None = None
@@ -62,15 +62,15 @@ class Replay(StrictModel):
         Annotated[str, Field(max_length=22)]
         | None,  # in a body it may be null, which has no length
         AfterValidator(checked_cursor),
-        Field(description="`next_cursor` of the answer before."),
+        Field(description="`next_cursor` of the previous response."),
     ] = None
 
     @model_validator(mode="after")
     def _one_way(self) -> Replay:
         if self.calls is not None and (self.state or self.since or self.until or self.cursor):
-            raise ValueError("give calls, or state, since and until, not both")
+            raise ValueError("must contain either calls, or state, since and until")
         if self.calls is None and self.since is None and not self.state:
-            raise ValueError("say which: calls, or since, or a state")
+            raise ValueError("must contain calls, since or state")
         return self
 
 

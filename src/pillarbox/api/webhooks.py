@@ -1,4 +1,4 @@
-"""`/webhooks`: where a tenant is told what becomes of its mails, and how the calls went."""
+"""`/webhooks`: the webhooks of a tenant, and the log of their calls."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def list_webhooks(context: Context) -> Response:
     "/webhooks",
     operation_id="add_webhook",
     summary="Add a webhook",
-    description="Its secret is shown this once: calls are signed with it, as Standard Webhooks says.",
+    description="The secret is shown only once. Calls are signed with it (Standard Webhooks).",
     status_code=201,
     response_model=WebhookWithSecret,
     responses=problems("invalid-setting", "not-possible", *BODY),
@@ -108,7 +108,7 @@ async def _shown(context: Context, webhook_id: UUID) -> Response:
     "/webhooks/{webhook_id}",
     operation_id="change_webhook",
     summary="Change a webhook",
-    description="Changes what is given, and nothing else. While it is disabled nothing new is kept for it.",
+    description="Omitted fields are not changed. While a webhook is disabled, no new calls are created for it.",
     response_model=WebhookDetails,
     responses=problems("not-found", "invalid-setting", *BODY),
     openapi_extra=MANAGE,
@@ -132,7 +132,7 @@ async def change_webhook(
     "/webhooks/{webhook_id}",
     operation_id="remove_webhook",
     summary="Remove a webhook",
-    description="With its secret, its log and the calls that wait.",
+    description="Also deletes its secret, its log and the waiting calls.",
     status_code=204,
     responses=problems("not-found"),
     openapi_extra=MANAGE,
@@ -146,8 +146,8 @@ async def remove_webhook(context: Context, webhook_id: WebhookId) -> Response:
 @routes.post(
     "/webhooks/{webhook_id}/enable",
     operation_id="enable_webhook",
-    summary="Enable a webhook again",
-    description="Calls that waited when it was disabled are made at once.",
+    summary="Enable a webhook",
+    description="Calls that wait since it was disabled are made now.",
     response_model=WebhookDetails,
     responses=problems("not-found"),
     openapi_extra=MANAGE,
@@ -161,8 +161,8 @@ async def enable_webhook(context: Context, webhook_id: WebhookId) -> Response:
 @routes.post(
     "/webhooks/{webhook_id}/rotate",
     operation_id="rotate_webhook",
-    summary="Make a new secret",
-    description="It is shown this once. For a day calls are signed with the old one, too.",
+    summary="Rotate the secret of a webhook",
+    description="The new secret is shown only once. For a day, calls are signed with both secrets.",
     response_model=WebhookWithSecret,
     responses=problems("not-found", "not-possible"),
     openapi_extra=MANAGE,
@@ -178,8 +178,8 @@ async def rotate_webhook(context: Context, webhook_id: WebhookId) -> Response:
 @routes.post(
     "/webhooks/{webhook_id}/test",
     operation_id="test_webhook",
-    summary="Try a webhook out",
-    description="Makes one call of the type `webhook.test` at once, even while it is disabled, and says how it went.",
+    summary="Test a webhook",
+    description="Makes one call of the type `webhook.test` now, even to a disabled webhook. Returns its result.",
     response_model=WebhookTest,
     responses=problems("not-found"),
     openapi_extra=MANAGE,
@@ -204,8 +204,8 @@ async def test_webhook(context: Context, webhook_id: WebhookId) -> Response:
 @routes.get(
     "/webhooks/{webhook_id}/calls",
     operation_id="list_webhook_calls",
-    summary="List the calls made to a webhook",
-    description="Newest first, with how the last try of each ended.",
+    summary="List the calls of a webhook",
+    description="Newest first, each with the result of its last attempt.",
     response_model=CallPage,
     responses=problems("not-found", "invalid-request"),
     openapi_extra=MANAGE,
@@ -230,8 +230,8 @@ async def list_calls(
 @routes.post(
     "/webhooks/{webhook_id}/replay",
     operation_id="replay_webhook",
-    summary="Make calls again",
-    description="Under their old ids, the oldest first. Calls that are being made now, and tests, are left alone.",
+    summary="Replay calls",
+    description="Repeats calls with their ids, the oldest first. Calls in progress and tests are not repeated.",
     response_model=Replayed,
     responses=problems("not-found", *BODY),
     openapi_extra=MANAGE,

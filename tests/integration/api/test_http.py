@@ -88,7 +88,7 @@ async def test_not_ready_when_the_database_is_away(database_url: str, database: 
         assert (await site.get("/healthz"))[0] == 200
         status, _, body = await site.get("/")
         assert status == 503
-        assert b"does not answer" in body
+        assert b"database is unavailable" in body
 
 
 async def test_metrics(site: Site) -> None:
