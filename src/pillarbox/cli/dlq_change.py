@@ -13,7 +13,12 @@ from pillarbox.cli.command import CommandContext, command
 from pillarbox.cli.queue_change import COUNTED
 from pillarbox.lifecycle import resending
 from pillarbox.store import dlq as store
-from pillarbox.store.dlq_change import DeadLetterChange, DeadLetterSelection, change, nobody_listens
+from pillarbox.store.dlq_change import (
+    DeadLetterChange,
+    DeadLetterSelection,
+    change,
+    ignore_progress,
+)
 from pillarbox.store.messages import MessageFilter, find_message
 from pillarbox.store.operations import DISCARD, REPROCESS, DeliveryOperation, ResendOptions
 from pillarbox.store.tenants import get_tenant
@@ -103,7 +108,11 @@ async def reprocess(
     ) -> DeadLetterChange:
         chosen = None if via is None else await store.provider_id(app.database, via, None)
         return await change(
-            app.database, REPROCESS, wanted, ResendOptions(chosen, via, keep_attempts), told=told
+            app.database,
+            REPROCESS,
+            wanted,
+            ResendOptions(chosen, via, keep_attempts),
+            on_progress=told,
         )
 
     ask = _Ask(
@@ -133,7 +142,7 @@ async def discard(
     async def run(
         app: App, wanted: DeadLetterSelection, told: Callable[[int], None]
     ) -> DeadLetterChange:
-        return await change(app.database, DISCARD, wanted, told=told)
+        return await change(app.database, DISCARD, wanted, on_progress=told)
 
     ask = _Ask(ids, all, MessageFilter(**filters), tenant, limit, dry_run, yes)
     return await _change(context, DISCARD, ask, run)
@@ -164,7 +173,7 @@ async def _change(
             ids, resent = await _resend_mails_of_accounts(app, ids, dry_run=ask.dry_run)
         wanted = DeadLetterSelection(await tenant_id_of(app, ask.tenant), ids, ask.which, ask.limit)
         most = COUNTED if ask.limit is None else min(ask.limit, COUNTED)
-        would = await run(app, replace(wanted, limit=most, dry_run=True), nobody_listens)
+        would = await run(app, replace(wanted, limit=most, dry_run=True), ignore_progress)
         if ask.dry_run or not would.changed:
             done = would
         else:

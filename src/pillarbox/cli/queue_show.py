@@ -148,7 +148,7 @@ def _tell_deliveries(story: MessageDetails) -> None:
             output.say(Text(f"  {delivery.n}: {_patience(since, story.message)}", style="yellow"))
     if (held := story.waiting) is not None:
         whose = "its tenant" if held.waits_for == "tenant_rate" else "the provider"
-        said = f"  waits for the rate limit of {whose} ({held.most:,} per {held.period}); expected to leave "
+        said = f"  waits for the rate limit of {whose} ({held.limit:,} per {held.period}); expected to leave "
         output.say(Text(said + output.ahead(held.expected_at), style="yellow"))
 
 

@@ -1,8 +1,7 @@
-"""API keys and SMTP logins at rest: hashed, shown once, found many at a time.
+"""Stored API keys and SMTP logins: hashed, shown once, looked up in batches.
 
-Both secrets are made here, of so many random bits that nobody can try them all. One SHA-256 is the
-right hash for them: a slow one would protect guessable passwords, which these are not, and stand
-before every request.
+Both secrets are random, with too many bits to guess. SHA-256 is the right hash for them: a slow
+hash protects guessable passwords, which these are not, and would delay every request.
 """
 
 from __future__ import annotations
@@ -30,20 +29,20 @@ if TYPE_CHECKING:
 
     from pillarbox.store.database import Database
 
-QUERIES = sql.load("access")
-PREFIX_LENGTH = 10  # 36^10: no two keys meet by chance
+SQL = sql.load("access")
+PREFIX_LENGTH = 10  # 36^10: two keys do not get the same prefix by chance
 SECRET_LENGTH = 43  # 62^43 is about 2^256
-ALPHABET = string.ascii_letters + string.digits  # a double click takes all of it
+ALPHABET = string.ascii_letters + string.digits  # a double click selects all of it
 _token = re.compile(rf"pbx_([a-z0-9]{{{PREFIX_LENGTH}}})_[A-Za-z0-9]{{{SECRET_LENGTH}}}").fullmatch
 _username = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}@[A-Za-z0-9][A-Za-z0-9_.-]{0,62}").fullmatch
 _password = re.compile(rf"[A-Za-z0-9]{{{SECRET_LENGTH}}}").fullmatch
-# What a guess is compared with where there is no such key: the answer takes as long.
-_NOBODY = secrets.token_bytes(32)
+# Compared with a guess where there is no such key, so that the answer takes as long.
+_NO_HASH = secrets.token_bytes(32)
 
 
 @dataclass(frozen=True, slots=True)
 class ApiKeyRecord:
-    """A key as it may be shown: without its secret."""
+    """An API key without its secret."""
 
     id: int
     name: str
@@ -56,13 +55,13 @@ class ApiKeyRecord:
     expires_at: datetime | None
     revoked_at: datetime | None
     last_used_at: datetime | None
-    made_by: str | None = None  # a Maker's kind; None: not known
+    made_by: str | None = None  # the kind of its KeyCreator; None: unknown
     parent: str | None = None  # the prefix of the key that made it
 
 
 @dataclass(frozen=True, slots=True)
 class SmtpLoginRecord:
-    """A login as it may be shown: without its password."""
+    """An SMTP login without its password."""
 
     id: int
     name: str
@@ -79,76 +78,83 @@ class SmtpLoginRecord:
 
 
 def prefix_of(token: str) -> str | None:
-    """The public beginning of a key, without `pbx_`; None if it cannot be one of ours."""
+    """The public beginning of a key, without `pbx_`; None if the token has another form."""
     found = _token(token)
     return found[1] if found else None
 
 
 def is_username(username: str) -> bool:
-    """Whether it has the form of user names that we hand out."""
+    """Whether it has the form of a user name of an SMTP login."""
     return bool(_username(username))
 
 
 def is_login(username: str, password: str) -> bool:
-    """Whether both have the form of what we hand out."""
+    """Whether user name and password have the form of an SMTP login."""
     return bool(_username(username) and _password(password))
 
 
 async def find_keys(database: Database, tokens: Sequence[str]) -> list[Principal | None]:
-    """Whose keys these are, in one statement; None for what is no key in force."""
+    """The owners of API keys, with one statement; None for a token that is no valid key."""
     prefixes = [prefix_of(token) or "" for token in tokens]
-    rows = await database.fetch(QUERIES["find_keys"], list(set(prefixes)))
-    above = await _above(database, rows)
+    rows = await database.fetch(*SQL.find_keys(prefixes=list(set(prefixes))))
+    ancestors = await _ancestors(database, rows)
     by_prefix = {row["prefix"]: row for row in rows}
     return [
-        _admit("key", by_prefix.get(prefix), token, above) for prefix, token in zip(prefixes, tokens, strict=True)
-    ]  # fmt: skip
+        _authenticate("key", by_prefix.get(prefix), token, ancestors)
+        for prefix, token in zip(prefixes, tokens, strict=True)
+    ]
 
 
 async def find_logins(
     database: Database, logins: Sequence[tuple[str, str]]
 ) -> list[Principal | None]:
-    """Whose user names and passwords these are, in one statement; None for what is no login in force."""
+    """The owners of user names and passwords, with one statement; None for no valid login."""
     usernames = {username for username, password in logins if is_login(username, password)}
-    rows = await database.fetch(QUERIES["find_logins"], list(usernames))
-    above = await _above(database, rows)
+    rows = await database.fetch(*SQL.find_logins(usernames=list(usernames)))
+    ancestors = await _ancestors(database, rows)
     by_name = {row["username"]: row for row in rows}
     return [
-        _admit("login", by_name.get(username), password, above) for username, password in logins
+        _authenticate("login", by_name.get(username), password, ancestors)
+        for username, password in logins
     ]
 
 
 async def has_login(database: Database, username: str) -> bool:
     """Whether there is or was a login with this user name."""
-    return bool(await database.fetchval(QUERIES["has_login"], username))
+    return bool(await database.fetchval(*SQL.has_login(username=username)))
 
 
-async def _above(database: Database, rows: Sequence[asyncpg.Record]) -> dict[int, list[Grant]]:
-    """What the parents of these keys or logins may do; most have none."""
+async def _ancestors(database: Database, rows: Sequence[asyncpg.Record]) -> dict[int, list[Grant]]:
+    """The grants of the parents of these keys or logins; most have no parent."""
     parents = {row["parent_id"] for row in rows} - {None}
-    return await lineage.ancestors(database, parents) if parents else {}
+    if not parents:
+        return {}
+    return await lineage.ancestors(database, parents)
 
 
-def _admit(
-    kind: str, row: asyncpg.Record | None, secret: str, above: Mapping[int, Sequence[Grant]]
+def _authenticate(
+    kind: str, row: asyncpg.Record | None, secret: str, ancestors: Mapping[int, Sequence[Grant]]
 ) -> Principal | None:
-    kept = row["hash"] if row is not None else _NOBODY
-    if not hmac.compare_digest(kept, digest(secret)) or row is None:
+    stored_hash = _NO_HASH if row is None else row["hash"]
+    if not hmac.compare_digest(stored_hash, digest(secret)) or row is None:
         return None
-    scopes = frozenset(map(Scope, row["scopes"]))
-    senders, recipients = (
+    grant = Grant(
+        frozenset(map(Scope, row["scopes"])),
         tuple(row["own_sender_domains"] or ()),
         tuple(row["recipient_domains"] or ()),
+        row["expires_at"],
     )
-    grant = Grant(scopes, senders, recipients, row["expires_at"])
     if row["parent_id"] is not None:
-        grant = lineage.through(grant, above[row["parent_id"]])
+        grant = lineage.through(grant, ancestors[row["parent_id"]])
         if grant.expires_at is not None and grant.expires_at <= row["now"]:
             return None
+    tenant = None
+    if row["id"] is not None:
+        tenant = tenants.tenant_of(row)
     return Principal(
         kind,
         row["own_name"],
-        tenants.tenant_of(row) if row["id"] is not None else None,
+        tenant,
         grant.scopes,
         grant.sender_domains,
         grant.recipient_domains,
@@ -158,12 +164,12 @@ def _admit(
 
 
 def digest(secret: str) -> bytes:
-    """What is kept of a key or password."""
+    """The stored hash of a key or password."""
     return sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
 async def development_principal(database: Database) -> Principal:
-    """Whoever comes through the keyless door: the tenant `default`, with every scope."""
+    """The principal of requests without a key: the tenant `default`, with every scope."""
     return Principal(
         "development",
         "development",
@@ -173,13 +179,13 @@ async def development_principal(database: Database) -> Principal:
 
 
 async def note_keys(database: Database, ids: Collection[int]) -> None:
-    """Note that keys were used now; at most once a minute each."""
-    await database.execute(QUERIES["note_keys"], list(ids))
+    """Record that keys were used now; at most once a minute for each."""
+    await database.execute(*SQL.note_keys(ids=list(ids)))
 
 
 async def note_logins(database: Database, ids: Collection[int]) -> None:
-    """Note that logins were used now; at most once a minute each."""
-    await database.execute(QUERIES["note_logins"], list(ids))
+    """Record that logins were used now; at most once a minute for each."""
+    await database.execute(*SQL.note_logins(ids=list(ids)))
 
 
 async def list_keys(
@@ -190,9 +196,9 @@ async def list_keys(
     name: str | None = None,
     revoked: bool = False,
 ) -> list[ApiKeyRecord]:
-    """The keys of a tenant, or of all and of the administrators."""
-    rows = await database.fetch(QUERIES["list_keys"], tenant, prefix, name, revoked)
-    return [ApiKeyRecord(**_shown(row)) for row in rows]
+    """The keys of a tenant; without one, those of all tenants and of the administrators."""
+    statement = SQL.list_keys(tenant=tenant, prefix=prefix, name=name, include_revoked=revoked)
+    return [_key_record(row) for row in await database.fetch(*statement)]
 
 
 async def list_logins(
@@ -203,15 +209,22 @@ async def list_logins(
     revoked: bool = False,
 ) -> list[SmtpLoginRecord]:
     """The logins of a tenant, or of all."""
-    rows = await database.fetch(QUERIES["list_logins"], tenant, username, revoked)
-    return [SmtpLoginRecord(**_shown(row)) for row in rows]
+    statement = SQL.list_logins(tenant=tenant, username=username, include_revoked=revoked)
+    return [SmtpLoginRecord(**_with_domains(row)) for row in await database.fetch(*statement)]
 
 
-def _shown(row: asyncpg.Record) -> dict[str, Any]:
-    """A row's values by name, with tuples for arrays."""
-    values = {name: tuple(one) if isinstance(one, list) else one for name, one in row.items()}
-    values |= {name: values[name] or () for name in ("sender_domains", "recipient_domains")}
-    return values | ({"scopes": tuple(map(Scope, values["scopes"]))} if "scopes" in values else {})
+def _key_record(row: asyncpg.Record) -> ApiKeyRecord:
+    values = _with_domains(row)
+    values["scopes"] = tuple(map(Scope, values["scopes"]))
+    return ApiKeyRecord(**values)
+
+
+def _with_domains(row: asyncpg.Record) -> dict[str, Any]:
+    """A row's values by name, with its domains as tuples."""
+    values: dict[str, Any] = dict(row)
+    for name in ("sender_domains", "recipient_domains"):
+        values[name] = tuple(values[name] or ())
+    return values
 
 
 async def add_key(
@@ -225,35 +238,57 @@ async def add_key(
     expires_at: datetime | None = None,
     maker: KeyCreator = COMMAND,
 ) -> tuple[ApiKeyRecord, Secret]:
-    """Make a key of a tenant, or without one an administrator's; returns it with its secret, which is kept nowhere."""
-    kept = checked_scopes(scopes, admin=tenant is None)
+    """Add a key of a tenant, or of administrators; returns it with its secret, which is not stored."""
+    checked = checked_scopes(scopes, admin=tenant is None)
     senders, recipients = _domains(sender_domains, recipient_domains)
     prefix, token = _new_token()
-    tenant_id = (await tenants.get_tenant(database, tenant)).id if tenant is not None else None
+    tenant_id = None
+    if tenant is not None:
+        tenant_id = (await tenants.get_tenant(database, tenant)).id
     async with database.transaction() as connection:
         await lineage.hold_parent(connection, maker)
-        await connection.execute(QUERIES["retire_key"], tenant_id, name)
+        await connection.execute(*SQL.retire_key(tenant_id=tenant_id, name=name))
         row = await connection.fetchrow(
-            QUERIES["add_key"], tenant_id, checked_name(name), prefix, digest(token), kept, senders or None,
-            recipients or None, expires_at, maker.key_id, maker.kind,
-        )  # fmt: skip
+            *SQL.add_key(
+                tenant_id=tenant_id,
+                name=checked_name(name),
+                prefix=prefix,
+                hash=digest(token),
+                scopes=checked,
+                sender_domains=senders or None,
+                recipient_domains=recipients or None,
+                expires_at=expires_at,
+                parent_id=maker.key_id,
+                made_by=maker.kind,
+            )
+        )
     if row is None:
         raise NotPossible(
             f"there is a key {name!r} already: revoke it first, or choose another name"
         )
-    facts = ApiKeyRecord(
-        row["id"], name, tenant, prefix, kept, senders, recipients, row["created_at"], expires_at, None, None,
-        maker.kind, row["parent"],
-    )  # fmt: skip
-    return facts, Secret(token)
+    record = ApiKeyRecord(
+        id=row["id"],
+        name=name,
+        tenant=tenant,
+        prefix=prefix,
+        scopes=checked,
+        sender_domains=senders,
+        recipient_domains=recipients,
+        created_at=row["created_at"],
+        expires_at=expires_at,
+        revoked_at=None,
+        last_used_at=None,
+        made_by=maker.kind,
+        parent=row["parent"],
+    )
+    return record, Secret(token)
 
 
 def _domains(
     senders: Sequence[str], recipients: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return checked_domains("sender_domains", senders), checked_domains(
-        "recipient_domains", recipients
-    )
+    checked_senders = checked_domains("sender_domains", senders)
+    return checked_senders, checked_domains("recipient_domains", recipients)
 
 
 def _new_token() -> tuple[str, str]:
@@ -262,7 +297,7 @@ def _new_token() -> tuple[str, str]:
 
 
 def new_secret() -> str:
-    """256 random bits, as we hand them out."""
+    """A secret of 256 random bits."""
     return _random(ALPHABET, SECRET_LENGTH)
 
 
@@ -280,55 +315,74 @@ async def add_login(
     expires_at: datetime | None = None,
     maker: KeyCreator = COMMAND,
 ) -> tuple[SmtpLoginRecord, Secret]:
-    """Make a login of a tenant; returns it with its password, which is kept nowhere."""
+    """Add a login of a tenant; returns it with its password, which is not stored."""
     username, password = f"{checked_name(name)}@{tenant}", new_secret()
     senders, recipients = _domains(sender_domains, recipient_domains)
     tenant_id = (await tenants.get_tenant(database, tenant)).id
     async with database.transaction() as connection:
         await lineage.hold_parent(connection, maker)
-        await connection.execute(QUERIES["retire_login"], username)
+        await connection.execute(*SQL.retire_login(username=username))
         row = await connection.fetchrow(
-            QUERIES["add_login"], tenant_id, name, username, digest(password), senders or None, recipients or None,
-            expires_at, maker.key_id, maker.kind,
-        )  # fmt: skip
+            *SQL.add_login(
+                tenant_id=tenant_id,
+                name=name,
+                username=username,
+                hash=digest(password),
+                sender_domains=senders or None,
+                recipient_domains=recipients or None,
+                expires_at=expires_at,
+                parent_id=maker.key_id,
+                made_by=maker.kind,
+            )
+        )
     if row is None:
         raise NotPossible(
             f"there is a login {username!r} already: revoke it first, or choose another name"
         )
-    facts = SmtpLoginRecord(
-        row["id"], name, tenant, username, senders, recipients, row["created_at"], expires_at, None, None,
-        maker.kind, row["parent"],
-    )  # fmt: skip
-    return facts, Secret(password)
+    record = SmtpLoginRecord(
+        id=row["id"],
+        name=name,
+        tenant=tenant,
+        username=username,
+        sender_domains=senders,
+        recipient_domains=recipients,
+        created_at=row["created_at"],
+        expires_at=expires_at,
+        revoked_at=None,
+        last_used_at=None,
+        made_by=maker.kind,
+        parent=row["parent"],
+    )
+    return record, Secret(password)
 
 
 async def revoke_key(
     database: Database, key_id: int, tenant: str | None = None, *, keep_descendants: bool = False
 ) -> RevokedCredentials:
-    """Take a key out of force, at once, with all that it and its descendants made, unless those are to be kept.
+    """Revoke a key at once, with everything that it and its descendants made unless they are kept.
 
-    NotFound if no key in force has this id, or none of this tenant.
+    NotFound if no valid key of this tenant has this id.
     """
     async with database.transaction() as connection:
-        if await connection.fetchval(lineage.QUERIES["revoke_key"], key_id, tenant) is None:
+        revoke = lineage.SQL.revoke_key(id=key_id, tenant=tenant)
+        if await connection.fetchval(*revoke) is None:
             raise NotFound("there is no such key in force: see `pillarbox key list`")
         keys = logins = 0
         parents = [] if keep_descendants else [key_id]
         while parents:
-            # Waits for whoever makes a key by one of these at this moment: the next round then
-            # finds it.
-            rows = await connection.fetch(lineage.QUERIES["revoke_children"], parents)
-            keys += sum(row["revoked"] for row in rows)
-            logins += int(
-                (await connection.execute(lineage.QUERIES["revoke_logins_of"], parents)).rpartition(
-                    " "
-                )[2]
+            # Waits for a transaction that makes a key by one of these: the next round finds it.
+            children = await connection.fetch(*lineage.SQL.revoke_children(parent_ids=parents))
+            revoked_logins = await connection.fetch(
+                *lineage.SQL.revoke_logins_of(parent_ids=parents)
             )
-            parents = [row["id"] for row in rows]
+            keys += sum(row["revoked"] for row in children)
+            logins += len(revoked_logins)
+            parents = [row["id"] for row in children]
     return RevokedCredentials(keys, logins)
 
 
 async def revoke_login(database: Database, login_id: int, tenant: str | None = None) -> None:
-    """Take a login out of force, at once; NotFound if none in force has this id, or not of this tenant."""
-    if await database.fetchval(QUERIES["revoke_login"], login_id, tenant) is None:
+    """Revoke a login at once; NotFound if no valid login of this tenant has this id."""
+    revoke = SQL.revoke_login(id=login_id, tenant=tenant)
+    if await database.fetchval(*revoke) is None:
         raise NotFound("there is no such login in force: see `pillarbox smtp-login list`")

@@ -1,4 +1,4 @@
-"""Pillarbox's own administrators at rest, with their sessions and recovery codes: hashes, never secrets."""
+"""Stored administrators, their sessions and recovery codes: only hashes of secrets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pillarbox.store.database import Database
 
-QUERIES = sql.load("admins")
+SQL = sql.load("admins")
 SESSION_PREFIX = "pbs_"
 _session = re.compile(rf"{SESSION_PREFIX}[A-Za-z0-9]{{{SECRET_LENGTH}}}").fullmatch
 _ADMIN = frozenset({Scope.ADMIN})
@@ -26,7 +26,7 @@ _ADMIN = frozenset({Scope.ADMIN})
 
 @dataclass(frozen=True, slots=True)
 class Admin:
-    """An administrator as one may be shown: without the password."""
+    """An administrator without the password."""
 
     id: int
     email: str
@@ -39,14 +39,14 @@ class Admin:
 
 @dataclass(frozen=True, slots=True)
 class AdminListItem(Admin):
-    """An administrator in a list: with how many sessions are open and how many recovery codes are left."""
+    """An administrator with the number of open sessions and unused recovery codes."""
 
     sessions: int
     recovery_codes: int
 
 
 class AdminPassword(NamedTuple):
-    """What a given password is compared with."""
+    """An administrator with the stored hash of the password."""
 
     id: int
     email: str
@@ -59,7 +59,7 @@ class AdminPassword(NamedTuple):
 
 
 class LockedAdmin(NamedTuple):
-    """An administrator who stays as they are until the transaction ends."""
+    """An administrator whose row is locked until the transaction ends."""
 
     id: int
     email: str
@@ -68,30 +68,30 @@ class LockedAdmin(NamedTuple):
 
 async def add(database: Database, email: str, name: str | None, password: str) -> Admin:
     """Add an administrator with a hashed password; NotPossible when the address is taken."""
-    row = await database.fetchrow(QUERIES["add_admin"], email, name, password)
+    row = await database.fetchrow(*SQL.add_admin(email=email, name=name, password=password))
     if row is None:
         raise NotPossible(
             "there is an administrator with this address already: see `pillarbox admin list`"
         )
-    return Admin(*row)
+    return Admin(**row)
 
 
 async def list_all(database: Database) -> list[AdminListItem]:
-    return [AdminListItem(*row) for row in await database.fetch(QUERIES["list_admins"])]
+    return [AdminListItem(**row) for row in await database.fetch(*SQL.list_admins())]
 
 
 async def get(database: Database, email: str) -> Admin:
     """The administrator with this address, or NotFound."""
-    row = await database.fetchrow(QUERIES["find_admin"], email)
+    row = await database.fetchrow(*SQL.find_admin(email=email))
     if row is None:
         raise NotFound("there is no administrator with this address: see `pillarbox admin list`")
-    return Admin(*row)
+    return Admin(**row)
 
 
 async def password_of(database: Database, email: str) -> AdminPassword | None:
-    """The administrator with this address, and what is kept of the password."""
-    row = await database.fetchrow(QUERIES["password"], email)
-    return None if row is None else AdminPassword(*row)
+    """The administrator with this address, and the stored hash of the password."""
+    row = await database.fetchrow(*SQL.password(email=email))
+    return AdminPassword(**row) if row else None
 
 
 async def hold(
@@ -101,30 +101,35 @@ async def hold(
     password: str | None = None,
     since: datetime | None = None,
 ) -> LockedAdmin | None:
-    """Keep an administrator as they are until the transaction ends; None when they are not (any more) as given."""
-    row = await connection.fetchrow(QUERIES["hold_admin"], admin, password, since)
-    return None if row is None else LockedAdmin(*row)
+    """Lock an administrator until the transaction ends.
+
+    None if they are disabled, have another password hash, or changed it after `since`.
+    """
+    row = await connection.fetchrow(
+        *SQL.hold_admin(id=admin, password=password, unchanged_since=since)
+    )
+    return LockedAdmin(**row) if row else None
 
 
 async def change_password(connection: asyncpg.Connection, admin: int, password: str) -> None:
-    """Keep another hashed password, and end all sessions."""
-    await connection.execute(QUERIES["change_password"], admin, password)
-    await connection.execute(QUERIES["end_sessions"], admin)
+    """Store another password hash and end all sessions."""
+    await connection.execute(*SQL.change_password(id=admin, password=password))
+    await connection.execute(*SQL.end_sessions(admin_id=admin))
 
 
 async def disable(connection: asyncpg.Connection, admin: int) -> None:
-    """Let an administrator in no more, and end all sessions."""
-    await connection.execute(QUERIES["disable_admin"], admin)
-    await connection.execute(QUERIES["end_sessions"], admin)
+    """Disable an administrator and end all sessions."""
+    await connection.execute(*SQL.disable_admin(id=admin))
+    await connection.execute(*SQL.end_sessions(admin_id=admin))
 
 
 async def enable(database: Database, admin: int) -> None:
-    """Let an administrator in again."""
-    await database.execute(QUERIES["enable_admin"], admin)
+    """Enable an administrator."""
+    await database.execute(*SQL.enable_admin(id=admin))
 
 
 def is_session(token: str) -> bool:
-    """Whether it has the form of what we hand out."""
+    """Whether the token has the form of a session's secret."""
     return bool(_session(token))
 
 
@@ -136,42 +141,43 @@ def new_session() -> str:
 async def add_session(
     connection: asyncpg.Connection, secret: str, admin: int, lifetime: timedelta
 ) -> datetime:
-    """Begin a session; returns when it ends by itself."""
-    ends: datetime = await connection.fetchval(
-        QUERIES["add_session"], digest(secret), admin, lifetime
+    """Start a session; returns when it expires."""
+    expires_at: datetime = await connection.fetchval(
+        *SQL.add_session(session_id=digest(secret), admin_id=admin, lifetime=lifetime)
     )
-    return ends
+    return expires_at
 
 
 async def end_session(database: Database, secret: str) -> None:
-    """End a session, at once."""
-    await database.execute(QUERIES["end_session"], digest(secret))
+    """End a session at once."""
+    await database.execute(*SQL.end_session(session_id=digest(secret)))
 
 
 async def find_sessions(database: Database, tokens: Sequence[str]) -> list[Principal | None]:
-    """Whose sessions these are, in one statement; None for what is no session in force."""
+    """The administrators of these sessions, with one statement; None for no valid session."""
     digests = [digest(token) for token in tokens]
-    rows = {row["id"]: row for row in await database.fetch(QUERIES["find_sessions"], digests)}
-    return [_principal(rows.get(one)) for one in digests]
-
-
-def _principal(row: asyncpg.Record | None) -> Principal | None:
-    return None if row is None else Principal("session", row["name"], None, _ADMIN, id=row["admin"])
+    rows = await database.fetch(*SQL.find_sessions(ids=digests))
+    principals = {
+        row["id"]: Principal("session", row["name"], None, _ADMIN, id=row["admin"]) for row in rows
+    }
+    return [principals.get(session_id) for session_id in digests]
 
 
 async def replace_recovery_codes(
     connection: asyncpg.Connection, admin: int, codes: Sequence[str]
 ) -> None:
-    """Keep new recovery codes; the old ones are void."""
-    await connection.execute(QUERIES["drop_recovery_codes"], admin)
-    await connection.execute(QUERIES["add_recovery_codes"], admin, [digest(code) for code in codes])
+    """Store new recovery codes; the old ones are void."""
+    await connection.execute(*SQL.drop_recovery_codes(admin_id=admin))
+    hashes = [digest(code) for code in codes]
+    await connection.execute(*SQL.add_recovery_codes(admin_id=admin, hashes=hashes))
 
 
 async def use_recovery_code(connection: asyncpg.Connection, admin: int, code: str) -> bool:
-    """Use a recovery code up; false if it is none, or was used before."""
-    return await connection.fetchval(QUERIES["use_recovery_code"], admin, digest(code)) is not None
+    """Use a recovery code; false if it does not exist or was used before."""
+    use = SQL.use_recovery_code(admin_id=admin, hash=digest(code))
+    return await connection.fetchval(*use) is not None
 
 
 async def purge_sessions(database: Database, batch: int) -> int:
-    """Drop some sessions that are over; returns how many."""
-    return await database.execute(QUERIES["purge_sessions"], batch)
+    """Delete up to `batch` expired sessions; returns how many."""
+    return await database.execute(*SQL.purge_sessions(limit=batch))

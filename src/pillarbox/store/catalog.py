@@ -1,4 +1,4 @@
-"""Classes, grants and captured mails: the small things beside the queue."""
+"""Stored message classes, grants to database roles, and captured mails."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from pillarbox.store import sql
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
-QUERIES = sql.load("providers") | sql.load("catalog")
+SQL = sql.load("providers") | sql.load("catalog")
 NEWEST = 2**63 - 1
-# What RFC 5321 (4.5.4.1) asks of a sender that cannot reach a server: it goes on for four to five
-# days at least.
+# RFC 5321 (4.5.4.1) asks a sender that cannot reach a server to try for at least four to five days.
 MAX_WAIT = timedelta(days=5)
 
 
@@ -47,25 +46,31 @@ class CapturedMail:
 
 async def sealed_providers(database: Database) -> set[tuple[int, str]]:
     """Which secrets providers have: their ids, with `secret` or `webhook_secret`."""
-    return {(row["id"], row["name"]) for row in await database.fetch(QUERIES["sealed_providers"])}
+    return {(row["id"], row["name"]) for row in await database.fetch(*SQL.sealed_providers())}
 
 
 async def list_classes(database: Database) -> list[ClassRecord]:
-    return [ClassRecord(*row) for row in await database.fetch(QUERIES["list_classes"])]
+    return [ClassRecord(**row) for row in await database.fetch(*SQL.list_classes())]
 
 
-async def put_class(database: Database, facts: ClassRecord) -> None:
+async def put_class(database: Database, record: ClassRecord) -> None:
     """Add a class, or change it."""
     await database.execute(
-        QUERIES["put_class"], facts.name, facts.retry, facts.unknown, facts.secret, facts.content_retention,
-        facts.max_wait,
-    )  # fmt: skip
+        *SQL.put_class(
+            name=record.name,
+            retry=record.retry,
+            unknown=record.unknown,
+            secret=record.secret,
+            content_retention=record.content_retention,
+            max_wait=record.max_wait,
+        )
+    )
 
 
 async def grant(database: Database, role: str) -> list[str]:
-    """Let a role enqueue, and nothing else; returns the statements carried out."""
+    """Grant a role the right to enqueue, and nothing else; returns the executed statements."""
     async with database.transaction() as connection:
-        statements = [row["statement"] for row in await connection.fetch(QUERIES["grants"], role)]
+        statements = [row["statement"] for row in await connection.fetch(*SQL.grants(role=role))]
         for statement in statements:
             await connection.execute(statement)
     if not statements:
@@ -83,9 +88,17 @@ async def list_captured(
     sender: str | None = None,
     provider: str | None = None,
 ) -> list[CapturedMail]:
-    """Captured mails, newest first. Continue after the last one with `before`."""
+    """Captured mails, newest first; `before` continues after the last one."""
     rows = await database.fetch(
-        QUERIES["list_captured"], before or NEWEST, limit, since, until, recipient, sender, provider
+        *SQL.list_captured(
+            before=before or NEWEST,
+            limit=limit,
+            since=since,
+            until=until,
+            recipient=recipient,
+            sender=sender,
+            provider=provider,
+        )
     )
     return [_captured(dict(row)) for row in rows]
 
@@ -96,15 +109,17 @@ def _captured(values: dict[str, Any]) -> CapturedMail:
 
 async def captured_content(database: Database, number: int) -> bytes:
     """The exact bytes of a captured mail."""
-    content = await database.fetchval(QUERIES["captured"], number) if number < NEWEST else None
+    content = None
+    if number < NEWEST:
+        content = await database.fetchval(*SQL.captured(id=number))
     if content is None:
         raise NotFound(f"there is no captured mail {number}: see `pillarbox captured list`")
     return bytes(content)
 
 
 def subject_of(head: bytes) -> str:
-    """The decoded Subject of a mail's beginning; what cannot be decoded is left out."""
+    """The decoded Subject in the beginning of a mail; empty if it cannot be parsed."""
     try:
         return str(BytesHeaderParser(policy=policy.default).parsebytes(head).get("subject", ""))
-    except Exception:  # the standard library's parser trips over some hostile headers
+    except Exception:  # the standard library's parser fails on some hostile headers
         return ""

@@ -1,4 +1,4 @@
-"""Challenges at rest: who was sent a code, and what became of it. What is kept of a code is a keyed hash."""
+"""Stored sign-in challenges: whose address got a code, and its outcome. Codes are stored hashed."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
     from pillarbox.store.database import Database, Db
 
-QUERIES = sql.load("challenges")
+SQL = sql.load("challenges")
 
 
 class NewChallenge(NamedTuple):
-    """A challenge to be kept."""
+    """A challenge to be stored."""
 
     id: UUID
-    subject: int | None  # None: nobody has the address
+    subject: int | None  # None: no account has the address
     token: int | None
     asked: bytes
     code_hash: bytes
@@ -29,14 +29,14 @@ class NewChallenge(NamedTuple):
 
 
 class RecentChallenge(NamedTuple):
-    """A challenge that whoever asks again gets once more."""
+    """A challenge that a repeated request gets again."""
 
     id: UUID
     seconds: float  # for how long it can still be used
 
 
 class CodeAttempt(NamedTuple):
-    """What a given code came to."""
+    """The result of trying a code."""
 
     subject: int | None
     used: bool
@@ -46,7 +46,7 @@ class CodeAttempt(NamedTuple):
 
 
 class ChallengeState(NamedTuple):
-    """Why a challenge is out of force."""
+    """Why a challenge is not valid any more."""
 
     used: bool
     void: bool
@@ -54,8 +54,8 @@ class ChallengeState(NamedTuple):
 
 
 async def lock_address(connection: asyncpg.Connection, realm: str, asked: bytes) -> None:
-    """Wait for whoever asks for the same address, and let others wait until the transaction ends."""
-    await connection.execute(QUERIES["lock_address"], realm, asked)
+    """Lock an address until the transaction ends; waits for a request for the same address."""
+    await connection.execute(*SQL.lock_address(realm=realm, address_hash=asked))
 
 
 async def recent(
@@ -66,9 +66,16 @@ async def recent(
     wrong: int,
     longer: timedelta,
 ) -> RecentChallenge | None:
-    """The challenge that an address was given within the pause; the longer one after so many wrong codes in a day."""
-    row = await connection.fetchrow(QUERIES["recent"], realm, asked, pause, wrong, longer)
-    return None if row is None else RecentChallenge(*row)
+    """The challenge that an address got within the pause, or None.
+
+    After `wrong` wrong codes in a day the pause is `longer`.
+    """
+    row = await connection.fetchrow(
+        *SQL.recent(
+            realm=realm, address_hash=asked, pause=pause, wrong_codes=wrong, longer_pause=longer
+        )
+    )
+    return RecentChallenge(**row) if row else None
 
 
 async def paused(
@@ -79,9 +86,17 @@ async def paused(
     wrong: int,
     longer: timedelta,
 ) -> set[bytes]:
-    """Those addresses that get no new challenge yet, as `recent` says; all are locked as by `lock_address`."""
-    await connection.execute(QUERIES["lock_addresses"], realm, list(asked))
-    rows = await connection.fetch(QUERIES["paused"], realm, list(asked), pause, wrong, longer)
+    """The addresses for which `recent` finds a challenge; all are locked as by `lock_address`."""
+    await connection.execute(*SQL.lock_addresses(realm=realm, address_hashes=list(asked)))
+    rows = await connection.fetch(
+        *SQL.paused(
+            realm=realm,
+            address_hashes=list(asked),
+            pause=pause,
+            wrong_codes=wrong,
+            longer_pause=longer,
+        )
+    )
     return {row["asked"] for row in rows}
 
 
@@ -91,57 +106,72 @@ async def void_older(
     asked: Collection[bytes],
     subjects: Collection[int | None],
 ) -> list[UUID]:
-    """Void what is unused for these addresses and of these subjects; returns the mails with their codes."""
-    somebody = [one for one in subjects if one is not None]
-    rows = await connection.fetch(QUERIES["void_older"], realm, list(asked), somebody)
+    """Void unused challenges of these addresses and subjects; returns the mails with their codes."""
+    known = [subject for subject in subjects if subject is not None]
+    rows = await connection.fetch(
+        *SQL.void_older(realm=realm, address_hashes=list(asked), subjects=known)
+    )
     return [row["message_id"] for row in rows if row["message_id"] is not None]
 
 
 async def add(connection: asyncpg.Connection, realm: str, rows: Sequence[NewChallenge]) -> None:
-    """Keep new challenges."""
-    await connection.execute(QUERIES["add_challenges"], realm, *zip(*rows, strict=True))
+    """Store new challenges."""
+    await connection.execute(
+        *SQL.add_challenges(
+            realm=realm,
+            ids=[row.id for row in rows],
+            subjects=[row.subject for row in rows],
+            tokens=[row.token for row in rows],
+            address_hashes=[row.asked for row in rows],
+            code_hashes=[row.code_hash for row in rows],
+            lifetimes=[row.lifetime for row in rows],
+        )
+    )
 
 
 async def mailed(connection: asyncpg.Connection, mails: Sequence[tuple[UUID, UUID]]) -> None:
-    """Note which mails carry codes: challenge, message."""
+    """Record which messages carry the codes of which challenges, as pairs of ids."""
     if mails:
-        await connection.execute(QUERIES["mailed"], *zip(*mails, strict=True))
+        challenges, messages = zip(*mails, strict=True)
+        await connection.execute(*SQL.mailed(ids=challenges, message_ids=messages))
 
 
 async def find_by_token(database: Database, realm: str, token: int) -> UUID | None:
-    """The challenge that a token asked for."""
-    found: UUID | None = await database.fetchval(QUERIES["find_by_token"], realm, token)
+    """The challenge of a token."""
+    found: UUID | None = await database.fetchval(*SQL.find_by_token(realm=realm, token=token))
     return found
 
 
 async def find_by_subject(database: Database, realm: str, subject: int) -> UUID | None:
-    """The newest challenge of a subject that may be in force."""
-    found: UUID | None = await database.fetchval(QUERIES["find_by_subject"], realm, subject)
+    """The newest challenge of a subject that is neither used nor void."""
+    found: UUID | None = await database.fetchval(*SQL.find_by_subject(realm=realm, subject=subject))
     return found
 
 
 async def try_code(
-    db: Db, realm: str, challenge: UUID, hashes: Sequence[bytes], most: int
+    db: Db, realm: str, challenge: UUID, hashes: Sequence[bytes], max_tries: int
 ) -> CodeAttempt | None:
-    """Count a try, and say whether it was right; None if the challenge is not in force. One statement, so durable.
+    """Count a try and compare the code; None if the challenge is not valid. One durable statement.
 
-    `hashes` are those of the given code, one for each key that counts; without any it only counts as a try.
+    `hashes` are those of the given code, one per key; without any, the try is only counted.
     """
-    row = await db.fetchrow(QUERIES["try_code"], challenge, realm, hashes, most)
-    return None if row is None else CodeAttempt(*row)
+    row = await db.fetchrow(
+        *SQL.try_code(id=challenge, realm=realm, code_hashes=hashes, max_tries=max_tries)
+    )
+    return CodeAttempt(**row) if row else None
 
 
 async def use(connection: asyncpg.Connection, challenge: UUID) -> bool:
-    """Use a challenge up whose subject proved itself without its code; false if it was used before."""
-    return await connection.fetchval(QUERIES["use_challenge"], challenge) is not None
+    """Use a challenge whose subject was verified without its code; false if it was used before."""
+    return await connection.fetchval(*SQL.use_challenge(id=challenge)) is not None
 
 
 async def state(db: Db, realm: str, challenge: UUID) -> ChallengeState | None:
-    """What became of a challenge; None if there is none."""
-    row = await db.fetchrow(QUERIES["challenge"], challenge, realm)
-    return None if row is None else ChallengeState(*row)
+    """The state of a challenge; None if there is none."""
+    row = await db.fetchrow(*SQL.challenge(id=challenge, realm=realm))
+    return ChallengeState(**row) if row else None
 
 
 async def purge(database: Database, batch: int) -> int:
-    """Drop some challenges that are over; returns how many."""
-    return await database.execute(QUERIES["purge_challenges"], batch)
+    """Delete up to `batch` expired challenges; returns how many."""
+    return await database.execute(*SQL.purge_challenges(limit=batch))

@@ -1,6 +1,6 @@
-"""Dead letters: deliveries that failed, and why, with their whole history.
+"""Dead letters: failed deliveries with their reasons and their whole history.
 
-Whoever looks at them looks at a bounded number in one statement, however many there are.
+Every statement reads a bounded number of deliveries, however many there are.
 """
 
 from __future__ import annotations
@@ -21,21 +21,18 @@ from pillarbox.store.messages import MessageFilter
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
-QUERIES = sql.load("dlq")
-# Deliveries that one statement looks at: some tens of milliseconds, however many there are and rare
-# the hits.
+SQL = sql.load("dlq")
+# Deliveries that one statement reads: some tens of milliseconds, however rare the matches.
 LOOKED_AT = 10_000
-# Deliveries on a page, with all their attempts: some hundred kilobytes. A message more may have a
-# hundred.
-MOST_ON_PAGE = 1000
-MOST_RECIPIENTS = 100
-# How much of a raw mail is read for its header section: four times what a mail that comes by SMTP
-# may have.
-HEADER_OCTETS = 256 * 1024
-# So many are read at once: 25 MB at most.
-LEAVING_AT_ONCE = 100
-# Counting stops when so many were looked at: that takes some seconds; beyond it one need not know
-# more than that.
+# Deliveries on a page, with all their attempts: some hundred kilobytes. The last message may add
+# a hundred.
+MAX_ON_PAGE = 1000
+MAX_RECIPIENTS = 100
+# Bytes of a raw mail that are read for its header section: four times the limit of SMTP submission.
+HEADER_BYTES = 256 * 1024
+# Deliveries whose header sections are read at once: 25 MB at most.
+ENVELOPES_AT_ONCE = 100
+# Counting stops after reading so many: that takes some seconds, and an exact count says no more.
 COUNTED = 100_000
 
 Key = tuple[UUID, int]
@@ -57,9 +54,9 @@ class FailedDelivery:
 
 @dataclass(frozen=True, slots=True)
 class OutgoingEnvelope:
-    """From whom and to whom a delivery would leave; `head` begins with the header section of a raw mail.
+    """The sender and recipient of a delivery; `head` begins with the header section of a raw mail.
 
-    `cut`: the mail goes on behind `head`.
+    `cut`: the raw mail is longer than `head`.
     """
 
     sender: str
@@ -96,15 +93,17 @@ class FailedDeliveryDetails:
 
     @property
     def error(self) -> str | None:
-        """What was said last."""
-        last = self.attempts[-1] if self.attempts else None
-        words = [str(last.code) if last.code else None, last.reply] if last else []
-        return " ".join(word for word in words if word) or None
+        """The code and text of the last reply."""
+        if not self.attempts:
+            return None
+        last = self.attempts[-1]
+        parts = [str(last.code or ""), last.reply or ""]
+        return " ".join(part for part in parts if part) or None
 
 
 @dataclass(frozen=True, slots=True)
 class FailedMessage:
-    """A message of which something failed; `blocked` is what keeps it from being sent again."""
+    """A message with failed deliveries; `blocked` says why it cannot be sent again."""
 
     id: UUID
     created_at: datetime
@@ -124,7 +123,7 @@ class FailedMessage:
 
 @dataclass(frozen=True, slots=True)
 class FailedMessagePage:
-    """Messages that fit, and the id before which the next page begins; None at the end."""
+    """Matching messages, and the id before which the next page begins; None at the end."""
 
     messages: Sequence[FailedMessage]
     next: UUID | None
@@ -132,7 +131,7 @@ class FailedMessagePage:
 
 @dataclass(frozen=True, slots=True)
 class FailureCounts:
-    """How many deliveries failed, and why. Not `complete`: there may be more than were looked at."""
+    """Failed deliveries by reason and provider; not `complete` if counting stopped early."""
 
     total: int
     reasons: Mapping[str, int]
@@ -143,57 +142,53 @@ class FailureCounts:
 async def page(
     database: Database, tenant_id: int | None, which: MessageFilter, limit: int
 ) -> FailedMessagePage:
-    """One page of dead letters, newest first; with filters it can be short, or empty, before the end."""
+    """One page of dead letters, newest first; with filters it may be short before the end."""
     first, before = which.ids
-    most = MOST_ON_PAGE + MOST_RECIPIENTS
-    end = await _end(database, tenant_id, first, before, LOOKED_AT if _filters(which) else most)
-    found = await _letters(database, tenant_id, which, end or first, before, most)
+    limit_of_deliveries = MAX_ON_PAGE + MAX_RECIPIENTS
+    looked_at = LOOKED_AT if _filters(which) else limit_of_deliveries
+    end = await _end(database, tenant_id, first, before, looked_at)
+    found = await _failed_deliveries(
+        database, tenant_id, which, end or first, before, limit_of_deliveries
+    )
     by_message: dict[UUID, list[Key]] = defaultdict(list)
-    for one in found:
-        by_message[one.message_id].append(one.key)
-    whole = (
-        list(by_message)[:-1] if len(found) == most else list(by_message)
-    )  # the last may lack some
-    shown = _within(whole[:limit], by_message)
-    messages = await _messages(database, shown, [key for one in shown for key in by_message[one]])
-    return FailedMessagePage(messages, shown[-1] if len(shown) < len(by_message) else end)
+    for delivery in found:
+        by_message[delivery.message_id].append(delivery.key)
+    complete = list(by_message)
+    if len(found) == limit_of_deliveries:
+        complete.pop()  # the last message may lack some of its deliveries
+    shown = _within(complete[:limit], by_message)
+    keys = [key for message_id in shown for key in by_message[message_id]]
+    messages = await _messages(database, shown, keys)
+    is_cut = len(shown) < len(by_message)
+    return FailedMessagePage(messages, shown[-1] if is_cut else end)
 
 
 def _within(ids: Sequence[UUID], by_message: Mapping[UUID, Sequence[Key]]) -> Sequence[UUID]:
-    """As many messages as a page holds, by their deliveries; one at least."""
+    """As many messages as fit on a page by their deliveries; at least one."""
     total = 0
-    for place, one in enumerate(ids):
-        total += len(by_message[one])
-        if place and total > MOST_ON_PAGE:
-            return ids[:place]
+    for index, message_id in enumerate(ids):
+        total += len(by_message[message_id])
+        if index and total > MAX_ON_PAGE:
+            return ids[:index]
     return ids
 
 
 def _filters(which: MessageFilter) -> bool:
-    """Whether a delivery may be passed over."""
-    names = (
-        which.class_name,
-        which.kind,
-        which.tag,
-        which.sender,
-        which.subject,
-        which.recipient,
-        which.provider,
-    )
-    return any(one is not None for one in (*names, which.reason))
+    """Whether the filter excludes any delivery."""
+    return which.has_text_filters or which.reason is not None
 
 
 async def _end(
     database: Database, tenant_id: int | None, first: UUID, before: UUID, count: int
 ) -> UUID | None:
-    """Where a look at so many ends; None when that is beyond the last."""
+    """The message at which reading `count` deliveries ends; None if there are fewer."""
     found: UUID | None = await database.fetchval(
-        QUERIES["dead_end"], tenant_id, first, before, count
+        *SQL.dead_end(tenant_id=tenant_id, first_id=first, end_id=before, position=count)
     )
     return found
 
 
-async def _letters(
+async def _failed_deliveries(
     database: Database,
     tenant_id: int | None,
     which: MessageFilter,
@@ -202,32 +197,54 @@ async def _letters(
     limit: int | None,
 ) -> list[FailedDelivery]:
     rows = await database.fetch(
-        QUERIES["dead_letters"], tenant_id, first, before, limit, which.class_name, which.kind, which.tag, which.sender,
-        which.subject, which.recipient, which.provider, which.reason,
-    )  # fmt: skip
-    return [FailedDelivery(*row) for row in rows]
+        *SQL.dead_letters(
+            tenant_id=tenant_id,
+            first_id=first,
+            end_id=before,
+            limit=limit,
+            class_name=which.class_name,
+            kind=which.kind,
+            tag=which.tag,
+            sender=which.sender,
+            subject=which.subject,
+            recipient=which.recipient,
+            provider=which.provider,
+            reason=which.reason,
+        )
+    )
+    return [FailedDelivery(**row) for row in rows]
 
 
 async def _messages(
     database: Database, ids: Sequence[UUID], keys: Sequence[Key]
 ) -> list[FailedMessage]:
-    """Messages with those of their deliveries that were asked for."""
-    columns = [message_id for message_id, _ in keys], [n for _, n in keys]
-    tries: dict[Key, list[FailedDeliveryAttempt]] = defaultdict(list)
-    for message_id, n, *rest in await database.fetch(QUERIES["dead_attempts"], *columns):
-        tries[message_id, n].append(FailedDeliveryAttempt(*rest))
+    """Messages with the named deliveries and their attempts."""
+    message_ids, numbers = columns_of(keys)
+    attempts: dict[Key, list[FailedDeliveryAttempt]] = defaultdict(list)
+    for row in await database.fetch(
+        *SQL.dead_attempts(message_ids=message_ids, recipient_numbers=numbers)
+    ):
+        values: dict[str, Any] = dict(row)
+        key = values.pop("message_id"), values.pop("n")
+        attempts[key].append(FailedDeliveryAttempt(**values))
     deliveries: dict[UUID, list[FailedDeliveryDetails]] = defaultdict(list)
-    for row in await database.fetch(QUERIES["dead_deliveries"], *columns):
-        values: dict[str, Any] = dict(row) | {"role": ROLES[row["role"]]}
+    for row in await database.fetch(
+        *SQL.dead_deliveries(message_ids=message_ids, recipient_numbers=numbers)
+    ):
+        values = dict(row) | {"role": ROLES[row["role"]]}
         message_id = values.pop("message_id")
-        deliveries[message_id].append(
-            FailedDeliveryDetails(**values, attempts=tries[message_id, row["n"]])
-        )
-    rows = await database.fetch(QUERIES["dead_messages"], list(ids))
-    # One that was reprocessed since has nothing left to show.
+        values["attempts"] = attempts[message_id, row["n"]]
+        deliveries[message_id].append(FailedDeliveryDetails(**values))
+    rows = await database.fetch(*SQL.dead_messages(message_ids=list(ids)))
+    # A message that was reprocessed meanwhile has no failed delivery any more.
     return [
         _message(masked_values(row), deliveries[row["id"]]) for row in rows if deliveries[row["id"]]
     ]
+
+
+def columns_of(keys: Sequence[Key]) -> tuple[list[UUID], list[int]]:
+    """The message ids and the recipient numbers of deliveries, as two lists."""
+    return [message_id for message_id, _ in keys], [number for _, number in keys]
 
 
 def _message(values: dict[str, Any], deliveries: Sequence[FailedDeliveryDetails]) -> FailedMessage:
@@ -243,37 +260,37 @@ def _message(values: dict[str, Any], deliveries: Sequence[FailedDeliveryDetails]
 async def walk(
     database: Database, tenant_id: int | None, which: MessageFilter
 ) -> AsyncIterator[list[FailedDelivery]]:
-    """All dead letters that fit, newest first, as many at a time as one statement may look at."""
+    """All matching dead letters, newest first, in lists of what one statement reads."""
     first, before = which.ids
     while True:
         end = await _end(database, tenant_id, first, before, LOOKED_AT)
-        yield await _letters(database, tenant_id, which, end or first, before, None)
+        yield await _failed_deliveries(database, tenant_id, which, end or first, before, None)
         if end is None:
             return
         before = end
 
 
 async def summary(database: Database, tenant_id: int | None, which: MessageFilter) -> FailureCounts:
-    """How many fit, by reason and by the provider tried last."""
+    """Matching dead letters counted by reason and by the last provider."""
     reasons: Counter[str] = Counter()
     providers: Counter[str] = Counter()
-    looked = 0
-    async for letters in walk(database, tenant_id, which):
-        if looked >= COUNTED:
-            return FailureCounts(
-                reasons.total(), dict(reasons.most_common()), dict(providers.most_common()), False
-            )
-        reasons.update(one.reason or "" for one in letters)
-        providers.update(one.provider for one in letters if one.provider)
-        looked += LOOKED_AT
+    looked_at = 0
+    complete = True
+    async for deliveries in walk(database, tenant_id, which):
+        if looked_at >= COUNTED:
+            complete = False
+            break
+        reasons.update(delivery.reason or "" for delivery in deliveries)
+        providers.update(delivery.provider for delivery in deliveries if delivery.provider)
+        looked_at += LOOKED_AT
     return FailureCounts(
-        reasons.total(), dict(reasons.most_common()), dict(providers.most_common()), True
+        reasons.total(), dict(reasons.most_common()), dict(providers.most_common()), complete
     )
 
 
 async def provider_id(database: Database, name: str, tenant_id: int | None) -> int:
-    """The provider that was chosen by its name; NotFound unless this tenant's mails may leave through it."""
-    found = await database.fetchval(QUERIES["choosable"], name, tenant_id)
+    """The id of an enabled provider by its name; NotFound if this tenant may not send through it."""
+    found = await database.fetchval(*SQL.choosable(name=name, tenant_id=tenant_id))
     if found is None:
         raise NotFound(
             f"there is no provider {name!r} that is enabled: see `pillarbox provider list`"
@@ -282,11 +299,13 @@ async def provider_id(database: Database, name: str, tenant_id: int | None) -> i
 
 
 async def leaving(database: Database, keys: Sequence[Key]) -> AsyncIterator[OutgoingEnvelope]:
-    """From whom and to whom deliveries would leave, in the order given."""
-    for start in range(0, len(keys), LEAVING_AT_ONCE):
-        some = keys[start : start + LEAVING_AT_ONCE]
-        columns = [message_id for message_id, _ in some], [n for _, n in some]
-        for row in await database.fetch(QUERIES["leaving"], *columns, HEADER_OCTETS):
+    """The sender and recipient of deliveries, in the order given."""
+    for start in range(0, len(keys), ENVELOPES_AT_ONCE):
+        message_ids, numbers = columns_of(keys[start : start + ENVELOPES_AT_ONCE])
+        rows = await database.fetch(
+            *SQL.leaving(message_ids=message_ids, recipient_numbers=numbers, max_bytes=HEADER_BYTES)
+        )
+        for row in rows:
             yield OutgoingEnvelope(
                 row["sender"] or "", row["recipient"] or "", row["raw"], bool(row["cut"])
             )

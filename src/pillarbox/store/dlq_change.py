@@ -1,4 +1,4 @@
-"""What people and keys do to dead letters: send them again, or give them up; many in bounded batches."""
+"""Reprocessing and discarding of dead letters, in bounded batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from pillarbox.store import dlq
-from pillarbox.store.dlq import LOOKED_AT, QUERIES, FailedDelivery, OutgoingEnvelope
+from pillarbox.store.dlq import SQL, FailedDelivery, OutgoingEnvelope, columns_of
 from pillarbox.store.messages import MessageFilter
 from pillarbox.store.operations import (
     AS_USUAL,
@@ -25,13 +25,16 @@ if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
 
-# What blocks a delivery that the key which asks may not send.
+# Blocks a delivery that the requesting key may not send.
 NOT_ALLOWED = "not_allowed"
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterSelection:
-    """Which dead letters: of these messages, or all that fit; at most so many. `tenant_id` None: of all tenants."""
+    """Which dead letters: of these messages or matching a filter, at most `limit`.
+
+    `tenant_id` None: of all tenants.
+    """
 
     tenant_id: int | None
     ids: Sequence[UUID] | None = None
@@ -42,11 +45,11 @@ class DeadLetterSelection:
 
 @dataclass(slots=True)
 class DeadLetterChange:
-    """What came of it, in deliveries.
+    """The result, counted in deliveries.
 
-    `left`: would be changed, too, but for the limit; unless `complete`, there may be more. `suppressed`: those among
-    the changed that will fail again at once, for their recipients are on the suppression list. `unfound`: messages
-    that were named and have nothing failed.
+    `left`: would be changed, too, without the limit; unless `complete`, there may be more.
+    `suppressed`: changed, but they fail again at once since their recipients are suppressed.
+    `unfound`: selected messages without failed deliveries.
     """
 
     changed: int = 0
@@ -58,93 +61,101 @@ class DeadLetterChange:
 
 
 class CheckedDelivery(NamedTuple):
-    """A dead letter, what keeps it from being sent again, and whether its recipient is suppressed."""
+    """A dead letter, why it cannot be sent again, and whether its recipient is suppressed."""
 
-    letter: FailedDelivery
+    delivery: FailedDelivery
     blocked: str | None
     suppressed: bool
 
 
-def nobody_listens(count: int) -> None:
-    pass
+def ignore_progress(count: int) -> None:
+    """The default progress callback."""
 
 
 async def change(
     database: Database,
     operation: DeliveryOperation,
-    wanted: DeadLetterSelection,
-    manner: ResendOptions = AS_USUAL,
+    selection: DeadLetterSelection,
+    options: ResendOptions = AS_USUAL,
     who: Who = PERSON,
-    told: Callable[[int], None] = nobody_listens,
+    on_progress: Callable[[int], None] = ignore_progress,
     permitted: Callable[[OutgoingEnvelope], bool] | None = None,
 ) -> DeadLetterChange:
-    """Reprocess or discard dead letters; `told` hears how many were changed, batch by batch.
+    """Reprocess or discard dead letters; `on_progress` gets the number changed by each batch.
 
-    What cannot be sent again is skipped, and so is what may not be: what is not `permitted`. Beyond
-    the limit, what is left is counted a little further, not to the end.
+    Deliveries that cannot be sent again, or are not `permitted`, are skipped. Beyond the limit,
+    what is left is counted for one more list, not to the end.
     """
     result = DeadLetterChange()
-    looked = 0
-    async for letters in _chosen(database, wanted, result):
-        if looked and wanted.limit is not None and result.changed >= wanted.limit:
+    is_first = True
+    async for deliveries in _selected(database, selection, result):
+        is_full = selection.limit is not None and result.changed >= selection.limit
+        if is_full and not is_first:
             result.complete = False
             break
-        looked += LOOKED_AT
-        judged = await _judged(database, operation, letters)
+        is_first = False
+        checked = await _checked(database, operation, deliveries)
         if permitted is not None:
-            judged = await _permitted(database, judged, permitted)
-        ready = [one for one in judged if one.blocked is None]
-        result.skipped.update(one.blocked for one in judged if one.blocked is not None)
-        room = len(ready) if wanted.limit is None else wanted.limit - result.changed
-        for some in _batches(ready[:room]):
-            keys = [one.letter.key for one in some]
-            changed = (
-                keys if wanted.dry_run else await apply(database, operation, keys, who, manner)
-            )
-            result.changed += len(changed)
-            result.suppressed += len(
-                {one.letter.key for one in some if one.suppressed}.intersection(changed)
-            )
-            told(len(changed))
+            checked = await _permitted(database, checked, permitted)
+        result.skipped.update(one.blocked for one in checked if one.blocked is not None)
+        ready = [one for one in checked if one.blocked is None]
+        room = len(ready)
+        if selection.limit is not None:
+            room = selection.limit - result.changed
         result.left += len(ready[room:])
+        for batch in _batches(ready[:room]):
+            keys = [one.delivery.key for one in batch]
+            changed = keys
+            if not selection.dry_run:
+                changed = list(await apply(database, operation, keys, who, options))
+            suppressed = {one.delivery.key for one in batch if one.suppressed}
+            result.changed += len(changed)
+            result.suppressed += len(suppressed.intersection(changed))
+            on_progress(len(changed))
     return result
 
 
-async def _chosen(
-    database: Database, wanted: DeadLetterSelection, result: DeadLetterChange
+async def _selected(
+    database: Database, selection: DeadLetterSelection, result: DeadLetterChange
 ) -> AsyncIterator[Sequence[FailedDelivery]]:
-    if wanted.ids is None:
-        async for letters in dlq.walk(database, wanted.tenant_id, wanted.which):
-            yield letters
+    if selection.ids is None:
+        async for deliveries in dlq.walk(database, selection.tenant_id, selection.which):
+            yield deliveries
         return
-    ids = list(dict.fromkeys(wanted.ids))
-    rows = await database.fetch(QUERIES["dead_of"], wanted.tenant_id, ids)
+    ids = list(dict.fromkeys(selection.ids))
+    rows = await database.fetch(*SQL.dead_of(tenant_id=selection.tenant_id, message_ids=ids))
     result.unfound = len(ids) - len({row["message_id"] for row in rows})
-    yield [FailedDelivery(*row) for row in rows]
+    yield [FailedDelivery(**row) for row in rows]
 
 
-async def _judged(
-    database: Database, operation: DeliveryOperation, letters: Sequence[FailedDelivery]
+async def _checked(
+    database: Database, operation: DeliveryOperation, deliveries: Sequence[FailedDelivery]
 ) -> list[CheckedDelivery]:
-    """What stands in the way; nothing does where it need not be sent."""
-    if not operation.sends_again or not letters:
-        return [CheckedDelivery(one, None, False) for one in letters]
-    columns = [one.message_id for one in letters], [one.n for one in letters]
-    rows = await database.fetch(QUERIES["judge"], *columns)
-    return [CheckedDelivery(one, *row) for one, row in zip(letters, rows, strict=True)]
+    """Deliveries with what blocks them; nothing blocks an operation that does not send."""
+    if not operation.sends_again or not deliveries:
+        return [CheckedDelivery(delivery, None, False) for delivery in deliveries]
+    message_ids, numbers = columns_of([delivery.key for delivery in deliveries])
+    rows = await database.fetch(*SQL.judge(message_ids=message_ids, recipient_numbers=numbers))
+    return [
+        CheckedDelivery(delivery, row["blocked"], row["suppressed"])
+        for delivery, row in zip(deliveries, rows, strict=True)
+    ]
 
 
 async def _permitted(
     database: Database,
-    judged: Sequence[CheckedDelivery],
+    checked: Sequence[CheckedDelivery],
     permitted: Callable[[OutgoingEnvelope], bool],
 ) -> list[CheckedDelivery]:
-    """The same, with those blocked that may not leave."""
-    leaving = [one async for one in dlq.leaving(database, [one.letter.key for one in judged])]
-    return [
-        one if one.blocked or permitted(what) else one._replace(blocked=NOT_ALLOWED)
-        for one, what in zip(judged, leaving, strict=True)
-    ]
+    """The same deliveries; those that are not permitted are blocked."""
+    keys = [one.delivery.key for one in checked]
+    envelopes = [envelope async for envelope in dlq.leaving(database, keys)]
+    result = []
+    for one, envelope in zip(checked, envelopes, strict=True):
+        if one.blocked is None and not permitted(envelope):
+            one = one._replace(blocked=NOT_ALLOWED)
+        result.append(one)
+    return result
 
 
 def _batches(ready: Sequence[CheckedDelivery]) -> Iterator[Sequence[CheckedDelivery]]:

@@ -1,4 +1,7 @@
-"""Feedback at rest: what providers said, and the tokens it came with."""
+"""Stored feedback of providers, and the replay tokens of its requests.
+
+The rules (which feedback changes which delivery) are in store/schema/feedback.sql.
+"""
 
 from __future__ import annotations
 
@@ -10,32 +13,32 @@ from uuid import UUID
 from pillarbox.store import sql
 from pillarbox.store.database import Database
 
-QUERIES = sql.load("feedback")
-# The provider of reports that somebody handed in.
-NOBODY = 0
+SQL = sql.load("feedback")
+# The provider id of reports that a person or program submits.
+NO_PROVIDER = 0
 
 
 class FeedbackRow(NamedTuple):
-    """One piece of feedback as it is stored; JSON is text, and everything was redacted."""
+    """One feedback event as it is stored; JSON is text, and everything is redacted."""
 
     provider_id: int
     event_id: str
-    tenant_id: int | None  # whose message it must be about; None: anybody's
+    tenant_id: int | None  # the tenant whose message it must be; None: any
     message_id: UUID | None
     n: int | None
     recipient: str | None  # in lower case
-    other: str | None  # the same with its domain in the other spelling
+    other: str | None  # the same address with its domain in the other spelling
     kind: str
     at: datetime
     hard: bool
     reason: str | None
     data: str
     raw: str | None
-    provider_message_id: str | None = None  # under which an attempt must have been made; None: any
+    provider_message_id: str | None = None  # that an attempt must have; None: any
 
 
 class FeedbackMatch(NamedTuple):
-    """The delivery that a piece of feedback is about, and whether it was heard for the first time."""
+    """The delivery that a feedback event is about; `is_new`: it was not stored before."""
 
     message_id: UUID
     n: int
@@ -43,7 +46,7 @@ class FeedbackMatch(NamedTuple):
 
 
 class ReplayTokenRow(NamedTuple):
-    """What proves a request of whose body nothing is signed; it is good for one body."""
+    """A token of a request whose body is not signed; it is valid for one body."""
 
     provider_id: int
     value: str
@@ -52,31 +55,58 @@ class ReplayTokenRow(NamedTuple):
 
 
 async def hear(
-    database: Database, rows: Sequence[FeedbackRow], lasts: timedelta | None
+    database: Database, rows: Sequence[FeedbackRow], suppress_for: timedelta | None
 ) -> list[FeedbackMatch | None]:
-    """Take feedback in and let it count, all or nothing; says of each what it is about, None for nothing we know.
+    """Store and apply feedback, all or nothing; returns the delivery of each, None if unknown.
 
-    Addresses that shall not be written to again are suppressed for as long as `lasts`; None: for
-    good.
+    Hard bounces and complaints suppress their recipients for `suppress_for`; None: without end.
     """
-    found: list[FeedbackMatch | None] = [None] * len(rows)
-    columns = zip(*rows, strict=True) if rows else [()] * len(FeedbackRow._fields)
-    for place, *one in await database.fetch(QUERIES["hear"], *columns, lasts):
-        found[place - 1] = FeedbackMatch(*one)
-    return found
+    matches: list[FeedbackMatch | None] = [None] * len(rows)
+    found = await database.fetch(
+        *SQL.hear(
+            provider_ids=[row.provider_id for row in rows],
+            event_ids=[row.event_id for row in rows],
+            tenant_ids=[row.tenant_id for row in rows],
+            message_ids=[row.message_id for row in rows],
+            recipient_numbers=[row.n for row in rows],
+            recipients=[row.recipient for row in rows],
+            other_spellings=[row.other for row in rows],
+            kinds=[row.kind for row in rows],
+            times=[row.at for row in rows],
+            hard=[row.hard for row in rows],
+            reasons=[row.reason for row in rows],
+            data=[row.data for row in rows],
+            raw=[row.raw for row in rows],
+            provider_message_ids=[row.provider_message_id for row in rows],
+            suppress_for=suppress_for,
+        )
+    )
+    for match in found:
+        matches[match["place"] - 1] = FeedbackMatch(
+            match["message_id"], match["n"], match["is_new"]
+        )
+    return matches
 
 
-async def catch_up(database: Database, most: int, lasts: timedelta | None) -> int:
-    """Let feedback count that waited for attempts which are settled now; returns how much."""
-    return int(await database.fetchval(QUERIES["catch_up"], most, lasts) or 0)
+async def catch_up(database: Database, limit: int, suppress_for: timedelta | None) -> int:
+    """Apply feedback that waited for attempts which are settled now; returns how much."""
+    applied = await database.fetchval(*SQL.catch_up(limit=limit, suppress_for=suppress_for))
+    return int(applied or 0)
 
 
 async def use_tokens(database: Database, tokens: Sequence[ReplayTokenRow]) -> list[bytes | None]:
-    """Use tokens up; returns the digest that each was used with first, None where somebody does at this moment."""
-    rows = await database.fetch(QUERIES["use_tokens"], *zip(*tokens, strict=True))
+    """Use tokens; returns the digest that each was first used with, None if it is being used now."""
+    rows = await database.fetch(
+        *SQL.use_tokens(
+            provider_ids=[token.provider_id for token in tokens],
+            tokens=[token.value for token in tokens],
+            digests=[token.digest for token in tokens],
+            expiry_times=[token.expires_at for token in tokens],
+        )
+    )
     return [row["digest"] for row in rows]
 
 
-async def forget_tokens(database: Database, most: int) -> int:
-    """Delete tokens that are too old to be taken; returns how many."""
-    return await database.execute(QUERIES["forget_tokens"], most)
+async def forget_tokens(database: Database, limit: int) -> int:
+    """Delete tokens whose requests are refused by their age anyway; returns how many."""
+    return await database.execute(*SQL.forget_tokens(limit=limit))

@@ -1,4 +1,4 @@
-"""Accounts and tokens of one lifecycle schema: what the collector takes and settles, and what a link or code does."""
+"""Stored accounts and tokens of a lifecycle schema: for the collector, links and codes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from pillarbox.store.lifecycle_schema import quoted
 URGENT, BULK = 0, 2
 # Set-aside tokens on one page of a list.
 LISTED = 100
-# Released in one statement: others wait for its locks no longer than a moment.
+# Tokens released by one statement: others wait only a moment for its locks.
 RELEASED = 1000
-# Older tokens that a new one looks at: each of them did the same, so that only mails of the last
+# Older tokens whose mails a new token cancels: each of them did the same, so only mails of the last
 # few can still wait.
 OLDER = 50
 
-# SQLSTATE of a text that is not of its type: here, the name of an action that does not exist.
+# SQLSTATE of an invalid text representation: here, an action that does not exist.
 _INVALID_TEXT = "22P02"
 _REFUSALS: dict[str, Callable[[str], InvalidToken]] = {
     "PB404": InvalidToken,
@@ -47,10 +47,11 @@ _REFUSALS: dict[str, Callable[[str], InvalidToken]] = {
 
 
 class DueToken(NamedTuple):
-    """A token that was taken, with its account and what its action says.
+    """A taken token with its account and its action.
 
-    `verdict` None: to be mailed; `expired`, `consumed`, `superseded`, `gone`: settle it so; `account`: hold it, for its
-    account is not eligible now. Of one that is `gone` only `token`, `lane` and `verdict` mean anything.
+    `verdict` None: to be mailed; `expired`, `consumed`, `superseded`, `gone`: settle it so;
+    `account`: hold it, since its account is not eligible now. If it is `gone`, only `token`, `lane`
+    and `verdict` are set.
     """
 
     token: int
@@ -76,14 +77,14 @@ class DueToken(NamedTuple):
 
 
 class TokenCounts(NamedTuple):
-    """How many tokens could be taken now, and how many of them are urgent; both counted up to a limit only."""
+    """How many tokens can be taken now, and how many of them are urgent; counted up to a limit."""
 
     ready: int
     urgent: int
 
 
 class SetAsideToken(NamedTuple):
-    """A token that could not be rendered or stored; `problem` says why, without anything personal."""
+    """A token that could not be rendered or stored; `problem` says why, without personal data."""
 
     token: int
     account: int | None  # None: it was deleted meanwhile
@@ -98,14 +99,14 @@ class SetAsideToken(NamedTuple):
 
 
 class ResentToken(NamedTuple):
-    """The token that is collected once more; `is_new`: it was issued in the place of one that had expired."""
+    """The token that is collected again; `is_new`: it replaces one that had expired."""
 
     token: int
     is_new: bool
 
 
 class TokenState(NamedTuple):
-    """What using a token would come to: `good`, `used`, `expired`, `superseded` or `void` (too many wrong codes)."""
+    """A token's state: `good`, `used`, `expired`, `superseded` or `void` (too many wrong codes)."""
 
     state: str
     token: int
@@ -134,7 +135,7 @@ class Account(NamedTuple):
 
 
 class TokenAction(NamedTuple):
-    """What is known of an action; `path` None: its mails have no link."""
+    """An action; `path` None: its mails have no link."""
 
     name: str
     number: int
@@ -153,21 +154,22 @@ class TokenStore:
         self.schema = schema
         self._sql = sql.load("lifecycle", quoted(schema))
 
-    async def count(self, db: Db, most: int) -> TokenCounts:
-        """How many could be taken now, counted up to `most`: cheap, however many there are."""
-        row = await db.fetchrow(self._sql["count"], most)
+    async def count(self, db: Db, limit: int) -> TokenCounts:
+        """The tokens that can be taken now, counted up to `limit`: cheap, however many there are."""
+        row = await db.fetchrow(*self._sql.count(limit=limit))
         assert row is not None
-        return TokenCounts(*row)
+        return TokenCounts(**row)
 
     async def take(
         self, connection: asyncpg.Connection, limit: int, *, urgent_only: bool = False
     ) -> list[DueToken]:
-        """Take up to `limit` tokens until the end of the caller's transaction; others pass them over.
+        """Lock up to `limit` tokens until the caller's transaction ends; other collectors skip them.
 
-        Urgent ones first, then by id. Each must be settled or held in the same transaction, or it
-        comes again.
+        Urgent tokens first, then by id. Each must be settled or held in the same transaction;
+        otherwise it is taken again.
         """
-        rows = await connection.fetch(self._sql["take"], limit, URGENT if urgent_only else BULK)
+        max_lane = URGENT if urgent_only else BULK
+        rows = await connection.fetch(*self._sql.take(limit=limit, max_lane=max_lane))
         return [_due(row) for row in rows]
 
     async def settle(
@@ -176,67 +178,78 @@ class TokenStore:
         outcomes: Sequence[tuple[int, str, UUID | None]],
         queue: str = "mailroom",
     ) -> None:
-        """End tokens that were taken: (token, outcome, its mail). The row `queue` of `jobs` shows the progress.
+        """End taken tokens: (token, outcome, its mail). The row `queue` of `jobs` shows the progress.
 
         Outcomes: `mailed`, `written`, `paused`, `expired`, `consumed`, `superseded`, `gone`.
         """
         if outcomes:
-            await connection.fetch(self._sql["settle"], *zip(*outcomes, strict=True), queue)
+            tokens, names, message_ids = zip(*outcomes, strict=True)
+            await connection.fetch(
+                *self._sql.settle(
+                    tokens=tokens, outcomes=names, message_ids=message_ids, queue=queue
+                )
+            )
 
     async def hold(
         self, connection: asyncpg.Connection, held: Sequence[tuple[int, str, str | None, float]]
     ) -> None:
-        """Put taken tokens by: (token, `account` or `rendering`, problem, seconds).
+        """Hold taken tokens: (token, `account` or `rendering`, problem, seconds).
 
-        `rendering`: set aside, and tried again after the seconds. `account`: until its account's status changes or the
-        token expires, and now and then it is looked at again; problem and seconds mean nothing then.
+        `rendering`: set aside, and tried again after the seconds. `account`: until the account's
+        status changes or the token expires, with a look now and then; problem and seconds are
+        ignored.
         """
         if held:
-            await connection.fetch(self._sql["hold"], *zip(*held, strict=True))
+            tokens, reasons, problems, seconds = zip(*held, strict=True)
+            await connection.fetch(
+                *self._sql.hold(tokens=tokens, reasons=reasons, problems=problems, seconds=seconds)
+            )
 
     async def release_due(self, db: Db) -> int:
-        """Let tokens be taken again whose time of being held has passed; returns how many, at most RELEASED."""
-        return int(await db.fetchval(self._sql["release_due"], RELEASED))
+        """Release tokens whose hold has ended; returns how many, at most RELEASED."""
+        return int(await db.fetchval(*self._sql.release_due(limit=RELEASED)))
 
     async def supersede(self, connection: asyncpg.Connection, tokens: Sequence[int]) -> int:
-        """Cancel what is still to be sent for older tokens of the same account and action; returns how many deliveries.
+        """Cancel unsent mails of older tokens of the same account and action; returns how many.
 
         Call it in the transaction that took `tokens`, before settling. It waits for collectors that
-        have older ones in hand; should two wait for each other, PostgreSQL ends one transaction
+        have locked older ones; if two wait for each other, PostgreSQL ends one transaction
         (DeadlockDetectedError): try again.
         """
         if not tokens:
             return 0
-        await connection.fetch(self._sql["await_older"], tokens, OLDER)
-        rows = await connection.fetch(self._sql["supersede"], tokens, OLDER)
+        await connection.fetch(*self._sql.await_older(tokens=tokens, limit=OLDER))
+        rows = await connection.fetch(*self._sql.supersede(tokens=tokens, limit=OLDER))
         if rows:
             mails = list({row["message_id"] for row in rows})
-            await connection.fetch(messages.QUERIES["drop_secret_contents"], mails)
+            await connection.fetch(*messages.SQL.drop_secret_contents(message_ids=mails))
         return len(rows)
 
     async def set_aside(self, db: Db, limit: int = LISTED, after: int = 0) -> list[SetAsideToken]:
-        """Tokens that could not be rendered or stored, oldest first; continue after the last one with `after`."""
-        return [SetAsideToken(*row) for row in await db.fetch(self._sql["set_aside"], limit, after)]
+        """Tokens that are set aside, oldest first; `after` continues after the last one."""
+        rows = await db.fetch(*self._sql.set_aside(limit=limit, after=after))
+        return [SetAsideToken(**row) for row in rows]
 
-    async def count_set_aside(self, db: Db, most: int) -> int:
-        """How many are set aside, counted up to `most`."""
-        return int(await db.fetchval(self._sql["count_set_aside"], most))
+    async def count_set_aside(self, db: Db, limit: int) -> int:
+        """How many tokens are set aside, counted up to `limit`."""
+        return int(await db.fetchval(*self._sql.count_set_aside(limit=limit)))
 
     async def retry_set_aside(self, db: Db, tokens: Sequence[int] | None = None) -> int:
-        """Let set-aside tokens (None: all) be taken again at once, and tell the collectors; returns how many."""
-        return int(await db.fetchval(self._sql["retry_set_aside"], tokens))
+        """Release tokens that are set aside (None: all), notify collectors; returns how many."""
+        return int(await db.fetchval(*self._sql.retry_set_aside(tokens=tokens)))
 
     async def consume(
         self, db: Db, secret: bytes, action: str, code: str | None = None, tries_allowed: int = 5
     ) -> TokenState:
-        """Use a token; returns it as it is then. A wrong code is counted; after so many the token is void.
+        """Use a token; returns its state. A wrong code is counted; after `tries_allowed` it is void.
 
         UsedToken, ExpiredToken, SupersededToken, WrongCode (`void` after the last try);
-        InvalidToken: no such token. Give a Database: a wrong code counts when its statement
+        InvalidToken: no such token. Pass a Database: a wrong code counts when its statement
         commits.
         """
+        use = self._sql.consume(secret=secret, action=action, code=code, max_tries=tries_allowed)
         with _refusals():
-            account = await db.fetchval(self._sql["consume"], secret, action, code, tries_allowed)
+            account = await db.fetchval(*use)
         state = await self.look(db, secret, action, tries_allowed)
         if state is None:  # its account was deleted in between
             raise InvalidToken("there is no such token")
@@ -245,55 +258,60 @@ class TokenStore:
         return state
 
     async def reserve(self, db: Db, secret: bytes, action: str, seconds: float) -> bool:
-        """Keep a token for so long, so that nobody else uses it meanwhile; false if it was used, or somebody has it."""
+        """Reserve a token for the caller for so long; false if it was used or is reserved."""
         lasts = timedelta(seconds=seconds)
-        return await db.fetchval(self._sql["reserve"], secret, action, lasts) is not None
+        reserve = self._sql.reserve(secret=secret, action=action, lasts=lasts)
+        return await db.fetchval(*reserve) is not None
 
     async def let_go(self, db: Db, secret: bytes, action: str) -> None:
-        """End what `reserve` began."""
-        await db.execute(self._sql["let_go"], secret, action)
+        """End a reservation."""
+        await db.execute(*self._sql.let_go(secret=secret, action=action))
 
     async def look(
         self, db: Db, secret: bytes, action: str, tries_allowed: int = 5
     ) -> TokenState | None:
-        """What using a token would come to; changes nothing. None: there is no such token."""
-        row = await db.fetchrow(self._sql["look"], secret, action, tries_allowed)
-        return TokenState(*row) if row else None
+        """The state of a token, which is not changed; None if there is no such token."""
+        look = self._sql.look(secret=secret, action=action, max_tries=tries_allowed)
+        row = await db.fetchrow(*look)
+        return TokenState(**row) if row else None
 
     async def find_account(self, db: Db, email: str) -> Account | None:
-        """The account with this address, whatever its capitals; of several, the one that is written the same."""
-        return _account(await db.fetchrow(self._sql["find_account"], email))
+        """The account with this address, ignoring case; of several, the one spelled the same."""
+        return _account(await db.fetchrow(*self._sql.find_account(email=email)))
 
     async def account(self, db: Db, number: int) -> Account | None:
-        return _account(await db.fetchrow(self._sql["account"], number))
+        return _account(await db.fetchrow(*self._sql.account(id=number)))
 
     async def paused_account(self, db: Db, token: int) -> int | None:
-        """The account of a sign-in token that got no code of its own because of the pause; None for any other."""
-        found: int | None = await db.fetchval(self._sql["paused_account"], token)
+        """The account of a sign-in token that got no code because of the pause; else None."""
+        found: int | None = await db.fetchval(*self._sql.paused_account(token=token))
         return found
 
     async def actions(self, db: Db) -> list[TokenAction]:
-        """Every action, by number."""
-        return [TokenAction(*row) for row in await db.fetch(self._sql["actions"])]
+        """All actions by number."""
+        return [TokenAction(**row) for row in await db.fetch(*self._sql.actions())]
 
     async def register_templates(self, db: Db, names: Sequence[str]) -> int:
-        """Let these templates (`hub/welcome`) be those there are; returns how many came or went."""
+        """Replace the registered templates (`hub/welcome`); returns how many came or went."""
         pairs = [name.partition("/") for name in names]
-        portals, kinds = [portal for portal, _, _ in pairs], [kind for _, _, kind in pairs]
-        return int(await db.fetchval(self._sql["register_templates"], portals, kinds))
+        register = self._sql.register_templates(
+            portals=[portal for portal, _, _ in pairs], kinds=[kind for _, _, kind in pairs]
+        )
+        return int(await db.fetchval(*register))
 
     async def issue(
         self, db: Db, account: int, action: str, data: dict[str, Any] | None = None
     ) -> int:
-        """A new token of an account, which lives as long as its action says; returns its id.
+        """Issue a token of an account with its action's lifetime; returns its id.
 
-        NotFound: there is no such account, action, portal or template. InvalidMail: its address is
-        not a legal one.
+        NotFound: the account, action, portal or template does not exist. InvalidMail: the address
+        is not legal.
         """
         text = json.dumps(data) if data is not None else None
+        issue = self._sql.issue(account=account, action=action, data=text)
         try:
             with translated():
-                return int(await db.fetchval(self._sql["issue"], account, action, text))
+                return int(await db.fetchval(*issue))
         except StoreDataError as error:
             if error.sqlstate != _INVALID_TEXT:
                 raise
@@ -309,62 +327,67 @@ class TokenStore:
             raise NotFound(f"{error.message}{hint}") from None
 
     async def purge(self, db: Db, age: float, batch: int) -> int:
-        """Delete tokens that were used or expired `age` seconds ago, `batch` rows at a time; returns how many."""
+        """Delete tokens used or expired `age` seconds ago, in batches of rows; returns how many."""
         dropped = 0
         last: int | None = 0
         while last is not None:
-            row = await db.fetchrow(self._sql["purge_tokens"], last, timedelta(seconds=age), batch)
+            row = await db.fetchrow(
+                *self._sql.purge_tokens(after=last, age=timedelta(seconds=age), limit=batch)
+            )
             assert row is not None
             dropped += int(row["dropped"])
             last = row["next"]
         return dropped
 
     async def mail_token(self, db: Db, message_id: UUID) -> int | None:
-        """The token that a failed mail, which cannot be sent again as it is, is to be rendered again from."""
-        found: int | None = await db.fetchval(self._sql["mail_token"], message_id)
+        """The token of a failed mail that must be rendered again; None for any other mail."""
+        found: int | None = await db.fetchval(*self._sql.mail_token(message_id=message_id))
         return found
 
     async def resend(self, connection: asyncpg.Connection, token: int) -> ResentToken:
-        """Let a token be collected once more; one that has expired is issued anew. NotPossible: why it cannot be."""
-        row = await connection.fetchrow(self._sql["resend_state"], token)
+        """Collect a token again, or issue a new one if it has expired; NotPossible says why not."""
+        row = await connection.fetchrow(*self._sql.resend_state(token=token))
         if row is None:
             raise NotFound(f"there is no token {token}: issue a new one with issue_token")
         if row["state"] == "used":
             raise NotPossible(f"token {token} was used: its mail need not be sent again")
         if row["newer"] is not None:
             raise NotPossible(
-                f"token {row['newer']} took the place of token {token}: its mail is the one to send again"
+                f"token {row['newer']} replaced token {token}: its mail is the one to send again"
             )
         if row["state"] == "expired":
             data = None if row["data"] is None else json.loads(row["data"])
-            return ResentToken(
-                await self.issue(connection, row["account"], row["action"], data), is_new=True
-            )
-        await connection.fetch(self._sql["collect_again"], token)
+            issued = await self.issue(connection, row["account"], row["action"], data)
+            return ResentToken(issued, is_new=True)
+        await connection.fetch(*self._sql.collect_again(token=token))
         return ResentToken(token, is_new=False)
 
     async def grant(self, connection: asyncpg.Connection, role: str) -> list[str]:
-        """Let a role keep accounts, issue tokens and use them; returns the statements carried out."""
-        statements = [row["statement"] for row in await connection.fetch(self._sql["grants"], role)]
+        """Grant a role the use of accounts and tokens; returns the executed statements."""
+        rows = await connection.fetch(*self._sql.grants(role=role))
+        statements = [row["statement"] for row in rows]
         for statement in statements:
             await connection.fetch(statement)
         return statements
 
 
 def _due(row: asyncpg.Record) -> DueToken:
-    values = list(row)
-    values[17:19] = _object(values[17]), _object(values[18])
-    return DueToken(*values)
+    data = {name: _object(row[name]) for name in ("account_data", "token_data")}
+    return DueToken(**{**row, **data})
 
 
 def _object(text: str | None) -> dict[str, Any]:
+    """A JSON object; empty if Python cannot read it.
+
+    PostgreSQL allows longer numbers and deeper lists. A template that needs such data sets its token
+    aside; other tokens are not affected.
+    """
+    if not text:
+        return {}
     try:
-        return dict(json.loads(text)) if text else {}
-    except (
-        ValueError,
-        RecursionError,
-    ):  # PostgreSQL has longer numbers and deeper lists than Python reads
-        return {}  # a template that asks for them sets its token aside; nobody else is held up
+        return dict(json.loads(text))
+    except (ValueError, RecursionError):
+        return {}
 
 
 def _account(row: asyncpg.Record | None) -> Account | None:
@@ -375,7 +398,7 @@ def _account(row: asyncpg.Record | None) -> Account | None:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Turn what the database says of a token into errors of ours."""
+    """Map the database's errors about a token to Pillarbox's."""
     try:
         with translated():
             yield

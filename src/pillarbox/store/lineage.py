@@ -1,8 +1,8 @@
-"""Which keys made which keys and logins: what is left of a grant through its parents."""
+"""The hierarchy of keys and logins: a grant is limited by the grants of the keys above it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
     from pillarbox.store.database import Database
 
-QUERIES = sql.load("lineage")
+SQL = sql.load("lineage")
 
 
 @dataclass(frozen=True, slots=True)
 class KeyCreator:
-    """Who makes a key or login; with the id of the key, if it is one."""
+    """Who creates a key or login; `key_id` if another key does."""
 
     kind: str = "command"  # key, session, development, or the command line
     key_id: int | None = None
@@ -33,7 +33,7 @@ COMMAND = KeyCreator()
 
 @dataclass(frozen=True, slots=True)
 class ExcessiveGrant:
-    """A key or login that exceeds its parent. Not `certain`: no parent is on record, and this one may be it."""
+    """A key or login that exceeds its parent; not `certain` if the parent is not recorded."""
 
     kind: str  # key or login
     label: str  # its prefix, or user name
@@ -55,7 +55,7 @@ class RevokedCredentials:
 
 @dataclass(frozen=True, slots=True)
 class _Credential:
-    """A key or login with what decides about its parents."""
+    """A key or login, with the fields that decide which keys may be its parents."""
 
     kind: str
     id: int
@@ -74,8 +74,8 @@ class _Credential:
 
 
 async def ancestors(database: Database, ids: Iterable[int]) -> dict[int, list[Grant]]:
-    """What these keys and all above them may do, by id."""
-    rows = await database.fetch(QUERIES["ancestors"], list(set(ids)))
+    """The grants of these keys and of all keys above them, by id."""
+    rows = await database.fetch(*SQL.ancestors(ids=list(set(ids))))
     found: dict[int, list[Grant]] = {}
     for row in rows:
         found.setdefault(row["start"], []).append(grant_of(row))
@@ -83,7 +83,7 @@ async def ancestors(database: Database, ids: Iterable[int]) -> dict[int, list[Gr
 
 
 def grant_of(row: asyncpg.Record) -> Grant:
-    """What a row of a key or login allows by itself."""
+    """The grant of a key or login, without the limits of its parents."""
     return Grant(
         frozenset(map(Scope, row["scopes"])),
         tuple(row["sender_domains"] or ()),
@@ -93,65 +93,75 @@ def grant_of(row: asyncpg.Record) -> Grant:
 
 
 def through(own: Grant, above: Sequence[Grant]) -> Grant:
-    """What is left of a grant through all above it."""
-    for one in above:
-        own = narrowed(own, one)
+    """A grant limited by all grants above it."""
+    for grant in above:
+        own = narrowed(own, grant)
     return own
 
 
 async def hold_parent(connection: asyncpg.Connection, maker: KeyCreator) -> None:
-    """Keep the key that makes another from being revoked until that is committed; NotAllowed if it was already."""
-    if (
-        maker.key_id is not None
-        and await connection.fetchval(QUERIES["hold_parent"], maker.key_id) is None
-    ):
+    """Lock the creating key against revocation until COMMIT; NotAllowed if it is revoked already."""
+    if maker.key_id is None:
+        return
+    if await connection.fetchval(*SQL.hold_parent(id=maker.key_id)) is None:
         raise NotAllowed("revoked", "key", "the key that asks was revoked", "use another one")
 
 
 async def descendants(database: Database, key_id: int) -> RevokedCredentials:
-    """How many keys and logins in force would be revoked with a key."""
-    row = await database.fetchrow(QUERIES["descendants"], key_id)
+    """How many valid keys and logins would be revoked with a key."""
+    row = await database.fetchrow(*SQL.descendants(id=key_id))
     assert row is not None
     return RevokedCredentials(row["keys"], row["logins"])
 
 
 async def exceeding(database: Database) -> list[ExcessiveGrant]:
-    """What is in force and exceeds its parent, or one that may be its parent where that is not on record.
+    """The valid keys and logins that exceed their parent, or a possible parent if none is recorded.
 
     Version 0.1.0 did not record parents. There a parent may be any key of the same tenant with the
-    scope `manage`, or an administrator's, that was in force when the key or login was made.
+    scope `manage`, or an administrator's, that was valid when the key or login was created.
     """
-    rows = await database.fetch(QUERIES["credentials"])
-    everything = [_credential(row) for row in rows]
-    keys = {one.id: one for one in everything if one.kind == "key"}
+    credentials = [_credential(row) for row in await database.fetch(*SQL.credentials())]
+    keys = {credential.id: credential for credential in credentials if credential.kind == "key"}
     now = datetime.now(UTC)
     found = []
-    for one in everything:
-        if not one.is_in_force(now):
-            continue
-        certain = one.parent_id is not None
-        if one.parent_id is not None:
-            parents = [keys[one.parent_id]]
-        elif one.made_by is None:
-            parents = [key for key in keys.values() if _may_have_made(key, one)]
-        else:
-            parents = []
-        worst = max(parents, key=lambda parent: len(excess(one.grant, parent.grant)), default=None)
-        fields = excess(one.grant, worst.grant) if worst is not None else []
-        if worst is not None and fields:
-            found.append(
-                ExcessiveGrant(
-                    one.kind, one.label, one.name, one.tenant, worst.label, worst.name, tuple(fields), certain
-                )
-            )  # fmt: skip
+    for credential in credentials:
+        if credential.is_in_force(now):
+            excessive = _excess_over_parents(credential, keys)
+            if excessive is not None:
+                found.append(excessive)
     return found
 
 
-def _may_have_made(key: _Credential, one: _Credential) -> bool:
-    is_itself = one.kind == "key" and key.id >= one.id
-    is_manager = key.tenant == one.tenant and Scope.MANAGE in key.grant.scopes
+def _excess_over_parents(
+    credential: _Credential, keys: Mapping[int, _Credential]
+) -> ExcessiveGrant | None:
+    """How a credential exceeds its parent; of several possible parents, the one exceeded most."""
+    parents: list[_Credential] = []
+    if credential.parent_id is not None:
+        parents = [keys[credential.parent_id]]
+    elif credential.made_by is None:
+        parents = [key for key in keys.values() if _may_have_made(key, credential)]
+    excesses = [(excess(credential.grant, parent.grant), parent) for parent in parents]
+    fields, parent = max(excesses, key=lambda pair: len(pair[0]), default=((), None))
+    if parent is None or not fields:
+        return None
+    return ExcessiveGrant(
+        credential.kind,
+        credential.label,
+        credential.name,
+        credential.tenant,
+        parent.label,
+        parent.name,
+        tuple(fields),
+        certain=credential.parent_id is not None,
+    )
+
+
+def _may_have_made(key: _Credential, credential: _Credential) -> bool:
+    is_older = credential.kind != "key" or key.id < credential.id
+    is_manager = key.tenant == credential.tenant and Scope.MANAGE in key.grant.scopes
     is_admin = Scope.ADMIN in key.grant.scopes
-    return not is_itself and (is_manager or is_admin) and key.is_in_force(one.created_at)
+    return is_older and (is_manager or is_admin) and key.is_in_force(credential.created_at)
 
 
 def _credential(row: asyncpg.Record) -> _Credential:

@@ -1,4 +1,7 @@
-"""A tenant's messages page by page, newest first. Ids are ordered by time: a page stays as it is while mails come."""
+"""A tenant's messages page by page, newest first.
+
+Ids are ordered by time, so a page does not change while mails are accepted.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,17 @@ from uuid import UUID
 
 from pillarbox.model.delivery import LANES, ROLES, Role
 from pillarbox.store.masking import masked_values
-from pillarbox.store.messages import QUERIES, WAITING, MessageFilter
+from pillarbox.store.messages import SQL, WAITING, MessageFilter
 
 if TYPE_CHECKING:
     import asyncpg
 
     from pillarbox.store.database import Database
 
-# Messages that a page with filters looks at: some tens of milliseconds, however long the history
-# and rare the hits.
+# Messages that a page with filters reads: some tens of milliseconds, however long the history and
+# rare the matches.
 LOOKED_AT = 10_000
-# What the query gives of a message's deliveries: arrays side by side, in order of their numbers.
+# The columns that are arrays, with one element per delivery in the order of their numbers.
 COLUMNS = ("recipients", "roles", "states", "reasons", "providers", "next_attempts")
 
 
@@ -34,7 +37,7 @@ class DeliveryOverview:
     state: str
     reason: str | None
     provider: str | None
-    next_attempt_at: datetime | None  # of those that still wait
+    next_attempt_at: datetime | None  # None: it does not wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class MessageOverview:
 
 @dataclass(frozen=True, slots=True)
 class MessageOverviewPage:
-    """Messages that fit, and the id before which the next page begins; None at the end."""
+    """Matching messages, and the id before which the next page begins; None at the end."""
 
     messages: Sequence[MessageOverview]
     next: UUID | None
@@ -64,66 +67,57 @@ class MessageOverviewPage:
 async def page(
     database: Database, tenant_id: int, which: MessageFilter, limit: int
 ) -> MessageOverviewPage:
-    """One page of a tenant's messages; with filters it can be short, or empty, before the end."""
+    """One page of a tenant's messages; with filters it may be short before the end."""
     first, before = which.ids
-    end = await _end(database, tenant_id, first, before) if _filters(which) else None
+    end = None
+    if which.states or which.has_text_filters:
+        end = await _end(database, tenant_id, first, before)
     rows = await database.fetch(
-        QUERIES["page"], tenant_id, end or first, before, limit + 1, which.class_name, which.kind, which.tag,
-        which.sender, which.subject, list(which.states) or None, which.recipient, which.provider,
-    )  # fmt: skip
-    found = [_summary(row) for row in rows[:limit]]
+        *SQL.page(
+            tenant_id=tenant_id,
+            first_id=end or first,
+            end_id=before,
+            limit=limit + 1,
+            class_name=which.class_name,
+            kind=which.kind,
+            tag=which.tag,
+            sender=which.sender,
+            subject=which.subject,
+            states=list(which.states) or None,
+            recipient=which.recipient,
+            provider=which.provider,
+        )
+    )
+    found = [_overview(row) for row in rows[:limit]]
     return MessageOverviewPage(found, found[-1].id if len(rows) > limit else end)
 
 
-def _filters(which: MessageFilter) -> bool:
-    """Whether a message may be passed over."""
-    names = (
-        which.class_name,
-        which.kind,
-        which.tag,
-        which.sender,
-        which.subject,
-        which.recipient,
-        which.provider,
-    )
-    return bool(which.states) or any(one is not None for one in names)
-
-
 async def _end(database: Database, tenant_id: int, first: UUID, before: UUID) -> UUID | None:
-    """Where the look of a page ends; None when that is beyond the last message."""
+    """The message at which reading for a page ends; None if there are fewer messages."""
     found: UUID | None = await database.fetchval(
-        QUERIES["page_end"], tenant_id, first, before, LOOKED_AT
+        *SQL.page_end(tenant_id=tenant_id, first_id=first, end_id=before, position=LOOKED_AT)
     )
     return found
 
 
-def _summary(row: asyncpg.Record) -> MessageOverview:
+def _overview(row: asyncpg.Record) -> MessageOverview:
     values = masked_values(row)
-    columns = zip(*(values.pop(name) for name in COLUMNS), strict=True)
+    arrays = [values.pop(name) for name in COLUMNS]
+    deliveries = []
+    for number, (recipient, role, state, reason, provider, next_attempt_at) in enumerate(
+        zip(*arrays, strict=True)
+    ):
+        if state not in WAITING:
+            next_attempt_at = None
+        deliveries.append(
+            DeliveryOverview(
+                number, recipient, ROLES[role], state, reason, provider, next_attempt_at
+            )
+        )
     return MessageOverview(
         class_name=values.pop("class"),
         priority=LANES[values.pop("lane")],
         tags=values.pop("tags") or (),
-        deliveries=[_leg(n, *column) for n, column in enumerate(columns)],
+        deliveries=deliveries,
         **values,
-    )
-
-
-def _leg(
-    n: int,
-    recipient: str,
-    role: str,
-    state: str,
-    reason: str | None,
-    provider: str | None,
-    next_attempt_at: datetime,
-) -> DeliveryOverview:
-    return DeliveryOverview(
-        n,
-        recipient,
-        ROLES[role],
-        state,
-        reason,
-        provider,
-        next_attempt_at if state in WAITING else None,
     )

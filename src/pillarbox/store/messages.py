@@ -1,4 +1,4 @@
-"""Messages as people look at them: listings, and the whole story of one."""
+"""Stored messages: listings, and everything known about one message."""
 
 from __future__ import annotations
 
@@ -25,27 +25,30 @@ if TYPE_CHECKING:
 
     from pillarbox.store.database import Database, Db
 
-QUERIES = sql.load("messages")
+SQL = sql.load("messages")
 # States with a partial index of their own: listing them does not walk the history.
 INDEXED = frozenset({"pending", "queued", "processing", "failed", "held"})
 WAITING = (State.PENDING, State.QUEUED, State.PROCESSING)
 FIRST_ID, LAST_ID = UUID(int=0), UUID(int=2**128 - 1)
-# Characters of an id that name a message, from its beginning or its end. The first 8 are its time:
-# fewer would name everything of some days. The last 8 are random: among RECENT ids two alike are a
-# chance of one in a million.
+# Characters that identify a message by the beginning or end of its id. The first 8 are its time:
+# fewer would match all messages of some days. The last 8 are random: among RECENT ids two are equal
+# with a chance of one in a million.
 SHORTEST_PART = 8
 # The last group of an id: what lists print for people.
 SHORT = 12
-# Ids that are listed when several fit.
+# Ids that are listed when several match.
 FEW = 5
-# The newest messages among which the end of an id is looked for, by the primary key: some ten
-# milliseconds of work, however many there are.
+# The newest messages among which the end of an id is searched, by the primary key: about ten
+# milliseconds of work, however many messages there are.
 RECENT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """Which messages; None means any. `recipient`, `sender` and `subject` match a part, ignoring case."""
+    """Which messages; None means any.
+
+    `recipient`, `sender` and `subject` match a part, ignoring case.
+    """
 
     states: Sequence[str] = ()
     tenant: str | None = None
@@ -63,15 +66,31 @@ class MessageFilter:
 
     @property
     def ids(self) -> tuple[UUID, UUID]:
-        """The ids in question: the first, and the one after the last."""
+        """The range of ids: the first, and the one after the last."""
         first = id_at(self.since) if self.since else FIRST_ID
         end = id_at(self.until) if self.until else LAST_ID
-        return first, min(end, self.before) if self.before else end
+        if self.before:
+            end = min(end, self.before)
+        return first, end
+
+    @property
+    def has_text_filters(self) -> bool:
+        """Whether it filters by anything but states, reasons and times."""
+        texts = (
+            self.class_name,
+            self.kind,
+            self.tag,
+            self.sender,
+            self.subject,
+            self.recipient,
+            self.provider,
+        )
+        return any(text is not None for text in texts)
 
 
 @dataclass(frozen=True, slots=True)
 class MessageListItem:
-    """One message in a listing; `states` go with `recipients`."""
+    """One message in a listing; `states` are in the order of `recipients`."""
 
     id: UUID
     created_at: datetime
@@ -92,7 +111,7 @@ class MessageListItem:
 
 @dataclass(frozen=True, slots=True)
 class MessageRecord:
-    """A message as accepted, and what is left of its content."""
+    """A message as accepted, and the sizes of what is left of its content."""
 
     id: UUID
     created_at: datetime
@@ -116,8 +135,8 @@ class MessageRecord:
     idempotency_key: str | None
     retry: str | None  # the class's policy
     unknown: str | None
-    max_wait: timedelta | None  # how long the class lets it wait for a provider; None: for ever
-    content: dict[str, int] | None  # octets by part; None when it was dropped
+    max_wait: timedelta | None  # longest wait of the class for a provider; None: no limit
+    content: dict[str, int] | None  # bytes by part; None when it was dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +160,9 @@ class DeliveryRecord:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRecord:
-    """How one attempt ended for one recipient. Rows with the same claim and step are one attempt.
+    """The outcome of one attempt for one recipient; rows with equal claim and step are one attempt.
 
-    A mail that fails over is tried through several providers in one claim: `step` counts these,
+    A mail that fails over is tried through several providers in one claim; `step` counts them
     from 0.
     """
 
@@ -164,7 +183,7 @@ class AttemptRecord:
 
 
 def provider_name(facts: DeliveryRecord | AttemptRecord) -> str:
-    """The provider's name for people; another may have that name since it was removed."""
+    """The provider's name for people; another provider may have the name of a removed one."""
     if facts.provider is None:
         return ""
     return f"{facts.provider} (removed)" if facts.provider_removed else facts.provider
@@ -187,12 +206,11 @@ class MessageDetails:
     attempts: Sequence[AttemptRecord] = field(default_factory=list)
     events: Sequence[EventRecord] = field(default_factory=list)
     waiting: RateLimitWait | None = None  # the rate limit that holds back what is due
-    outage_since: datetime | None = (
-        None  # no provider can be used for any mail since then; told of queued ones only
-    )
+    # Since then no provider can be used for any mail; only set if a delivery is queued.
+    outage_since: datetime | None = None
 
     def waits_for_provider(self, delivery: DeliveryRecord) -> datetime | None:
-        """Since when a delivery waits for a provider; None: it does not."""
+        """Since when a delivery waits for a provider; None if it does not."""
         if delivery.state not in WAITING:
             return None
         due = delivery.state == State.QUEUED and delivery.next_attempt_at <= datetime.now(UTC)
@@ -210,13 +228,27 @@ def id_at(when: datetime) -> UUID:
 async def list_messages(
     database: Database, which: MessageFilter, limit: int
 ) -> list[MessageListItem]:
-    """Messages newest first. Continue after the last one with `before`."""
-    indexed = which.states and INDEXED.issuperset(which.states)
+    """Messages, newest first; `before` continues after the last one."""
+    statement = SQL.list_messages
+    if which.states and INDEXED.issuperset(which.states):
+        statement = SQL.list_unfinished
+    first, end = which.ids
     rows = await database.fetch(
-        QUERIES["list_unfinished" if indexed else "list_messages"],
-        *which.ids, limit, which.tenant, which.class_name, which.kind, which.tag, which.sender,
-        list(which.states) or None, which.recipient, which.provider, which.reason,
-    )  # fmt: skip
+        *statement(
+            first_id=first,
+            end_id=end,
+            limit=limit,
+            tenant=which.tenant,
+            class_name=which.class_name,
+            kind=which.kind,
+            tag=which.tag,
+            sender=which.sender,
+            states=list(which.states) or None,
+            recipient=which.recipient,
+            provider=which.provider,
+            reason=which.reason,
+        )
+    )
     return [_listed(row) for row in rows]
 
 
@@ -233,48 +265,54 @@ def _listed(row: asyncpg.Record) -> MessageListItem:
 
 
 def short_id(message_id: UUID) -> str:
-    """The end of an id, which is random: `find_message` finds it among the newest messages."""
+    """The random end of an id; `find_message` finds it among the newest messages."""
     return message_id.hex[-SHORT:]
 
 
 async def oldest_recent(database: Database) -> UUID:
-    """The oldest id whose end `find_message` looks at."""
-    found: UUID | None = await database.fetchval(QUERIES["oldest_recent"], RECENT)
+    """The oldest id that `find_message` finds by its end."""
+    found: UUID | None = await database.fetchval(*SQL.oldest_recent(position=RECENT))
     return found or FIRST_ID
 
 
 async def find_message(database: Database, text: str) -> UUID:
-    """The id that begins or ends like this; NotFound when there is none, or more than one.
+    """The id that begins or ends with this text; NotFound if none or several do.
 
-    The beginning of an id is its time and names all messages of that moment; the end is looked for
-    among the newest.
+    The beginning of an id is its time, which messages of the same moment share; the end is searched
+    among the newest messages.
     """
     digits = text.strip().lower().replace("-", "")
     if not re.fullmatch(f"[0-9a-f]{{{SHORTEST_PART},32}}", digits):
         raise NotFound(
-            f"{text!r} is not a message id: give it whole, or its first or last {SHORTEST_PART} characters or more"
+            f"{text!r} is not a message id: give it whole, or its first or last {SHORTEST_PART}"
+            " characters or more"
         )
     first, last = UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
-    begin = [row["id"] for row in await database.fetch(QUERIES["find_messages"], first, last)]
-    end = []
+    beginning = await _ids(database, SQL.find_messages(first_id=first, last_id=last))
+    ending: list[UUID] = []
     if len(digits) < 32:
-        end = [row["id"] for row in await database.fetch(QUERIES["find_recent"], digits, RECENT)]
-    found = dict.fromkeys([*begin, *end])
+        ending = await _ids(database, SQL.find_recent(ending=digits, newest=RECENT))
+    found = list(dict.fromkeys([*beginning, *ending]))
     if not found:
         raise NotFound(
-            f"there is no message {text}: see `pillarbox queue list` (the end of an id is looked for among the"
-            f" newest {RECENT:,})"
+            f"there is no message {text}: see `pillarbox queue list` (the end of an id is looked"
+            f" for among the newest {RECENT:,})"
         )
     if len(found) > 1:
         raise NotFound(
-            f"{text} names several messages: give more of the id\n{_candidates(begin, end)}"
+            f"{text} names several messages: give more of the id\n{_candidates(beginning, ending)}"
         )
-    return UUID(str(next(iter(found))))
+    return found[0]
+
+
+async def _ids(database: Database, statement: tuple[Any, ...]) -> list[UUID]:
+    return [UUID(str(row["id"])) for row in await database.fetch(*statement)]
 
 
 def _candidates(begin: Sequence[UUID], end: Sequence[UUID]) -> str:
-    """Ids that fit, with how: at most a few of each are looked up."""
-    lines = [f"  {one} begins with it" for one in begin] + [f"  {one} ends with it" for one in end]
+    """Matching ids, one per line; at most a few of each kind are searched."""
+    lines = [f"  {message_id} begins with it" for message_id in begin]
+    lines += [f"  {message_id} ends with it" for message_id in end]
     if FEW in (len(begin), len(end)):
         lines.append("  and perhaps more")
     return "\n".join(lines)
@@ -283,26 +321,29 @@ def _candidates(begin: Sequence[UUID], end: Sequence[UUID]) -> str:
 async def story(
     database: Database, message_id: UUID, tenant_id: int | None = None
 ) -> MessageDetails:
-    """The whole story of a message, as far as retention left it; with a tenant, only if the message is its own."""
+    """Everything that retention left of a message; NotFound if it is not that tenant's."""
     envelope = await envelope_of(database, message_id, tenant_id)
-    attempts = await database.fetch(QUERIES["attempts"], message_id)
-    events = await database.fetch(QUERIES["events"], message_id)
+    attempts = await database.fetch(*SQL.attempts(message_id=message_id))
+    events = await database.fetch(*SQL.events(message_id=message_id))
     deliveries = await deliveries_of(database, message_id, tenant_id)
-    queued = any(one.state == State.QUEUED for one in deliveries)
+    rate_limit_wait = unavailable_since = None
+    if any(delivery.state == State.QUEUED for delivery in deliveries):
+        rate_limit_wait = await waiting(database, message_id)
+        unavailable_since = await outage_since(database)
     return MessageDetails(
         envelope,
         deliveries,
-        [AttemptRecord(**dict(one)) for one in attempts],
-        [EventRecord(one["at"], one["n"], one["kind"], _object(one["data"])) for one in events],
-        await waiting(database, message_id) if queued else None,
-        await outage_since(database) if queued else None,
+        [AttemptRecord(**row) for row in attempts],
+        [EventRecord(row["at"], row["n"], row["kind"], _object(row["data"])) for row in events],
+        rate_limit_wait,
+        unavailable_since,
     )
 
 
 async def envelope_of(
     database: Database, message_id: UUID, tenant_id: int | None = None
 ) -> MessageRecord:
-    """A message as accepted; NotFound if there is none, or none of that tenant."""
+    """A message as accepted; NotFound if it does not exist or is another tenant's."""
     return _envelope(masked_values(await _row(database, message_id, tenant_id)))
 
 
@@ -311,12 +352,12 @@ async def for_resending(
 ) -> tuple[MessageRecord, Content | None]:
     """A message and its content, not masked: to send it again, never to show it."""
     row = await _row(database, message_id, tenant_id)
-    stored = await database.fetchrow(QUERIES["content"], message_id)
+    stored = await database.fetchrow(*SQL.content(message_id=message_id))
     return _envelope(dict(row)), None if stored is None else _content(stored)
 
 
 async def _row(database: Database, message_id: UUID, tenant_id: int | None) -> asyncpg.Record:
-    row = await database.fetchrow(QUERIES["message"], message_id, tenant_id)
+    row = await database.fetchrow(*SQL.message(id=message_id, tenant_id=tenant_id))
     if row is None:
         raise NotFound(f"there is no message {message_id}: see `pillarbox queue list`")
     return row
@@ -325,9 +366,9 @@ async def _row(database: Database, message_id: UUID, tenant_id: int | None) -> a
 async def deliveries_of(
     database: Db, message_id: UUID, tenant_id: int | None = None
 ) -> list[DeliveryRecord]:
-    """The deliveries of a message, in order; none if there is no such message, or none of that tenant."""
-    rows = await database.fetch(QUERIES["deliveries"], message_id, tenant_id)
-    return [DeliveryRecord(**dict(one) | {"role": ROLES[one["role"]]}) for one in rows]
+    """The deliveries of a message in order; empty if it does not exist or is another tenant's."""
+    rows = await database.fetch(*SQL.deliveries(message_id=message_id, tenant_id=tenant_id))
+    return [DeliveryRecord(**{**row, "role": ROLES[row["role"]]}) for row in rows]
 
 
 def _envelope(values: dict[str, Any]) -> MessageRecord:
@@ -335,13 +376,15 @@ def _envelope(values: dict[str, Any]) -> MessageRecord:
         values[name] = values[name] or ()
     sizes = {name: values.pop(f"{name}_size") for name in ("text", "html", "raw")}
     sizes["attachments"] = values.pop("attachment_count")
-    has_content = values.pop("has_content")
+    content = None
+    if values.pop("has_content"):
+        content = {name: size for name, size in sizes.items() if size}
     return MessageRecord(
         class_name=values.pop("class"),
         priority=LANES[values.pop("lane")],
         headers=_object(values.pop("headers")),
         metadata=_object(values.pop("metadata")),
-        content={name: size for name, size in sizes.items() if size} if has_content else None,
+        content=content,
         **values,
     )
 
@@ -357,7 +400,7 @@ def _object(stored: str | None) -> dict[str, Any]:
 
 async def content(database: Database, message_id: UUID) -> Content | None:
     """The content of a message as it may be shown; None when it was dropped."""
-    row = await database.fetchrow(QUERIES["content"], message_id)
+    row = await database.fetchrow(*SQL.content(message_id=message_id))
     if row is None:
         return None
     return masked_content(_content(row)) if row["secret"] else _content(row)
@@ -374,19 +417,25 @@ def _content(row: asyncpg.Record) -> Content:
 
 def message_of(envelope: MessageRecord) -> Message:
     """The message as the composer takes it."""
-    one = envelope
     return Message(
-        one.id, one.sender, one.to, one.subject, one.created_at, one.cc, one.reply_to, one.headers
+        envelope.id,
+        envelope.sender,
+        envelope.to,
+        envelope.subject,
+        envelope.created_at,
+        envelope.cc,
+        envelope.reply_to,
+        envelope.headers,
     )
 
 
 def policy_of(delivery: DeliveryRecord, envelope: MessageRecord) -> str | None:
-    """The retry policy followed; None while no provider was asked and the class has none of its own."""
+    """The retry policy of a delivery; None before the first attempt if the class has none."""
     return delivery.retry or envelope.retry
 
 
 def remaining(delivery: DeliveryRecord, envelope: MessageRecord) -> list[float]:
-    """The waits still ahead after the next attempt, without their jitter."""
+    """The waits after the next attempt, without jitter."""
     policy = POLICIES.get(policy_of(delivery, envelope) or "")
     if policy is None or delivery.state not in WAITING:
         return []
@@ -394,14 +443,14 @@ def remaining(delivery: DeliveryRecord, envelope: MessageRecord) -> list[float]:
 
 
 async def states_of(database: Database, message_ids: Sequence[UUID]) -> dict[str, int]:
-    """How many deliveries of these messages are in which state."""
-    rows = await database.fetch(QUERIES["states"], list(message_ids))
+    """The deliveries of these messages, counted by state."""
+    rows = await database.fetch(*SQL.states(message_ids=list(message_ids)))
     return {row["state"]: row["count"] for row in rows}
 
 
 @dataclass(frozen=True, slots=True)
 class Deferral:
-    """Deliveries that wait again: of one message by recipient, of several (no recipient) by reason."""
+    """Deferred deliveries: of one message by recipient, of several messages by reason only."""
 
     recipient: str | None
     reason: str
@@ -411,5 +460,6 @@ class Deferral:
 
 
 async def deferrals_of(database: Database, message_ids: Sequence[UUID]) -> list[Deferral]:
-    """What deliveries of these messages wait for again."""
-    return [Deferral(*row) for row in await database.fetch(QUERIES["deferrals"], list(message_ids))]
+    """The deferred deliveries of these messages."""
+    rows = await database.fetch(*SQL.deferrals(message_ids=list(message_ids)))
+    return [Deferral(**row) for row in rows]

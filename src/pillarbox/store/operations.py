@@ -1,4 +1,4 @@
-"""What people and keys do to deliveries: retry, discard, cancel, release, reschedule; each change told as an event."""
+"""Operations on deliveries: retry, discard, cancel, release, reschedule; each writes an event."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from pillarbox.errors import NotFound, NotPossible
@@ -14,25 +14,24 @@ from pillarbox.model.delivery import State
 from pillarbox.model.outcome import Reason
 from pillarbox.model.retry import POLICIES
 from pillarbox.store import messages
-from pillarbox.store.messages import QUERIES, MessageFilter
+from pillarbox.store.messages import SQL, MessageFilter
 
 if TYPE_CHECKING:
     from pillarbox.store.database import Database, Db
     from pillarbox.store.messages import DeliveryRecord
 
-# Deliveries per statement: it stays well under a second, and workers wait for its locks no longer
-# than that.
+# Deliveries per statement: it takes well under a second, and workers wait no longer for its locks.
 BATCH = 500
 
 Keys = Sequence[tuple[UUID, int]]
-# Who did it, as the event tells: a person at the command line, or a key by its name.
+# Who did it, for the event: a person at the command line, or a key by its name.
 Who = Mapping[str, str]
 PERSON: Who = {"who": "person"}
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOperation:
-    """What a person can do to deliveries: from which states, to which, why, and as what it is told."""
+    """An operation on deliveries: the states it takes, the new state, the reason and the event."""
 
     word: str
     takes: Sequence[State]
@@ -46,16 +45,20 @@ class DeliveryOperation:
         return self.to is State.QUEUED
 
     def data(self, who: Who) -> str:
-        return json.dumps({**who, "as": self.how} if self.how else who)
+        """The data of the event, as JSON."""
+        data = dict(who)
+        if self.how:
+            data["as"] = self.how
+        return json.dumps(data)
 
 
 RETRY = DeliveryOperation("retried", (State.FAILED,), State.QUEUED, "retried")
-# As RETRY, with more to choose; and giving dead letters up.
+# As RETRY, with more options.
 REPROCESS = DeliveryOperation("reprocessed", (State.FAILED,), State.QUEUED, "reprocessed")
 DISCARD = DeliveryOperation(
     "discarded", (State.FAILED,), State.CANCELLED, "discarded", reason=Reason.CANCELLED
 )
-# A mail of an account that is rendered again from its token, as another message.
+# A lifecycle mail that is rendered again from its token, as another message.
 RESEND = DeliveryOperation(
     "resent", (State.FAILED,), State.CANCELLED, "resent", reason=Reason.CANCELLED
 )
@@ -66,7 +69,7 @@ CANCEL = DeliveryOperation(
     "cancelled",
     reason=Reason.CANCELLED,
 )
-# A person knows, or accepts that the mail may arrive twice.
+# A person knows the outcome, or accepts that the mail may arrive twice.
 RELEASES = {
     "resend": DeliveryOperation("released", (State.HELD,), State.QUEUED, "released", "resend"),
     "sent": DeliveryOperation("released", (State.HELD,), State.SENT, "released", "sent"),
@@ -78,9 +81,9 @@ RELEASES = {
 
 @dataclass(frozen=True, slots=True)
 class ResendOptions:
-    """How deliveries are sent again: through a provider of a person's choice, and with which count of attempts.
+    """How deliveries are sent again: through which provider, and with which count of attempts.
 
-    `keep_attempts`: those made before still count, but one more is always left.
+    `keep_attempts`: earlier attempts still count, but at least one more is made.
     """
 
     provider_id: int | None = None
@@ -89,15 +92,14 @@ class ResendOptions:
 
     @property
     def limits(self) -> Mapping[str, int]:
-        """How many attempts the policies allow; another provider may follow any of them, so the strictest counts."""
-        least = min(one.max_attempts for one in POLICIES.values())
-        return {
-            name: one.max_attempts if self.provider_id is None else least
-            for name, one in POLICIES.items()
-        }
+        """The attempts that each policy allows; with a chosen provider, the strictest limit."""
+        limits = {name: policy.max_attempts for name, policy in POLICIES.items()}
+        if self.provider_id is None:
+            return limits
+        return dict.fromkeys(limits, min(limits.values()))
 
-    def told(self) -> dict[str, str]:
-        """What the event tells of it."""
+    def event_data(self) -> dict[str, str]:
+        """What the event says about the options."""
         return {"via": self.provider} if self.provider else {}
 
 
@@ -109,31 +111,38 @@ async def apply(
     operation: DeliveryOperation,
     keys: Keys,
     who: Who = PERSON,
-    manner: ResendOptions = AS_USUAL,
+    options: ResendOptions = AS_USUAL,
 ) -> Keys:
-    """Carry an operation out on deliveries; returns those that were in a state to take it."""
-    columns = [message_id for message_id, _ in keys], [n for _, n in keys]
-    takes, event, data = (
-        list(operation.takes),
-        operation.event,
-        operation.data({**who, **manner.told()}),
-    )
+    """Apply an operation to deliveries; returns those whose state allowed it."""
+    message_ids = [message_id for message_id, _ in keys]
+    numbers = [number for _, number in keys]
+    data = operation.data({**who, **options.event_data()})
     if operation.sends_again:
-        limits = list(manner.limits), list(manner.limits.values())
         rows = await database.fetch(
-            QUERIES["requeue"],
-            *columns,
-            takes,
-            event,
-            data,
-            manner.provider_id,
-            manner.keep_attempts,
-            *limits,
+            *SQL.requeue(
+                message_ids=message_ids,
+                recipient_numbers=numbers,
+                states=list(operation.takes),
+                event=operation.event,
+                data=data,
+                provider_id=options.provider_id,
+                keep_attempts=options.keep_attempts,
+                policies=list(options.limits),
+                max_attempts=list(options.limits.values()),
+            )
         )
-        await database.execute(QUERIES["wake"])
+        await database.execute(*SQL.wake())
     else:
         rows = await database.fetch(
-            QUERIES["finish"], *columns, takes, operation.to, operation.reason, event, data
+            *SQL.finish(
+                message_ids=message_ids,
+                recipient_numbers=numbers,
+                states=list(operation.takes),
+                new_state=operation.to,
+                reason=operation.reason,
+                event=operation.event,
+                data=data,
+            )
         )
     return [(row["message_id"], row["n"]) for row in rows]
 
@@ -141,16 +150,18 @@ async def apply(
 async def change_message(
     database: Database, operation: DeliveryOperation, message_id: UUID, n: int | None = None
 ) -> Keys:
-    """Change the deliveries of one message (or only number `n`) that can be; NotPossible if none can."""
-    story = await messages.story(database, message_id)
+    """Change the deliveries of a message (or only number `n`); NotPossible if no state allows it."""
+    details = await messages.story(database, message_id)
     keys = [
-        (message_id, one.n)
-        for one in story.deliveries
-        if one.state in operation.takes and n in (None, one.n)
+        (message_id, delivery.n)
+        for delivery in details.deliveries
+        if delivery.state in operation.takes and n in (None, delivery.n)
     ]
     if keys and operation.sends_again:
-        _check_sendable(story.message)
-    changed = await apply(database, operation, keys) if keys else []
+        _check_sendable(details.message)
+    changed: Keys = []
+    if keys:
+        changed = await apply(database, operation, keys)
     if not changed:
         states = await messages.states_of(database, [message_id])
         raise NotPossible(
@@ -161,30 +172,37 @@ async def change_message(
 
 @dataclass(frozen=True, slots=True)
 class MessageChange:
-    """What was asked of one message came to: its deliveries as they are now, and the numbers of those changed."""
+    """The deliveries of a message after an operation, and the numbers of the changed ones."""
 
     deliveries: Sequence[DeliveryRecord]
     changed: frozenset[int]
 
 
 async def cancel(database: Database, message_id: UUID, tenant_id: int, who: Who) -> MessageChange:
-    """Cancel what can be of a tenant's message."""
+    """Cancel the deliveries of a tenant's message that can be cancelled."""
     deliveries = await _deliveries(database, message_id, tenant_id)
-    keys = [(message_id, one.n) for one in deliveries if one.state in CANCEL.takes]
-    changed = await apply(database, CANCEL, keys, who) if keys else []
-    return await _changed(database, message_id, deliveries, [n for _, n in changed])
+    keys = [(message_id, delivery.n) for delivery in deliveries if delivery.state in CANCEL.takes]
+    changed: Keys = []
+    if keys:
+        changed = await apply(database, CANCEL, keys, who)
+    return await _changed(database, message_id, deliveries, [number for _, number in changed])
 
 
 async def reschedule(
     database: Database, message_id: UUID, tenant_id: int, send_at: datetime, who: Who
 ) -> MessageChange:
-    """Let a tenant's message wait until then, as far as it was not tried yet; a time that has passed sends it now."""
+    """Schedule the untried deliveries of a tenant's message; a time in the past sends them now."""
     deliveries = await _deliveries(database, message_id, tenant_id)
-    numbers = [one.n for one in deliveries]
-    data = json.dumps({**who, "send_at": send_at.astimezone(UTC).isoformat()})
-    rows = await database.fetch(QUERIES["reschedule"], message_id, numbers, send_at, data)
+    rows = await database.fetch(
+        *SQL.reschedule(
+            message_id=message_id,
+            recipient_numbers=[delivery.n for delivery in deliveries],
+            send_at=send_at,
+            data=json.dumps({**who, "send_at": send_at.astimezone(UTC).isoformat()}),
+        )
+    )
     if rows:
-        await database.execute(QUERIES["wake"])
+        await database.execute(*SQL.wake())
     return await _changed(database, message_id, deliveries, [row["n"] for row in rows])
 
 
@@ -198,7 +216,7 @@ async def _deliveries(database: Database, message_id: UUID, tenant_id: int) -> l
 async def _changed(
     database: Database, message_id: UUID, before: Sequence[DeliveryRecord], numbers: Sequence[int]
 ) -> MessageChange:
-    """The deliveries as they are now: even where nothing was changed, a worker may have been quicker."""
+    """The deliveries as they are now; a worker may have changed them meanwhile."""
     return MessageChange(
         await messages.deliveries_of(database, message_id) or before, frozenset(numbers)
     )
@@ -206,7 +224,7 @@ async def _changed(
 
 async def tell(database: Database, message_id: UUID, kind: str, data: Mapping[str, str]) -> None:
     """Record an event of a whole message."""
-    await database.execute(QUERIES["tell"], message_id, kind, json.dumps(dict(data)))
+    await database.execute(*SQL.tell(message_id=message_id, kind=kind, data=json.dumps(dict(data))))
 
 
 def _check_sendable(message: messages.MessageRecord) -> None:
@@ -223,32 +241,40 @@ def _words(states: dict[str, int]) -> str:
 
 
 async def count(
-    database: Database, operation: DeliveryOperation, which: MessageFilter, most: int
+    database: Database, operation: DeliveryOperation, which: MessageFilter, limit: int
 ) -> int:
-    """How many deliveries an operation would change, at most `most`."""
-    rows = await database.fetch(QUERIES["select_deliveries"], *_selection(operation, which, most))
+    """How many deliveries an operation would change, counted up to `limit`."""
+    rows = await database.fetch(*_selection(operation, which, limit))
     return len(rows)
 
 
 async def change_all(
     database: Database, operation: DeliveryOperation, which: MessageFilter
 ) -> AsyncIterator[int]:
-    """Change every delivery that fits, batch by batch; yields how many each batch changed.
+    """Change every matching delivery in batches; yields how many each batch changed.
 
-    `which.until` must be set: what is accepted while this runs is left alone.
+    `which.until` must be set: mails accepted while this runs are not changed.
     """
     assert which.until is not None
     selection = _selection(operation, which, BATCH)
-    while rows := await database.fetch(QUERIES["select_deliveries"], *selection):
+    while rows := await database.fetch(*selection):
         changed = await apply(database, operation, [(row["message_id"], row["n"]) for row in rows])
         yield len(changed)
-        if not changed:  # others took them all meanwhile, and hold them
+        if not changed:  # others changed or locked all of them meanwhile
             return
 
 
-def _selection(
-    operation: DeliveryOperation, which: MessageFilter, limit: int
-) -> tuple[object, ...]:
-    states = list(which.states or operation.takes)
-    names = which.tenant, which.class_name, which.kind, which.reason, which.provider
-    return states, limit, *which.ids, *names, operation.sends_again
+def _selection(operation: DeliveryOperation, which: MessageFilter, limit: int) -> tuple[Any, ...]:
+    first, end = which.ids
+    return SQL.select_deliveries(
+        states=list(which.states or operation.takes),
+        limit=limit,
+        first_id=first,
+        end_id=end,
+        tenant=which.tenant,
+        class_name=which.class_name,
+        kind=which.kind,
+        reason=which.reason,
+        provider=which.provider,
+        sendable_only=operation.sends_again,
+    )

@@ -1,4 +1,4 @@
-"""Providers and message classes at rest."""
+"""Stored providers and message classes."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ from pillarbox.store import sql
 from pillarbox.store.database import Database
 from pillarbox.store.vault import EncryptionKeyRing
 
-QUERIES = sql.load("providers")
+SQL = sql.load("providers")
 Keys = Callable[[], EncryptionKeyRing]
-SECRETS = ("secret", "webhook_secret")
-
-
-# What a provider's row says of it in so many words.
-_PLAIN = (
+# The columns of a provider that are fields of `Provider` as they are.
+_PLAIN_COLUMNS = (
     "id", "name", "kind", "enabled", "retry", "rate_per_second", "rate_per_hour", "rate_per_day",
     "price_per_thousand", "budget_per_month", "reserve_urgent", "reserve_normal", "release_only",
 )  # fmt: skip
 
 
 def _context(provider_id: int, column: str) -> str:
-    """What a sealed secret is bound to, so that it cannot be moved to another row or column."""
-    return f"provider:{provider_id}" if column == SECRETS[0] else f"provider:{provider_id}:{column}"
+    """The context of a sealed secret, so that it cannot be moved to another row or column."""
+    if column == "secret":
+        return f"provider:{provider_id}"
+    return f"provider:{provider_id}:{column}"
 
 
 async def list_providers(database: Database, keys: Keys | None = None) -> list[Provider]:
@@ -40,14 +39,16 @@ async def list_providers(database: Database, keys: Keys | None = None) -> list[P
 
     Secrets are opened only with `keys`, which is called only if there are any.
     """
-    rows = await database.fetch(QUERIES["list_providers"])
-    ring = keys() if keys and any(row["secret"] or row["webhook_secret"] for row in rows) else None
+    rows = await database.fetch(*SQL.list_providers())
+    ring = None
+    if keys and any(row["secret"] or row["webhook_secret"] for row in rows):
+        ring = keys()
     found = [
         Provider(
             settings=json.loads(row["settings"]),
             secret=_opened(ring, row, "secret"),
             webhook_secret=_opened(ring, row, "webhook_secret"),
-            **{name: row[name] for name in _PLAIN},
+            **{name: row[name] for name in _PLAIN_COLUMNS},
         )
         for row in rows
     ]
@@ -55,8 +56,9 @@ async def list_providers(database: Database, keys: Keys | None = None) -> list[P
 
 
 def _opened(ring: EncryptionKeyRing | None, row: Any, column: str) -> Secret | None:
-    sealed = row[column]
-    return ring.open(sealed, _context(row["id"], column)) if ring and sealed else None
+    if ring is None or not row[column]:
+        return None
+    return ring.open(row[column], _context(row["id"], column))
 
 
 def _sealed(keys: Keys, secret: Secret | None, context: str) -> bytes | None:
@@ -64,10 +66,10 @@ def _sealed(keys: Keys, secret: Secret | None, context: str) -> bytes | None:
 
 
 async def get_provider(database: Database, name: str, keys: Keys | None = None) -> Provider:
-    """The provider of that name, as `list_providers` has it; NotFound if there is none."""
-    for one in await list_providers(database, keys):
-        if one.name == name:
-            return one
+    """The provider of that name, as in `list_providers`; NotFound if there is none."""
+    for provider in await list_providers(database, keys):
+        if provider.name == name:
+            return provider
     raise _missing(name)
 
 
@@ -88,18 +90,24 @@ async def add_provider(
     release_only: bool = False,
     demo: bool = False,
 ) -> int:
-    """Add a provider, its secrets sealed; NotPossible when the name is taken.
+    """Add a provider with sealed secrets; NotPossible if the name is taken.
 
-    One of a `demo` leads to this machine: it does not end the time in which mails are captured by
-    default.
+    A provider of a `demo` delivers to this machine: mails are still captured by default.
     """
-    provider_id = await database.fetchval(QUERIES["reserve_provider_id"])
-    sealed = _sealed(keys, secret, _context(provider_id, "secret"))
-    webhook = _sealed(keys, webhook_secret, _context(provider_id, "webhook_secret"))
+    provider_id = await database.fetchval(*SQL.reserve_provider_id())
     added = await database.fetchval(
-        QUERIES["add_provider"], provider_id, name, kind, json.dumps(dict(settings)), sealed, retry, webhook,
-        release_only, kind_of(kind).sends_out and not release_only and not demo,
-    )  # fmt: skip
+        *SQL.add_provider(
+            id=provider_id,
+            name=name,
+            kind=kind,
+            settings=json.dumps(dict(settings)),
+            secret=_sealed(keys, secret, _context(provider_id, "secret")),
+            retry=retry,
+            webhook_secret=_sealed(keys, webhook_secret, _context(provider_id, "webhook_secret")),
+            release_only=release_only,
+            sends_out=kind_of(kind).sends_out and not release_only and not demo,
+        )
+    )
     if added is None:
         raise NotPossible(
             f"there is a provider {name!r} already: remove it first, or choose another name"
@@ -108,32 +116,30 @@ async def add_provider(
 
 
 async def enable_provider(database: Database, name: str, enabled: bool) -> None:
-    if await database.fetchval(QUERIES["enable_provider"], name, enabled) is None:
+    if await database.fetchval(*SQL.enable_provider(name=name, enabled=enabled)) is None:
         raise _missing(name)
 
 
 async def set_release_only(database: Database, name: str, release_only: bool) -> None:
-    """Keep a provider out of the default route, or let it in."""
-    changed = await database.fetchval(
-        QUERIES["release_only"], name, release_only, kinds_that_keep()
+    """Exclude a provider from the default route, or include it."""
+    change = SQL.release_only(
+        name=name, release_only=release_only, kinds_that_keep=kinds_that_keep()
     )
-    if changed is None:
+    if await database.fetchval(*change) is None:
         raise _missing(name)
 
 
 async def captures_by_default(database: Database, *, development: bool) -> bool:
-    """Whether the default route captures: in development, while nothing else was ever configured for it."""
-    return development and not await database.fetchval(QUERIES["sends_out"])
+    """Whether the default route captures: in development, until another provider was added."""
+    return development and not await database.fetchval(*SQL.sends_out())
 
 
 async def limit_provider(
     database: Database, name: str, per_second: int | None, per_hour: int | None, per_day: int | None
 ) -> None:
-    """How many mails may leave through a provider in a time; None for no limit."""
-    if (
-        await database.fetchval(QUERIES["limit_provider"], name, per_second, per_hour, per_day)
-        is None
-    ):
+    """Set how many mails may leave through a provider per period; None for no limit."""
+    limit = SQL.limit_provider(name=name, per_second=per_second, per_hour=per_hour, per_day=per_day)
+    if await database.fetchval(*limit) is None:
         raise _missing(name)
 
 
@@ -145,11 +151,15 @@ async def price_provider(
     urgent: int,
     normal: int,
 ) -> None:
-    """What mails through a provider cost and may cost in a month, and what is kept for whom, in percent."""
-    if (
-        await database.fetchval(QUERIES["price_provider"], name, price, budget, urgent, normal)
-        is None
-    ):
+    """Set the price and monthly budget of a provider, and the reserves of lanes in percent."""
+    change = SQL.price_provider(
+        name=name,
+        price_per_thousand=price,
+        budget_per_month=budget,
+        reserve_urgent=urgent,
+        reserve_normal=normal,
+    )
+    if await database.fetchval(*change) is None:
         raise _missing(name)
 
 
@@ -160,32 +170,40 @@ async def set_feedback(
     settings: Mapping[str, Any],
     secret: Secret | None,
 ) -> None:
-    """Change what a provider's feedback is checked with: some of its settings, its webhook secret; None leaves it."""
-    sealed = _sealed(keys, secret, _context(provider.id, "webhook_secret"))
-    changed = json.dumps(dict(settings))
-    if await database.fetchval(QUERIES["set_feedback"], provider.id, changed, sealed) is None:
+    """Change the settings that verify a provider's feedback, and its webhook secret (None: keep)."""
+    change = SQL.set_feedback(
+        id=provider.id,
+        settings=json.dumps(dict(settings)),
+        webhook_secret=_sealed(keys, secret, _context(provider.id, "webhook_secret")),
+    )
+    if await database.fetchval(*change) is None:
         raise NotFound(f"there is no provider {provider.name!r} any more")
 
 
 async def remove_provider(database: Database, name: str) -> None:
-    if await database.fetchval(QUERIES["remove_provider"], name) is None:
+    if await database.fetchval(*SQL.remove_provider(name=name)) is None:
         raise _missing(name)
 
 
 async def rotate_secrets(database: Database, keys: EncryptionKeyRing) -> tuple[int, int]:
-    """Seal every secret with the newest key; returns how many were resealed, and how many there are."""
+    """Seal every secret with the newest key; returns how many were resealed, and how many exist."""
+    resealed = total = 0
+    reseal = {"secret": SQL.reseal_secret, "webhook_secret": SQL.reseal_webhook_secret}
     async with database.transaction() as connection:
-        rows = await connection.fetch(QUERIES["sealed_secrets"])
-        found = [(row, name) for row in rows for name in SECRETS if row[name]]
-        old = [(row, name) for row, name in found if not keys.is_current(row[name])]
-        for row, name in old:
-            sealed = keys.reseal(row[name], _context(row["id"], name))
-            await connection.execute(QUERIES[f"reseal_{name}"], row["id"], sealed)
-    return len(old), len(found)
+        for row in await connection.fetch(*SQL.sealed_secrets()):
+            for column, statement in reseal.items():
+                if row[column] is None:
+                    continue
+                total += 1
+                if not keys.is_current(row[column]):
+                    sealed = keys.reseal(row[column], _context(row["id"], column))
+                    await connection.execute(*statement(id=row["id"], sealed=sealed))
+                    resealed += 1
+    return resealed, total
 
 
 async def list_classes(database: Database) -> dict[str, MessageClass]:
-    rows = await database.fetch(QUERIES["list_classes"])
+    rows = await database.fetch(*SQL.list_classes())
     return {
         row["name"]: MessageClass(
             row["name"], POLICIES.get(row["retry"]), Unknown(row["unknown"]), row["secret"]
@@ -195,7 +213,7 @@ async def list_classes(database: Database) -> dict[str, MessageClass]:
 
 
 async def redaction_key(database: Database) -> bytes:
-    return bytes(await database.fetchval(QUERIES["redaction_key"]))
+    return bytes(await database.fetchval(*SQL.redaction_key()))
 
 
 async def capture(
@@ -206,9 +224,14 @@ async def capture(
     recipients: Sequence[str],
     content: bytes,
 ) -> int:
-    """Keep a mail for reading; returns its number."""
-    return int(
-        await database.fetchval(
-            QUERIES["capture"], provider_id, message_id, sender, recipients, content
+    """Store a captured mail; returns its number."""
+    number = await database.fetchval(
+        *SQL.capture(
+            provider_id=provider_id,
+            message_id=message_id,
+            sender=sender,
+            recipients=recipients,
+            content=content,
         )
     )
+    return int(number)

@@ -1,4 +1,4 @@
-"""Why a due mail has not left: a rate limit, and when the mail is expected to leave."""
+"""The rate limit that holds a due mail back, and when the mail is expected to leave."""
 
 from __future__ import annotations
 
@@ -12,20 +12,23 @@ from pillarbox.store import sql
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
-QUERIES = sql.load("rate_limit_wait")
+SQL = sql.load("rate_limit_wait")
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimitWait:
-    """What a mail waits for. The time is an estimate: limits change, and mails of higher lanes go first."""
+    """A rate limit that a mail waits for.
+
+    The time is an estimate: limits change, and mails of higher lanes leave first.
+    """
 
     waits_for: str  # tenant_rate or provider_rate
-    most: int
+    limit: int
     period: str  # second, hour or day
     expected_at: datetime
 
 
 async def waiting(database: Database, message_id: UUID) -> RateLimitWait | None:
-    """The rate limit that holds a message back; None when none does."""
-    row = await database.fetchrow(QUERIES["waiting"], message_id)
-    return RateLimitWait(*row) if row else None
+    """The rate limit that holds a message back; None if no limit does."""
+    row = await database.fetchrow(*SQL.waiting(message_id=message_id))
+    return RateLimitWait(**row) if row else None

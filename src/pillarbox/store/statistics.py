@@ -1,4 +1,4 @@
-"""The queue in numbers: depth, what was settled lately, who works."""
+"""The queue in numbers: depth, recent outcomes, workers, providers."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from pillarbox.store.messages import QUERIES, id_at
+from pillarbox.store.messages import SQL, id_at
 
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
-# What counts as lately.
+# The period of recent outcomes.
 RECENT = timedelta(hours=1)
 STATES = ("pending", "queued", "deferred", "processing", "held", "failed")
 
 
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
-    """The unfinished or dead-letter deliveries of a tenant in one state; `deferred` ones are queued again."""
+    """The unfinished or failed deliveries of a tenant in one state; `deferred`: queued again."""
 
     tenant: str
     state: str
@@ -32,7 +32,7 @@ class WorkerRecord:
     id: int
     name: str
     started_at: datetime
-    lease_left: float  # seconds; below zero the reaper is about to take its claims
+    lease_left: float  # seconds; below zero the reaper will take its claims
     holds: int
 
 
@@ -55,24 +55,24 @@ class QueueStatistics:
 
     @property
     def by_state(self) -> dict[str, int]:
-        return {
-            state: sum(one.count for one in self.depths if one.state == state) for state in STATES
-        }
+        totals = dict.fromkeys(STATES, 0)
+        for depth in self.depths:
+            totals[depth.state] += depth.count
+        return totals
 
     @property
     def by_tenant(self) -> dict[str, dict[str, int]]:
         tenants: dict[str, dict[str, int]] = {}
-        for one in self.depths:
-            tenants.setdefault(one.tenant, dict.fromkeys(STATES, 0))[one.state] = one.count
+        for depth in self.depths:
+            counts = tenants.setdefault(depth.tenant, dict.fromkeys(STATES, 0))
+            counts[depth.state] = depth.count
         return tenants
 
     @property
     def oldest_due(self) -> float | None:
-        """Seconds since the oldest delivery that waits was due; None when nothing waits past its time."""
-        ages = [
-            one.oldest for one in self.depths if one.state in ("queued", "deferred") and one.oldest
-        ]
-        return max(ages, default=None)
+        """Seconds since the oldest waiting delivery was due; None if none is overdue."""
+        waiting = [depth for depth in self.depths if depth.state in ("queued", "deferred")]
+        return max((depth.oldest for depth in waiting if depth.oldest), default=None)
 
     @property
     def rate(self) -> float:
@@ -81,17 +81,23 @@ class QueueStatistics:
 
 
 async def list_workers(database: Database) -> list[WorkerRecord]:
-    """Workers whose lease was not taken away."""
-    return [WorkerRecord(*row) for row in await database.fetch(QUERIES["workers"])]
+    """Workers whose claims were not reaped."""
+    return [WorkerRecord(**row) for row in await database.fetch(*SQL.workers())]
 
 
 async def statistics(database: Database, tenant: str | None = None) -> QueueStatistics:
-    """Look at everything once."""
-    depths = [QueueDepth(*row) for row in await database.fetch(QUERIES["depth_by_tenant"])]
+    """Read everything once."""
+    depths = [QueueDepth(**row) for row in await database.fetch(*SQL.depth_by_tenant())]
+    if tenant is not None:
+        depths = [depth for depth in depths if depth.tenant == tenant]
     since = id_at(datetime.now(UTC) - RECENT)
-    recent = await database.fetchrow(QUERIES["recent"], since, RECENT.total_seconds(), tenant)
+    recent = await database.fetchrow(
+        *SQL.recent(first_id=since, seconds=RECENT.total_seconds(), tenant=tenant)
+    )
     assert recent is not None
-    workers = await list_workers(database)
-    providers = [ProviderRecord(*row) for row in await database.fetch(QUERIES["provider_names"])]
-    kept = [one for one in depths if tenant in (None, one.tenant)]
-    return QueueStatistics(kept, **dict(recent), workers=workers, providers=providers)
+    return QueueStatistics(
+        depths,
+        workers=await list_workers(database),
+        providers=[ProviderRecord(**row) for row in await database.fetch(*SQL.provider_names())],
+        **recent,
+    )

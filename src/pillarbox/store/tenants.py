@@ -1,8 +1,8 @@
-"""Tenants at rest."""
+"""Stored tenants."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,56 +17,69 @@ from pillarbox.store import sql
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
-QUERIES = sql.load("tenants")
-# How many columns every query about tenants begins with.
-COLUMNS = 14
+SQL = sql.load("tenants")
+# The columns of a tenant that are fields of `Tenant` as they are.
+_PLAIN_COLUMNS = (
+    "id", "name", "created_at", "default_sender", "default_class", "max_message_bytes",
+    "max_recipients", "rate_per_second", "rate_per_hour", "rate_per_day", "content_retention",
+    "finished_retention",
+)  # fmt: skip
 
 
 async def list_tenants(database: Database) -> list[Tenant]:
-    return [tenant_of(row) for row in await database.fetch(QUERIES["list_tenants"])]
+    return [tenant_of(row) for row in await database.fetch(*SQL.list_tenants())]
 
 
 async def get_tenant(database: Database, name: str) -> Tenant:
     """The tenant of that name, or NotFound."""
-    return _found(await database.fetchrow(QUERIES["tenant"], name), name)
+    return _found(await database.fetchrow(*SQL.tenant(name=name)), name)
 
 
 async def add_tenant(database: Database, name: str, **settings: Any) -> Tenant:
     """Add a tenant with these fields of `Tenant`; NotPossible when the name is taken."""
     checked = checked_settings(settings)
     async with database.transaction() as connection:
-        if await connection.fetchval(QUERIES["add_tenant"], checked_name(name)) is None:
+        if await connection.fetchval(*SQL.add_tenant(name=checked_name(name))) is None:
             raise NotPossible(f"there is a tenant {name!r} already")
         return await _change(connection, name, checked)
 
 
 async def change_tenant(database: Database, name: str, **settings: Any) -> Tenant:
-    """Change these fields of a tenant, and no others; returns what it is now. NotFound if there is none."""
+    """Change these fields of a tenant; returns the changed tenant. NotFound if there is none."""
     checked = checked_settings(settings)
     async with database.transaction() as connection:
         return await _change(connection, name, checked)
 
 
 async def set_default_sender(database: Database, sender: str) -> None:
-    """Give the default tenant a sender where it has none."""
-    await database.execute(QUERIES["set_default_sender"], sender)
+    """Set the sender of the default tenant if it has none."""
+    await database.execute(*SQL.set_default_sender(sender=sender))
 
 
 async def _change(connection: asyncpg.Connection, name: str, settings: Mapping[str, Any]) -> Tenant:
-    old = _found(await connection.fetchrow(QUERIES["lock_tenant"], name), name)
+    old = _found(await connection.fetchrow(*SQL.lock_tenant(name=name)), name)
     new = replace(old, **settings)
     check_together(new)
-    if (new.content_retention, new.finished_retention) != (
-        old.content_retention,
-        old.finished_retention,
-    ):
-        await connection.execute(QUERIES["walk_anew"])
+    old_ages = old.content_retention, old.finished_retention
+    if old_ages != (new.content_retention, new.finished_retention):
+        await connection.execute(*SQL.walk_anew())
     try:
         await connection.execute(
-            QUERIES["change_tenant"], new.id, new.default_sender, new.default_class, new.order, new.max_message_bytes,
-            new.max_recipients, both_forms(new.sender_domains) or None, new.rate_per_second, new.rate_per_hour,
-            new.rate_per_day, new.content_retention, new.finished_retention,
-        )  # fmt: skip
+            *SQL.change_tenant(
+                id=new.id,
+                default_sender=new.default_sender,
+                default_class=new.default_class,
+                order_mode=new.order,
+                max_message_bytes=new.max_message_bytes,
+                max_recipients=new.max_recipients,
+                sender_domains=both_forms(new.sender_domains) or None,
+                rate_per_second=new.rate_per_second,
+                rate_per_hour=new.rate_per_hour,
+                rate_per_day=new.rate_per_day,
+                content_retention=new.content_retention,
+                finished_retention=new.finished_retention,
+            )
+        )
     except asyncpg.ForeignKeyViolationError:
         raise UnknownName(
             "unknown_class",
@@ -83,28 +96,34 @@ def _found(row: asyncpg.Record | None, name: str) -> Tenant:
     return tenant_of(row)
 
 
-def tenant_of(row: Sequence[Any]) -> Tenant:
-    """The tenant whose columns a row begins with."""
-    values = list(row[:COLUMNS])
-    values[5], values[8] = Order(values[5]), ascii_forms(values[8])
-    return Tenant(*values)
+def tenant_of(row: Mapping[str, Any]) -> Tenant:
+    """The tenant of a row that has its columns."""
+    return Tenant(
+        **{name: row[name] for name in _PLAIN_COLUMNS},
+        order=Order(row["order_mode"]),
+        sender_domains=ascii_forms(row["sender_domains"]),
+    )
 
 
 def both_forms(patterns: Iterable[str]) -> list[str]:
-    """Domains as SQL compares them: an internationalised one in both its forms, since SQL knows no IDNA."""
-    return [form for one in patterns for form in dict.fromkeys((one, _unicode_form(one)))]
+    """Domains as SQL compares them: internationalised ones in both forms, as SQL has no IDNA."""
+    forms: list[str] = []
+    for pattern in patterns:
+        forms += dict.fromkeys((pattern, _unicode_form(pattern)))
+    return forms
 
 
 def ascii_forms(patterns: Iterable[str] | None) -> tuple[str, ...]:
     """Domains as Python compares them."""
-    return tuple(one for one in patterns or () if one.isascii())
+    return tuple(pattern for pattern in patterns or () if pattern.isascii())
 
 
 def _unicode_form(pattern: str) -> str:
-    try:
-        return ".".join(
-            idna.decode(label) if label.startswith("xn--") else label
-            for label in pattern.split(".")
-        )
-    except idna.IDNAError:
-        return pattern
+    labels = pattern.split(".")
+    for index, label in enumerate(labels):
+        if label.startswith("xn--"):
+            try:
+                labels[index] = idna.decode(label)
+            except idna.IDNAError:
+                return pattern
+    return ".".join(labels)

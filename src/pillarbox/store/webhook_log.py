@@ -1,4 +1,4 @@
-"""The log of calls to webhooks, and making them again."""
+"""The log of webhook calls, and replaying them."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from uuid import UUID
 
 from pillarbox.model.webhook import CallState
 from pillarbox.store.messages import FIRST_ID, LAST_ID, id_at
-from pillarbox.store.webhooks import QUERIES, get_endpoint
+from pillarbox.store.webhooks import SQL, get_endpoint
 
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
-# Calls replayed by one request: it stays well under a second.
-MOST_REPLAYED = 10_000
+# Calls that one request replays: it takes well under a second.
+MAX_REPLAYED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookCallRecord:
-    """One line of the log."""
+    """One webhook call in the log."""
 
     id: UUID
     message_id: UUID | None
@@ -43,7 +43,7 @@ class WebhookCallRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """How many calls are made again; and the last looked at, when there may be more."""
+    """How many calls are replayed, and the last one read if there may be more."""
 
     count: int
     last: UUID | None = None
@@ -57,18 +57,17 @@ async def list_calls(
     before: UUID | None = None,
     limit: int = 50,
 ) -> list[WebhookCallRecord]:
-    """The log, newest first. Continue after the last one with `before`."""
+    """The log, newest first; `before` continues after the last one."""
     rows = await database.fetch(
-        QUERIES["calls"],
-        endpoint_id,
-        tenant_id,
-        list(dict.fromkeys(states)) or list(CallState),
-        before,
-        limit,
+        *SQL.calls(
+            endpoint_id=endpoint_id,
+            tenant_id=tenant_id,
+            states=list(dict.fromkeys(states)) or list(CallState),
+            before=before,
+            limit=limit,
+        )
     )
-    return [
-        WebhookCallRecord(**dict(row) | {"payload": json.loads(row["payload"])}) for row in rows
-    ]
+    return [WebhookCallRecord(**{**row, "payload": json.loads(row["payload"])}) for row in rows]
 
 
 async def replay(
@@ -81,16 +80,24 @@ async def replay(
     since: datetime | None = None,
     until: datetime | None = None,
     after: UUID | None = None,
-    most: int = MOST_REPLAYED,
+    limit: int = MAX_REPLAYED,
 ) -> ReplayResult:
-    """Make calls again: these, or those in these states made in that time; the oldest first."""
+    """Replay the given calls, or those in these states and that time, oldest first."""
     await get_endpoint(database, endpoint_id, tenant_id)
     if calls is not None:
-        return ReplayResult(
-            await database.fetchval(QUERIES["replay_these"], endpoint_id, list(calls))
+        replayed = await database.fetchval(
+            *SQL.replay_these(endpoint_id=endpoint_id, ids=list(calls))
         )
-    first, end = id_at(since) if since else FIRST_ID, id_at(until) if until else LAST_ID
-    wanted = list(dict.fromkeys(states))
-    row = await database.fetchrow(QUERIES["replay"], endpoint_id, wanted, first, end, most, after)
+        return ReplayResult(replayed)
+    row = await database.fetchrow(
+        *SQL.replay(
+            endpoint_id=endpoint_id,
+            states=list(dict.fromkeys(states)),
+            first_id=id_at(since) if since else FIRST_ID,
+            end_id=id_at(until) if until else LAST_ID,
+            limit=limit,
+            after=after,
+        )
+    )
     assert row is not None
     return ReplayResult(row["replayed"], row["last"])

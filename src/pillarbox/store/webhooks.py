@@ -1,8 +1,9 @@
-"""Webhook endpoints of customers, and the calls to be made to them."""
+"""Stored webhook endpoints of customers, and the calls that are due to them."""
 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,22 +22,23 @@ if TYPE_CHECKING:
     from pillarbox.store.database import Database
     from pillarbox.store.vault import EncryptionKeyRing
 
-QUERIES = sql.load("webhooks")
+SQL = sql.load("webhooks")
 CHANNEL = "pillarbox_webhooks"
-# Endpoints of one tenant: each is a call for every mail.
-MOST_ENDPOINTS = 20
-# How long calls are signed with the old secret, too: a working day, wherever that is.
+# Endpoints of one tenant: each gets a call for every mail.
+MAX_ENDPOINTS = 20
+# How long calls are also signed with the old secret: a working day in any time zone.
 GRACE = timedelta(days=1)
-# Counting stops here: beyond it a person only needs to know that it is a lot.
+# Counting stops here: a larger number tells a person nothing more.
 COUNTED = 100_000
 BATCH = 5000
+_BEGINNING_OF_ID = re.compile("[0-9a-f-]{4,}")
 
 Keys = Callable[[], "EncryptionKeyRing"]
 
 
 @dataclass(frozen=True, slots=True)
 class WebhookEndpoint:
-    """Where a tenant wants to be told; its secrets are not part of it."""
+    """A webhook endpoint of a tenant, without its secrets."""
 
     id: UUID
     tenant_id: int
@@ -54,7 +56,7 @@ class WebhookEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedCall:
-    """A call to make, and what it is signed with."""
+    """A call to make, and the secrets that sign it."""
 
     id: UUID
     claim: int
@@ -64,12 +66,12 @@ class ClaimedCall:
     payload: Mapping[str, Any]
     attempts: int
     url: str
-    secrets: Sequence[Secret]  # none: no key at hand opens them
+    secrets: Sequence[Secret]  # empty: no key of this installation opens them
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """How a try ended; with `delay` it is made again."""
+    """The result of one try; with `delay` seconds the call is made again."""
 
     state: CallState
     status: int | None
@@ -81,7 +83,7 @@ class CallResult:
 
 @dataclass(frozen=True, slots=True)
 class SettledCall:
-    """What came of settling: whether the claim still held, and whether that disabled the endpoint, of which tenant."""
+    """The result of settling: `held` if the claim was still valid; `disabled`: why the endpoint is."""
 
     held: bool
     tenant_id: int | None = None
@@ -89,7 +91,7 @@ class SettledCall:
 
 
 def _context(endpoint_id: UUID) -> str:
-    """What a sealed secret is bound to, so that it cannot be moved to another row."""
+    """The context of a sealed secret, so that it cannot be moved to another row."""
     return f"webhook:{endpoint_id}"
 
 
@@ -100,41 +102,53 @@ def _new_secret() -> Secret:
 async def add_endpoint(
     database: Database, keys: Keys, tenant_id: int, url: str, kinds: Sequence[str] | None = None
 ) -> tuple[WebhookEndpoint, Secret]:
-    """Add an endpoint; the secret is told this once. The URL must have been checked."""
-    endpoint_id: UUID = await database.fetchval("SELECT pillarbox._new_id()")
+    """Add an endpoint; returns it with its secret, shown once. The caller has checked the URL."""
+    endpoint_id: UUID = await database.fetchval(*SQL.new_id())
     secret = _new_secret()
-    sealed = keys().seal(secret.reveal(), _context(endpoint_id))
-    given = list(dict.fromkeys(kinds)) if kinds else None
     added = await database.fetchval(
-        QUERIES["add_endpoint"], endpoint_id, tenant_id, url, given, sealed, MOST_ENDPOINTS
+        *SQL.add_endpoint(
+            id=endpoint_id,
+            tenant_id=tenant_id,
+            url=url,
+            kinds=_distinct(kinds),
+            secret=keys().seal(secret.reveal(), _context(endpoint_id)),
+            max_endpoints=MAX_ENDPOINTS,
+        )
     )
     if added is None:
-        raise NotPossible(f"a tenant has at most {MOST_ENDPOINTS} webhooks: remove one first")
+        raise NotPossible(f"a tenant has at most {MAX_ENDPOINTS} webhooks: remove one first")
     return await get_endpoint(database, endpoint_id, tenant_id), secret
 
 
+def _distinct(kinds: Sequence[str] | None) -> list[str] | None:
+    return list(dict.fromkeys(kinds)) if kinds else None
+
+
 async def list_endpoints(database: Database, tenant_id: int | None = None) -> list[WebhookEndpoint]:
-    rows = await database.fetch(QUERIES["endpoints"], tenant_id, None, COUNTED)
-    return [WebhookEndpoint(**dict(row)) for row in rows]
+    rows = await database.fetch(*SQL.endpoints(tenant_id=tenant_id, id=None, count_limit=COUNTED))
+    return [WebhookEndpoint(**row) for row in rows]
 
 
 async def get_endpoint(
     database: Database, endpoint_id: UUID, tenant_id: int | None = None
 ) -> WebhookEndpoint:
-    """One endpoint; NotFound if there is none, or none of that tenant."""
-    row = await database.fetchrow(QUERIES["endpoints"], tenant_id, endpoint_id, COUNTED)
+    """One endpoint; NotFound if it does not exist or is another tenant's."""
+    row = await database.fetchrow(
+        *SQL.endpoints(tenant_id=tenant_id, id=endpoint_id, count_limit=COUNTED)
+    )
     if row is None:
         raise _missing(endpoint_id)
-    return WebhookEndpoint(**dict(row))
+    return WebhookEndpoint(**row)
 
 
 async def find_endpoint(
     database: Database, text: str, tenant_id: int | None = None
 ) -> WebhookEndpoint:
-    """The endpoint whose id begins like this; NotFound when there is none, or more than one."""
-    word = text.strip().lower()
-    known = word if set(word) <= set("0123456789abcdef-") and len(word) >= 4 else ""
-    rows = await database.fetch(QUERIES["find_endpoints"], known, tenant_id) if known else []
+    """The endpoint whose id begins with this text; NotFound if none or several do."""
+    beginning = text.strip().lower()
+    rows = []
+    if _BEGINNING_OF_ID.fullmatch(beginning):
+        rows = await database.fetch(*SQL.find_endpoints(beginning=beginning, tenant_id=tenant_id))
     if len(rows) > 1:
         raise NotFound(f"{text} is the beginning of several ids: give more of it")
     if not rows:
@@ -145,40 +159,52 @@ async def find_endpoint(
 async def change_endpoint(
     database: Database, endpoint_id: UUID, tenant_id: int, url: str, kinds: Sequence[str] | None
 ) -> None:
-    given = list(dict.fromkeys(kinds)) if kinds else None
-    await _must(database, "change_endpoint", endpoint_id, tenant_id, url, given)
+    change = SQL.change_endpoint(
+        id=endpoint_id, tenant_id=tenant_id, url=url, kinds=_distinct(kinds)
+    )
+    await _must_exist(database, endpoint_id, change)
 
 
 async def enable_endpoint(database: Database, endpoint_id: UUID, tenant_id: int) -> None:
-    """Make calls again; what waits is due at once."""
-    await _must(database, "enable_endpoint", endpoint_id, tenant_id)
-    while await database.fetchval(QUERIES["hasten"], endpoint_id, BATCH):
+    """Enable an endpoint; its waiting calls are due at once."""
+    enable = SQL.enable_endpoint(id=endpoint_id, tenant_id=tenant_id)
+    await _must_exist(database, endpoint_id, enable)
+    hasten = SQL.hasten(endpoint_id=endpoint_id, limit=BATCH)
+    while await database.fetchval(*hasten):
         pass
 
 
 async def disable_endpoint(database: Database, endpoint_id: UUID, tenant_id: int) -> None:
-    await _must(database, "disable_endpoint", endpoint_id, tenant_id)
+    disable = SQL.disable_endpoint(id=endpoint_id, tenant_id=tenant_id)
+    await _must_exist(database, endpoint_id, disable)
 
 
 async def rotate_endpoint(
     database: Database, keys: Keys, endpoint_id: UUID, tenant_id: int
 ) -> Secret:
-    """A new secret, told this once; the old one signs, too, for a day."""
+    """Create a new secret, shown once; the old one signs, too, for a day."""
     secret = _new_secret()
-    sealed = keys().seal(secret.reveal(), _context(endpoint_id))
-    await _must(database, "rotate_endpoint", endpoint_id, tenant_id, sealed, GRACE)
+    rotate = SQL.rotate_endpoint(
+        id=endpoint_id,
+        tenant_id=tenant_id,
+        secret=keys().seal(secret.reveal(), _context(endpoint_id)),
+        grace=GRACE,
+    )
+    await _must_exist(database, endpoint_id, rotate)
     return secret
 
 
 async def remove_endpoint(database: Database, endpoint_id: UUID, tenant_id: int) -> None:
-    """Forget an endpoint, what waits for it, and its log."""
-    await _must(database, "remove_endpoint", endpoint_id, tenant_id)
-    while await database.execute(QUERIES["drop_calls"], endpoint_id, BATCH):
+    """Delete an endpoint, its waiting calls and its log."""
+    remove = SQL.remove_endpoint(id=endpoint_id, tenant_id=tenant_id)
+    await _must_exist(database, endpoint_id, remove)
+    drop = SQL.drop_calls(endpoint_id=endpoint_id, limit=BATCH)
+    while await database.execute(*drop):
         pass
 
 
-async def _must(database: Database, query: str, endpoint_id: UUID, *values: object) -> None:
-    if await database.fetchval(QUERIES[query], endpoint_id, *values) is None:
+async def _must_exist(database: Database, endpoint_id: UUID, statement: tuple[Any, ...]) -> None:
+    if await database.fetchval(*statement) is None:
         raise _missing(endpoint_id)
 
 
@@ -187,19 +213,19 @@ def _missing(endpoint_id: object) -> NotFound:
 
 
 async def rotate_secrets(database: Database, keys: EncryptionKeyRing) -> tuple[int, int]:
-    """Seal every secret with the newest key; returns how many were resealed, and how many there are."""
+    """Seal every secret with the newest key; returns how many were resealed, and how many exist."""
     resealed = total = 0
     async with database.transaction() as connection:
-        for row in await connection.fetch(QUERIES["sealed_secrets"]):
-            context = _context(row["id"])
-            kept = [row["secret"], row["old_secret"]]
-            anew = [
-                one and (one if keys.is_current(one) else keys.reseal(one, context)) for one in kept
-            ]
-            changed = sum(one != old for one, old in zip(anew, kept, strict=True))
-            if changed:
-                await connection.execute(QUERIES["reseal"], row["id"], *anew)
-            resealed, total = resealed + changed, total + sum(one is not None for one in kept)
+        for row in await connection.fetch(*SQL.sealed_secrets()):
+            stored = {name: row[name] for name in ("secret", "old_secret") if row[name]}
+            old = {name: value for name, value in stored.items() if not keys.is_current(value)}
+            total += len(stored)
+            resealed += len(old)
+            if old:
+                context = _context(row["id"])
+                new = {name: keys.reseal(value, context) for name, value in old.items()}
+                current = {"secret": row["secret"], "old_secret": row["old_secret"], **new}
+                await connection.execute(*SQL.reseal(id=row["id"], **current))
     return resealed, total
 
 
@@ -207,62 +233,89 @@ async def claim(
     database: Database,
     keys: Keys,
     lease: float,
-    most: int,
+    limit: int,
     per_endpoint: int,
     in_hand: Mapping[UUID, int],
 ) -> list[ClaimedCall]:
-    """Take due calls; see the query."""
+    """Claim due calls for `lease` seconds; `in_hand` counts the caller's calls per endpoint."""
     rows = await database.fetch(
-        QUERIES["claim"], lease, most, per_endpoint, list(in_hand.keys()), list(in_hand.values())
+        *SQL.claim(
+            lease=lease,
+            limit=limit,
+            per_endpoint=per_endpoint,
+            busy_endpoints=list(in_hand.keys()),
+            busy_counts=list(in_hand.values()),
+        )
     )
     return [_claimed(row, keys) for row in rows]
 
 
 def _claimed(row: asyncpg.Record, keys: Keys) -> ClaimedCall:
-    names = ("id", "claim", "endpoint_id", "kind", "at", "attempts", "url")
-    opened = _opened(keys, _context(row["endpoint_id"]), row["secret"], row["old_secret"])
     return ClaimedCall(
-        **{name: row[name] for name in names}, payload=json.loads(row["payload"]), secrets=opened
+        id=row["id"],
+        claim=row["claim"],
+        endpoint_id=row["endpoint_id"],
+        kind=row["kind"],
+        at=row["at"],
+        payload=json.loads(row["payload"]),
+        attempts=row["attempts"],
+        url=row["url"],
+        secrets=_opened(keys, _context(row["endpoint_id"]), row["secret"], row["old_secret"]),
     )
 
 
 def _opened(keys: Keys, context: str, *sealed: bytes | None) -> list[Secret]:
-    """The secrets; none where no key at hand opens them: that is this endpoint's trouble, not the others'."""
+    """The secrets; empty if no key opens them: then only this endpoint fails, not the others."""
     try:
-        return [keys().open(one, context) for one in sealed if one]
+        return [keys().open(secret, context) for secret in sealed if secret]
     except SecretError:
         return []
 
 
 async def due_in(database: Database) -> float | None:
-    """Seconds until the next call is due; None when none waits."""
-    seconds: float | None = await database.fetchval(QUERIES["due_in"])
+    """Seconds until the next call is due; None if no call waits."""
+    seconds: float | None = await database.fetchval(*SQL.due_in())
     return seconds
 
 
 async def settle(
     database: Database, call: ClaimedCall, result: CallResult, disable_after: float
 ) -> SettledCall:
-    """Write how a try ended; repeating it is harmless."""
+    """Store the result of a try; repeating this is harmless."""
     row = await database.fetchrow(
-        QUERIES["settle_call"], call.id, call.claim, result.state.value, result.delay, result.status, result.error,
-        result.took, result.gone, disable_after,
-    )  # fmt: skip
-    return SettledCall(True, row["tenant_id"], row["disabled"]) if row else SettledCall(False)
+        *SQL.settle_call(
+            id=call.id,
+            claim=call.claim,
+            state=result.state.value,
+            delay=result.delay,
+            status=result.status,
+            error=result.error,
+            took=result.took,
+            gone=result.gone,
+            disable_after=disable_after,
+        )
+    )
+    if row is None:
+        return SettledCall(held=False)
+    return SettledCall(True, row["tenant_id"], row["disabled"])
 
 
 async def release(database: Database, call: ClaimedCall) -> None:
-    await database.execute(QUERIES["release_call"], call.id, call.claim)
+    await database.execute(*SQL.release_call(id=call.id, claim=call.claim))
 
 
 async def add_test(
     database: Database, keys: Keys, endpoint_id: UUID, tenant_id: int
 ) -> ClaimedCall:
-    """A test call, in the hand of whoever asks."""
-    call_id = await database.fetchval("SELECT pillarbox._new_id()")
-    payload = json.dumps({"webhook_id": str(endpoint_id)})
+    """Store a test call, claimed by the caller."""
     row = await database.fetchrow(
-        QUERIES["add_test"], call_id, endpoint_id, tenant_id, payload, TEST
+        *SQL.add_test(
+            id=await database.fetchval(*SQL.new_id()),
+            endpoint_id=endpoint_id,
+            tenant_id=tenant_id,
+            payload=json.dumps({"webhook_id": str(endpoint_id)}),
+            kind=TEST,
+        )
     )
     if row is None:
         raise _missing(endpoint_id)
@@ -270,16 +323,19 @@ async def add_test(
 
 
 async def settle_test(database: Database, call: ClaimedCall, result: CallResult) -> None:
+    """Store the result of a test call."""
     await database.execute(
-        QUERIES["settle_test"],
-        call.id,
-        call.claim,
-        result.state.value,
-        result.status,
-        result.error,
-        result.took,
+        *SQL.settle_test(
+            id=call.id,
+            claim=call.claim,
+            state=result.state.value,
+            status=result.status,
+            error=result.error,
+            took=result.took,
+        )
     )
 
 
 async def count_waiting(database: Database) -> int:
-    return int(await database.fetchval(QUERIES["count_waiting"], COUNTED))
+    """Waiting calls of enabled endpoints, counted up to COUNTED."""
+    return int(await database.fetchval(*SQL.count_waiting(limit=COUNTED)))

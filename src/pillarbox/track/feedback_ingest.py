@@ -43,7 +43,7 @@ class FeedbackSource(NamedTuple):
     """Who told it: a provider, or somebody who handed a report in, perhaps of one tenant only."""
 
     name: str
-    provider_id: int = store.NOBODY
+    provider_id: int = store.NO_PROVIDER
     tenant_id: int | None = None
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from pillarbox.store.database import Database
 from pillarbox.store.message_pages import LOOKED_AT
-from pillarbox.store.messages import FIRST_ID, LAST_ID, QUERIES
+from pillarbox.store.messages import FIRST_ID, LAST_ID, SQL
 
 HISTORY = 30_000
 
@@ -45,16 +45,23 @@ def scans(plan: dict[str, Any]) -> Iterator[str]:
         yield from scans(child)
 
 
-ANY = [None] * 8
-CASES: dict[str, tuple[list[Any], set[str]]] = {
-    "page": ([2, FIRST_ID, LAST_ID, 50, *ANY], {"messages_tenant", "deliveries_pkey"}),
-    "page_end": ([2, FIRST_ID, LAST_ID, LOOKED_AT], {"messages_tenant"}),
-    "message": (
-        [UUID(int=1), 2],
-        set(),
-    ),  # by either index: with few tenants PostgreSQL 18 skips through the other
-    "deliveries": ([UUID(int=1), 2], {"deliveries_pkey"}),
-    "reschedule": ([UUID(int=1), [0], datetime.now(UTC), "{}"], {"deliveries_pkey"}),
+RANGE = {"tenant_id": 2, "first_id": FIRST_ID, "end_id": LAST_ID}
+# Arguments (None where none is given), and the indexes that must be used. A message is found by
+# either index: with few tenants PostgreSQL 18 skips through the other.
+CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "page": ({**RANGE, "limit": 50}, {"messages_tenant", "deliveries_pkey"}),
+    "page_end": ({**RANGE, "position": LOOKED_AT}, {"messages_tenant"}),
+    "message": ({"id": UUID(int=1), "tenant_id": 2}, set()),
+    "deliveries": ({"message_id": UUID(int=1), "tenant_id": 2}, {"deliveries_pkey"}),
+    "reschedule": (
+        {
+            "message_id": UUID(int=1),
+            "recipient_numbers": [0],
+            "send_at": datetime.now(UTC),
+            "data": "{}",
+        },
+        {"deliveries_pkey"},
+    ),
 }
 
 
@@ -62,11 +69,13 @@ CASES: dict[str, tuple[list[Any], set[str]]] = {
 async def test_no_large_table_is_read_whole(database: Database, name: str) -> None:
     await remember(database)
     arguments, indexes = CASES[name]
+    statement = getattr(SQL, name)
+    query, *values = statement(**dict.fromkeys(statement.parameters) | arguments)
     async with database.transaction() as connection:
         await connection.execute(
             "SET LOCAL plan_cache_mode = force_generic_plan"
         )  # the worst the planner may choose
-        text = await connection.fetchval("EXPLAIN (FORMAT JSON) " + QUERIES[name], *arguments)
+        text = await connection.fetchval("EXPLAIN (FORMAT JSON) " + query, *values)
     found = set(scans(json.loads(text)[0]["Plan"]))
     assert indexes <= found
     assert {"all of messages", "all of deliveries", "all of contents"}.isdisjoint(found)

@@ -11,7 +11,8 @@ import pytest
 from pillarbox.cli import output
 from pillarbox.store import messages
 from pillarbox.store.database import Database
-from pillarbox.store.messages import FIRST_ID, LAST_ID, QUERIES, id_at, short_id
+from pillarbox.store.messages import FIRST_ID, LAST_ID, SQL, id_at, short_id
+from pillarbox.store.sql import Statement
 from pillarbox.testing import SmtpServer
 from pillarbox.testing.smtp import Faults
 from pillarbox.testing.smtp_faults import Dial
@@ -154,10 +155,18 @@ def test_ids_that_fit_by_beginning_and_by_end_are_both_listed(cli: Cli) -> None:
     assert facts(cli, first) == facts(cli, twin) == [("queued", 0, None)]
 
 
+def filled(statement: Statement, **values: str) -> str:
+    """A statement's text with values in place of its parameters; NULL where none is given."""
+    text = statement.text
+    for number, name in reversed(list(enumerate(statement.parameters, 1))):
+        text = text.replace(f"${number}", values.get(name, "NULL"))
+    return text
+
+
 def test_the_end_of_an_id_is_looked_for_in_the_primary_key(cli: Cli) -> None:
     cli.json("send", "--from", "a@b.example", "--to", "c@d.example", "--count", "3000")
     cli.sql("VACUUM ANALYZE pillarbox.messages")
-    query = QUERIES["find_recent"].replace("$1", "'0c2f0c3d7a11'").replace("$2", "100000")
+    query = filled(SQL.find_recent, ending="'0c2f0c3d7a11'", newest="100000")
     plan = "\n".join(line for (line,) in cli.sql(f"EXPLAIN {query}"))
     assert "Index Only Scan Backward using messages_pkey" in plan
 
@@ -395,17 +404,13 @@ def test_listing_dead_letters_does_not_walk_the_history(cli: Cli) -> None:
     cli.sql("UPDATE pillarbox.deliveries SET state = 'sent', settled_at = now()")
     put(cli, cli.send(), "failed")
     cli.sql("ANALYZE pillarbox.deliveries")
-    values = [
-        f"'{FIRST_ID}'::uuid",
-        f"'{LAST_ID}'::uuid",
-        "20",
-        *["NULL"] * 5,
-        "'{failed}'",
-        *["NULL"] * 3,
-    ]
-    query = QUERIES["list_unfinished"]
-    for place in range(len(values), 0, -1):
-        query = query.replace(f"${place}", values[place - 1])
+    query = filled(
+        SQL.list_unfinished,
+        first_id=f"'{FIRST_ID}'::uuid",
+        end_id=f"'{LAST_ID}'::uuid",
+        limit="20",
+        states="'{failed}'",
+    )
     plan = "\n".join(line for (line,) in cli.sql(f"EXPLAIN {query}"))
     assert "deliveries_state" in plan
     assert "Seq Scan on deliveries" not in plan

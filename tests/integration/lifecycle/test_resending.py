@@ -135,7 +135,7 @@ async def test_what_need_not_be_sent_again_is_refused(
         database, await database.fetchval("SELECT account FROM lifecycle.tokens"), "activation"
     )
     refused = await asyncio.to_thread(cli, "queue", "retry", mail, code=1)
-    assert f"token {newer} took the place of token {token}" in refused.err
+    assert f"token {newer} replaced token {token}" in refused.err
     await database.execute("DELETE FROM lifecycle.tokens WHERE id = $1", newer)
     await database.execute(
         "UPDATE lifecycle.tokens SET consumed_at = extract(epoch FROM now()) WHERE id = $1", token

@@ -567,9 +567,9 @@ async def test_replaying(app: App, receiver: WebhookReceiver) -> None:
             await webhook_log.replay(app.database, *of, calls=[rows[0]["id"], rows[4]["id"]])
         ).count == 2
         await call_states(app.database, "delivered", "failed", "failed", "delivered", "delivered")
-        some = await webhook_log.replay(app.database, *of, most=1)
+        some = await webhook_log.replay(app.database, *of, limit=1)
         assert (some.count, some.last) == (1, rows[1]["id"])
-        rest = await webhook_log.replay(app.database, *of, most=10, after=some.last)
+        rest = await webhook_log.replay(app.database, *of, limit=10, after=some.last)
         assert (rest.count, rest.last) == (1, None)
         await call_states(app.database, *["delivered"] * 5)
         await receiver.wait_for(lambda: len(receiver.calls) == 6)

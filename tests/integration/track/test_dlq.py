@@ -191,8 +191,8 @@ async def test_pages_look_at_a_bounded_number(api: Api, monkeypatch: pytest.Monk
     monkeypatch.setattr(dlq, "LOOKED_AT", 3)
     assert await listed(api.shop, "kind=rare") == [ids[7], ids[0]]
     assert await listed(api.shop, "limit=2") == ids[::-1]
-    monkeypatch.setattr(dlq, "MOST_ON_PAGE", 3)
-    monkeypatch.setattr(dlq, "MOST_RECIPIENTS", 2)
+    monkeypatch.setattr(dlq, "MAX_ON_PAGE", 3)
+    monkeypatch.setattr(dlq, "MAX_RECIPIENTS", 2)
     assert await listed(api.shop) == ids[::-1]
     answer = await api.shop.get("/dlq")
     assert len(answer.json["messages"]) == 1
@@ -204,10 +204,18 @@ async def test_looking_does_not_walk_the_history(database: Database, name: str) 
     await remember(database)
     await database.execute("UPDATE pillarbox.deliveries SET state = 'failed' WHERE tenant_id = 2")
     await database.execute("VACUUM ANALYZE")
-    given = [2, FIRST_ID, LAST_ID, 1000, *([None] * 8 if name == "dead_letters" else [])]
+    statement = getattr(dlq.SQL, name)
+    values = {
+        "tenant_id": 2,
+        "first_id": FIRST_ID,
+        "end_id": LAST_ID,
+        "limit": 1000,
+        "position": 1000,
+    }
+    text, *given = statement(**{name: values.get(name) for name in statement.parameters})
     async with database.transaction() as connection:
         await connection.execute("SET LOCAL plan_cache_mode = force_generic_plan")
-        text = await connection.fetchval("EXPLAIN (FORMAT JSON) " + dlq.QUERIES[name], *given)
+        text = await connection.fetchval("EXPLAIN (FORMAT JSON) " + text, *given)
     found = set(scans(json.loads(text)[0]["Plan"]))
     assert {"deliveries_state", "deliveries_failed"} & found
     assert {"all of messages", "all of deliveries"}.isdisjoint(found)
@@ -561,7 +569,10 @@ async def test_many_are_changed_batch_by_batch(
         await fail(database, await enqueue(database, "a@x.example", "b@x.example"))
     heard: list[int] = []
     done = await dlq_change.change(
-        database, operations.REPROCESS, dlq_change.DeadLetterSelection(None), told=heard.append
+        database,
+        operations.REPROCESS,
+        dlq_change.DeadLetterSelection(None),
+        on_progress=heard.append,
     )
     assert (done.changed, done.left, done.complete) == (20, 0, True)
     assert sum(heard) == 20

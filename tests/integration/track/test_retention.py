@@ -10,7 +10,7 @@ import pytest
 
 from pillarbox.store.catalog import ClassRecord, put_class
 from pillarbox.store.database import Database
-from pillarbox.store.retention import QUERIES, purge
+from pillarbox.store.retention import SQL, purge
 from pillarbox.store.tenants import add_tenant, change_tenant
 from tests.harness import enqueue
 from tests.integration.queue.test_query_plans import plan_of, remember
@@ -280,7 +280,7 @@ async def test_no_large_table_is_read_whole(database: Database, query: str) -> N
     ):
         await database.execute(f"INSERT INTO pillarbox.{filled} FROM pillarbox.messages")
     await database.execute("ANALYZE")
-    found = await plan_of(database, QUERIES[query])
+    found = await plan_of(database, SQL[query])
     assert {one for one in found if one.startswith("all of")} <= {
         "all of tenants",
         "all of classes",

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from pillarbox.store.database import Database
-from pillarbox.store.webhooks import QUERIES
+from pillarbox.store.webhooks import SQL
 from tests.harness import enqueue
 from tests.integration.queue.test_query_plans import plan_of
 from tests.integration.track.test_customer_webhooks import TELL
@@ -48,23 +48,46 @@ async def looked_at(database: Database, query: str, *arguments: Any) -> int:
 @pytest.mark.parametrize("analyze", [True, False])
 async def test_claiming_and_settling_look_at_little(database: Database, analyze: bool) -> None:
     await remember(database, analyze)
-    claim = (60.0, 10, 10, [], [])
-    found = await plan_of(database, QUERIES["claim"])
+    claim = SQL.claim(lease=60.0, limit=10, per_endpoint=10, busy_endpoints=[], busy_counts=[])
+    found = await plan_of(database, SQL.claim.text)
     assert "all of webhook_calls" not in found
     assert "webhook_calls_order" in found
-    assert await looked_at(database, QUERIES["claim"], *claim) < 1000
-    assert await looked_at(database, QUERIES["due_in"]) < 100
+    assert await looked_at(database, *claim) < 1000
+    assert await looked_at(database, *SQL.due_in()) < 100
     row = await database.fetchrow(
         "SELECT id FROM pillarbox.webhook_calls WHERE state = 'waiting' LIMIT 1"
     )
     assert row
     await database.execute("UPDATE pillarbox.webhook_calls SET claim = 7 WHERE id = $1", row["id"])
-    settle = (row["id"], 7, "waiting", 5.0, 500, "x", 1.0, False, 60.0)
-    assert await looked_at(database, QUERIES["settle_call"], *settle) < 150
-    log = (ENDPOINT, 1, ["waiting", "delivered", "failed"], None, 50)
-    assert await looked_at(database, QUERIES["calls"], *log) < 300
-    replay = (ENDPOINT, ["failed"], UUID(int=0), UUID(int=2**128 - 1), 100, None)
-    assert await looked_at(database, QUERIES["replay"], *replay) < 50
+    settle = SQL.settle_call(
+        id=row["id"],
+        claim=7,
+        state="waiting",
+        delay=5.0,
+        status=500,
+        error="x",
+        took=1.0,
+        gone=False,
+        disable_after=60.0,
+    )
+    assert await looked_at(database, *settle) < 150
+    log = SQL.calls(
+        endpoint_id=ENDPOINT,
+        tenant_id=1,
+        states=["waiting", "delivered", "failed"],
+        before=None,
+        limit=50,
+    )
+    assert await looked_at(database, *log) < 300
+    replay = SQL.replay(
+        endpoint_id=ENDPOINT,
+        states=["failed"],
+        first_id=UUID(int=0),
+        end_id=UUID(int=2**128 - 1),
+        limit=100,
+        after=None,
+    )
+    assert await looked_at(database, *replay) < 50
 
 
 @pytest.mark.parametrize("analyze", [True, False])

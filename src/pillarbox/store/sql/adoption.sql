@@ -1,15 +1,15 @@
 -- name: shape
--- The columns of the tables of schema $1, and the triggers on them.
+-- The columns of the tables of schema :schema, and the triggers on them.
 SELECT c.relname AS "table", a.attname AS "column", format_type(a.atttypid, a.atttypmod) AS type
 FROM pg_namespace n
 JOIN pg_class c ON c.relnamespace = n.oid AND c.relkind IN ('r', 'p')
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-WHERE n.nspname = $1
+WHERE n.nspname = :schema
 
 -- name: names
--- Everything in schema $1 that has a name which Pillarbox may want.
-SELECT c.relname AS name FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid WHERE n.nspname = $1
-UNION SELECT p.proname FROM pg_namespace n JOIN pg_proc p ON p.pronamespace = n.oid WHERE n.nspname = $1
+-- Everything in schema :schema that has a name which Pillarbox may want.
+SELECT c.relname AS name FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid WHERE n.nspname = :schema
+UNION SELECT p.proname FROM pg_namespace n JOIN pg_proc p ON p.pronamespace = n.oid WHERE n.nspname = :schema
 
 -- name: alter
 -- The original's tables as Pillarbox has them. Its own triggers go; Pillarbox's come with the rest of its first migration.

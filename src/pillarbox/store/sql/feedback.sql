@@ -1,11 +1,11 @@
 -- name: hear
 -- Take in a batch of feedback in one transaction; see `pillarbox._hear`.
 SELECT place, message_id, n, is_new
-FROM pillarbox._hear($1::int4[], $2::text[], $3::int4[], $4::uuid[], $5::int2[], $6::text[], $7::text[], $8::text[], $9::timestamptz[],
-                     $10::bool[], $11::text[], $12::text[], $13::text[], $14::text[], $15::interval)
+FROM pillarbox._hear(:provider_ids::int4[], :event_ids::text[], :tenant_ids::int4[], :message_ids::uuid[], :recipient_numbers::int2[], :recipients::text[], :other_spellings::text[], :kinds::text[], :times::timestamptz[],
+                     :hard::bool[], :reasons::text[], :data::text[], :raw::text[], :provider_message_ids::text[], :suppress_for::interval)
 
 -- name: catch_up
--- Let feedback count that waited for an attempt to be settled, at most $1; returns how much. What a provider said without
+-- Let feedback count that waited for an attempt to be settled, at most :limit; returns how much. What a provider said without
 -- having had the mail is forgotten.
 WITH ready AS MATERIALIZED (SELECT * FROM (
   SELECT f.id, f.provider_id = 0 OR EXISTS (
@@ -13,18 +13,18 @@ WITH ready AS MATERIALIZED (SELECT * FROM (
       WHERE a.message_id = f.message_id AND a.n = f.n AND (a.provider_id = f.provider_id OR a.provider_id IS NULL)
         AND starts_with(f.provider_message_id, a.provider_message_id) IS NOT FALSE) AS due
   FROM pillarbox.feedback f JOIN pillarbox.deliveries d ON d.message_id = f.message_id AND d.n = f.n
-  WHERE f.waiting AND d.state <> 'processing' ORDER BY f.id LIMIT $1 FOR UPDATE OF f SKIP LOCKED) locked LIMIT 500
+  WHERE f.waiting AND d.state <> 'processing' ORDER BY f.id LIMIT :limit FOR UPDATE OF f SKIP LOCKED) locked LIMIT 500
 ), dropped AS (
   DELETE FROM pillarbox.feedback f USING ready r WHERE f.id = r.id AND NOT r.due
 )
-SELECT cardinality(ids) AS count, pillarbox._apply_feedback(ids, $2::interval)
+SELECT cardinality(ids) AS count, pillarbox._apply_feedback(ids, :suppress_for::interval)
 FROM (SELECT array_agg(id) AS ids FROM ready WHERE due) one WHERE ids IS NOT NULL
 
 -- name: use_tokens
 -- Use tokens up, one element each; returns by place from 1 the digest each was used with first. No digest: another process
 -- uses it at this moment.
 WITH asked AS MATERIALIZED (
-  SELECT * FROM unnest($1::int4[], $2::text[], $3::bytea[], $4::timestamptz[]) WITH ORDINALITY
+  SELECT * FROM unnest(:provider_ids::int4[], :tokens::text[], :digests::bytea[], :expiry_times::timestamptz[]) WITH ORDINALITY
     AS t(provider_id, token, digest, expires_at, place)
 ), used AS (
   INSERT INTO pillarbox.feedback_tokens (provider_id, token, digest, expires_at)
@@ -38,6 +38,6 @@ LEFT JOIN pillarbox.feedback_tokens k ON k.provider_id = a.provider_id AND k.tok
 ORDER BY a.place
 
 -- name: forget_tokens
--- Delete up to $1 tokens whose time stamps are refused anyway.
+-- Delete up to :limit tokens whose time stamps are refused anyway.
 DELETE FROM pillarbox.feedback_tokens WHERE ctid = ANY (ARRAY(
-  SELECT * FROM (SELECT ctid FROM pillarbox.feedback_tokens WHERE expires_at < now() LIMIT $1) old LIMIT 10000))
+  SELECT * FROM (SELECT ctid FROM pillarbox.feedback_tokens WHERE expires_at < now() LIMIT :limit) old LIMIT 10000))

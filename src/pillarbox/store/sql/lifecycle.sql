@@ -1,18 +1,18 @@
 -- name: count
--- How many tokens could be taken now, and how many of them are urgent; both counted up to $1. (Ordered, so that the index is
+-- How many tokens could be taken now, and how many of them are urgent; both counted up to :limit. (Ordered, so that the index is
 -- walked: the table may be full of rows that are gone.)
-SELECT (SELECT count(*) FROM (SELECT FROM {schema}.waiting WHERE held IS NULL ORDER BY lane, token LIMIT $1::int) w)::int AS ready,
+SELECT (SELECT count(*) FROM (SELECT FROM {schema}.waiting WHERE held IS NULL ORDER BY lane, token LIMIT :limit::int) w)::int AS ready,
   (SELECT count(*) FROM (
-    SELECT FROM {schema}.waiting WHERE held IS NULL AND lane = 0 ORDER BY lane, token LIMIT $1::int) w)::int AS urgent
+    SELECT FROM {schema}.waiting WHERE held IS NULL AND lane = 0 ORDER BY lane, token LIMIT :limit::int) w)::int AS urgent
 
 -- name: take
--- Take up to $1 tokens in lanes up to $2 (0: urgent ones only) until the end of the transaction, with all that a mail needs
+-- Take up to :limit tokens in lanes up to :max_lane (0: urgent ones only) until the end of the transaction, with all that a mail needs
 -- and a verdict: null when it is to be mailed. What others have in hand is passed over.
--- (LIMIT 1: rows are found by their keys, whatever the statistics say of the tables. LIMIT 10000, which is the most that $1 can be,
+-- (LIMIT 1: rows are found by their keys, whatever the statistics say of the tables. LIMIT 10000, which is the most that :limit can be,
 -- and a condition that always holds and has no statistics (`+ 0`) keep the estimated cost from following the number of tokens, ADR 0018.)
 WITH taken AS MATERIALIZED (SELECT * FROM (
-  SELECT token, lane FROM {schema}.waiting WHERE held IS NULL AND lane <= $2::int2
-  ORDER BY lane, token LIMIT $1::int FOR UPDATE SKIP LOCKED) locked LIMIT 10000
+  SELECT token, lane FROM {schema}.waiting WHERE held IS NULL AND lane <= :max_lane::int2
+  ORDER BY lane, token LIMIT :limit::int FOR UPDATE SKIP LOCKED) locked LIMIT 10000
 )
 SELECT w.token, t.account, t.action::text AS action, c.number, c.path, c.with_code, t.secret, t.code, t.expires_at, t.created_at,
   a.email, a.login, a.name, a.portal, a.locale, c.template, w.lane, a.data AS account_data, t.data AS token_data,
@@ -30,21 +30,21 @@ LEFT JOIN {schema}.actions c ON c.name = t.action::text
 ORDER BY w.lane, w.token
 
 -- name: settle
--- End tokens $1 with outcomes $2 and messages $3. The row $4 of jobs shows how far collecting got, unless another collector
+-- End tokens :tokens with outcomes :outcomes and messages :message_ids. The row :queue of jobs shows how far collecting got, unless another collector
 -- is just about to say so.
 WITH settled AS (
-  DELETE FROM {schema}.waiting WHERE token = ANY ($1::bigint[])
+  DELETE FROM {schema}.waiting WHERE token = ANY (:tokens::bigint[])
 ), told AS (
   INSERT INTO {schema}.collected (token, outcome, message_id)
-  SELECT * FROM unnest($1::bigint[], $2::text[], $3::uuid[])
+  SELECT * FROM unnest(:tokens::bigint[], :outcomes::text[], :message_ids::uuid[])
   ON CONFLICT (token) DO UPDATE SET at = now(), outcome = EXCLUDED.outcome, message_id = EXCLUDED.message_id
 )
-UPDATE {schema}.jobs SET last_seq = (SELECT max(token) FROM unnest($1::bigint[]) AS token)
-WHERE job_type IN (SELECT job_type FROM {schema}.jobs WHERE job_type::text = $4 FOR UPDATE SKIP LOCKED)
-  AND coalesce(last_seq, 0) < (SELECT max(token) FROM unnest($1::bigint[]) AS token)
+UPDATE {schema}.jobs SET last_seq = (SELECT max(token) FROM unnest(:tokens::bigint[]) AS token)
+WHERE job_type IN (SELECT job_type FROM {schema}.jobs WHERE job_type::text = :queue FOR UPDATE SKIP LOCKED)
+  AND coalesce(last_seq, 0) < (SELECT max(token) FROM unnest(:tokens::bigint[]) AS token)
 
 -- name: hold
--- Put tokens $1 by, as $2 (account, rendering), for problem $3: `rendering` for $4 seconds; `account` until they expire, but
+-- Put tokens :tokens by, as :reasons (account, rendering), for problem :problems: `rendering` for :seconds seconds; `account` until they expire, but
 -- for a minute, or as long as they are old, at most: a status that was about to change when they came released nobody.
 UPDATE {schema}.waiting w SET held = g.held, problem = left(g.problem, 1000),
   tries = w.tries + CASE g.held WHEN 'rendering' THEN 1 ELSE 0 END,
@@ -52,38 +52,38 @@ UPDATE {schema}.waiting w SET held = g.held, problem = left(g.problem, 1000),
     ELSE coalesce((
       SELECT least(to_timestamp(t.expires_at), now() + greatest(interval '1 minute', now() - to_timestamp(t.created_at)))
       FROM {schema}.tokens t WHERE t.id = w.token), now()) END
-FROM unnest($1::bigint[], $2::text[], $3::text[], $4::float8[]) AS g(token, held, problem, seconds)
+FROM unnest(:tokens::bigint[], :reasons::text[], :problems::text[], :seconds::float8[]) AS g(token, held, problem, seconds)
 WHERE w.token = g.token
 
 -- name: release_due
--- Let up to $1 tokens be taken again whose time of being held has passed.
+-- Let up to :limit tokens be taken again whose time of being held has passed.
 WITH due AS (
   SELECT token FROM {schema}.waiting WHERE held IS NOT NULL AND held_until <= now()
-  ORDER BY held_until LIMIT $1::int FOR UPDATE SKIP LOCKED
+  ORDER BY held_until LIMIT :limit::int FOR UPDATE SKIP LOCKED
 ), released AS (
   UPDATE {schema}.waiting SET held = NULL, held_until = NULL WHERE token = ANY (ARRAY(SELECT token FROM due)) RETURNING token
 )
 SELECT count(*)::int FROM released
 
 -- name: await_older
--- Wait for collectors that have older tokens of the accounts and actions of tokens $1 in hand, so that their mails are seen.
+-- Wait for collectors that have older tokens of the accounts and actions of tokens :tokens in hand, so that their mails are seen.
 SELECT w.token FROM {schema}.waiting w
 WHERE w.token = ANY (ARRAY(
-  SELECT o.id FROM unnest($1::bigint[]) AS given(id)
+  SELECT o.id FROM unnest(:tokens::bigint[]) AS given(id)
   JOIN LATERAL (SELECT account, action FROM {schema}.tokens WHERE id = given.id LIMIT 1) t ON true
   JOIN LATERAL (SELECT id FROM {schema}.tokens WHERE account = t.account AND action = t.action AND id < given.id
-                ORDER BY id DESC LIMIT $2::int) o ON true
+                ORDER BY id DESC LIMIT :limit::int) o ON true
 ))
 ORDER BY w.token FOR UPDATE
 
 -- name: supersede
--- Cancel what is still to be sent of mails of older tokens ($2 of them for each) of the accounts and actions of tokens $1; tell
+-- Cancel what is still to be sent of mails of older tokens (:limit of them for each) of the accounts and actions of tokens :tokens; tell
 -- it as events, and customers with webhooks. Answers with the messages, one row for each delivery.
 WITH older AS MATERIALIZED (
-  SELECT given.id AS newer, o.id FROM unnest($1::bigint[]) AS given(id)
+  SELECT given.id AS newer, o.id FROM unnest(:tokens::bigint[]) AS given(id)
   JOIN LATERAL (SELECT account, action FROM {schema}.tokens WHERE id = given.id LIMIT 1) t ON true
   JOIN LATERAL (SELECT id FROM {schema}.tokens WHERE account = t.account AND action = t.action AND id < given.id
-                ORDER BY id DESC LIMIT $2::int) o ON true
+                ORDER BY id DESC LIMIT :limit::int) o ON true
 ), mails AS MATERIALIZED (
   SELECT c.message_id, max(older.newer) AS newer
   FROM older JOIN LATERAL (SELECT message_id FROM {schema}.collected WHERE token = older.id LIMIT 1) c ON c.message_id IS NOT NULL
@@ -107,51 +107,51 @@ WITH older AS MATERIALIZED (
 SELECT message_id FROM changed WHERE (SELECT count(*) FROM customers) >= 0  -- so that they are told
 
 -- name: set_aside
--- Up to $1 tokens that were set aside, with ids after $2, oldest first.
+-- Up to :limit tokens that were set aside, with ids after :after, oldest first.
 SELECT w.token, t.account, t.action::text AS action, a.portal, c.template, w.tries, w.problem, t.created_at, t.expires_at,
   greatest(0, extract(epoch FROM w.held_until - now()))::float8 AS again_in
 FROM {schema}.waiting w
 LEFT JOIN {schema}.tokens t ON t.id = w.token
 LEFT JOIN {schema}.accounts a ON a.id = t.account
 LEFT JOIN {schema}.actions c ON c.name = t.action::text
-WHERE w.held = 'rendering' AND w.token > $2::bigint
-ORDER BY w.token LIMIT $1::int
+WHERE w.held = 'rendering' AND w.token > :after::bigint
+ORDER BY w.token LIMIT :limit::int
 
 -- name: count_set_aside
--- How many tokens are set aside, counted up to $1.
-SELECT count(*)::int FROM (SELECT FROM {schema}.waiting WHERE held = 'rendering' ORDER BY token LIMIT $1::int) w
+-- How many tokens are set aside, counted up to :limit.
+SELECT count(*)::int FROM (SELECT FROM {schema}.waiting WHERE held = 'rendering' ORDER BY token LIMIT :limit::int) w
 
 -- name: retry_set_aside
--- Let set-aside tokens $1 (null: all) be taken again at once, and tell the collectors.
+-- Let set-aside tokens :tokens (null: all) be taken again at once, and tell the collectors.
 WITH released AS (
   UPDATE {schema}.waiting SET held = NULL, held_until = NULL
-  WHERE held = 'rendering' AND ($1::bigint[] IS NULL OR token = ANY ($1)) RETURNING token
+  WHERE held = 'rendering' AND (:tokens::bigint[] IS NULL OR token = ANY (:tokens)) RETURNING token
 )
 SELECT (SELECT count(*) FROM released)::int AS count, pg_notify('token_insert', '')
 
 -- name: consume
--- Use the token with secret $1 of action $2, with code $3, which may be wrong $4 times. Null: it was.
-SELECT {schema}.consume_token($1::bytea, $2::text::{schema}.token_action, $3::text, $4::int)
+-- Use the token with secret :secret of action :action, with code :code, which may be wrong :max_tries times. Null: it was.
+SELECT {schema}.consume_token(:secret::bytea, :action::text::{schema}.token_action, :code::text, :max_tries::int)
 
 -- name: reserve
--- Keep the token with secret $1 of action $2 for $3, unless it was used or somebody has it; no row then.
-UPDATE {schema}.tokens SET hook_until = clock_timestamp() + $3::interval
-WHERE secret = $1::bytea AND action::text = $2::text AND consumed_at IS NULL
+-- Keep the token with secret :secret of action :action for :lasts, unless it was used or somebody has it; no row then.
+UPDATE {schema}.tokens SET hook_until = clock_timestamp() + :lasts::interval
+WHERE secret = :secret::bytea AND action::text = :action::text AND consumed_at IS NULL
   AND (hook_until IS NULL OR hook_until < clock_timestamp())
 RETURNING id
 
 -- name: let_go
 -- End what `reserve` began.
-UPDATE {schema}.tokens SET hook_until = NULL WHERE secret = $1::bytea AND action::text = $2::text
+UPDATE {schema}.tokens SET hook_until = NULL WHERE secret = :secret::bytea AND action::text = :action::text
 
 -- name: look
--- What using the token with secret $1 of action $2 would come to, if its code may be wrong $3 times.
+-- What using the token with secret :secret of action :action would come to, if its code may be wrong :max_tries times.
 SELECT
   CASE
     WHEN t.consumed_at IS NOT NULL THEN 'used'
     WHEN t.expires_at <= extract(epoch FROM clock_timestamp()) THEN 'expired'
     WHEN EXISTS (SELECT FROM {schema}.tokens n WHERE n.account = t.account AND n.action = t.action AND n.id > t.id) THEN 'superseded'
-    WHEN t.wrong_codes >= $3::int THEN 'void'
+    WHEN t.wrong_codes >= :max_tries::int THEN 'void'
     ELSE 'good'
   END AS state,
   t.id AS token, t.account, t.action::text AS action, c.with_code, t.expires_at, t.wrong_codes, a.login, a.name, a.portal,
@@ -159,30 +159,30 @@ SELECT
 FROM {schema}.tokens t
 JOIN {schema}.accounts a ON a.id = t.account
 JOIN {schema}.actions c ON c.name = t.action::text
-WHERE t.secret = $1::bytea AND t.action::text = $2::text
+WHERE t.secret = :secret::bytea AND t.action::text = :action::text
 
 -- name: find_account
--- The account with address $1, whatever its capitals (of ASCII); of several, the one that is written the same comes first.
+-- The account with address :email, whatever its capitals (of ASCII); of several, the one that is written the same comes first.
 SELECT id, email, login, name, status::text AS status, portal, locale, data FROM {schema}.accounts
-WHERE lower(email COLLATE "C") = lower($1::text COLLATE "C") ORDER BY email = $1::text DESC, id LIMIT 1
+WHERE lower(email COLLATE "C") = lower(:email::text COLLATE "C") ORDER BY email = :email::text DESC, id LIMIT 1
 
 -- name: account
--- The account with id $1.
-SELECT id, email, login, name, status::text AS status, portal, locale, data FROM {schema}.accounts WHERE id = $1::bigint
+-- The account with id :id.
+SELECT id, email, login, name, status::text AS status, portal, locale, data FROM {schema}.accounts WHERE id = :id::bigint
 
 -- name: paused_account
--- The account of token $1, if that got no sign-in code because of the pause.
+-- The account of token :token, if that got no sign-in code because of the pause.
 SELECT t.account FROM {schema}.tokens t JOIN {schema}.collected c ON c.token = t.id
-WHERE t.id = $1::bigint AND c.outcome = 'paused'
+WHERE t.id = :token::bigint AND c.outcome = 'paused'
 
 -- name: actions
 -- Every action.
 SELECT name, number, path, with_code, lane, template, activates, lifetime_seconds FROM {schema}.actions ORDER BY number
 
 -- name: register_templates
--- Let the templates of portals $1 and kinds $2 be those there are; answers with how many came or went.
+-- Let the templates of portals :portals and kinds :kinds be those there are; answers with how many came or went.
 WITH given AS MATERIALIZED (
-  SELECT * FROM unnest($1::text[], $2::text[]) AS g(portal, kind)
+  SELECT * FROM unnest(:portals::text[], :kinds::text[]) AS g(portal, kind)
 ), came AS (
   INSERT INTO {schema}.templates AS t (portal, kind) SELECT portal, kind FROM given ORDER BY portal, kind
   ON CONFLICT (portal, kind) DO UPDATE SET available = true, changed_at = now() WHERE NOT t.available
@@ -195,19 +195,19 @@ WITH given AS MATERIALIZED (
 SELECT (SELECT count(*) FROM came) + (SELECT count(*) FROM went)
 
 -- name: issue
--- A new token of account $1 for action $2, with data $3.
-SELECT {schema}.issue_token($1::bigint, $2::text::{schema}.token_action, $3::text::jsonb)
+-- A new token of account :account for action :action, with data :data.
+SELECT {schema}.issue_token(:account::bigint, :action::text::{schema}.token_action, :data::text::jsonb)
 
 -- name: purge_tokens
--- Of the $3 tokens after $1, delete those that were used or expired $2 ago, and what is left of tokens that are gone. A token
+-- Of the :limit tokens after :after, delete those that were used or expired :age ago, and what is left of tokens that are gone. A token
 -- stays while it supersedes an older one that has not expired. Answers with how many were deleted, and after which to go on
 -- (null: all that may be old were looked at; ids follow the order of creation closely enough).
 WITH seen AS MATERIALIZED (
   SELECT id, account, action, expires_at, consumed_at, created_at FROM {schema}.tokens
-  WHERE id > $1::bigint ORDER BY id LIMIT $3::int
+  WHERE id > :after::bigint ORDER BY id LIMIT :limit::int
 ), old AS MATERIALIZED (
   SELECT s.id FROM seen s
-  WHERE coalesce(s.consumed_at, s.expires_at) < extract(epoch FROM now() - $2::interval)
+  WHERE coalesce(s.consumed_at, s.expires_at) < extract(epoch FROM now() - :age::interval)
     AND NOT EXISTS (SELECT FROM {schema}.waiting w WHERE w.token = s.id)
     AND NOT EXISTS (SELECT FROM {schema}.tokens o
                     WHERE o.account = s.account AND o.action = s.action AND o.id < s.id
@@ -216,45 +216,45 @@ WITH seen AS MATERIALIZED (
   DELETE FROM {schema}.tokens WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
 ), orphans AS (
   DELETE FROM {schema}.collected c
-  WHERE c.token > $1::bigint AND c.token <= (SELECT max(id) FROM seen) AND c.at < now() - $2::interval
+  WHERE c.token > :after::bigint AND c.token <= (SELECT max(id) FROM seen) AND c.at < now() - :age::interval
     AND NOT EXISTS (SELECT FROM {schema}.tokens t WHERE t.id = c.token)
 )
 SELECT (SELECT count(*) FROM dropped)::int AS dropped,
   (SELECT max(id) FROM seen
-   HAVING count(*) = $3::int AND min(created_at) < extract(epoch FROM now() - $2::interval)) AS next
+   HAVING count(*) = :limit::int AND min(created_at) < extract(epoch FROM now() - :age::interval)) AS next
 
 -- name: mail_token
--- The token of mail $1, if something of the mail failed and it cannot be sent again as it is: its body was dropped, or it has
+-- The token of mail :message_id, if something of the mail failed and it cannot be sent again as it is: its body was dropped, or it has
 -- expired. No row for any other mail, nor if a later mail took its place.
 SELECT c.token
 FROM pillarbox.messages m
 JOIN {schema}.collected c ON c.message_id = m.id
   AND c.token = CASE WHEN m.metadata->>'token' ~ '^[0-9]{1,18}$' THEN (m.metadata->>'token')::bigint END
-WHERE m.id = $1::uuid
+WHERE m.id = :message_id::uuid
   AND (m.expires_at <= now() OR NOT EXISTS (SELECT FROM pillarbox.contents b WHERE b.message_id = m.id))
   AND EXISTS (SELECT FROM pillarbox.deliveries d WHERE d.message_id = m.id AND d.state::text = 'failed')
 
 -- name: resend_state
--- What stands in the way of mailing token $1 again, with what a new one would need.
+-- What stands in the way of mailing token :token again, with what a new one would need.
 SELECT t.account, t.action::text AS action, t.data::text AS data,
   CASE WHEN t.consumed_at IS NOT NULL THEN 'used' WHEN t.expires_at <= extract(epoch FROM now()) THEN 'expired' ELSE 'good' END AS state,
   (SELECT max(n.id) FROM {schema}.tokens n WHERE n.account = t.account AND n.action = t.action AND n.id > t.id) AS newer
-FROM {schema}.tokens t WHERE t.id = $1::bigint FOR UPDATE OF t
+FROM {schema}.tokens t WHERE t.id = :token::bigint FOR UPDATE OF t
 
 -- name: collect_again
--- Let token $1 wait to be collected once more, and tell the collectors.
+-- Let token :token wait to be collected once more, and tell the collectors.
 WITH forgotten AS (
-  DELETE FROM {schema}.collected WHERE token = $1::bigint
+  DELETE FROM {schema}.collected WHERE token = :token::bigint
 ), waits AS (
   INSERT INTO {schema}.waiting (token, lane)
   SELECT t.id, array_position('{urgent,normal,bulk}', c.lane) - 1
-  FROM {schema}.tokens t JOIN {schema}.actions c ON c.name = t.action::text WHERE t.id = $1::bigint
+  FROM {schema}.tokens t JOIN {schema}.actions c ON c.name = t.action::text WHERE t.id = :token::bigint
   ON CONFLICT (token) DO UPDATE SET held = NULL, held_until = NULL
 )
 SELECT pg_notify('token_insert', '')
 
 -- name: grants
--- The statements that let a role ($1) keep accounts, issue tokens and use them, without seeing a secret or a code; no row when
+-- The statements that let a role (:role) keep accounts, issue tokens and use them, without seeing a secret or a code; no row when
 -- there is no such role.
 SELECT format(statement, r.rolname) AS statement
 FROM pg_roles r, (VALUES
@@ -266,4 +266,4 @@ FROM pg_roles r, (VALUES
   (5, 'GRANT USAGE, SELECT ON SEQUENCE {schema}.accounts_id_seq, {schema}.tokens_id_seq TO %I'),
   (6, 'GRANT EXECUTE ON FUNCTION {schema}.issue_token, {schema}.consume_token TO %I')
 ) AS s(place, statement)
-WHERE r.rolname = $1 ORDER BY place
+WHERE r.rolname = :role ORDER BY place

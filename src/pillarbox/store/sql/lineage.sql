@@ -1,44 +1,45 @@
 -- name: ancestors
--- Keys $1 and all above them, each with the key that the walk started from. (UNION: a circle ends.)
+-- Keys :ids and all above them, each with the key that the walk started from. (UNION: a circle ends.)
 WITH RECURSIVE line AS (
-  SELECT k.id AS start, k.id, k.parent_id FROM pillarbox.api_keys k WHERE k.id = ANY ($1::int4[])
+  SELECT k.id AS start, k.id, k.parent_id FROM pillarbox.api_keys k WHERE k.id = ANY (:ids::int4[])
   UNION
   SELECT line.start, k.id, k.parent_id FROM line JOIN pillarbox.api_keys k ON k.id = line.parent_id
 ) SELECT line.start, k.scopes, k.sender_domains, k.recipient_domains, k.expires_at
 FROM line JOIN pillarbox.api_keys k ON k.id = line.id
 
 -- name: hold_parent
--- Keep a key ($1) in force until the end of the transaction; no row when it is not in force any more.
+-- Keep a key (:id) in force until the end of the transaction; no row when it is not in force any more.
 SELECT id FROM pillarbox.api_keys
-WHERE id = $1 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now()) FOR SHARE
+WHERE id = :id AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now()) FOR SHARE
 
 -- name: revoke_key
--- Take a key ($1) out of force; no row when it is not, or not of tenant $2 (null: any).
+-- Take a key (:id) out of force; no row when it is not, or not of tenant :tenant (null: any).
 UPDATE pillarbox.api_keys SET revoked_at = now()
-WHERE id = $1 AND revoked_at IS NULL
-  AND ($2::text IS NULL OR tenant_id = (SELECT t.id FROM pillarbox.tenants t WHERE t.name = $2))
+WHERE id = :id AND revoked_at IS NULL
+  AND (:tenant::text IS NULL OR tenant_id = (SELECT t.id FROM pillarbox.tenants t WHERE t.name = :tenant))
 RETURNING id
 
 -- name: revoke_children
--- Take the keys out of force that keys $1 made; all of them are returned, and whether they were in force.
+-- Take the keys out of force that keys :parent_ids made; all of them are returned, and whether they were in force.
 WITH child AS MATERIALIZED (
-  SELECT id, revoked_at FROM pillarbox.api_keys WHERE parent_id = ANY ($1::int4[]) ORDER BY id FOR UPDATE
+  SELECT id, revoked_at FROM pillarbox.api_keys WHERE parent_id = ANY (:parent_ids::int4[]) ORDER BY id FOR UPDATE
 ), changed AS (
   UPDATE pillarbox.api_keys k SET revoked_at = now() FROM child WHERE k.id = child.id AND child.revoked_at IS NULL
 ) SELECT id, (revoked_at IS NULL)::int AS revoked FROM child
 
 -- name: revoke_logins_of
--- Take the logins out of force that keys $1 made.
-UPDATE pillarbox.smtp_logins SET revoked_at = now() WHERE parent_id = ANY ($1::int4[]) AND revoked_at IS NULL
+-- Take the logins out of force that keys :parent_ids made.
+UPDATE pillarbox.smtp_logins SET revoked_at = now()
+WHERE parent_id = ANY (:parent_ids::int4[]) AND revoked_at IS NULL RETURNING id
 
 -- name: descendants
--- How many keys and logins in force were made by a key ($1) and its descendants.
+-- How many keys and logins in force were made by a key (:id) and its descendants.
 WITH RECURSIVE line AS (
-  SELECT $1::int4 AS id
+  SELECT :id::int4 AS id
   UNION
   SELECT k.id FROM line JOIN pillarbox.api_keys k ON k.parent_id = line.id
 ) SELECT
-  (SELECT count(*)::int FROM pillarbox.api_keys k WHERE k.id IN (SELECT id FROM line) AND k.id <> $1
+  (SELECT count(*)::int FROM pillarbox.api_keys k WHERE k.id IN (SELECT id FROM line) AND k.id <> :id
      AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())) AS keys,
   (SELECT count(*)::int FROM pillarbox.smtp_logins l WHERE l.parent_id IN (SELECT id FROM line)
      AND l.revoked_at IS NULL AND (l.expires_at IS NULL OR l.expires_at > now())) AS logins

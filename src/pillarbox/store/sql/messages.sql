@@ -1,7 +1,7 @@
 -- name: list_messages
--- Messages newest first, with ids in [$1, $2): at most $3. A message fits when its own columns fit $4 tenant, $5 class,
--- $6 kind, $7 tag and $8 part of the sender, and one of its deliveries fits all of $9 states, $10 part of the recipient,
--- $11 provider and $12 reason; null means any. Walks the primary key: narrow the ids to bound the work.
+-- Messages newest first, with ids in [:first_id, :end_id): at most :limit. A message fits when its own columns fit :tenant tenant, :class_name class,
+-- :kind kind, :tag tag and :sender part of the sender, and one of its deliveries fits all of :states states, :recipient part of the recipient,
+-- :provider provider and :reason reason; null means any. Walks the primary key: narrow the ids to bound the work.
 SELECT m.id, m.created_at, t.name AS tenant, m.class, m.kind, m.lane, m.sender,
   m.class IN (SELECT name FROM pillarbox.classes WHERE secret) AS secret, m.subject, m.tags, d.recipients, d.states,
   d.attempts, d.next_attempt_at, d.reasons, d.providers
@@ -12,31 +12,31 @@ JOIN LATERAL (
     max(d.attempts) AS attempts, min(d.next_attempt_at) FILTER (WHERE d.state IN ('pending', 'queued')) AS next_attempt_at,
     array_agg(DISTINCT d.reason) FILTER (WHERE d.reason IS NOT NULL) AS reasons,
     array_agg(DISTINCT p.name) FILTER (WHERE p.name IS NOT NULL) AS providers,
-    bool_or(($9::text[] IS NULL OR d.state::text = ANY ($9)) AND ($10::text IS NULL OR strpos(lower(d.recipient), lower($10)) > 0)
-      AND ($11::text IS NULL OR p.name = $11) AND ($12::text IS NULL OR d.reason = $12)) AS fits
+    bool_or((:states::text[] IS NULL OR d.state::text = ANY (:states)) AND (:recipient::text IS NULL OR strpos(lower(d.recipient), lower(:recipient)) > 0)
+      AND (:provider::text IS NULL OR p.name = :provider) AND (:reason::text IS NULL OR d.reason = :reason)) AS fits
   FROM pillarbox.deliveries d LEFT JOIN pillarbox.providers p ON p.id = d.provider_id
   WHERE d.message_id = m.id
 ) d ON d.fits
-WHERE m.id >= $1 AND m.id < $2
-  AND ($4::text IS NULL OR t.name = $4) AND ($5::text IS NULL OR m.class = $5) AND ($6::text IS NULL OR m.kind = $6)
-  AND ($7::text IS NULL OR $7 = ANY (m.tags)) AND ($8::text IS NULL OR strpos(lower(m.sender), lower($8)) > 0)
+WHERE m.id >= :first_id AND m.id < :end_id
+  AND (:tenant::text IS NULL OR t.name = :tenant) AND (:class_name::text IS NULL OR m.class = :class_name) AND (:kind::text IS NULL OR m.kind = :kind)
+  AND (:tag::text IS NULL OR :tag = ANY (m.tags)) AND (:sender::text IS NULL OR strpos(lower(m.sender), lower(:sender)) > 0)
 ORDER BY m.id DESC
-LIMIT $3
+LIMIT :limit
 
 -- name: list_unfinished
--- As list_messages, for $9 states that have an index of their own (pending, queued, processing, failed, held): the work
+-- As list_messages, for :states states that have an index of their own (pending, queued, processing, failed, held): the work
 -- is bounded by how many deliveries are in them, however long the history is.
 WITH found AS (
-  SELECT message_id FROM pillarbox.deliveries WHERE state = 'pending' AND 'pending' = ANY ($9::text[])
-  UNION SELECT message_id FROM pillarbox.deliveries WHERE state = 'queued' AND attempts = 0 AND 'queued' = ANY ($9::text[])
-  UNION SELECT message_id FROM pillarbox.deliveries WHERE state = 'queued' AND attempts > 0 AND 'queued' = ANY ($9::text[])
-  UNION SELECT message_id FROM pillarbox.deliveries WHERE state = 'processing' AND 'processing' = ANY ($9::text[])
-  UNION SELECT message_id FROM pillarbox.deliveries WHERE state IN ('failed', 'held') AND state::text = ANY ($9::text[])
+  SELECT message_id FROM pillarbox.deliveries WHERE state = 'pending' AND 'pending' = ANY (:states::text[])
+  UNION SELECT message_id FROM pillarbox.deliveries WHERE state = 'queued' AND attempts = 0 AND 'queued' = ANY (:states::text[])
+  UNION SELECT message_id FROM pillarbox.deliveries WHERE state = 'queued' AND attempts > 0 AND 'queued' = ANY (:states::text[])
+  UNION SELECT message_id FROM pillarbox.deliveries WHERE state = 'processing' AND 'processing' = ANY (:states::text[])
+  UNION SELECT message_id FROM pillarbox.deliveries WHERE state IN ('failed', 'held') AND state::text = ANY (:states::text[])
 )
 SELECT m.id, m.created_at, t.name AS tenant, m.class, m.kind, m.lane, m.sender,
   m.class IN (SELECT name FROM pillarbox.classes WHERE secret) AS secret, m.subject, m.tags, d.recipients, d.states,
   d.attempts, d.next_attempt_at, d.reasons, d.providers
-FROM (SELECT message_id FROM found WHERE message_id >= $1 AND message_id < $2 ORDER BY message_id DESC) f
+FROM (SELECT message_id FROM found WHERE message_id >= :first_id AND message_id < :end_id ORDER BY message_id DESC) f
 JOIN pillarbox.messages m ON m.id = f.message_id
 JOIN pillarbox.tenants t ON t.id = m.tenant_id
 JOIN LATERAL (
@@ -44,20 +44,20 @@ JOIN LATERAL (
     max(d.attempts) AS attempts, min(d.next_attempt_at) FILTER (WHERE d.state IN ('pending', 'queued')) AS next_attempt_at,
     array_agg(DISTINCT d.reason) FILTER (WHERE d.reason IS NOT NULL) AS reasons,
     array_agg(DISTINCT p.name) FILTER (WHERE p.name IS NOT NULL) AS providers,
-    bool_or(d.state::text = ANY ($9) AND ($10::text IS NULL OR strpos(lower(d.recipient), lower($10)) > 0)
-      AND ($11::text IS NULL OR p.name = $11) AND ($12::text IS NULL OR d.reason = $12)) AS fits
+    bool_or(d.state::text = ANY (:states) AND (:recipient::text IS NULL OR strpos(lower(d.recipient), lower(:recipient)) > 0)
+      AND (:provider::text IS NULL OR p.name = :provider) AND (:reason::text IS NULL OR d.reason = :reason)) AS fits
   FROM pillarbox.deliveries d LEFT JOIN pillarbox.providers p ON p.id = d.provider_id
   WHERE d.message_id = m.id
 ) d ON d.fits
-WHERE ($4::text IS NULL OR t.name = $4) AND ($5::text IS NULL OR m.class = $5) AND ($6::text IS NULL OR m.kind = $6)
-  AND ($7::text IS NULL OR $7 = ANY (m.tags)) AND ($8::text IS NULL OR strpos(lower(m.sender), lower($8)) > 0)
+WHERE (:tenant::text IS NULL OR t.name = :tenant) AND (:class_name::text IS NULL OR m.class = :class_name) AND (:kind::text IS NULL OR m.kind = :kind)
+  AND (:tag::text IS NULL OR :tag = ANY (m.tags)) AND (:sender::text IS NULL OR strpos(lower(m.sender), lower(:sender)) > 0)
 ORDER BY m.id DESC
-LIMIT $3
+LIMIT :limit
 
 -- name: page
--- A tenant's ($1) messages newest first, with ids in [$2, $3): at most $4. A message fits when its own columns fit $5 class,
--- $6 kind, $7 tag, $8 part of the sender and $9 part of the subject (a secret one fits no part), and one of its deliveries
--- fits all of $10 states, $11 part of the recipient and $12 provider; null means any. Walks messages_tenant: with filters,
+-- A tenant's (:tenant_id) messages newest first, with ids in [:first_id, :end_id): at most :limit. A message fits when its own columns fit :class_name class,
+-- :kind kind, :tag tag, :sender part of the sender and :subject part of the subject (a secret one fits no part), and one of its deliveries
+-- fits all of :states states, :recipient part of the recipient and :provider provider; null means any. Walks messages_tenant: with filters,
 -- narrow the ids by page_end to bound the work.
 SELECT m.id, m.created_at, m.class, coalesce(k.secret, false) AS secret, m.kind, m.lane, m.sender, m.subject, m.tags,
   d.recipients, d.roles, d.states, d.reasons, d.providers, d.next_attempts
@@ -67,37 +67,37 @@ JOIN LATERAL (
   SELECT array_agg(d.recipient ORDER BY d.n) AS recipients, array_agg(d.role::text ORDER BY d.n) AS roles,
     array_agg(d.state::text ORDER BY d.n) AS states, array_agg(d.reason ORDER BY d.n) AS reasons,
     array_agg(p.name ORDER BY d.n) AS providers, array_agg(d.next_attempt_at ORDER BY d.n) AS next_attempts,
-    bool_or(($10::text[] IS NULL OR d.state::text = ANY ($10))
-      AND ($11::text IS NULL OR strpos(lower(d.recipient), lower($11)) > 0) AND ($12::text IS NULL OR p.name = $12)) AS fits
+    bool_or((:states::text[] IS NULL OR d.state::text = ANY (:states))
+      AND (:recipient::text IS NULL OR strpos(lower(d.recipient), lower(:recipient)) > 0) AND (:provider::text IS NULL OR p.name = :provider)) AS fits
   FROM pillarbox.deliveries d LEFT JOIN pillarbox.providers p ON p.id = d.provider_id
   WHERE d.message_id = m.id
 ) d ON d.fits
-WHERE m.tenant_id = $1 AND m.id >= $2 AND m.id < $3
-  AND ($5::text IS NULL OR m.class = $5) AND ($6::text IS NULL OR m.kind = $6)
-  AND ($7::text IS NULL OR $7 = ANY (m.tags)) AND ($8::text IS NULL OR strpos(lower(m.sender), lower($8)) > 0)
-  AND ($9::text IS NULL OR (strpos(lower(m.subject), lower($9)) > 0 AND k.secret IS NOT TRUE))
+WHERE m.tenant_id = :tenant_id AND m.id >= :first_id AND m.id < :end_id
+  AND (:class_name::text IS NULL OR m.class = :class_name) AND (:kind::text IS NULL OR m.kind = :kind)
+  AND (:tag::text IS NULL OR :tag = ANY (m.tags)) AND (:sender::text IS NULL OR strpos(lower(m.sender), lower(:sender)) > 0)
+  AND (:subject::text IS NULL OR (strpos(lower(m.subject), lower(:subject)) > 0 AND k.secret IS NOT TRUE))
 ORDER BY m.id DESC
-LIMIT $4
+LIMIT :limit
 
 -- name: page_end
--- The $4-th of a tenant's ($1) messages with ids in [$2, $3), from the newest: a page looks no further. No row: there are fewer.
-SELECT id FROM pillarbox.messages WHERE tenant_id = $1 AND id >= $2 AND id < $3 ORDER BY id DESC OFFSET $4::int - 1 LIMIT 1
+-- The :position-th of a tenant's (:tenant_id) messages with ids in [:first_id, :end_id), from the newest: a page looks no further. No row: there are fewer.
+SELECT id FROM pillarbox.messages WHERE tenant_id = :tenant_id AND id >= :first_id AND id < :end_id ORDER BY id DESC OFFSET :position::int - 1 LIMIT 1
 
 -- name: find_messages
--- The ids of messages in [$1, $2], at most a few: to complete the beginning of an id.
-SELECT id FROM pillarbox.messages WHERE id BETWEEN $1 AND $2 ORDER BY id LIMIT 5
+-- The ids of messages in [:first_id, :last_id], at most a few: to complete the beginning of an id.
+SELECT id FROM pillarbox.messages WHERE id BETWEEN :first_id AND :last_id ORDER BY id LIMIT 5
 
 -- name: find_recent
--- The ids among the newest $2 that end with $1 (lower case, no dashes), at most a few. Reads the primary key alone.
-SELECT id FROM (SELECT id FROM pillarbox.messages ORDER BY id DESC LIMIT $2::int) newest
-WHERE right(replace(id::text, '-', ''), length($1)) = $1 LIMIT 5
+-- The ids among the newest :newest that end with :ending (lower case, no dashes), at most a few. Reads the primary key alone.
+SELECT id FROM (SELECT id FROM pillarbox.messages ORDER BY id DESC LIMIT :newest::int) newest
+WHERE right(replace(id::text, '-', ''), length(:ending)) = :ending LIMIT 5
 
 -- name: oldest_recent
--- The oldest of the newest $1 ids. No row: there are fewer.
-SELECT id FROM pillarbox.messages ORDER BY id DESC OFFSET $1::int - 1 LIMIT 1
+-- The oldest of the newest :position ids. No row: there are fewer.
+SELECT id FROM pillarbox.messages ORDER BY id DESC OFFSET :position::int - 1 LIMIT 1
 
 -- name: message
--- One message as accepted, and what is left of its content; with $2 only if it is that tenant's.
+-- One message as accepted, and what is left of its content; with :tenant_id only if it is that tenant's.
 SELECT m.id, m.created_at, (SELECT name FROM pillarbox.tenants WHERE id = m.tenant_id) AS tenant, m.class,
   coalesce(k.secret, false) AS secret, m.kind, m.lane, m.sender, m."to", m.cc, m.reply_to, m.subject, m.headers, m.tags,
   m.metadata, m.size, m.send_at, m.expires_at, m.max_attempts,
@@ -108,7 +108,7 @@ SELECT m.id, m.created_at, (SELECT name FROM pillarbox.tenants WHERE id = m.tena
 FROM pillarbox.messages m
 LEFT JOIN pillarbox.classes k ON k.name = m.class
 LEFT JOIN pillarbox.contents c ON c.message_id = m.id
-WHERE m.id = $1 AND ($2::int IS NULL OR m.tenant_id = $2)
+WHERE m.id = :id AND (:tenant_id::int IS NULL OR m.tenant_id = :tenant_id)
 
 -- name: content
 -- The content of one message, and whether its class is secret; no row when retention dropped it.
@@ -116,14 +116,14 @@ SELECT c.text, c.html, c.raw, c.attachments, coalesce(k.secret, false) AS secret
 FROM pillarbox.contents c
 JOIN pillarbox.messages m ON m.id = c.message_id
 LEFT JOIN pillarbox.classes k ON k.name = m.class
-WHERE c.message_id = $1
+WHERE c.message_id = :message_id
 
 -- name: deliveries
--- The deliveries of one message; with $2 only if it is that tenant's.
+-- The deliveries of one message; with :tenant_id only if it is that tenant's.
 SELECT d.n, d.recipient, d.role::text AS role, d.state::text AS state, d.attempts, d.next_attempt_at, d.claimed_at,
   d.settled_at, d.reason, d.retry, p.name AS provider, p.removed_at IS NOT NULL AS provider_removed, d.claim, d.worker, d.waiting_since
 FROM pillarbox.deliveries d LEFT JOIN pillarbox.providers p ON p.id = d.provider_id
-WHERE d.message_id = $1 AND ($2::int IS NULL OR d.tenant_id = $2) ORDER BY d.n
+WHERE d.message_id = :message_id AND (:tenant_id::int IS NULL OR d.tenant_id = :tenant_id) ORDER BY d.n
 
 -- name: attempts
 -- The attempts at one message, one row per attempt and recipient, with what was said (redacted).
@@ -133,84 +133,84 @@ FROM pillarbox.attempts a
 LEFT JOIN pillarbox.providers p ON p.id = a.provider_id
 LEFT JOIN pillarbox.workers w ON w.id = a.worker
 LEFT JOIN pillarbox.conversations c ON c.message_id = a.message_id AND c.claim = a.claim
-WHERE a.message_id = $1 ORDER BY a.claim, a.step, a.n
+WHERE a.message_id = :message_id ORDER BY a.claim, a.step, a.n
 
 -- name: events
 -- The events of one message, in order.
-SELECT at, n, kind, data FROM pillarbox.events WHERE message_id = $1 ORDER BY id
+SELECT at, n, kind, data FROM pillarbox.events WHERE message_id = :message_id ORDER BY id
 
 -- name: states
 -- How many deliveries of these messages are in which state.
-SELECT state::text AS state, count(*) AS count FROM pillarbox.deliveries WHERE message_id = ANY ($1::uuid[]) GROUP BY state
+SELECT state::text AS state, count(*) AS count FROM pillarbox.deliveries WHERE message_id = ANY (:message_ids::uuid[]) GROUP BY state
 
 -- name: deferrals
--- What deliveries of messages $1 wait for again, and why: those of one message each, those of several by reason.
-SELECT CASE WHEN cardinality($1::uuid[]) = 1 THEN d.recipient END AS recipient, d.reason, count(*) AS count,
+-- What deliveries of messages :message_ids wait for again, and why: those of one message each, those of several by reason.
+SELECT CASE WHEN cardinality(:message_ids::uuid[]) = 1 THEN d.recipient END AS recipient, d.reason, count(*) AS count,
   max(d.attempts) AS attempts, min(d.next_attempt_at) AS next_attempt_at
 FROM pillarbox.deliveries d
-WHERE d.message_id = ANY ($1) AND d.state::text IN ('pending', 'queued') AND d.reason IS NOT NULL
+WHERE d.message_id = ANY (:message_ids) AND d.state::text IN ('pending', 'queued') AND d.reason IS NOT NULL
 GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: select_deliveries
--- Up to $2 deliveries in $1 states (of pending, queued, failed, held) of messages with ids in [$3, $4) that fit $5 tenant,
--- $6 class, $7 kind, $8 reason and $9 provider; with $10 only those that can be sent (again).
+-- Up to :limit deliveries in :states states (of pending, queued, failed, held) of messages with ids in [:first_id, :end_id) that fit :tenant tenant,
+-- :class_name class, :kind kind, :reason reason and :provider provider; with :sendable_only only those that can be sent (again).
 SELECT d.message_id, d.n
 FROM (
   SELECT message_id, n, tenant_id, reason, provider_id FROM pillarbox.deliveries
-  WHERE state = 'pending' AND 'pending' = ANY ($1::text[])
+  WHERE state = 'pending' AND 'pending' = ANY (:states::text[])
   UNION ALL SELECT message_id, n, tenant_id, reason, provider_id FROM pillarbox.deliveries
-  WHERE state = 'queued' AND attempts = 0 AND 'queued' = ANY ($1::text[])
+  WHERE state = 'queued' AND attempts = 0 AND 'queued' = ANY (:states::text[])
   UNION ALL SELECT message_id, n, tenant_id, reason, provider_id FROM pillarbox.deliveries
-  WHERE state = 'queued' AND attempts > 0 AND 'queued' = ANY ($1::text[])
+  WHERE state = 'queued' AND attempts > 0 AND 'queued' = ANY (:states::text[])
   UNION ALL SELECT message_id, n, tenant_id, reason, provider_id FROM pillarbox.deliveries
-  WHERE state IN ('failed', 'held') AND state::text = ANY ($1::text[])
+  WHERE state IN ('failed', 'held') AND state::text = ANY (:states::text[])
 ) d
 JOIN LATERAL (SELECT class, kind, expires_at FROM pillarbox.messages WHERE id = d.message_id LIMIT 1) m ON true
 JOIN pillarbox.tenants t ON t.id = d.tenant_id
 LEFT JOIN pillarbox.providers p ON p.id = d.provider_id
-WHERE d.message_id >= $3 AND d.message_id < $4
-  AND ($5::text IS NULL OR t.name = $5) AND ($6::text IS NULL OR m.class = $6) AND ($7::text IS NULL OR m.kind = $7)
-  AND ($8::text IS NULL OR d.reason = $8) AND ($9::text IS NULL OR p.name = $9)
-  AND (NOT $10::bool OR ((m.expires_at IS NULL OR m.expires_at > now())
+WHERE d.message_id >= :first_id AND d.message_id < :end_id
+  AND (:tenant::text IS NULL OR t.name = :tenant) AND (:class_name::text IS NULL OR m.class = :class_name) AND (:kind::text IS NULL OR m.kind = :kind)
+  AND (:reason::text IS NULL OR d.reason = :reason) AND (:provider::text IS NULL OR p.name = :provider)
+  AND (NOT :sendable_only::bool OR ((m.expires_at IS NULL OR m.expires_at > now())
                          AND EXISTS (SELECT FROM pillarbox.contents c WHERE c.message_id = d.message_id)))
-LIMIT $2
+LIMIT :limit
 
 -- name: requeue
--- Queue deliveries that are in $3 states, with all their attempts before them again, and tell it as event $4 with $5 as
--- its data. Who asked for it decides: attempts made before do not count any more. With $7 they do, but one is left at least:
--- $9 are how many the policies $8 allow. They leave through provider $6; null: as the routes say.
+-- Queue deliveries that are in :states states, with all their attempts before them again, and tell it as event :event with :data as
+-- its data. Who asked for it decides: attempts made before do not count any more. With :keep_attempts they do, but one is left at least:
+-- :max_attempts are how many the policies :policies allow. They leave through provider :provider_id; null: as the routes say.
 WITH changed AS (
   UPDATE pillarbox.deliveries d
-  SET state = 'queued', next_attempt_at = now(), settled_at = NULL, claimed_at = NULL, reason = NULL, waiting_since = NULL, via = $6::int4,
-    attempts = CASE WHEN $7::bool THEN least(d.attempts, coalesce(
-      m.max_attempts, (SELECT p.most FROM unnest($8::text[], $9::int2[]) AS p(name, most) WHERE p.name = coalesce(d.retry, k.retry)),
-      (SELECT min(most) FROM unnest($9::int2[]) AS most)) - 1) ELSE 0 END,
-    retry = CASE WHEN $7 THEN d.retry END
-  FROM (SELECT DISTINCT * FROM unnest($1::uuid[], $2::int2[]) AS r(message_id, n)) r
+  SET state = 'queued', next_attempt_at = now(), settled_at = NULL, claimed_at = NULL, reason = NULL, waiting_since = NULL, via = :provider_id::int4,
+    attempts = CASE WHEN :keep_attempts::bool THEN least(d.attempts, coalesce(
+      m.max_attempts, (SELECT p.most FROM unnest(:policies::text[], :max_attempts::int2[]) AS p(name, most) WHERE p.name = coalesce(d.retry, k.retry)),
+      (SELECT min(most) FROM unnest(:max_attempts::int2[]) AS most)) - 1) ELSE 0 END,
+    retry = CASE WHEN :keep_attempts THEN d.retry END
+  FROM (SELECT DISTINCT * FROM unnest(:message_ids::uuid[], :recipient_numbers::int2[]) AS r(message_id, n)) r
   LEFT JOIN LATERAL (SELECT max_attempts, class FROM pillarbox.messages WHERE id = r.message_id LIMIT 1) m ON true
   LEFT JOIN pillarbox.classes k ON k.name = m.class
-  WHERE d.message_id = r.message_id AND d.n = r.n AND d.state::text = ANY ($3::text[])
+  WHERE d.message_id = r.message_id AND d.n = r.n AND d.state::text = ANY (:states::text[])
   RETURNING d.message_id, d.n
 ), told AS (
-  INSERT INTO pillarbox.events (message_id, n, kind, data) SELECT message_id, n, $4::text, $5::jsonb FROM changed
+  INSERT INTO pillarbox.events (message_id, n, kind, data) SELECT message_id, n, :event::text, :data::jsonb FROM changed
 )
 SELECT message_id, n FROM changed
 
 -- name: finish
--- End deliveries that are in $3 states as $4, for reason $5 (null: none), and tell it as event $6 with $7 as its data; and
+-- End deliveries that are in :states states as :new_state, for reason :reason (null: none), and tell it as event :event with :data as its data; and
 -- tell customers with webhooks. Contents of secret classes are dropped when nothing of the message is left to send.
 WITH changed AS (
   UPDATE pillarbox.deliveries d
-  SET state = $4::text::pillarbox.state, reason = $5::text, settled_at = now(), waiting_since = NULL
-  FROM (SELECT DISTINCT * FROM unnest($1::uuid[], $2::int2[]) AS r(message_id, n)) r
-  WHERE d.message_id = r.message_id AND d.n = r.n AND d.state::text = ANY ($3::text[])
+  SET state = :new_state::text::pillarbox.state, reason = :reason::text, settled_at = now(), waiting_since = NULL
+  FROM (SELECT DISTINCT * FROM unnest(:message_ids::uuid[], :recipient_numbers::int2[]) AS r(message_id, n)) r
+  WHERE d.message_id = r.message_id AND d.n = r.n AND d.state::text = ANY (:states::text[])
   RETURNING d.message_id, d.n, d.tenant_id, d.attempts
 ), told AS (
-  INSERT INTO pillarbox.events (message_id, n, kind, data) SELECT message_id, n, $6::text, $7::jsonb FROM changed
+  INSERT INTO pillarbox.events (message_id, n, kind, data) SELECT message_id, n, :event::text, :data::jsonb FROM changed
 ), customers AS (
   SELECT pillarbox._tell_customers(
-    array_agg(c.message_id), array_agg(c.n), array_agg('message.' || $4::text), array_agg(now()),
-    array_agg(jsonb_build_object('state', $4::text, 'reason', $5::text, 'attempt', c.attempts)))
+    array_agg(c.message_id), array_agg(c.n), array_agg('message.' || :new_state::text), array_agg(now()),
+    array_agg(jsonb_build_object('state', :new_state::text, 'reason', :reason::text, 'attempt', c.attempts)))
   FROM changed c
   WHERE EXISTS (SELECT FROM pillarbox.webhook_endpoints e WHERE e.enabled AND e.tenant_id = c.tenant_id)
   HAVING count(*) > 0
@@ -221,27 +221,27 @@ SELECT message_id, n FROM changed
 WHERE (SELECT count(*) FROM customers) >= 0 AND (SELECT count(*) FROM dropped) >= 0  -- so that both are carried out
 
 -- name: reschedule
--- Let deliveries $2 of message $1 that were not tried yet wait until $3, or go at once if that has passed; tell it as an event
--- with $4 as its data. (`state::text`: found by their key, not by a partial index walked whole.)
+-- Let deliveries :recipient_numbers of message :message_id that were not tried yet wait until :send_at, or go at once if that has passed; tell it as an event
+-- with :data as its data. (`state::text`: found by their key, not by a partial index walked whole.)
 WITH changed AS (
   UPDATE pillarbox.deliveries d
-  SET state = CASE WHEN $3::timestamptz > now() THEN 'pending' ELSE 'queued' END::pillarbox.state,
-    next_attempt_at = greatest(now(), $3), waiting_since = NULL
-  WHERE d.message_id = $1 AND d.n = ANY ($2::int2[]) AND d.state::text IN ('pending', 'queued') AND d.attempts = 0
+  SET state = CASE WHEN :send_at::timestamptz > now() THEN 'pending' ELSE 'queued' END::pillarbox.state,
+    next_attempt_at = greatest(now(), :send_at), waiting_since = NULL
+  WHERE d.message_id = :message_id AND d.n = ANY (:recipient_numbers::int2[]) AND d.state::text IN ('pending', 'queued') AND d.attempts = 0
   RETURNING d.message_id, d.n
 ), told AS (
   INSERT INTO pillarbox.events (message_id, n, kind, data)
-  SELECT message_id, n, 'rescheduled', $4::jsonb FROM changed
+  SELECT message_id, n, 'rescheduled', :data::jsonb FROM changed
 )
 SELECT n FROM changed
 
 -- name: tell
 -- Record an event of a whole message: its kind, its data.
-INSERT INTO pillarbox.events (message_id, kind, data) VALUES ($1, $2, $3::jsonb)
+INSERT INTO pillarbox.events (message_id, kind, data) VALUES (:message_id, :kind, :data::jsonb)
 
 -- name: drop_secret_contents
 -- Drop the bodies of secret classes among these messages once nothing of them is left to send.
-SELECT pillarbox._drop_secret_contents($1)
+SELECT pillarbox._drop_secret_contents(:message_ids)
 
 -- name: wake
 -- Hint to the workers that something was queued.
@@ -252,9 +252,9 @@ SELECT pg_notify('pillarbox_wake', '')
 SELECT tenant, state, count, oldest FROM pillarbox._depth_by_tenant()
 
 -- name: recent
--- What was settled in the last $2 seconds and in the last minute, for $3 tenant (null: all). Sent ones are looked for
--- among messages with ids from $1 on, so that the work does not grow with the history.
-SELECT sent, failed, sent_last_minute, failed_last_minute FROM pillarbox._recent($1, $2, $3)
+-- What was settled in the last :seconds seconds and in the last minute, for :tenant tenant (null: all). Sent ones are looked for
+-- among messages with ids from :first_id on, so that the work does not grow with the history.
+SELECT sent, failed, sent_last_minute, failed_last_minute FROM pillarbox._recent(:first_id, :seconds, :tenant)
 
 -- name: workers
 -- Workers whose lease was not taken away, with what they hold.

@@ -1,48 +1,48 @@
 -- name: finished_ages
--- Every age that finished mails may have: the installation's ($1, null: any) and those of tenants.
+-- Every age that finished mails may have: the installation's (:default_age, null: any) and those of tenants.
 SELECT DISTINCT age FROM (
-  SELECT $1::interval AS age UNION ALL SELECT finished_retention FROM pillarbox.tenants
+  SELECT :default_age::interval AS age UNION ALL SELECT finished_retention FROM pillarbox.tenants
 ) AS given WHERE age IS NOT NULL
 
 -- name: content_ages
--- Every age that contents may have: the installation's ($1, null: any), and those of tenants and classes.
+-- Every age that contents may have: the installation's (:default_age, null: any), and those of tenants and classes.
 SELECT DISTINCT age FROM (
-  SELECT $1::interval AS age UNION ALL SELECT content_retention FROM pillarbox.tenants
+  SELECT :default_age::interval AS age UNION ALL SELECT content_retention FROM pillarbox.tenants
   UNION ALL SELECT content_retention FROM pillarbox.classes
 ) AS given WHERE age IS NOT NULL
 
 -- name: begin_walk
--- Where a walk over $1 for the age $2 goes on, and where it ends: at the first id that is younger. Everybody's mails lie
+-- Where a walk over :what for the age :age goes on, and where it ends: at the first id that is younger. Everybody's mails lie
 -- together, and most are kept for another age, so none is looked at again for this one until the next day: then the walk
 -- begins anew, for mails that finished late.
 SELECT coalesce(w.walked_to, '00000000-0000-0000-0000-000000000000') AS start, coalesce(w.began_at, now()) AS began_at,
   encode(overlay('\x00000000000000000000000000000000'::bytea PLACING
-    substring(int8send((extract(epoch FROM now() - $2::interval) * 1000)::bigint) FROM 3) FROM 1 FOR 6), 'hex')::uuid AS "end"
+    substring(int8send((extract(epoch FROM now() - :age::interval) * 1000)::bigint) FROM 3) FROM 1 FOR 6), 'hex')::uuid AS "end"
 FROM (VALUES (true)) AS one
-LEFT JOIN pillarbox.retention_walks w ON w.what = $1 AND w.age = $2 AND w.began_at > now() - interval '1 day'
+LEFT JOIN pillarbox.retention_walks w ON w.what = :what AND w.age = :age AND w.began_at > now() - interval '1 day'
 
 -- name: forget_walks
 -- Forget walks for ages that nothing has any more.
 DELETE FROM pillarbox.retention_walks WHERE began_at < now() - interval '2 days'
 
 -- name: purge_finished
--- Walk $5 messages in order of age, after $2 and before $3, and delete those finished that are kept for the age $1, with
--- their whole story: by their tenant's setting or else the installation's ($4, null: for ever). An idempotency key goes
--- with its mail, but not before it is a day old: a client may repeat a request that long. $6: when the walk began.
+-- Walk :limit messages in order of age, after :after_id and before :end_id, and delete those finished that are kept for the age :age, with
+-- their whole story: by their tenant's setting or else the installation's (:default_age, null: for ever). An idempotency key goes
+-- with its mail, but not before it is a day old: a client may repeat a request that long. :began_at: when the walk began.
 -- Returns where it ended (null at the end) and how many were dropped.
 -- Each LATERAL … LIMIT 1 and `= ANY (ARRAY(…))` keeps the planner on the primary keys, however long the history is.
 WITH scanned AS MATERIALIZED (
-  SELECT id, tenant_id, created_at FROM pillarbox.messages WHERE id > $2 AND id < $3 ORDER BY id LIMIT $5
+  SELECT id, tenant_id, created_at FROM pillarbox.messages WHERE id > :after_id AND id < :end_id ORDER BY id LIMIT :limit
 ), old AS MATERIALIZED (
   SELECT s.id, s.created_at FROM scanned s
   LEFT JOIN pillarbox.tenants t ON t.id = s.tenant_id
   LEFT JOIN LATERAL (
     SELECT true AS unfinished FROM pillarbox.deliveries d
     WHERE d.message_id = s.id AND d.state::text IN ('pending', 'queued', 'processing', 'held') LIMIT 1) d ON true
-  WHERE coalesce(t.finished_retention, $4::interval) = $1::interval AND d.unfinished IS NULL
+  WHERE coalesce(t.finished_retention, :default_age::interval) = :age::interval AND d.unfinished IS NULL
 ), walked AS (
   INSERT INTO pillarbox.retention_walks (what, age, walked_to, began_at)
-  SELECT 'messages', $1, id, $6 FROM scanned ORDER BY id DESC LIMIT 1
+  SELECT 'messages', :age, id, :began_at FROM scanned ORDER BY id DESC LIMIT 1
   ON CONFLICT (what, age) DO UPDATE SET walked_to = excluded.walked_to, began_at = excluded.began_at
 ), contents AS (
   DELETE FROM pillarbox.contents WHERE message_id = ANY (ARRAY(SELECT id FROM old))
@@ -71,7 +71,7 @@ SELECT (SELECT id FROM scanned ORDER BY id DESC LIMIT 1) AS last, (SELECT count(
 -- As purge_finished, for the contents of finished messages: by their class's setting, or else their tenant's, or else
 -- the installation's. What was captured of such a message goes with them.
 WITH scanned AS MATERIALIZED (
-  SELECT message_id FROM pillarbox.contents WHERE message_id > $2 AND message_id < $3 ORDER BY message_id LIMIT $5
+  SELECT message_id FROM pillarbox.contents WHERE message_id > :after_id AND message_id < :end_id ORDER BY message_id LIMIT :limit
 ), old AS MATERIALIZED (
   SELECT s.message_id FROM scanned s
   JOIN LATERAL (SELECT class, tenant_id FROM pillarbox.messages WHERE id = s.message_id LIMIT 1) m ON true
@@ -80,10 +80,10 @@ WITH scanned AS MATERIALIZED (
   LEFT JOIN LATERAL (
     SELECT true AS unfinished FROM pillarbox.deliveries d
     WHERE d.message_id = s.message_id AND d.state::text IN ('pending', 'queued', 'processing', 'held') LIMIT 1) d ON true
-  WHERE coalesce(k.content_retention, t.content_retention, $4::interval) = $1::interval AND d.unfinished IS NULL
+  WHERE coalesce(k.content_retention, t.content_retention, :default_age::interval) = :age::interval AND d.unfinished IS NULL
 ), walked AS (
   INSERT INTO pillarbox.retention_walks (what, age, walked_to, began_at)
-  SELECT 'contents', $1, message_id, $6 FROM scanned ORDER BY message_id DESC LIMIT 1
+  SELECT 'contents', :age, message_id, :began_at FROM scanned ORDER BY message_id DESC LIMIT 1
   ON CONFLICT (what, age) DO UPDATE SET walked_to = excluded.walked_to, began_at = excluded.began_at
 ), captured AS (
   DELETE FROM pillarbox.captured WHERE message_id = ANY (ARRAY(SELECT message_id FROM old)) RETURNING 1
@@ -94,17 +94,17 @@ SELECT (SELECT message_id FROM scanned ORDER BY message_id DESC LIMIT 1) AS last
   (SELECT count(*) FROM dropped) AS contents, (SELECT count(*) FROM captured) AS captured
 
 -- name: purge_keys
--- As purge_finished, for idempotency keys whose mail was deleted when they were younger than a day; there is no $4.
+-- As purge_finished, for idempotency keys whose mail was deleted when they were younger than a day.
 WITH scanned AS MATERIALIZED (
   SELECT message_id FROM pillarbox.idempotency_keys
-  WHERE message_id > $2 AND message_id < $3 AND $4::interval IS NULL ORDER BY message_id LIMIT $5
+  WHERE message_id > :after_id AND message_id < :end_id ORDER BY message_id LIMIT :limit
 ), old AS MATERIALIZED (
   SELECT s.message_id FROM scanned s
   LEFT JOIN LATERAL (SELECT id FROM pillarbox.messages WHERE id = s.message_id LIMIT 1) m ON true
   WHERE m.id IS NULL
 ), walked AS (
   INSERT INTO pillarbox.retention_walks (what, age, walked_to, began_at)
-  SELECT 'keys', $1, message_id, $6 FROM scanned ORDER BY message_id DESC LIMIT 1
+  SELECT 'keys', :age, message_id, :began_at FROM scanned ORDER BY message_id DESC LIMIT 1
   ON CONFLICT (what, age) DO UPDATE SET walked_to = excluded.walked_to, began_at = excluded.began_at
 ), dropped AS (
   DELETE FROM pillarbox.idempotency_keys WHERE message_id = ANY (ARRAY(SELECT message_id FROM old)) RETURNING 1
@@ -112,11 +112,11 @@ WITH scanned AS MATERIALIZED (
 SELECT (SELECT message_id FROM scanned ORDER BY message_id DESC LIMIT 1) AS last, (SELECT count(*) FROM dropped) AS keys
 
 -- name: purge_captured
--- Delete up to $2 captured mails older than $1.
+-- Delete up to :limit captured mails older than :age.
 DELETE FROM pillarbox.captured WHERE id = ANY (ARRAY(
-  SELECT * FROM (SELECT id FROM pillarbox.captured WHERE at < now() - $1::interval ORDER BY id LIMIT $2) old LIMIT 10000))
+  SELECT * FROM (SELECT id FROM pillarbox.captured WHERE at < now() - :age::interval ORDER BY id LIMIT :limit) old LIMIT 10000))
 
 -- name: purge_suppressions
--- Delete up to $1 addresses from suppression lists that have expired.
+-- Delete up to :limit addresses from suppression lists that have expired.
 DELETE FROM pillarbox.suppressions WHERE expires_at <= now() AND ctid = ANY (ARRAY(
-  SELECT * FROM (SELECT ctid FROM pillarbox.suppressions WHERE expires_at <= now() LIMIT $1) old LIMIT 10000))
+  SELECT * FROM (SELECT ctid FROM pillarbox.suppressions WHERE expires_at <= now() LIMIT :limit) old LIMIT 10000))

@@ -8,25 +8,25 @@ FROM pillarbox.tenants ORDER BY id
 -- One tenant by its name.
 SELECT id, name, created_at, default_sender, default_class, order_mode, max_message_bytes, max_recipients, sender_domains,
   rate_per_second, rate_per_hour, rate_per_day, content_retention, finished_retention
-FROM pillarbox.tenants WHERE name = $1
+FROM pillarbox.tenants WHERE name = :name
 
 -- name: lock_tenant
 -- One tenant by its name, so that two who change it do it after each other. Enqueueing does not wait for them.
 SELECT id, name, created_at, default_sender, default_class, order_mode, max_message_bytes, max_recipients, sender_domains,
   rate_per_second, rate_per_hour, rate_per_day, content_retention, finished_retention
-FROM pillarbox.tenants WHERE name = $1 FOR NO KEY UPDATE
+FROM pillarbox.tenants WHERE name = :name FOR NO KEY UPDATE
 
 -- name: add_tenant
 -- Add a tenant; no row when the name is taken.
-INSERT INTO pillarbox.tenants (name) VALUES ($1) ON CONFLICT DO NOTHING RETURNING id
+INSERT INTO pillarbox.tenants (name) VALUES (:name) ON CONFLICT DO NOTHING RETURNING id
 
 -- name: change_tenant
--- Give a tenant ($1) all its settings anew.
+-- Give a tenant (:id) all its settings anew.
 UPDATE pillarbox.tenants
-SET default_sender = $2, default_class = $3, order_mode = $4, max_message_bytes = $5, max_recipients = $6,
-  sender_domains = $7, rate_per_second = $8, rate_per_hour = $9, rate_per_day = $10, content_retention = $11,
-  finished_retention = $12
-WHERE id = $1
+SET default_sender = :default_sender, default_class = :default_class, order_mode = :order_mode, max_message_bytes = :max_message_bytes, max_recipients = :max_recipients,
+  sender_domains = :sender_domains, rate_per_second = :rate_per_second, rate_per_hour = :rate_per_hour, rate_per_day = :rate_per_day, content_retention = :content_retention,
+  finished_retention = :finished_retention
+WHERE id = :id
 
 -- name: walk_anew
 -- Let retention begin anew: what its walks passed may be too old now.
@@ -34,4 +34,4 @@ DELETE FROM pillarbox.retention_walks
 
 -- name: set_default_sender
 -- Give the default tenant a sender where it has none.
-UPDATE pillarbox.tenants SET default_sender = $1 WHERE name = 'default' AND default_sender IS NULL
+UPDATE pillarbox.tenants SET default_sender = :sender WHERE name = 'default' AND default_sender IS NULL
