@@ -174,7 +174,7 @@ async def test_another_schema_is_refused_and_left_alone(connection: asyncpg.Conn
         ),
         (
             "CREATE VIEW young AS SELECT created_at FROM accounts",
-            "stay as they were: .*used by a view",
+            "were not changed: .*used by a view",
         ),
     ],
 )

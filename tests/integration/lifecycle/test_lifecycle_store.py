@@ -594,9 +594,9 @@ async def test_large_tables_are_never_read_whole(db: Database, tokens: TokenStor
     }
     for statistics in ("of before", "of now"):
         for name in names:
-            found = await plan_of(db, tokens._queries[name])
+            found = await plan_of(db, tokens._sql[name])
             assert large.isdisjoint(found), (statistics, name, found)
         await db.execute("ANALYZE")
-    assert "waiting_ready" in await plan_of(db, tokens._queries["take"])
+    assert "waiting_ready" in await plan_of(db, tokens._sql["take"])
     async with db.transaction() as connection:
         assert [due.verdict for due in await tokens.take(connection, 1000)] == [None] * 1000
