@@ -1,4 +1,8 @@
-"""The composition root: the only place that names concrete adapters and puts the rooms together."""
+"""The composition root: the only module that names concrete adapters and connects the rooms.
+
+`open_app` builds an App; `serve` runs roles on it: `work` delivers, `tend` does the housekeeping,
+`collect` turns tokens into mails, `serve_smtp` accepts by SMTP; `api.server` adds HTTP.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,9 @@ import gc
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -37,10 +41,9 @@ from pillarbox.queue.dispatcher import Dispatcher
 from pillarbox.queue.ledger import Ledger
 from pillarbox.queue.ready_queues.postgres import PostgresReadyQueue
 from pillarbox.settings import Settings
-from pillarbox.store import lifecycle_schema, providers
+from pillarbox.store import providers
 from pillarbox.store.database import Database
-from pillarbox.store.migrations import check_schema, migrate
-from pillarbox.store.opening import open_database, patiently
+from pillarbox.store.opening import open_database, patiently, prepare_schema
 from pillarbox.store.vault import EncryptionKeyRing, key_ring
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
@@ -58,128 +61,104 @@ if TYPE_CHECKING:
     from pillarbox.lifecycle.services import LifecycleServices
     from pillarbox.track.webhook_client import WebhookClient
 
-# How often a worker looks for new providers and classes: soon enough for a person at the command
-# line.
+# How often a worker reloads providers and classes: soon enough for a person at the command line.
 REFRESH_INTERVAL = 2.0
 # How often a broken listening connection is opened again.
 LISTEN_INTERVAL = 1.0
 GAUGE_INTERVAL = 1.0
-# How often feedback is looked at that came while its mail was being handed over.
+# How often feedback is processed again that arrived before its attempt was settled.
 CATCH_UP_INTERVAL = 1.0
 
 
-@dataclass(slots=True)
+@dataclass
 class App:
-    """What every command needs: the store, the keys, the redactor, the metrics."""
+    """The parts of one process that commands and roles share. Each is built when first used."""
 
     settings: Settings
     database: Database
     redactor: Redactor
     metrics: Metrics
-    installation_key: bytes = field(repr=False)  # from which keys of pseudonyms are derived
+    installation_key: bytes = field(repr=False)  # keys of pseudonyms are derived from it
     keyless: bool = False  # whether clients on this machine need no key: in `up` only
-    capture_all: bool = (
-        False  # `up --capture-all`: nothing leaves this machine, whatever routes and people say
-    )
-    supervisor: Supervisor = field(init=False, repr=False)
-    _intake: Intake | None = field(default=None, init=False, repr=False)
-    _authenticator: Authenticator | None = field(default=None, init=False, repr=False)
-    _http: HttpClient | None = field(default=None, init=False, repr=False)
-    _ingest: FeedbackIngest | None = field(default=None, init=False, repr=False)
-    _lifecycle: LifecycleServices | None = field(default=None, init=False, repr=False)
-    _reception: FeedbackReceiver | None = field(default=None, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self.supervisor = Supervisor(self.metrics)
-
-    @property
-    def intake(self) -> Intake:
-        """The one way in for all mails that are handed over to this process."""
-        if self._intake is None:
-            self._intake = Intake(self.database, self.metrics)
-        return self._intake
-
-    @property
-    def authenticator(self) -> Authenticator:
-        """The one who tells who asks, for all doors of this process."""
-        if self._authenticator is None:
-            settings = self.settings
-            self._authenticator = Authenticator(
-                self.database,
-                self.metrics,
-                failures=settings.auth_failures_per_minute,
-                shared=SharedFailures(self.database, self.installation_key),
-                development=self.keyless,
-                supervisor=self.supervisor,
-            )
-        return self._authenticator
-
-    @property
-    def lifecycle(self) -> LifecycleServices:
-        """What accounts and administrators need."""
-        if self._lifecycle is None:
-            from pillarbox.lifecycle.services import LifecycleServices
-
-            self._lifecycle = LifecycleServices(
-                self.database, self.settings, self.metrics, self.authenticator, self.supervisor
-            )
-        return self._lifecycle
-
-    @property
-    def ingest(self) -> FeedbackIngest:
-        """The one way in for all feedback, of providers and in reports."""
-        if self._ingest is None:
-            self._ingest = FeedbackIngest(
-                self.database, self.metrics, self.redactor, self.settings.suppression_expiry
-            )
-        return self._ingest
-
-    @property
-    def reception(self) -> FeedbackReceiver:
-        """Where providers' feedback arrives."""
-        if self._reception is None:
-            load = partial(providers.list_providers, self.database, self.keys)
-            self._reception = FeedbackReceiver(
-                load, self.build_feedback, self.redactor_for, self.ingest, self.metrics
-            )
-        return self._reception
-
-    def build_feedback(self, provider: Provider) -> Feedback:
-        """What reads the feedback of a provider."""
-        return build_feedback(provider, self.settings.feedback_window)
-
-    async def return_path_key(self) -> bytes:
-        """The key that return paths are signed with."""
-        return return_path.derive_key(await providers.redaction_key(self.database))
+    capture_all: bool = False  # `up --capture-all`: every mail is captured, whatever the routes
+    _closing: AsyncExitStack = field(default_factory=AsyncExitStack, init=False, repr=False)
 
     async def close(self) -> None:
-        """Close what was opened on the way."""
-        if self._reception is not None:
-            await self._reception.close()
-        if self._authenticator is not None:
-            await self._authenticator.close()
-        if self._intake is not None:
-            await self._intake.close()
-        if self._http is not None:
-            await self._http.close()
+        """Close the parts that were built."""
+        await self._closing.aclose()
 
-    def keys(self) -> EncryptionKeyRing:
-        """The key ring of PILLARBOX_SECRET_KEYS; in development, of a file beside the embedded database."""
-        return key_ring(self.settings)
+    @cached_property
+    def supervisor(self) -> Supervisor:
+        """Runs and watches the background tasks."""
+        return Supervisor(self.metrics)
+
+    @cached_property
+    def intake(self) -> Intake:
+        """Accepts the mails of HTTP and SMTP."""
+        intake = Intake(self.database, self.metrics)
+        self._closing.push_async_callback(intake.close)
+        return intake
+
+    @cached_property
+    def authenticator(self) -> Authenticator:
+        """Authenticates clients of HTTP and SMTP."""
+        authenticator = Authenticator(
+            self.database,
+            self.metrics,
+            failures=self.settings.auth_failures_per_minute,
+            shared=SharedFailures(self.database, self.installation_key),
+            development=self.keyless,
+            supervisor=self.supervisor,
+        )
+        self._closing.push_async_callback(authenticator.close)
+        return authenticator
+
+    @cached_property
+    def lifecycle(self) -> LifecycleServices:
+        """The services for accounts and administrators."""
+        from pillarbox.lifecycle.services import LifecycleServices
+
+        return LifecycleServices(
+            self.database, self.settings, self.metrics, self.authenticator, self.supervisor
+        )
+
+    @cached_property
+    def ingest(self) -> FeedbackIngest:
+        """Processes all feedback, from providers and in reports."""
+        return FeedbackIngest(
+            self.database, self.metrics, self.redactor, self.settings.suppression_expiry
+        )
+
+    @cached_property
+    def feedback_receiver(self) -> FeedbackReceiver:
+        """Verifies and processes requests with feedback from providers."""
+        load = partial(providers.list_providers, self.database, self.keys)
+        receiver = FeedbackReceiver(
+            load, self.build_feedback, self.redactor_for, self.ingest, self.metrics
+        )
+        self._closing.push_async_callback(receiver.close)
+        return receiver
+
+    def build_feedback(self, provider: Provider) -> Feedback:
+        """The adapter that reads the feedback of a provider."""
+        return build_feedback(provider, self.settings.feedback_window)
 
     def build_transport(self, provider: Provider) -> Transport:
-        """What sends mails through a provider. The caller must close it."""
+        """The adapter that sends mails through a provider. The caller must close it."""
         context = TransportContext(
-            provider.id, self._http_client, partial(keep_captured, self.database, provider.id)
+            provider.id,
+            lambda: self._http_client,
+            partial(keep_captured, self.database, provider.id),
         )
         return build_transport(provider, context, self.settings.worker_concurrency)
 
+    @cached_property
     def _http_client(self) -> HttpClient:
         from pillarbox.deliver.transports.http_client import HttpClient
 
-        if self._http is None:
-            self._http = HttpClient()
-        return self._http
+        client = HttpClient()
+        self._closing.push_async_callback(client.close)
+        return client
 
     def redactor_for(self, provider: Provider) -> Callable[[str], str]:
         """Redaction of texts from this provider."""
@@ -195,6 +174,14 @@ class App:
         """The housekeeping of the queue."""
         ledger = Ledger(self.database)
         return Housekeeping(self.database, ledger, self.metrics, self.settings, self.supervisor)
+
+    def keys(self) -> EncryptionKeyRing:
+        """The keys of PILLARBOX_SECRET_KEYS; in development, of a file in `data_dir`."""
+        return key_ring(self.settings)
+
+    async def return_path_key(self) -> bytes:
+        """The key that signs return paths."""
+        return return_path.derive_key(await providers.redaction_key(self.database))
 
     async def load_providers(self) -> ProviderConfig:
         """The providers, classes and rules that the database holds now."""
@@ -223,7 +210,7 @@ async def open_app(
     standard loggers of the application that embeds it.
     """
     async with open_database(settings, start=start, patient=patient) as database:
-        await patiently(partial(_prepare, settings, database, migrating), patient)
+        await patiently(partial(prepare_schema, settings, database, migrating), patient)
         app = await patiently(partial(_assemble, settings, database, keyless), patient)
         if owns_process:
             logs.configure(settings.log_format, settings.log_level, app.redactor)
@@ -233,18 +220,6 @@ async def open_app(
             yield app
         finally:
             await app.close()
-
-
-async def _prepare(settings: Settings, database: Database, migrating: bool) -> None:
-    async with database.connection() as connection:
-        if not migrating:
-            await check_schema(connection)
-            await lifecycle_schema.check_if_installed(connection, settings.lifecycle_schema)
-            return
-        await migrate(connection)
-        is_ours = settings.database_url is None  # and ready for everything
-        prepare = lifecycle_schema.install if is_ours else lifecycle_schema.upgrade_if_installed
-        await prepare(connection, settings.lifecycle_schema)
 
 
 async def _assemble(settings: Settings, database: Database, keyless: bool) -> App:
@@ -298,7 +273,7 @@ async def work(app: App, stop: asyncio.Event) -> None:
         background.append(supervisor.run_every("listen", LISTEN_INTERVAL, listen, stop))
     tasks = [asyncio.create_task(loop) for loop in [*background, _stop_worker(worker, stop)]]
     try:
-        await worker.run()  # drains before it raises, while the other loops go on
+        await worker.run()  # drains before it raises, while the other loops continue
     finally:
         stop.set()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -307,7 +282,7 @@ async def work(app: App, stop: asyncio.Event) -> None:
 
 
 async def _return_paths(app: App) -> Callable[[Message], str] | None:
-    """How envelope senders are made, if bounces are to come to a domain of ours."""
+    """Makes the envelope sender of a message; None without a `return_path_domain`."""
     domain = app.settings.return_path_domain
     if domain is None:
         return None
@@ -316,15 +291,15 @@ async def _return_paths(app: App) -> Callable[[Message], str] | None:
 
 
 async def serve_smtp(app: App, stop: asyncio.Event, ready: Ready | None = None) -> None:
-    """Take mail by SMTP until `stop`; `ready` gets where it listens, by setting, once somebody can connect."""
+    """Accept mail by SMTP until `stop`; `ready` gets the addresses of the listeners, by setting."""
     _collect_rarely()
     service = SmtpService(app.settings, app.authenticator, app.intake, app.metrics, app.supervisor)
     await service.run(stop, ready)
 
 
 def _collect_rarely() -> None:
-    # Mails make many short-lived objects and no cycles: looking for cycles after each 700 objects
-    # cost 5 %.
+    # Mails make many short-lived objects and no cycles. Garbage collection after each 700 objects,
+    # the default, costs 5 % of the CPU.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
 
@@ -344,11 +319,12 @@ async def collect(app: App, stop: asyncio.Event) -> None:
     from pillarbox.lifecycle.collector import wait_until_installed
 
     if await wait_until_installed(app.database, app.settings, stop):
-        await (await patiently(partial(build_collector, app), stop)).run(stop)
+        collector = await patiently(partial(build_collector, app), stop)
+        await collector.run(stop)
 
 
 async def build_collector(app: App, *, stdout: bool = False) -> Collector:
-    """What mails tokens, or writes them to standard output."""
+    """The collector that mails tokens, or writes them to standard output."""
     _collect_rarely()
     return await app.lifecycle.collector(stdout=stdout)
 
@@ -370,11 +346,7 @@ async def _stop_worker(worker: Worker, stop: asyncio.Event) -> None:
 
 
 async def serve(app: App, stop: asyncio.Event, *roles: Role) -> None:
-    """Run the roles (`work`, `tend`, and the edges' own) until `stop`.
-
-    A role that fails, or returns before `stop` is set, stops the others, which drain; its error is
-    raised.
-    """
+    """Run roles until `stop`. One that fails or returns early stops the others; see `run_roles`."""
     named = [(getattr(role, "func", role).__name__, role(app, stop)) for role in roles]
     await app.supervisor.run_roles(named, stop)
 

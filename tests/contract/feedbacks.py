@@ -62,7 +62,7 @@ class World:
     async def take(
         self, signed: tuple[dict[str, str], bytes], provider_id: int | None = None
     ) -> int:
-        return await self.app.reception.take(
+        return await self.app.feedback_receiver.take(
             self.twin.kind, provider_id or self.provider_id, posted(*signed)
         )
 

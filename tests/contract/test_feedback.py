@@ -189,7 +189,7 @@ async def test_a_request_for_another_kind_or_number_finds_nobody(world: World) -
     signed = posted(*world.twin.event(await world.sent(), "bounced"))
     for kind, number in ((world.twin.kind, world.provider_id + 1), ("smtp", world.provider_id)):
         with pytest.raises(NotFound):
-            await world.app.reception.take(kind, number, signed)
+            await world.app.feedback_receiver.take(kind, number, signed)
 
 
 async def test_a_provider_says_nothing_about_mails_that_it_never_had(world: World) -> None:

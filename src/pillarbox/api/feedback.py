@@ -57,7 +57,7 @@ class FeedbackEndpoint:
                 request.headers, await held.read(request.headers, request.receive)
             )
             try:
-                await app.reception.take(kind, provider_id, posted)
+                await app.feedback_receiver.take(kind, provider_id, posted)
             except Forged as error:
                 raise ProblemError(
                     "forged",

@@ -14,8 +14,10 @@ from pillarbox.errors import SettingsError, StoreError, WrongDatabase
 from pillarbox.loops import backoff, wait
 from pillarbox.setting_kinds import show_url
 from pillarbox.settings import Settings
+from pillarbox.store import lifecycle_schema
 from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres
+from pillarbox.store.migrations import check_schema, migrate
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 
@@ -161,6 +163,21 @@ def embedded_data(settings: Settings) -> Path:
 def place_of(settings: Settings) -> str:
     """The URL of the database in use, for people: without its password."""
     return show_url(settings.database_url or _embedded(settings).url())
+
+
+async def prepare_schema(settings: Settings, database: Database, migrating: bool) -> None:
+    """Check both schemas, or migrate them; the embedded database also gets the lifecycle schema."""
+    schema = settings.lifecycle_schema
+    async with database.connection() as connection:
+        if not migrating:
+            await check_schema(connection)
+            await lifecycle_schema.check_if_installed(connection, schema)
+            return
+        await migrate(connection)
+        if settings.database_url is None:
+            await lifecycle_schema.install(connection, schema)
+        else:
+            await lifecycle_schema.upgrade_if_installed(connection, schema)
 
 
 def _embedded(settings: Settings) -> EmbeddedPostgres:
