@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from pillarbox.lifecycle.batch_policy import (
-    LONGEST,
-    MOST,
+    MAX_BATCH,
+    MAX_WAIT,
     BatchLimits,
     BatchPolicy,
     CollectBatch,
@@ -27,61 +27,61 @@ KEYS = SigningKeyRing([bytes.fromhex("deadbeef" * 8)])
 
 def opened(rule: BatchLimits, now: float = 0.0) -> BatchPolicy:
     """One that found nothing when it began."""
-    gather = BatchPolicy(rule)
-    assert gather.look(0, 0, now) == WaitForTokens(None)
-    return gather
+    policy = BatchPolicy(rule)
+    assert policy.look(0, 0, now) == WaitForTokens(None)
+    return policy
 
 
 def test_the_originals_demonstration() -> None:
     """Limit 3, timeout 5 s, five accounts: three at once, two five seconds after they were seen."""
-    gather = opened(BatchLimits(3, 5.0))
-    assert gather.look(3, 0, 10.0) == CollectBatch(3, "max reached")
-    gather.collected(3)
-    assert gather.look(2, 0, 10.25) == WaitForTokens(5.0)
-    assert gather.look(2, 0, 12.25) == WaitForTokens(3.0)
-    assert gather.look(2, 0, 15.25) == CollectBatch(3, "timeout")
-    gather.collected(2)
-    assert gather.look(0, 0, 15.5) == WaitForTokens(None)
+    policy = opened(BatchLimits(3, 5.0))
+    assert policy.look(3, 0, 10.0) == CollectBatch(3, "max reached")
+    policy.collected(3)
+    assert policy.look(2, 0, 10.25) == WaitForTokens(5.0)
+    assert policy.look(2, 0, 12.25) == WaitForTokens(3.0)
+    assert policy.look(2, 0, 15.25) == CollectBatch(3, "timeout")
+    policy.collected(2)
+    assert policy.look(0, 0, 15.5) == WaitForTokens(None)
 
 
 def test_the_first_of_a_batch_says_how_long_it_waits() -> None:
-    gather = opened(BatchLimits(10, 5.0))
-    assert gather.look(1, 0, 100.0) == WaitForTokens(5.0)
-    assert gather.look(9, 0, 104.0) == WaitForTokens(1.0)
-    assert gather.look(9, 0, 105.0) == CollectBatch(10, "timeout")
+    policy = opened(BatchLimits(10, 5.0))
+    assert policy.look(1, 0, 100.0) == WaitForTokens(5.0)
+    assert policy.look(9, 0, 104.0) == WaitForTokens(1.0)
+    assert policy.look(9, 0, 105.0) == CollectBatch(10, "timeout")
 
 
 def test_what_waited_before_we_came_is_collected_at_once() -> None:
-    gather = BatchPolicy(BatchLimits(3, 5.0))
+    policy = BatchPolicy(BatchLimits(3, 5.0))
     for left, taken in ((7, 3), (4, 3), (1, 1)):
-        assert gather.look(min(left, 3), 0, 0.0) == CollectBatch(3, "start")
-        gather.collected(taken)
-    assert gather.look(1, 0, 1.0) == WaitForTokens(5.0)
-    gather.reopened()
-    assert gather.look(1, 0, 2.0) == CollectBatch(3, "start")
+        assert policy.look(min(left, 3), 0, 0.0) == CollectBatch(3, "start")
+        policy.collected(taken)
+    assert policy.look(1, 0, 1.0) == WaitForTokens(5.0)
+    policy.reopened()
+    assert policy.look(1, 0, 2.0) == CollectBatch(3, "start")
 
 
 def test_the_urgent_ones_do_not_wait_for_others() -> None:
-    gather = opened(BatchLimits(10, 5.0))
-    assert gather.look(3, 0, 1.0) == WaitForTokens(5.0)
-    assert gather.look(4, 1, 2.0) == CollectBatch(10, "urgent", urgent_only=True)
-    gather.collected(1, was_urgent_only=True)
-    assert gather.look(3, 0, 3.0) == WaitForTokens(3.0), "the others wait on"
+    policy = opened(BatchLimits(10, 5.0))
+    assert policy.look(3, 0, 1.0) == WaitForTokens(5.0)
+    assert policy.look(4, 1, 2.0) == CollectBatch(10, "urgent", urgent_only=True)
+    policy.collected(1, was_urgent_only=True)
+    assert policy.look(3, 0, 3.0) == WaitForTokens(3.0), "the others wait on"
     assert opened(BatchLimits(10, 5.0, urgent_waits=True)).look(4, 1, 2.0) == WaitForTokens(5.0), (
         "the original knows no hurry"
     )
 
 
 def test_a_rare_token_does_not_wait() -> None:
-    gather = opened(BatchLimits())
+    policy = opened(BatchLimits())
     for now in range(10, 100, 10):
-        assert isinstance(gather.look(1, 0, float(now)), CollectBatch)
-        gather.collected(1)
-        assert gather.look(0, 0, now + 0.01) == WaitForTokens(None)
+        assert isinstance(policy.look(1, 0, float(now)), CollectBatch)
+        policy.collected(1)
+        assert policy.look(0, 0, now + 0.01) == WaitForTokens(None)
 
 
 def arriving(
-    gather: BatchPolicy, per_second: float, seconds: float, begin: float = 0.0
+    policy: BatchPolicy, per_second: float, seconds: float, begin: float = 0.0
 ) -> list[tuple[int, float]]:
     """Let tokens arrive evenly, looking every 5 ms; returns each batch with how long its first token waited."""
     batches, waiting, arrived, since = list[tuple[int, float]](), 0, 0, 0.0
@@ -90,12 +90,12 @@ def arriving(
         come = int(tick * 0.005 * per_second) - arrived
         since = now if waiting == 0 and come else since
         waiting, arrived = waiting + come, arrived + come
-        match gather.look(min(waiting, MOST), 0, now):
+        match policy.look(min(waiting, MAX_BATCH), 0, now):
             case CollectBatch(limit, _, _):
                 taken = min(waiting, limit)
                 batches.append((taken, now - since))
                 waiting -= taken
-                gather.collected(taken)
+                policy.collected(taken)
     return batches
 
 
@@ -104,27 +104,27 @@ def arriving(
     [(10, 1, 1), (100, 1, 6), (500, 20, 90), (2000, 300, 600), (4000, 700, 1000)],
 )
 def test_batches_follow_the_rate_within_limits(per_second: float, least: int, most: int) -> None:
-    gather = opened(BatchLimits())
-    arriving(gather, per_second, 5.0)
-    later = arriving(gather, per_second, 5.0, begin=5.0)
-    assert gather.rate == pytest.approx(per_second, rel=0.5)
+    policy = opened(BatchLimits())
+    arriving(policy, per_second, 5.0)
+    later = arriving(policy, per_second, 5.0, begin=5.0)
+    assert policy.rate == pytest.approx(per_second, rel=0.5)
     sizes = sorted(size for size, _ in later)
     assert least <= sizes[len(sizes) // 2] <= most
-    assert max(wait for _, wait in later) <= LONGEST + 0.01
+    assert max(wait for _, wait in later) <= MAX_WAIT + 0.01
 
 
 def test_a_backlog_leaves_in_the_largest_batches() -> None:
-    gather = BatchPolicy(BatchLimits())
+    policy = BatchPolicy(BatchLimits())
     for turn in range(100):
-        assert gather.look(MOST, 0, turn * 0.1) == CollectBatch(MOST, "start")
-        gather.collected(MOST)
+        assert policy.look(MAX_BATCH, 0, turn * 0.1) == CollectBatch(MAX_BATCH, "start")
+        policy.collected(MAX_BATCH)
 
 
 def test_the_rate_is_forgotten_when_nothing_comes() -> None:
-    gather = opened(BatchLimits())
-    arriving(gather, 2000, 3.0)
-    gather.look(0, 0, 60.0)
-    assert isinstance(gather.look(1, 0, 70.0), CollectBatch)
+    policy = opened(BatchLimits())
+    arriving(policy, 2000, 3.0)
+    policy.look(0, 0, 60.0)
+    assert isinstance(policy.look(1, 0, 70.0), CollectBatch)
 
 
 @pytest.mark.parametrize(

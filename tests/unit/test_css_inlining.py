@@ -103,11 +103,11 @@ def test_lines_stay_where_they_are() -> None:
         ("\n\np { margin: 0 }", 3, "only plain classes"),
         (".a .b { margin: 0 }", 1, "only plain classes"),
         (".a:hover { margin: 0 }", 1, "only plain classes"),
-        ("@import 'x';", 1, "behind the last rule"),
+        ("@import 'x';", 1, "after the last rule"),
         ("/*\n\n*/\n.a { margin: 0", 4, "not closed"),
         ('.a { font-family: "X" }', 1, "double quotes"),
-        ("\n.a { color: var(--nope) }", 2, "no portal has a colour 'nope'"),
-        (".a { margin: 0 }\n\nmore", 3, "behind the last rule"),
+        ("\n.a { color: var(--nope) }", 2, "the portal has no colour 'nope'"),
+        (".a { margin: 0 }\n\nmore", 3, "after the last rule"),
     ],
 )
 def test_what_cannot_be_put_into_elements_is_an_error_with_its_line(
@@ -119,7 +119,7 @@ def test_what_cannot_be_put_into_elements_is_an_error_with_its_line(
 
 
 def test_a_class_that_is_made_of_a_value_is_an_error() -> None:
-    with pytest.raises(InliningError, match="written out") as raised:
+    with pytest.raises(InliningError, match="must be constant") as raised:
         styled(".a { margin: 0 }", '\n<p class="a {{ kind }}">')
     assert raised.value.line == 2
 

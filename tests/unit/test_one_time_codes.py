@@ -21,8 +21,8 @@ from pillarbox.lifecycle.one_time_codes import (
     IssuedCode,
     OneTimeCodes,
     _hash_code,
+    normalize_code,
     realm_of,
-    tidy,
 )
 
 KEY = bytes(range(32))
@@ -135,7 +135,7 @@ def test_a_code_does_not_show_itself() -> None:
 
 @pytest.mark.parametrize("typed", ["123456", "123 456", "123-456", "1 2 3 4 5 6"])
 def test_codes_are_taken_as_people_type_them(typed: str) -> None:
-    assert tidy(typed) == "123456"
+    assert normalize_code(typed) == "123456"
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def test_a_key_that_retired_signs_no_more() -> None:
     assert sign("activation", SECRET, None, ring) == ACTIVATION
     now[0] = 1500.0
     assert verify(sign("activation", SECRET, None, ring), "activation", None, [OTHER]) == SECRET
-    with pytest.raises(SecretError, match="retired"):
+    with pytest.raises(SecretError, match="have expired"):
         SigningKeyRing([(KEY, 1.0)]).newest()
 
 

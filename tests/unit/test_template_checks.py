@@ -9,7 +9,7 @@ from tests.unit.template_helpers import one, write
 
 from pillarbox.errors import RenderError
 from pillarbox.lifecycle.rendering import Templates
-from pillarbox.lifecycle.template_checks import LARGEST_HTML, check, check_html, sample_of
+from pillarbox.lifecycle.template_checks import MAX_HTML_BYTES, check, check_html, sample_of
 
 
 def found(templates: Templates) -> list[tuple[str | None, str | None, int | None, str]]:
@@ -30,7 +30,7 @@ def test_a_right_template_has_no_findings(tmp_path: Path) -> None:
             "{{ link }}\n{{ order }}",
             shop__order__sample_json='{"order": 1}',
         )
-    ) == [("en", "html", None, "it does not show link, which another part or language does")]
+    ) == [("en", "html", None, "it does not show link, but another part or language does")]
     assert found(one(tmp_path, "<p>x</p>", "x")) == []
 
 
@@ -84,7 +84,7 @@ def test_what_one_language_shows_another_must_show(tmp_path: Path) -> None:
         shop__order__de_subject="x",
     )
     assert found(one(tmp_path, "<b>{{ code }}</b>", "forgotten")) == [
-        ("en", "text", None, "it does not show code, which another part or language does")
+        ("en", "text", None, "it does not show code, but another part or language does")
     ]
 
 
@@ -103,7 +103,7 @@ def test_subjects(tmp_path: Path) -> None:
 
 def test_classes_without_a_style(tmp_path: Path) -> None:
     assert found(one(tmp_path, '<p class="txet">x</p>')) == [
-        ("en", "html", None, "no style.css knows the class txet")
+        ("en", "html", None, "no style.css defines the class txet")
     ]
     assert (
         found(
@@ -117,15 +117,15 @@ def test_classes_without_a_style(tmp_path: Path) -> None:
     ("url", "words"),
     [
         ("http://shop.example/", "is not https"),
-        ("/orders", "leads nowhere"),
-        ("orders.html", "leads nowhere"),
-        ("", "leads nowhere"),
-        ("#top", "leads nowhere"),
+        ("/orders", "is a relative URL"),
+        ("orders.html", "is a relative URL"),
+        ("", "is a relative URL"),
+        ("#top", "is a relative URL"),
         ("javascript:alert(1)", "is not https"),
-        ("https://", "not a legal address"),
-        ("https://shop.example:port/", "not a legal address"),
-        ("https://shop.example/{{ x }}", "not a legal address"),
-        ("https://[::1/", "not a legal address"),
+        ("https://", "not a legal URL"),
+        ("https://shop.example:port/", "not a legal URL"),
+        ("https://shop.example/{{ x }}", "not a legal URL"),
+        ("https://[::1/", "not a legal URL"),
         ("mailto:nobody", "has no address"),
     ],
 )
@@ -154,15 +154,15 @@ def test_broken_links_in_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("html", "words"),
     [
-        ('<img src="https://shop.example/logo.png">', "nothing is fetched"),
-        ('<img src="cid:logo">', "no files of their own"),
-        ('<table background="https://x.example/b.png"></table>', "nothing is fetched"),
+        ('<img src="https://shop.example/logo.png">', "load nothing external"),
+        ('<img src="cid:logo">', "cannot have attachments"),
+        ('<table background="https://x.example/b.png"></table>', "load nothing external"),
         ("<script>alert(1)</script>", "<script> does not work"),
         ('<p onclick="x()">x</p>', "onclick does not work"),
-        ("<div><b>x</div>", "</div> closes nothing"),
+        ("<div><b>x</div>", "</div> closes no open tag"),
         ("<table><tr><td>x</table></td>", None),
         ("<div>", "<div> is not closed"),
-        ("</b>", "</b> closes nothing"),
+        ("</b>", "</b> closes no open tag"),
         ("<p>x<br><hr><p>y", None),
         ("<br/><img/><b/>", None),
     ],
@@ -174,5 +174,5 @@ def test_html(html: str, words: str | None) -> None:
 
 
 def test_oversize_html() -> None:
-    assert list(check_html("ü" * (LARGEST_HTML // 2))) == []
-    assert "Gmail" in next(iter(check_html("ü" * (LARGEST_HTML // 2 + 1))))
+    assert list(check_html("ü" * (MAX_HTML_BYTES // 2))) == []
+    assert "Gmail" in next(iter(check_html("ü" * (MAX_HTML_BYTES // 2 + 1))))

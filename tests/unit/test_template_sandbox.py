@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.unit.template_helpers import failure, one
 
-from pillarbox.lifecycle.rendering import MOST_CHARACTERS
-from pillarbox.lifecycle.template_sandbox import MOST_STEPS
+from pillarbox.lifecycle.rendering import MAX_CHARACTERS
+from pillarbox.lifecycle.template_sandbox import MAX_STEPS
 
 ATTRIBUTES = (
     "{{ ''.__class__ }}",
@@ -97,14 +97,14 @@ def test_what_has_no_end_is_ended(tmp_path: Path, source: str) -> None:
 def test_the_number_of_steps_is_per_part(tmp_path: Path) -> None:
     source = "{% for a in x %}{{ a }}{% endfor %}"
     templates = one(tmp_path, source, source, source)
-    assert len(templates.render("shop/order", "en", {"x": [1] * MOST_STEPS}).subject) == MOST_STEPS
-    assert str(MOST_STEPS) in failure(templates, {"x": [1] * (MOST_STEPS + 1)}).message
+    assert len(templates.render("shop/order", "en", {"x": [1] * MAX_STEPS}).subject) == MAX_STEPS
+    assert str(MAX_STEPS) in failure(templates, {"x": [1] * (MAX_STEPS + 1)}).message
 
 
 def test_no_part_grows_without_end(tmp_path: Path) -> None:
     templates = one(tmp_path, text="{% for a in x %}{{ big }}{% endfor %}")
     error = failure(templates, {"x": [1] * 1000, "big": "x" * 10_000})
-    assert str(MOST_CHARACTERS) in error.message
+    assert str(MAX_CHARACTERS) in error.message
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_no_file_outside_is_read(tmp_path: Path, name: str, tag: str) -> None:
 def test_no_value_chooses_a_file(tmp_path: Path, source: str) -> None:
     error = failure(one(tmp_path, text="\n" + source), {"name": "layout/base.txt"})
     assert error.line == 2
-    assert "must be written out" in error.message
+    assert "must be constant" in error.message
 
 
 @pytest.mark.parametrize(

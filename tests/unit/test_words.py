@@ -63,7 +63,7 @@ def text_of(name: str, locale: str, **data: Any) -> str:
 def test_all_mails_are_there_in_english_and_german() -> None:
     assert [name for name in TEMPLATES.names() if name.partition("/")[0] in KINDS] == NAMES
     for name in NAMES:
-        languages = TEMPLATES.sources.templates[name]
+        languages = TEMPLATES.files.templates[name]
         assert languages == {"en": {"subject", "text", "html"}, "de": {"subject", "text", "html"}}
 
 

@@ -17,7 +17,7 @@ from pillarbox.api.problems import ProblemError
 from pillarbox.api.routing import parsed
 from pillarbox.errors import InvalidToken, PasswordRefused, WrongCode
 from pillarbox.lifecycle.account_links import LinkFields
-from pillarbox.lifecycle.one_time_codes import tidy
+from pillarbox.lifecycle.one_time_codes import normalize_code
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -219,5 +219,7 @@ def _fields(text: bytes) -> dict[str, str]:
 def _given(fields: dict[str, str]) -> LinkFields:
     code = fields.get("code")
     return LinkFields(
-        fields.get("token", ""), fields.get("expires"), None if code is None else tidy(code)
+        fields.get("token", ""),
+        fields.get("expires"),
+        None if code is None else normalize_code(code),
     )

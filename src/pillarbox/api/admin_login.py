@@ -17,7 +17,7 @@ from pillarbox.api.problems import ProblemError
 from pillarbox.api.routing import Anonymous, Context, PublicRoute, json_response, router
 from pillarbox.api.sign_in import Code, Email, Token, begun, code_problems
 from pillarbox.errors import NotPossible, Unauthorized
-from pillarbox.lifecycle.passwords import LONGEST
+from pillarbox.lifecycle.passwords import MAX_LENGTH
 from pillarbox.model.access import Scope
 from pillarbox.wire.sign_in import SignInChallenge
 
@@ -30,7 +30,7 @@ class AdminLogin(StrictModel):
     """The address and the password of an administrator."""
 
     email: Email
-    password: Annotated[str, StringConstraints(min_length=1, max_length=LONGEST)] = Field(
+    password: Annotated[str, StringConstraints(min_length=1, max_length=MAX_LENGTH)] = Field(
         repr=False
     )
 

@@ -65,7 +65,7 @@ async def list_(
         tokens = (
             []
             if chosen
-            else await set_aside_tokens.listed(app.database, app.settings, tenant, limit)
+            else await set_aside_tokens.list_tokens(app.database, app.settings, tenant, limit)
         )
     heads = ("id", "accepted", "tenant", "to~", "subject~", "reason", "tries#", "error~")
     output.table(heads, [_row(one, ids[one.id]) for one in found], "no dead letter fits")

@@ -43,7 +43,7 @@ async def tokens(
     async with context.app() as app:
         if retry:
             return _told(context, await set_aside_tokens.retry(app.database, app.settings, numbers))
-        found = await set_aside_tokens.listed(app.database, app.settings, None, limit)
+        found = await set_aside_tokens.list_tokens(app.database, app.settings, None, limit)
     shown = [one for one in found if not numbers or one.token in numbers]
     if context.json:
         output.print_json([one._asdict() for one in shown])

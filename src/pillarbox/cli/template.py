@@ -94,7 +94,7 @@ async def list_(context: CommandContext) -> None:
 
 def _folders(templates: Templates, name: str) -> list[str]:
     """Where the files of a template come from."""
-    files = templates.sources.files.items()
+    files = templates.files.files.items()
     found = {source.folder for file, source in files if file.startswith(f"{name}/")}
     return sorted("pillarbox" if folder == PACKAGE else str(folder) for folder in found)
 

@@ -1,1 +1,1 @@
-"""The mails of an account's life: links and codes that follow from changes in the database, in the right words."""
+"""Lifecycle mails: links and codes that follow from changes of accounts in the database."""

@@ -1,4 +1,4 @@
-"""When to collect tokens, and how many: as the original collector does, or as their rate suggests. Pure."""
+"""Decides when to collect tokens and how many: by fixed limits, or by the rate of arrival. Pure."""
 
 from __future__ import annotations
 
@@ -6,42 +6,43 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# The original's limit and timeout.
+# The limit and timeout of the original collector.
 LIMIT = 10
 TIMEOUT = 5.0
-# Most that a batch has which follows the rate: beyond it a commit's share of the cost is lost in
-# the noise.
-MOST = 1000
-# The longest that a token waits for others: people who just pressed a button do not notice a
-# quarter of a second.
-LONGEST = 0.25
-# Tokens per second at which that much is worth waiting. At fewer, waiting saves less, and shrinks
-# with the rate: at ten per second it is 2.5 ms.
-BUSY = 1000.0
-# Seconds over which the rate is averaged: bursts are seen while they last, and forgotten soon
-# after.
-MEMORY = 1.0
+# Largest adaptive batch: beyond it, the share of a commit in the cost is not measurable.
+MAX_BATCH = 1000
+# Longest wait of a token for others: a person who pressed a button does not notice 250 ms.
+MAX_WAIT = 0.25
+# Tokens per second at which the longest wait pays off. At a lower rate waiting saves less, and the
+# wait shrinks with the rate: at ten per second it is 2.5 ms.
+BUSY_RATE = 1000.0
+# Seconds over which the rate is averaged: a burst is seen while it lasts and forgotten soon after.
+RATE_WINDOW = 1.0
+# Shortest time between two looks that the rate counts with; closer looks count as one.
+MIN_INTERVAL = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """How batches are gathered. None: as the rate suggests."""
+    """The size and waiting time of a batch. None: adaptive, by the rate of arrival."""
 
     limit: int | None = None
     timeout: float | None = None
-    urgent_waits: bool = False  # as in the original, which knows no hurry
+    urgent_waits: bool = False  # as in the original collector, which has no priorities
 
     @property
-    def most(self) -> int:
-        """Most tokens in a batch; counting those that wait can stop there."""
-        return MOST if self.limit is None else self.limit
+    def max_size(self) -> int:
+        """Most tokens in a batch; counting the tokens that wait can stop there."""
+        if self.limit is None:
+            return MAX_BATCH
+        return self.limit
 
 
 ORIGINAL_LIMITS = BatchLimits(LIMIT, TIMEOUT, urgent_waits=True)
 
 
 class CollectBatch(NamedTuple):
-    """Collect now, at most so many. `why`: max reached, timeout, urgent, or the start."""
+    """Collect at most `limit` tokens now. `why`: max reached, timeout, urgent, or start."""
 
     limit: int
     why: str
@@ -49,7 +50,7 @@ class CollectBatch(NamedTuple):
 
 
 class WaitForTokens(NamedTuple):
-    """Look again when hinted, or after so many seconds; None: nothing waits."""
+    """Look again after a hint or after `seconds`; None: no token waits."""
 
     seconds: float | None
 
@@ -58,19 +59,22 @@ Decision = CollectBatch | WaitForTokens
 
 
 class BatchPolicy:
-    """Watches tokens arrive, and says when a batch is complete. Times are any clock's seconds."""
+    """Observes the arrival of tokens and decides when a batch is complete.
 
-    def __init__(self, rule: BatchLimits) -> None:
-        self.rule = rule
-        self._first: float | None = None  # when the oldest of those that wait was seen
-        self._opening = True  # what waited before we came does not wait any longer
+    Times are seconds of any monotonic clock.
+    """
+
+    def __init__(self, limits: BatchLimits) -> None:
+        self.limits = limits
+        self._first_seen: float | None = None  # when the oldest waiting token was seen
+        self._opening = True  # tokens from before the start do not wait any longer
         self._rate = 0.0
-        self._looked: float | None = None
-        self._known = 0  # how many of those that wait were counted before
+        self._last_look: float | None = None
+        self._counted = 0  # waiting tokens that the rate includes already
 
     @property
     def opening(self) -> bool:
-        """Whether something may be left of what waited before we came."""
+        """Whether tokens from before the start may be left."""
         return self._opening
 
     @property
@@ -78,57 +82,76 @@ class BatchPolicy:
         """Tokens per second, averaged."""
         return self._rate
 
-    def look(self, ready: int, urgent: int, now: float) -> Decision:
-        """What to do, now that so many wait, counted up to `rule.most` or further; some of them are urgent."""
+    def look(
+        self,
+        ready: int,
+        urgent: int,
+        now: float,
+    ) -> Decision:
+        """Decide, with `ready` tokens waiting, of which `urgent` are urgent.
+
+        The counts may stop at `limits.max_size`.
+        """
         self._observe(ready, now)
         if not ready:
-            self._first, self._opening = None, False
+            self._first_seen = None
+            self._opening = False
             return WaitForTokens(None)
-        if self._first is None:
-            self._first = now
-        return self._decide(ready, urgent, self._first + self._patience() - now)
+        if self._first_seen is None:
+            self._first_seen = now
+        time_left = self._first_seen + self._max_wait() - now
+        return self._decide(ready, urgent, time_left)
 
-    def _decide(self, ready: int, urgent: int, left: float) -> Decision:
+    def _decide(
+        self,
+        ready: int,
+        urgent: int,
+        time_left: float,
+    ) -> Decision:
+        max_size = self.limits.max_size
         if self._opening:
-            return CollectBatch(self.rule.most, "start")
-        if ready >= self._enough():
-            return CollectBatch(self.rule.most, "max reached")
-        if left <= 0:
-            return CollectBatch(self.rule.most, "timeout")
-        if urgent and not self.rule.urgent_waits:
-            return CollectBatch(self.rule.most, "urgent", urgent_only=True)
-        return WaitForTokens(left)
+            return CollectBatch(max_size, "start")
+        if ready >= self._complete_size():
+            return CollectBatch(max_size, "max reached")
+        if time_left <= 0:
+            return CollectBatch(max_size, "timeout")
+        if urgent and not self.limits.urgent_waits:
+            return CollectBatch(max_size, "urgent", urgent_only=True)
+        return WaitForTokens(time_left)
 
     def collected(self, count: int, was_urgent_only: bool = False) -> None:
-        """So many were taken; those that are left, or come now, are a new batch."""
-        self._known = max(0, self._known - count)
+        """Note that `count` tokens were taken; the others belong to the next batch."""
+        self._counted = max(0, self._counted - count)
         if not was_urgent_only:
-            self._first = None
-        if count < self.rule.most:
+            self._first_seen = None
+        if count < self.limits.max_size:
             self._opening = False
 
     def reopened(self) -> None:
-        """The connection was lost: what came meanwhile waited long enough."""
+        """Note that the connection was lost: tokens that arrived meanwhile do not wait longer."""
         self._opening = True
 
-    def _enough(self) -> int:
-        """How many make a batch."""
-        if self.rule.limit is not None:
-            return self.rule.limit
-        return max(1, min(MOST, math.ceil(self._rate * self._patience())))
+    def _complete_size(self) -> int:
+        """The number of tokens that completes a batch."""
+        if self.limits.limit is not None:
+            return self.limits.limit
+        expected = math.ceil(self._rate * self._max_wait())
+        return max(1, min(MAX_BATCH, expected))
 
-    def _patience(self) -> float:
-        """How long the first of a batch waits for others."""
-        if self.rule.timeout is not None:
-            return self.rule.timeout
-        return LONGEST * min(1.0, self._rate / BUSY)
+    def _max_wait(self) -> float:
+        """The longest time that the first token of a batch waits for others."""
+        if self.limits.timeout is not None:
+            return self.limits.timeout
+        return MAX_WAIT * min(1.0, self._rate / BUSY_RATE)
 
     def _observe(self, ready: int, now: float) -> None:
-        """Let what arrived since the last look count for the rate."""
-        arrived, before = max(0, ready - self._known), self._looked
-        self._known, self._looked = ready, now
-        if before is None:
+        """Add the tokens that arrived since the last look to the rate."""
+        arrived = max(0, ready - self._counted)
+        last_look = self._last_look
+        self._counted = ready
+        self._last_look = now
+        if last_look is None:
             return
-        passed = max(now - before, 1e-3)  # several looks within a moment are one
-        kept = math.exp(-passed / MEMORY)
-        self._rate = self._rate * kept + arrived / passed * (1 - kept)
+        elapsed = max(now - last_look, MIN_INTERVAL)
+        weight = math.exp(-elapsed / RATE_WINDOW)
+        self._rate = self._rate * weight + arrived / elapsed * (1 - weight)

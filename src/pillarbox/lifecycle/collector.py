@@ -1,8 +1,7 @@
-"""The collector: takes tokens that wait, and mails or writes them, batch by batch, each in one transaction.
+"""The collector: takes waiting tokens in batches and mails or prints each batch in one transaction.
 
-A notification is a hint; looking is the truth, so nothing is lost with a notification, a connection
-or a process. Several collectors share the work: each passes over the tokens that another has in
-hand.
+A notification is a hint; polling is the truth, so a lost notification, connection or process loses
+no token. Several collectors share the work: each skips the tokens that another one has locked.
 """
 
 from __future__ import annotations
@@ -11,12 +10,17 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pillarbox.errors import NotPossible, StoreBug, StoreError
-from pillarbox.lifecycle.batch_policy import ORIGINAL_LIMITS, BatchLimits, BatchPolicy, CollectBatch
+from pillarbox.lifecycle.batch_policy import (
+    ORIGINAL_LIMITS,
+    BatchLimits,
+    BatchPolicy,
+    CollectBatch,
+)
 from pillarbox.loops import wait, wait_for_any
 from pillarbox.store import lifecycle_schema
 from pillarbox.store.notifications import hear
@@ -37,92 +41,112 @@ if TYPE_CHECKING:
 log = logs.get("pillarbox.collector")
 # How often a broken listening connection is opened again.
 LISTEN_INTERVAL = 1.0
-# Least time between two looks that hints ask for: a thousand inserts per second are not a thousand
-# looks.
-SOONEST = 0.005
-# When others have in hand all that waits, there is no reason to ask without a pause.
-OTHERS = 0.05
-# Pauses after failures double from the first to the last of these.
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
-# Two batches, and a look at what waits.
+# Shortest time between two looks after hints: 1,000 inserts per second are not 1,000 looks.
+MIN_LOOK_INTERVAL = 0.005
+# The pause when other collectors have locked all waiting tokens.
+LOCKED_PAUSE = 0.05
+# The pause after a failure doubles from the first to the last of these.
+FIRST_PAUSE, MAX_PAUSE = 0.1, 30.0
+# Beyond this number of failures in a row the pause is the longest one anyway.
+MAX_DOUBLINGS = 10
+# Two batches, and a count of the waiting tokens.
 CONNECTIONS = 3
-# Whole batches that follow each other without a look in between.
-AHEAD = 10
-# Tokens that wait are counted so far for the metrics.
-COUNTED = 100_000
+# Full batches that are collected without counting the waiting tokens in between.
+BATCHES_AHEAD = 10
+# The metric of waiting tokens is counted up to this number.
+MAX_COUNTED = 100_000
 
 
 class TokenSink(Protocol):
     """Where tokens go: into mails, or to standard output."""
 
-    at_once: int  # batches that may be in hand at the same time, if enough tokens wait for them
+    at_once: int  # batches in progress at the same time, if enough tokens wait
 
     async def send(self, connection: asyncpg.Connection, batch: Sequence[DueToken]) -> SinkResult:
-        """Send tokens, in the transaction that took them, and say what became of each."""
+        """Send tokens in the transaction that took them; return the result of each."""
         ...
 
     def give_up(self) -> None:
-        """Do not wait for anybody any longer."""
+        """Stop waiting for a slow reader."""
         ...
 
 
+class _Settlement(NamedTuple):
+    """How many tokens had which outcome, and the first problem."""
+
+    outcomes: Counter[str]
+    problem: str | None
+
+
 def batch_limits(settings: Settings, *, stdout: bool = False) -> BatchLimits:
-    """How batches are gathered: as the settings say, else as the original does, or as the rate suggests."""
-    limit, timeout = settings.lifecycle_batch_limit, settings.lifecycle_batch_timeout
+    """The limits in the settings; without one, standard output uses the original collector's."""
+    limit = settings.lifecycle_batch_limit
+    timeout = settings.lifecycle_batch_timeout
     if not stdout:
         return BatchLimits(limit, timeout)
-    usual = ORIGINAL_LIMITS
-    return BatchLimits(
-        limit or usual.limit, usual.timeout if timeout is None else timeout, urgent_waits=True
-    )
+    if timeout is None:
+        timeout = ORIGINAL_LIMITS.timeout
+    return BatchLimits(limit or ORIGINAL_LIMITS.limit, timeout, urgent_waits=True)
 
 
 class Collector:
-    """Looks for tokens, decides, collects. One for a process, any number of processes."""
+    """Looks for tokens, decides, collects. One per process, in any number of processes."""
 
     def __init__(
         self,
         database: Database,
         tokens: TokenStore,
-        post: TokenSink,
+        sink: TokenSink,
         metrics: Metrics,
         settings: Settings,
-        rule: BatchLimits,
+        limits: BatchLimits,
         registry: TemplateRegistry | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
-        self._shared = database
+        self._shared_database = database
         self._database = database
         self._tokens = tokens
-        self._post = post
+        self._sink = sink
         self._metrics = metrics
         self._settings = settings
         self._supervisor = supervisor or Supervisor(metrics)
-        self._gather = BatchPolicy(rule)
+        self._policy = BatchPolicy(limits)
         self._registry = registry
         self._hinted = asyncio.Event()
         self._stopping: Callable[[], bool] = lambda: False
-        self._ended = asyncio.Event()  # no batch is in hand any more
+        self._ended = asyncio.Event()  # no batch is in progress any more
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Collect until `stop`; then finish the batch in hand.
+        """Collect until `stop`, then finish the batch in progress.
 
-        What waited before leaves first: whoever sees us listen can be sure that what comes now is
-        gathered.
+        TokenStore from before the start are collected before listening begins: a client that sees
+        this process listen can rely on batching.
         """
-        self._database = await self._shared.for_queue(CONNECTIONS)
+        self._database = await self._shared_database.for_queue(CONNECTIONS)
         self._stopping = stop.is_set
         run_every = self._supervisor.run_every
+        poll_interval = self._settings.worker_poll_interval
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._limit_draining(stop))
                 group.create_task(
-                    run_every("sweep tokens", self._settings.worker_poll_interval, self.sweep, stop)
+                    run_every(
+                        "sweep tokens",
+                        poll_interval,
+                        self.sweep,
+                        stop,
+                    )
                 )
-                await self._open(stop)
+                await self._collect_earlier(stop)
                 if self._settings.notify:
+                    listen = self._listener(stop)
                     group.create_task(
-                        run_every("listen for tokens", LISTEN_INTERVAL, self._listening(stop), stop)
+                        run_every(
+                            "listen for tokens",
+                            LISTEN_INTERVAL,
+                            listen,
+                            stop,
+                        )
                     )
                 await self._work(stop)
                 self._end(stop)
@@ -130,56 +154,63 @@ class Collector:
             await self._database.close()
 
     async def run_once(self, stop: asyncio.Event) -> None:
-        """Collect everything that waits, and return."""
+        """Collect all waiting tokens, and return."""
         await self._tokens.release_due(self._database)
-        limit, at_once = self._gather.rule.most, self._post.at_once
+        limit = self._policy.limits.max_size
+        decision = CollectBatch(limit, "once")
         async with asyncio.TaskGroup() as group:
             group.create_task(self._limit_draining(stop))
-            while (
-                not stop.is_set()
-                and await self._collect_some(CollectBatch(limit, "once"), at_once) >= limit
-            ):
-                pass
+            while not stop.is_set():
+                if await self._collect_batches(decision, self._sink.at_once) < limit:
+                    break
             self._end(stop)
 
-    async def _open(self, stop: asyncio.Event) -> None:
-        """Collect what waited before we came, and say how we go on."""
+    async def _collect_earlier(self, stop: asyncio.Event) -> None:
+        """Collect the tokens from before the start, and log the limits in effect."""
         failures = 0
-        while self._gather.opening and not stop.is_set():
-            pause, failures = await self._tried(failures)
-            await wait(stop, pause if failures and pause else 0.0)
-        self._tell_how()
+        while self._policy.opening and not stop.is_set():
+            pause, failures = await self._try_step(failures)
+            if not failures:
+                pause = 0.0
+            await wait(stop, pause or 0.0)
+        self._log_limits()
 
     def _end(self, stop: asyncio.Event) -> None:
         self._ended.set()
         stop.set()
 
-    def _listening(self, stop: asyncio.Event) -> Callable[[], Awaitable[None]]:
-        settings = self._settings
-        told = {settings.lifecycle_channel: self._hinted.set}
-        return partial(hear, self._shared, told, stop, settings.lifecycle_healthcheck)
+    def _listener(self, stop: asyncio.Event) -> Callable[[], Awaitable[None]]:
+        handlers = {self._settings.lifecycle_channel: self._hinted.set}
+        health_check = self._settings.lifecycle_healthcheck
+        return partial(
+            hear,
+            self._shared_database,
+            handlers,
+            stop,
+            health_check,
+        )
 
     async def sweep(self) -> int:
-        """Let those be taken again whose time has come, look without being told, and measure; returns how many wait."""
+        """Release held tokens that are due, trigger a look, and measure; return how many wait."""
         if self._registry is not None:
             await self._registry.register()
         await self._tokens.release_due(self._database)
         self._hinted.set()
-        waiting = await self._tokens.count(self._database, COUNTED)
+        waiting = await self._tokens.count(self._database, MAX_COUNTED)
         self._metrics.tokens_waiting.set(waiting.ready)
         return waiting.ready
 
     async def _work(self, stop: asyncio.Event) -> None:
         failures = 0
         while not stop.is_set():
-            pause, failures = await self._tried(failures)
-            await self._rest(stop, pause, heeding_hints=not failures)
+            pause, failures = await self._try_step(failures)
+            await self._rest(stop, pause, wake_on_hint=not failures)
 
-    async def _tried(self, failures: int) -> tuple[float | None, int]:
-        """One step; returns for how long to rest, and how many failed in a row."""
+    async def _try_step(self, failures: int) -> tuple[float | None, int]:
+        """Do one step; return the pause after it and the number of failures in a row."""
         try:
             pause = await self.step()
-        except (NotPossible, StoreBug):  # standard output is closed, or the schema has gone
+        except (NotPossible, StoreBug):  # standard output is closed, or the schema was removed
             raise
         except Exception as error:
             return self._failed(error, failures), failures + 1
@@ -187,120 +218,151 @@ class Collector:
         return pause, 0
 
     async def step(self) -> float | None:
-        """Look, and collect if it is time; returns for how long to rest, None: until somebody hints."""
-        most = self._gather.rule.most
-        waiting = await self._tokens.count(self._database, most * AHEAD)
-        decision = self._gather.look(waiting.ready, waiting.urgent, time.monotonic())
+        """Look, and collect if it is time; return the pause, None: until the next hint."""
+        max_size = self._policy.limits.max_size
+        waiting = await self._tokens.count(self._database, max_size * BATCHES_AHEAD)
+        decision = self._policy.look(waiting.ready, waiting.urgent, time.monotonic())
         if not isinstance(decision, CollectBatch):
             return decision.seconds
-        whole = 1 if decision.urgent_only else max(1, waiting.ready // most)
-        return 0.0 if await self._collect_some(decision, whole) else OTHERS
+        batches = 1
+        if not decision.urgent_only:
+            batches = max(1, waiting.ready // max_size)
+        if await self._collect_batches(decision, batches):
+            return 0.0
+        return LOCKED_PAUSE
 
-    async def _collect_some(self, wanted: CollectBatch, batches: int) -> int:
-        """Collect so many batches, some at once: while the database stores one, the next is being written."""
-        left = iter(range(batches))
+    async def _collect_batches(self, decision: CollectBatch, batches: int) -> int:
+        """Collect several batches, `at_once` of them concurrently; return the number of tokens.
 
-        async def some() -> int:
-            return sum([await self.collect(wanted) for _ in left if not self._stopping()])
+        While the database stores one batch, the next one is rendered.
+        """
+        remaining = iter(range(batches))
+        lines = [self._collect_remaining(decision, remaining) for _ in range(self._sink.at_once)]
+        counts = await asyncio.gather(*lines, return_exceptions=True)
+        total = 0
+        for count in counts:
+            if isinstance(count, BaseException):
+                raise count
+            total += count
+        return total
 
-        counts = await asyncio.gather(
-            *(some() for _ in range(self._post.at_once)), return_exceptions=True
-        )
-        for one in counts:
-            if isinstance(one, BaseException):
-                raise one
-        return sum(one for one in counts if isinstance(one, int))
+    async def _collect_remaining(self, decision: CollectBatch, remaining: Iterator[int]) -> int:
+        """Collect one batch for each item that is left in the shared iterator."""
+        total = 0
+        for _ in remaining:
+            if not self._stopping():
+                total += await self.collect(decision)
+        return total
 
-    async def collect(self, wanted: CollectBatch) -> int:
-        """Take a batch, send it and settle it; returns how many tokens it had."""
-        begun = time.perf_counter()
+    async def collect(self, decision: CollectBatch) -> int:
+        """Take a batch, send it and settle it; return how many tokens it had."""
+        started = time.perf_counter()
+        urgent_only = decision.urgent_only
         async with self._database.transaction() as connection:
-            taken = await self._tokens.take(
-                connection, wanted.limit, urgent_only=wanted.urgent_only
-            )
+            taken = await self._tokens.take(connection, decision.limit, urgent_only=urgent_only)
             if taken:
-                log.mail("processing rows", rows=len(taken), why=wanted.why)
-                outcomes, problem = await self._settle(connection, taken)
-        self._gather.collected(len(taken), wanted.urgent_only)
+                log.mail("processing rows", rows=len(taken), why=decision.why)
+                settlement = await self._settle(connection, taken)
+        self._policy.collected(len(taken), urgent_only)
         if taken:
-            self._tell(outcomes, problem, time.perf_counter() - begun)
+            self._report(settlement, time.perf_counter() - started)
         return len(taken)
 
     async def _settle(
         self, connection: asyncpg.Connection, taken: Sequence[DueToken]
-    ) -> tuple[Counter[str], str | None]:
-        """Send those that are to be sent, and note what became of all: how many of each, and what went wrong."""
-        done = await self._post.send(connection, [due for due in taken if due.verdict is None])
-        settled = [
-            (due.token, due.verdict, None) for due in taken if due.verdict not in (None, "account")
-        ]
-        held = [(due.token, "account", None, 0.0) for due in taken if due.verdict == "account"]
-        if settled or done.settled:
-            await self._tokens.settle(
-                connection, [*settled, *done.settled], self._settings.lifecycle_queue
-            )
-        if held or done.held:
-            await self._tokens.hold(connection, [*held, *done.held])
-        outcomes = Counter(outcome for _, outcome, _ in (*settled, *done.settled))
-        outcomes += Counter({"held": len(held), "set_aside": len(done.held)})
-        return outcomes, done.held[0][2] if done.held else None
+    ) -> _Settlement:
+        """Send the tokens without a verdict, and store the outcome of all."""
+        to_send = [due for due in taken if due.verdict is None]
+        result = await self._sink.send(connection, to_send)
+        settled = list(result.settled)
+        held = list(result.held)
+        outcomes = Counter[str]()
+        for due in taken:
+            if due.verdict == "account":
+                held.append((due.token, "account", None, 0.0))
+                outcomes["held"] += 1
+            elif due.verdict is not None:
+                settled.append((due.token, due.verdict, None))
+        outcomes.update(outcome for _, outcome, _ in settled)
+        if settled:
+            await self._tokens.settle(connection, settled, self._settings.lifecycle_queue)
+        if held:
+            await self._tokens.hold(connection, held)
+        if not result.held:
+            return _Settlement(outcomes, None)
+        outcomes["set_aside"] = len(result.held)
+        _, _, problem, _ = result.held[0]
+        return _Settlement(outcomes, problem)
 
     async def _rest(
-        self, stop: asyncio.Event, seconds: float | None, *, heeding_hints: bool
+        self,
+        stop: asyncio.Event,
+        seconds: float | None,
+        *,
+        wake_on_hint: bool,
     ) -> None:
-        """Wait for a hint, or as long as was decided; hints that follow each other closely are one."""
+        """Wait for a hint or for `seconds`; hints in quick succession count as one."""
         if seconds == 0.0:
             return
-        if not heeding_hints:
+        if not wake_on_hint:
             await wait(stop, seconds or 0.0)
             return
         await wait_for_any(stop, self._hinted, seconds=seconds)
         if self._hinted.is_set():
-            await wait(stop, SOONEST)
+            await wait(stop, MIN_LOOK_INTERVAL)
             self._hinted.clear()
 
     async def _limit_draining(self, stop: asyncio.Event) -> None:
-        """Once stopped, wait for the batch in hand, but not for ever."""
+        """After `stop`, wait at most `worker_drain_timeout` for the batch in progress."""
         await stop.wait()
         if not await wait(self._ended, self._settings.worker_drain_timeout):
-            self._post.give_up()
+            self._sink.give_up()
 
     def _failed(self, error: Exception, failures: int) -> float:
-        """Say so; returns how long to wait before the next try."""
-        pause = min(FIRST_PAUSE * 2 ** min(failures, 10), LONGEST_PAUSE)
+        """Report a failure; return the pause before the next try: backoff with jitter."""
+        pause = min(FIRST_PAUSE * 2 ** min(failures, MAX_DOUBLINGS), MAX_PAUSE)
         self._supervisor.failed("collect", error)
         if isinstance(error, StoreError):
-            self._gather.reopened()
-        return float(pause * random.uniform(0.9, 1.1))  # noqa: S311 -- jitter, not a secret
+            self._policy.reopened()
+        jitter = random.uniform(0.9, 1.1)  # noqa: S311 -- not a secret
+        return float(pause * jitter)
 
-    def _tell_how(self) -> None:
-        settings, rule = self._settings, self._gather.rule
+    def _log_limits(self) -> None:
+        limits = self._policy.limits
+        timeout = "adaptive"
+        if limits.timeout is not None:
+            timeout = f"{limits.timeout * 1000:g}ms"
         log.info(
             "collecting tokens",
-            channel=settings.lifecycle_channel,
-            queue=settings.lifecycle_queue,
-            limit=rule.limit or "adaptive",
-            timeout="adaptive" if rule.timeout is None else f"{rule.timeout * 1000:g}ms",
+            channel=self._settings.lifecycle_channel,
+            queue=self._settings.lifecycle_queue,
+            limit=limits.limit or "adaptive",
+            timeout=timeout,
         )
 
-    def _tell(self, outcomes: Counter[str], problem: str | None, seconds: float) -> None:
-        self._metrics.collected_batch(outcomes, seconds)
-        if outcomes["set_aside"]:
-            log.warning("tokens were set aside", tokens=outcomes["set_aside"], error=problem)
+    def _report(self, settlement: _Settlement, seconds: float) -> None:
+        self._metrics.collected_batch(settlement.outcomes, seconds)
+        set_aside = settlement.outcomes["set_aside"]
+        if set_aside:
+            log.warning("tokens were set aside", tokens=set_aside, error=settlement.problem)
 
 
-async def wait_until_installed(database: Database, settings: Settings, stop: asyncio.Event) -> bool:
-    """Wait for the schema of accounts and tokens; false if it did not come before `stop`."""
-    told = False
+async def wait_until_installed(
+    database: Database,
+    settings: Settings,
+    stop: asyncio.Event,
+) -> bool:
+    """Wait for the schema of accounts and tokens; False if `stop` came first."""
+    is_installed = partial(lifecycle_schema.is_installed, database, settings.lifecycle_schema)
+    logged = False
     while not stop.is_set():
-        if await patiently(
-            partial(lifecycle_schema.is_installed, database, settings.lifecycle_schema), stop
-        ):
+        if await patiently(is_installed, stop):
             return True
-        if not told:
+        if not logged:
             log.info(
-                "no accounts yet: collecting begins after `pillarbox migrate --with lifecycle`"
+                "accounts are not installed: collecting begins after"
+                " `pillarbox migrate --with lifecycle`"
             )
-        told = True
+            logged = True
         await wait(stop, settings.worker_poll_interval)
     return False

@@ -1,4 +1,4 @@
-"""Answers that leave at even times, so that nobody can tell by the clock what was done for them."""
+"""Constant-time answers: the time that an answer takes does not reveal what was done for it."""
 
 from __future__ import annotations
 
@@ -6,23 +6,28 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-# Longer than finding an account, rendering a mail and a commit take; shorter than anybody minds.
+# Longer than finding an account, rendering a mail and a commit take; too short to annoy a person.
 DEFAULT_INTERVAL = 0.25
 
 
 @asynccontextmanager
 async def constant_time(seconds: float = DEFAULT_INTERVAL) -> AsyncIterator[None]:
-    """End, well or badly, a multiple of `seconds` after the beginning: the first, unless the work takes longer."""
+    """End a multiple of `seconds` after the start, also with an exception.
+
+    It is the first multiple unless the work takes longer.
+    """
     clock = asyncio.get_running_loop().time
-    begun = clock()
+    started = clock()
     try:
         yield
     except Exception:
-        await asyncio.sleep(time_left(clock() - begun, seconds))
+        await asyncio.sleep(time_left(clock() - started, seconds))
         raise
-    await asyncio.sleep(time_left(clock() - begun, seconds))
+    await asyncio.sleep(time_left(clock() - started, seconds))
 
 
-def time_left(taken: float, seconds: float) -> float:
-    """How long it is until the next multiple of `seconds`."""
-    return -taken % seconds if seconds else 0.0
+def time_left(elapsed: float, seconds: float) -> float:
+    """The time until the next multiple of `seconds`."""
+    if not seconds:
+        return 0.0
+    return -elapsed % seconds

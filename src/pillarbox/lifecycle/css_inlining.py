@@ -1,7 +1,6 @@
-"""Styles into style attributes, in the source of a template: many mail programs heed nothing else. Pure.
+"""Inlines CSS into the style attributes of a template's source, for mail clients. Pure.
 
-It works on text with Jinja's tags in it, which a library that parses HTML would tear apart;
-docs/adr/0016 says more.
+It works on text that contains Jinja's tags, which an HTML parser would break; see docs/adr/0016.
 """
 
 from __future__ import annotations
@@ -13,22 +12,21 @@ from typing import NamedTuple
 _comment = re.compile(r"/\*.*?\*/", re.DOTALL)
 _variable = re.compile(r"var\(--([a-z][a-z-]*)\)")
 _selector = re.compile(r"\.([A-Za-z][\w-]*)")
-# A tag; quoted values are taken whole, for they may hold a `>`.
+# A tag; quoted values are matched whole, because they may contain a `>`.
 _tag = re.compile(r"""<[A-Za-z](?:"[^"]*"|'[^']*'|[^<>"'])*+>""")
 _jinja = re.compile(r"\{[{%#]")
 _ENDS = {"{{": "}}", "{%": "%}", "{#": "#}"}
-# What stands for Jinja's tags meanwhile: two characters that no text uses, and the line ends
-# between.
+# Placeholders of Jinja's tags: two private-use characters around the line ends of the tag.
 _OPEN, _CLOSE = "\ue000", "\ue001"
-_stand_in = re.compile(f"{_OPEN}\n*{_CLOSE}")
-_passed_over = re.compile(r"<!--.*?-->", re.DOTALL)
-_classes = re.compile(r"""\sclass\s*=\s*(?:"([^"]*)"|'([^']*)')""")
-_style = re.compile(r"""\sstyle\s*=\s*(?:"([^"]*)"|'([^']*)')""")
+_placeholder = re.compile(f"{_OPEN}\n*{_CLOSE}")
+_html_comment = re.compile(r"<!--.*?-->", re.DOTALL)
+_class_attribute = re.compile(r"""\sclass\s*=\s*(?:"([^"]*)"|'([^']*)')""")
+_style_attribute = re.compile(r"""\sstyle\s*=\s*(?:"([^"]*)"|'([^']*)')""")
 _sheet = re.compile(r"""<link\s+rel="stylesheet"\s+href="style\.css"\s*/?>""")
 
 
 class InliningError(Exception):
-    """What a style sheet or template holds cannot be put into style attributes; `line` says where."""
+    """A style sheet or template cannot be inlined; `line` says where."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -36,136 +34,193 @@ class InliningError(Exception):
 
 
 class StyleSheet(NamedTuple):
-    """A style sheet taken apart: what each class says, and the @media rules, which stay rules."""
+    """A parsed style sheet: the declarations of each class, and its @media rules as text."""
 
     classes: Mapping[str, str]
     media: str
 
 
 def parse(css: str, variables: Mapping[str, str]) -> StyleSheet:
-    """Take a style sheet apart, with the portal's colours in the place of `var(--…)`."""
-    rest = _comment.sub(lambda found: _blank(found[0]), css)
-    rest = _variable.sub(lambda found: _value(found, rest, variables), rest)
+    """Parse a style sheet, with the portal's colours in place of `var(--…)`."""
+    css = _comment.sub(lambda comment: _line_ends(comment[0]), css)
+    css = _replace_variables(css, variables)
     classes: dict[str, list[str]] = {}
     media: list[str] = []
-    place = 0
-    while (start := rest.find("{", place)) >= 0:
-        head = rest[place:start].strip()
-        end = _end(rest, start)
-        if head.startswith("@media"):
-            media.append(" ".join(rest[place:end].split()))
+    position = 0
+    while True:
+        start = css.find("{", position)
+        if start < 0:
+            break
+        selectors = css[position:start].strip()
+        end = _block_end(css, start)
+        if selectors.startswith("@media"):
+            media.append(" ".join(css[position:end].split()))
         else:
-            _add(classes, head, rest[start + 1 : end - 1], _line(rest, start))
-        place = end
-    if rest[place:].strip():
-        raise InliningError(
-            "there is something behind the last rule", _line(rest, len(rest.rstrip()))
-        )
-    return StyleSheet({name: " ".join(said) for name, said in classes.items()}, " ".join(media))
+            _add_rule(
+                classes,
+                selectors,
+                css[start + 1 : end - 1],
+                _line(css, start),
+            )
+        position = end
+    if css[position:].strip():
+        line = _line(css, len(css.rstrip()))
+        raise InliningError("there is text after the last rule", line)
+    joined = {name: " ".join(declarations) for name, declarations in classes.items()}
+    return StyleSheet(joined, " ".join(media))
 
 
-def _blank(text: str) -> str:
-    """Nothing but a text's line ends, so that lines keep their numbers."""
+def _line_ends(text: str) -> str:
+    """The line ends of a text, so that the lines after it keep their numbers."""
     return "\n" * text.count("\n")
 
 
-def _line(text: str, place: int) -> int:
-    return text.count("\n", 0, place) + 1
+def _line(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
 
 
-def _value(found: re.Match[str], css: str, variables: Mapping[str, str]) -> str:
-    try:
-        return variables[found[1]]
-    except KeyError:
-        raise InliningError(
-            f"no portal has a colour {found[1]!r}", _line(css, found.start())
-        ) from None
+def _replace_variables(css: str, variables: Mapping[str, str]) -> str:
+    def value_of(variable: re.Match[str]) -> str:
+        name = variable[1]
+        if name not in variables:
+            line = _line(css, variable.start())
+            raise InliningError(f"the portal has no colour {name!r}", line)
+        return variables[name]
+
+    return _variable.sub(value_of, css)
 
 
-def _end(css: str, start: int) -> int:
-    """Behind the brace that closes the one at `start`."""
+def _block_end(css: str, start: int) -> int:
+    """The position after the brace that closes the one at `start`."""
     depth = 0
     for brace in re.finditer(r"[{}]", css[start:]):
-        depth += 1 if brace[0] == "{" else -1
+        if brace[0] == "{":
+            depth += 1
+        else:
+            depth -= 1
         if depth == 0:
             return start + brace.end()
     raise InliningError("a brace is not closed", _line(css, start))
 
 
-def _add(classes: dict[str, list[str]], head: str, body: str, line: int) -> None:
+def _add_rule(
+    classes: dict[str, list[str]],
+    selectors: str,
+    body: str,
+    line: int,
+) -> None:
     if re.search(r"[{}\"]", body):
-        raise InliningError("a rule may hold no braces and no double quotes", line)
-    said = " ".join(body.split())
-    said = said if said.endswith(";") or not said else said + ";"
-    for selector in head.split(","):
+        raise InliningError("a rule must not contain braces or double quotes", line)
+    declarations = " ".join(body.split())
+    if declarations and not declarations.endswith(";"):
+        declarations += ";"
+    for selector in selectors.split(","):
         name = _selector.fullmatch(selector.strip())
         if name is None:
             raise InliningError(
-                f"only plain classes can be put into elements, not {selector.strip()!r}", line
+                f"only plain classes can be inlined, not {selector.strip()!r}", line
             )
-        classes.setdefault(name[1], []).append(said)
+        classes.setdefault(name[1], []).append(declarations)
 
 
 def inline(source: str, style: StyleSheet) -> str:
-    """A template's source with the styles of all classes in it; its lines stay where they are."""
+    """The source of a template with the styles of all classes; line numbers do not change."""
     if _OPEN in source or _CLOSE in source:
-        raise InliningError("U+E000 and U+E001 cannot be used here")
-    plain, taken = _without_jinja(source)
+        raise InliningError("U+E000 and U+E001 must not be used in templates")
+    html, jinja_tags = _extract_jinja(source)
     pieces: list[str] = []
-    place = 0
-    for passed in _passed_over.finditer(plain):
-        pieces += _inlined(plain, place, passed.start(), style), passed[0]
-        place = passed.end()
-    made = "".join((*pieces, _inlined(plain, place, len(plain), style)))
-    tags = iter(taken)
-    made = _stand_in.sub(lambda _: next(tags), made)
-    return _sheet.sub(lambda _: f"<style>{{% raw %}}{style.media}{{% endraw %}}</style>", made)
+    position = 0
+    for comment in _html_comment.finditer(html):
+        pieces.append(
+            _inline_range(
+                html,
+                position,
+                comment.start(),
+                style,
+            )
+        )
+        pieces.append(comment[0])
+        position = comment.end()
+    pieces.append(
+        _inline_range(
+            html,
+            position,
+            len(html),
+            style,
+        )
+    )
+    remaining_tags = iter(jinja_tags)
+    inlined = _placeholder.sub(lambda _: next(remaining_tags), "".join(pieces))
+    media = f"<style>{{% raw %}}{style.media}{{% endraw %}}</style>"
+    return _sheet.sub(lambda _: media, inlined)
 
 
-def _without_jinja(source: str) -> tuple[str, list[str]]:
-    """The source with something in the place of Jinja's tags, and these."""
+def _extract_jinja(source: str) -> tuple[str, list[str]]:
+    """The source with placeholders for Jinja's tags, and the tags."""
     pieces: list[str] = []
     tags: list[str] = []
-    place = 0
-    while found := _jinja.search(source, place):
-        end = source.find(_ENDS[found[0]], found.end())
+    position = 0
+    while True:
+        begin = _jinja.search(source, position)
+        if begin is None:
+            break
+        end = source.find(_ENDS[begin[0]], begin.end())
         if end < 0:
-            break  # Jinja says what is wrong, and where
-        tags.append(source[found.start() : end + 2])
-        pieces += source[place : found.start()], _OPEN, _blank(tags[-1]), _CLOSE
-        place = end + 2
-    return "".join((*pieces, source[place:])), tags
+            break  # Jinja reports the error with its line
+        tag = source[begin.start() : end + 2]
+        tags.append(tag)
+        pieces += [source[position : begin.start()], _OPEN, _line_ends(tag), _CLOSE]
+        position = end + 2
+    pieces.append(source[position:])
+    return "".join(pieces), tags
 
 
-def _inlined(source: str, start: int, end: int, style: StyleSheet) -> str:
-    def styled(tag: re.Match[str]) -> str:
-        return _styled(tag[0], style, _line(source, start + tag.start()))
+def _inline_range(
+    html: str,
+    start: int,
+    end: int,
+    style: StyleSheet,
+) -> str:
+    def inline_tag(tag: re.Match[str]) -> str:
+        return _inline_tag(tag[0], style, _line(html, start + tag.start()))
 
-    return _tag.sub(styled, source[start:end])
+    return _tag.sub(inline_tag, html[start:end])
 
 
-def _styled(tag: str, style: StyleSheet, line: int) -> str:
-    """One tag; what it says of itself comes last, and so wins."""
-    found = _classes.search(tag)
-    if found is None:
+def _inline_tag(
+    tag: str,
+    style: StyleSheet,
+    line: int,
+) -> str:
+    """One tag; its own style attribute comes last, and so wins."""
+    attribute = _class_attribute.search(tag)
+    if attribute is None:
         return tag
-    names = found[1] or found[2] or ""
+    names = _value(attribute)
     if _OPEN in names:
         raise InliningError(
-            "classes must be written out: the styles are put in before any value is known", line
+            "class names must be constant: styles are inlined before values are known", line
         )
-    said = [style.classes[name] for name in names.split() if name in style.classes]
-    if not said:
+    declarations = [style.classes[name] for name in names.split() if name in style.classes]
+    if not declarations:
         return tag
-    own = _style.search(tag)
-    if own is None:
-        return f'{tag[: found.end()]} style="{" ".join(said)}"{tag[found.end() :]}'
-    text = " ".join([*said, own[1] or own[2] or ""])
-    return f'{tag[: own.start()]} style="{text}"{tag[own.end() :]}'
+    own_style = _style_attribute.search(tag)
+    if own_style is None:
+        begin = end = attribute.end()
+    else:
+        begin, end = own_style.span()
+        declarations.append(_value(own_style))
+    return f'{tag[:begin]} style="{" ".join(declarations)}"{tag[end:]}'
+
+
+def _value(attribute: re.Match[str]) -> str:
+    """The value of an attribute, in double or single quotes."""
+    return attribute[1] or attribute[2] or ""
 
 
 def classes_in(html: str) -> set[str]:
-    """The names of all classes that HTML mentions."""
-    return {
-        name for found in _classes.finditer(html) for name in (found[1] or found[2] or "").split()
-    }
+    """The names of all classes in HTML."""
+    names = set[str]()
+    for attribute in _class_attribute.finditer(html):
+        names.update(_value(attribute).split())
+    return names

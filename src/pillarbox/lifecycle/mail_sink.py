@@ -1,4 +1,4 @@
-"""From tokens to mails: their links, the words of their portals, and storing them among all other mails."""
+"""Turns tokens into mails: makes their codes and links, renders them, and stores them."""
 
 from __future__ import annotations
 
@@ -36,140 +36,190 @@ if TYPE_CHECKING:
     from pillarbox.store.lifecycle import DueToken, TokenStore
 
 log = logs.get("pillarbox.collector")
-# Mails stored by one statement, while the next ones are being written: some megabytes, on both
-# sides.
-TOGETHER = 250
-# Mails written before others in this process get a turn: some milliseconds.
-SLICE = 20
-# Seconds after which a token that was set aside is tried again: soon after somebody mended its
-# template.
-AGAIN = 60.0
-# Of what is noted about a token that was set aside: one line on a screen, or two.
-PROBLEM_CHARACTERS = 300
-# How long a tenant's settings are remembered, in seconds; as long as a worker remembers its
-# providers.
-REMEMBERED = 2.0
-_FAULTS = {
-    "unknown_class": f"there is no class '{CLASS}': add it with `pillarbox class add`",
+# Mails stored by one statement while the next ones are rendered: a few megabytes on both sides.
+STORED_TOGETHER = 250
+# Mails rendered before other tasks of this process get a turn: a few milliseconds.
+RENDERED_PER_TURN = 20
+# Seconds until a token that was set aside is tried again: soon after its template was repaired.
+RETRY_AFTER = 60.0
+# Length of the problem stored with a token that was set aside: one or two lines on a screen.
+MAX_PROBLEM_LENGTH = 300
+# Seconds for which a tenant's settings are cached; as long as a worker caches its providers.
+TENANT_CACHE_SECONDS = 2.0
+_PROBLEMS = {
+    "unknown_class": f"the class '{CLASS}' does not exist: add it with `pillarbox class add`",
     "big_metadata": "its metadata is too big",
-    "late_send_at": "it would be sent too late",
+    "late_send_at": "its send_at is too late",
 }
 
 
 class SinkResult(NamedTuple):
-    """What became of tokens: those settled, with outcome and mail, and those set aside, with why and for how long."""
+    """The result of a batch.
+
+    `settled` has token, outcome and mail; `held` has token, hold, problem and seconds of the hold.
+    """
 
     settled: list[tuple[int, str, UUID | None]]
     held: list[tuple[int, str, str | None, float]]
 
     def set_aside(self, token: int, problem: str) -> None:
-        self.held.append((token, "rendering", problem[:PROBLEM_CHARACTERS], AGAIN))
+        self.held.append((token, "rendering", problem[:MAX_PROBLEM_LENGTH], RETRY_AFTER))
 
-    def left_of(self, batch: Sequence[DueToken]) -> list[DueToken]:
-        """Those tokens of a batch of which nothing is known yet."""
-        known = {token for token, *_ in (*self.settled, *self.held)}
-        return [due for due in batch if due.token not in known]
+    def without_result(self, batch: Sequence[DueToken]) -> list[DueToken]:
+        """The tokens of a batch that have no result yet."""
+        finished = {token for token, *_ in self.settled}
+        finished.update(token for token, *_ in self.held)
+        return [due for due in batch if due.token not in finished]
 
 
 class WrittenMail(NamedTuple):
-    """A token's mail, written and checked."""
+    """The rendered and checked mail of a token."""
 
     due: DueToken
-    entry: MailRow
+    row: MailRow
 
 
 class TokenCodes:
-    """The codes of tokens whose code is made when they are mailed. `codes` is asked for only when there are any."""
+    """Issues the codes of tokens whose code is made when they are mailed.
+
+    `codes` is called only if a batch has such a token.
+    """
 
     def __init__(self, codes: Callable[[], Awaitable[OneTimeCodes]], schema: str) -> None:
         self._codes = codes
         self._realm = realm_of(schema)
 
-    async def make(
+    async def issue(
         self,
         connection: asyncpg.Connection,
         batch: Sequence[DueToken],
         now: float,
-        done: SinkResult,
+        result: SinkResult,
     ) -> dict[int, IssuedCode]:
-        """New codes, by token; older ones of the same accounts are void.
+        """New codes, by token; older codes of the same accounts become void.
 
-        A token within the pause, or beyond the limit of a day, gets none: it is settled as
-        `paused`. Without a key ring, all of them are set aside.
+        A token within the pause or beyond the daily limit gets no code: it is settled as `paused`.
+        Without a key ring all these tokens are set aside.
         """
-        asking = [due for due in batch if due.action == SIGN_IN_CODE]
-        if not asking:
+        with_code = [due for due in batch if due.action == SIGN_IN_CODE]
+        if not with_code:
             return {}
         try:
             codes = await self._codes()
         except SecretError as error:
-            for due in asking:
-                done.set_aside(due.token, str(error))
+            for due in with_code:
+                result.set_aside(due.token, str(error))
             return {}
-        paused = await codes.paused(connection, self._realm, [due.email for due in asking])
-        done.settled.extend(
-            (due.token, "paused", None) for due, wait in zip(asking, paused, strict=True) if wait
-        )
-        asking = done.left_of(asking)
-        wanted = [
-            CodeRequest(due.account, due.email, due.token, max(1.0, due.expires_at - now))
-            for due in asking
-        ]
-        made = await codes.make(connection, self._realm, wanted)
-        return {due.token: one for due, one in zip(asking, made, strict=True)}
+        addresses = [due.email for due in with_code]
+        paused = await codes.paused(connection, self._realm, addresses)
+        allowed = list[DueToken]()
+        for due, is_paused in zip(with_code, paused, strict=True):
+            if is_paused:
+                result.settled.append((due.token, "paused", None))
+            else:
+                allowed.append(due)
+        requests = [_code_request(due, now) for due in allowed]
+        issued = await codes.issue(connection, self._realm, requests)
+        return {due.token: code for due, code in zip(allowed, issued, strict=True)}
 
     async def mailed(
-        self, connection: asyncpg.Connection, made: Mapping[int, IssuedCode], done: SinkResult
+        self,
+        connection: asyncpg.Connection,
+        issued: Mapping[int, IssuedCode],
+        result: SinkResult,
     ) -> None:
-        """Note which mails carry them."""
+        """Store which mails carry the codes."""
         mails = [
-            (made[token].id, mail)
-            for token, _, mail in done.settled
-            if mail is not None and token in made
+            (issued[token].id, mail)
+            for token, _, mail in result.settled
+            if mail is not None and token in issued
         ]
         if mails:
-            await (await self._codes()).mailed(connection, mails)
+            codes = await self._codes()
+            await codes.mailed(connection, mails)
+
+
+def _code_request(due: DueToken, now: float) -> CodeRequest:
+    lifetime = max(1.0, due.expires_at - now)
+    return CodeRequest(
+        due.account,
+        due.email,
+        due.token,
+        lifetime,
+    )
 
 
 class TokenMailWriter:
-    """Writes a token's mail."""
+    """Renders the mail of a token."""
 
-    def __init__(self, mails: MailWriter, keys: SigningKeyRing, settings: Settings) -> None:
-        self._mails = mails
+    def __init__(
+        self,
+        mail_writer: MailWriter,
+        keys: SigningKeyRing,
+        settings: Settings,
+    ) -> None:
+        self._mail_writer = mail_writer
         self._keys = keys
-        self._base = settings.lifecycle_url or f"http://{settings.http}"
+        self._base_url = settings.lifecycle_url or f"http://{settings.http}"
 
-    def write(self, due: DueToken, tenant: Tenant, made: IssuedCode | None, now: float) -> Mail:
-        """The mail, in the words of its portal and language; RenderError where the template does not allow it."""
-        data = {**due.account_data, **due.token_data}
-        reader = LifecycleRecipient(due.email, due.login, due.name, due.portal, due.locale, data)
-        expires = (
-            now + made.seconds if made else due.expires_at
-        )  # a code may last for less time than its token
-        matter = MailDetails(
-            expires_at=datetime.fromtimestamp(expires, UTC),
-            seconds=expires - now,
-            code=made.code if made else due.code if due.with_code else None,
+    def write(
+        self,
+        due: DueToken,
+        tenant: Tenant,
+        issued: IssuedCode | None,
+        now: float,
+    ) -> Mail:
+        """The mail in the portal's words and language; RenderError if the template fails."""
+        recipient = LifecycleRecipient(
+            email=due.email,
+            login=due.login,
+            name=due.name,
+            portal=due.portal,
+            locale=due.locale,
+            data={**due.account_data, **due.token_data},
+        )
+        code = None
+        expires_at: float = due.expires_at
+        if issued is not None:
+            code = issued.code
+            expires_at = now + issued.seconds  # a code may have a shorter lifetime than its token
+        elif due.with_code:
+            code = due.code
+        details = MailDetails(
+            expires_at=datetime.fromtimestamp(expires_at, UTC),
+            seconds=expires_at - now,
+            code=code,
             link=self._link(due),
             action=due.action,
             template=due.template,
             lane=LANES[due.lane],
             metadata={"token": due.token, "account": due.account},
         )
-        return self._mails.write(reader, matter, tenant)
+        return self._mail_writer.write(recipient, details, tenant)
 
     def _link(self, due: DueToken) -> str | None:
         if due.path is None:
             return None
         key = self._keys.newest()
-        token = sign(SignedPath(due.path, due.with_code), due.secret, due.code, key)
-        return link(self._base, due.path, token, sign_expiry(token, due.expires_at, key))
+        token = sign(
+            SignedPath(due.path, due.with_code),
+            due.secret,
+            due.code,
+            key,
+        )
+        expiry = sign_expiry(token, due.expires_at, key)
+        return link(
+            self._base_url,
+            due.path,
+            token,
+            expiry,
+        )
 
 
 class MailSink:
-    """Mails tokens, in the transaction that took them."""
+    """Mails tokens in the transaction that took them."""
 
-    # Python and PostgreSQL work at the same time then, each on a processor of its own.
+    # Python renders one batch while PostgreSQL stores another, each on a processor of its own.
     at_once = 2
 
     def __init__(
@@ -184,94 +234,143 @@ class MailSink:
         self._tokens = tokens
         self._writer = writer
         self._codes = codes
-        self._tenant = tenant
-        self._principal: tuple[float, Principal] | None = None
-        self._ahead: float | None = None  # the database's clock against ours
+        self._tenant_name = tenant
+        self._principal: Principal | None = None
+        self._principal_expires = 0.0
+        self._clock_offset: float | None = None  # the database's clock minus this machine's
 
     async def send(self, connection: asyncpg.Connection, batch: Sequence[DueToken]) -> SinkResult:
-        """Write and store the mails of these tokens; whoever cannot be is set aside, and the others leave."""
-        principal = await self._as_tenant()
-        if self._ahead is None:
-            self._ahead = await intake.clock(connection) - time.time()
-        done, written = SinkResult([], []), list[WrittenMail]()
-        made = await self._codes.make(connection, batch, self._now(), done)
-        batch = done.left_of(batch)  # a token that gets no code takes no earlier mail's place
+        """Render and store the mails; a token whose mail fails is set aside, the others leave."""
+        principal = await self._load_principal()
+        if self._clock_offset is None:
+            self._clock_offset = await intake.clock(connection) - time.time()
+        result = SinkResult([], [])
+        issued = await self._codes.issue(
+            connection,
+            batch,
+            self._now(),
+            result,
+        )
+        # A token without a code supersedes no earlier mail.
+        batch = result.without_result(batch)
         await self._tokens.supersede(connection, [due.token for due in batch])
-        for begin in range(0, len(batch) + TOGETHER, TOGETHER):  # the last turn only stores
-            part = batch[begin : begin + TOGETHER]
-            written, _ = await asyncio.gather(
-                self._write(part, principal, made, done), self._store(connection, written, done)
+        written = list[WrittenMail]()
+        for start in range(0, len(batch), STORED_TOGETHER):
+            part = batch[start : start + STORED_TOGETHER]
+            rendering = self._render(
+                part,
+                principal,
+                issued,
+                result,
             )
-        await self._codes.mailed(connection, made, done)
-        return done
+            storing = self._store(connection, written, result)
+            written, _ = await asyncio.gather(rendering, storing)
+        await self._store(connection, written, result)
+        await self._codes.mailed(connection, issued, result)
+        return result
 
     def give_up(self) -> None:
-        """Nothing that a statement's own time-out would not end."""
+        """Nothing to do: PostgreSQL's statement timeout ends a slow batch."""
 
     def _now(self) -> float:
-        return time.time() + (self._ahead or 0.0)
+        return time.time() + (self._clock_offset or 0.0)
 
-    async def _as_tenant(self) -> Principal:
-        """Whose mails they are, with its limits."""
-        if self._principal is None or time.monotonic() > self._principal[0]:
-            tenant = await tenants.get_tenant(self._database, self._tenant)
-            whose = Principal("collector", "collector", tenant, frozenset({Scope.SEND}))
-            self._principal = time.monotonic() + REMEMBERED, whose
-        return self._principal[1]
+    async def _load_principal(self) -> Principal:
+        """The tenant that owns the mails, with its limits; cached for a short time."""
+        if self._principal is None or time.monotonic() > self._principal_expires:
+            tenant = await tenants.get_tenant(self._database, self._tenant_name)
+            scopes = frozenset({Scope.SEND})
+            self._principal = Principal(
+                "collector",
+                "collector",
+                tenant,
+                scopes,
+            )
+            self._principal_expires = time.monotonic() + TENANT_CACHE_SECONDS
+        return self._principal
 
-    async def _write(
+    async def _render(
         self,
         part: Sequence[DueToken],
         principal: Principal,
-        made: Mapping[int, IssuedCode],
-        done: SinkResult,
+        issued: Mapping[int, IssuedCode],
+        result: SinkResult,
     ) -> list[WrittenMail]:
-        """Those mails that can be written. Whatever goes wrong with one is noted, and harms no other."""
-        written, now, tenant = list[WrittenMail](), self._now(), principal.tenant
+        """The mails that can be rendered; an error sets aside its own token only."""
+        tenant = principal.tenant
         assert tenant is not None
-        for place, due in enumerate(part):
-            if place % SLICE == 0:
+        now = self._now()
+        written = list[WrittenMail]()
+        for index, due in enumerate(part):
+            if index % RENDERED_PER_TURN == 0:
                 await asyncio.sleep(0)
             try:
-                mail = self._writer.write(due, tenant, made.get(due.token), now)
-                written.append(
-                    WrittenMail(due, prepare_mail(principal, mail, None, "lifecycle").row)
+                mail = self._writer.write(
+                    due,
+                    tenant,
+                    issued.get(due.token),
+                    now,
                 )
+                row = prepare_mail(
+                    principal,
+                    mail,
+                    None,
+                    "lifecycle",
+                ).row
             except (RenderError, InvalidMail, NotAllowed, SecretError, ValueError) as error:
-                done.set_aside(due.token, str(error))
+                result.set_aside(due.token, str(error))
             except Exception as error:
-                log.error("a token could not be made a mail", token=due.token, exc=error)
-                done.set_aside(due.token, f"a fault in Pillarbox: {type(error).__name__}")
+                log.error("unexpected error while rendering a token", token=due.token, exc=error)
+                result.set_aside(due.token, f"a fault in Pillarbox: {type(error).__name__}")
+            else:
+                written.append(WrittenMail(due, row))
         return written
 
     async def _store(
-        self, connection: asyncpg.Connection, written: Sequence[WrittenMail], done: SinkResult
+        self,
+        connection: asyncpg.Connection,
+        written: Sequence[WrittenMail],
+        result: SinkResult,
     ) -> None:
-        """Store mails with one statement, or one by one where a single one made the statement fail."""
+        """Store mails with one statement; one by one if the statement fails."""
         if not written:
             return
         ids = intake.new_ids(len(written), self._now())
+        rows = [mail.row for mail in written]
         try:
-            async with (
-                connection.transaction()
-            ):  # a savepoint: what fails takes nothing else with it
-                verdicts, now = await intake.accept(connection, ids, [one.entry for one in written])
+            async with connection.transaction():  # a savepoint: a failure undoes these mails only
+                verdicts, now = await intake.accept(connection, ids, rows)
         except NotStored as error:
             if len(written) == 1:
-                done.set_aside(written[0].due.token, str(error.reason))
+                result.set_aside(written[0].due.token, str(error.reason))
                 return
-            for one in written:
-                await self._store(connection, [one], done)
+            for mail in written:
+                await self._store(connection, [mail], result)
             return
-        self._ahead = now - time.time()
-        for one, mail, verdict in zip(written, ids, verdicts, strict=True):
-            _note(one.due.token, mail, verdict, done)
+        self._clock_offset = now - time.time()
+        for mail, mail_id, verdict in zip(
+            written,
+            ids,
+            verdicts,
+            strict=True,
+        ):
+            _add_verdict(
+                mail.due.token,
+                mail_id,
+                verdict,
+                result,
+            )
 
 
-def _note(token: int, mail: UUID, verdict: str, done: SinkResult) -> None:
+def _add_verdict(
+    token: int,
+    mail_id: UUID,
+    verdict: str,
+    result: SinkResult,
+) -> None:
     if verdict in ("queued", "pending"):
-        done.settled.append((token, "mailed", mail))
-    elif verdict == "early_expires_at":
-        done.settled.append((token, "expired", None))  # while it was being written
+        result.settled.append((token, "mailed", mail_id))
+    elif verdict == "early_expires_at":  # it expired while it was rendered
+        result.settled.append((token, "expired", None))
     else:
-        done.set_aside(token, _FAULTS.get(verdict, verdict))
+        result.set_aside(token, _PROBLEMS.get(verdict, verdict))

@@ -1,4 +1,4 @@
-"""Mails to accounts and administrators, in the words of their portal and language."""
+"""Writes mails to accounts and administrators, in the words of their portal and language."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
     from pillarbox.settings import Settings
 
 CLASS = "lifecycle"
-# The action, and the template, whose code is made when it is mailed, and kept as a hash only.
+# The action and template whose code is made when it is mailed, and stored as a hash only.
 SIGN_IN_CODE = "sign_in_code"
-# Legal, and nobody's: what is mailed in development is captured, not delivered.
-DEVELOPMENT = "Pillarbox <pillarbox@localhost.localdomain>"
+# A legal address that belongs to no mailbox: mails in development are captured, not delivered.
+DEVELOPMENT_SENDER = "Pillarbox <pillarbox@localhost.localdomain>"
 
 
 class LifecycleRecipient(NamedTuple):
-    """Who a mail is for."""
+    """The account or administrator that a mail is for."""
 
     email: str
     login: str
     name: str | None
     portal: str = "admin"
     locale: str | None = None
-    data: Mapping[str, Any] = {}  # of the account's own, for templates
+    data: Mapping[str, Any] = {}  # the account's own data, for templates
 
 
 class MailDetails(NamedTuple):
-    """What a mail is about: by default, a code to sign in with."""
+    """What a mail is about; by default, a code to sign in with."""
 
     expires_at: datetime
-    seconds: float  # until then
+    seconds: float  # until expires_at
     code: str | None
     link: str | None = None
     action: str = SIGN_IN_CODE
@@ -47,57 +47,79 @@ class MailDetails(NamedTuple):
 
 
 class MailWriter:
-    """Writes them."""
+    """Renders mails from templates."""
 
     def __init__(self, templates: Callable[[], Templates], settings: Settings) -> None:
         self._templates = templates
         self._settings = settings
 
-    def write_code(self, reader: LifecycleRecipient, tenant: Tenant, made: IssuedCode) -> Mail:
+    def write_code(
+        self,
+        recipient: LifecycleRecipient,
+        tenant: Tenant,
+        issued: IssuedCode,
+    ) -> Mail:
         """The mail with a code to sign in with."""
-        return self.write(reader, MailDetails(made.expires_at, made.seconds, made.code), tenant)
+        details = MailDetails(issued.expires_at, issued.seconds, issued.code)
+        return self.write(recipient, details, tenant)
 
-    def write(self, reader: LifecycleRecipient, matter: MailDetails, tenant: Tenant) -> Mail:
-        """The mail; RenderError where the template does not allow it."""
+    def write(
+        self,
+        recipient: LifecycleRecipient,
+        details: MailDetails,
+        tenant: Tenant,
+    ) -> Mail:
+        """The mail; RenderError if the template fails."""
         templates = self._templates()
-        said = templates.render(
-            f"{reader.portal}/{matter.template}", reader.locale, _data(reader, matter)
-        )
+        template = f"{recipient.portal}/{details.template}"
+        data = _template_data(recipient, details)
+        rendered = templates.render(template, recipient.locale, data)
+        # A late notice is still useful; a late link or code is not.
+        expires_at = None
+        if details.link or details.code:
+            expires_at = details.expires_at
         return Mail(
-            sender=sender_of(self._settings, templates.portal(reader.portal), tenant),
-            to=reader.email,
-            subject=said.subject,
-            text=said.text,
-            html=said.html,
+            sender=sender_of(self._settings, templates.portal(recipient.portal), tenant),
+            to=recipient.email,
+            subject=rendered.subject,
+            text=rendered.text,
+            html=rendered.html,
             class_=CLASS,
-            kind=f"{reader.portal}_{matter.template}",
-            priority=matter.lane,
-            # A notice is worth reading later, too; a link or code that came too late would only
-            # annoy.
-            expires_at=matter.expires_at if matter.link or matter.code else None,
-            metadata=matter.metadata,
+            kind=f"{recipient.portal}_{details.template}",
+            priority=details.lane,
+            expires_at=expires_at,
+            metadata=details.metadata,
             tenant=tenant.name,
         )
 
 
-def _data(reader: LifecycleRecipient, matter: MailDetails) -> dict[str, Any]:
-    """What templates see."""
+def _template_data(recipient: LifecycleRecipient, details: MailDetails) -> dict[str, Any]:
+    """The variables of a template."""
+    account = {
+        "login": recipient.login,
+        "name": recipient.name or recipient.login,
+        "email": recipient.email,
+    }
     return {
-        **reader.data,
-        "account": {
-            "login": reader.login,
-            "name": reader.name or reader.login,
-            "email": reader.email,
-        },
-        "action": matter.action,
-        "link": matter.link,
-        "code": matter.code,
-        "expires_minutes": max(1, round(matter.seconds / 60)),
-        "expires_at": matter.expires_at,
+        **recipient.data,
+        "account": account,
+        "action": details.action,
+        "link": details.link,
+        "code": details.code,
+        "expires_minutes": max(1, round(details.seconds / 60)),
+        "expires_at": details.expires_at,
     }
 
 
-def sender_of(settings: Settings, portal: Portal, tenant: Tenant) -> str | None:
-    """The setting's, else the portal's, else the tenant's; in development there is always one."""
-    given = settings.lifecycle_sender or portal.sender or tenant.default_sender
-    return given or (DEVELOPMENT if settings.is_development else None)
+def sender_of(
+    settings: Settings,
+    portal: Portal,
+    tenant: Tenant,
+) -> str | None:
+    """The setting's sender, else the portal's, else the tenant's; never None in development."""
+    sender = settings.lifecycle_sender or portal.sender or tenant.default_sender
+    if sender:
+        return sender
+    if settings.is_development:
+        return DEVELOPMENT_SENDER
+    return None

@@ -1,13 +1,13 @@
-"""One-time codes in mails: six digits for a challenge, hashed at rest, good for a few minutes, a few tries and one use.
+"""One-time codes in mails: six digits, stored as a hash, with a short lifetime and few attempts.
 
-A challenge names who is asked to prove that they read a mailbox. Whoever asks for one gets an
-opaque token for it, also where nobody has the address: then there is a row like any other, and no
-mail. What is kept of a code is a hash with a key that derives from the key ring (`secret_keys`),
-which is not in the database: a reader of the database cannot find a code in force. The newest key
-of the ring hashes; every key of it verifies, so that a rotation voids no code.
+A challenge asks a person to prove that they read a mailbox. A client gets an opaque token for its
+challenge, also if the address has no account: then the challenge has a row like any other, and no
+mail is sent. A code is stored as a hash with a key that derives from the key ring (`secret_keys`),
+which is not in the database: a reader of the database cannot find a valid code. The newest key of
+the ring hashes; every key verifies, so that a key rotation voids no code.
 
-Addresses are hashed with the installation's own key. It stays the same through rotations, as pauses
-and daily limits must; who can read it can read the accounts, too.
+Addresses are hashed with the installation's own key. It does not change when keys rotate, because
+pauses and daily limits depend on it; a person who can read it can read the accounts, too.
 """
 
 from __future__ import annotations
@@ -45,52 +45,51 @@ if TYPE_CHECKING:
 
 log = logs.get("pillarbox.codes")
 DIGITS = 6
-# The realm of Pillarbox's own administrators. No schema of accounts has it, whatever it is called:
-# see realm_of.
+# The realm of Pillarbox's administrators. No accounts schema can have this realm: see realm_of.
 ADMIN = "admin"
-# A code has few tries, but one may ask for code after code. After so many wrong ones for an address
-# within a day ...
-WRONG_A_DAY = 25
-# ... there is a new one only every hour: a guesser who goes on for a year has a chance of one in
-# twenty, not of all.
+# A code has few attempts, but an attacker can request code after code. After this many wrong codes
+# for an address within a day ...
+WRONG_CODES_PER_DAY = 25
+# ... a new code is issued only every hour: a year of guessing succeeds with a chance of 1 in 20.
 LONG_PAUSE = timedelta(hours=1)
-_ADDRESSES = b"pillarbox sign-in codes 1"
-_CODES = b"pillarbox sign-in codes 2"
+_ADDRESS_KEY_LABEL = b"pillarbox sign-in codes 1"
+_CODE_KEY_LABEL = b"pillarbox sign-in codes 2"
+_ID_BYTES = 16
 _MAC_BYTES = 16
-_AROUND = str.maketrans("", "", " \t\r\n\u00a0-")
+_IGNORED_CHARACTERS = str.maketrans("", "", " \t\r\n\u00a0-")
 _SUPERSEDED = {"who": "pillarbox", "as": "superseded"}
 
 
 class CodeRequest(NamedTuple):
-    """Somebody to be sent a code."""
+    """A request for a code."""
 
     subject: int | None  # the administrator or account; None: nobody has the address
     address: str
-    token: int | None = None  # the token that asks for it
-    lifetime: float | None = None  # seconds; None: as long as codes may last, which is the most
+    token: int | None = None  # the token that requests the code
+    lifetime: float | None = None  # seconds; None, and at most: the lifetime in the settings
 
 
 class IssuedCode(NamedTuple):
-    """A challenge that was just made, and its code, which is kept nowhere."""
+    """A new challenge and its code, which is not stored."""
 
     id: UUID
     code: str
-    seconds: float  # how long it lasts
+    seconds: float  # its lifetime
 
     def __repr__(self) -> str:
         return f"IssuedCode(id={self.id})"
 
     @property
     def expires_at(self) -> datetime:
-        """When it is over, by this machine's clock: for the words of a mail. The database's decides."""
+        """The expiry by this machine's clock, for the text of a mail; the database decides."""
         return datetime.now(UTC) + timedelta(seconds=self.seconds)
 
 
 class Challenge(NamedTuple):
-    """What whoever asked gets."""
+    """What a client gets for its request."""
 
     token: str
-    seconds: float  # for how long it can be used
+    seconds: float  # how long it can be used
 
 
 def realm_of(schema: str) -> str:
@@ -100,11 +99,11 @@ def realm_of(schema: str) -> str:
 
 async def open_codes(database: Database, settings: Settings) -> OneTimeCodes:
     """The codes of this installation; SecretError without a key ring."""
-    keys = key_ring(settings).derive(_CODES)
-    addresses = hmac.digest(await providers.redaction_key(database), _ADDRESSES, "sha256")
+    code_keys = key_ring(settings).derive(_CODE_KEY_LABEL)
+    installation_key = await providers.redaction_key(database)
     return OneTimeCodes(
-        keys,
-        addresses,
+        code_keys,
+        hmac.digest(installation_key, _ADDRESS_KEY_LABEL, "sha256"),
         lifetime=settings.code_lifetime,
         tries=settings.code_tries,
         pause=settings.code_pause,
@@ -112,7 +111,10 @@ async def open_codes(database: Database, settings: Settings) -> OneTimeCodes:
 
 
 class OneTimeCodes:
-    """Makes challenges and codes, and judges codes that are given. `keys` are newest first; all of them verify."""
+    """Issues challenges with codes, and verifies codes.
+
+    `keys` are in order, newest first; all of them verify.
+    """
 
     def __init__(
         self,
@@ -126,7 +128,7 @@ class OneTimeCodes:
         self._keys = keys
         self._address_key = address_key
         self._lifetime = lifetime
-        self._tries = tries
+        self._max_tries = tries
         self._pause = timedelta(seconds=pause)
 
     async def begin(
@@ -137,159 +139,246 @@ class OneTimeCodes:
         address: str,
         mail: Callable[[IssuedCode], Mail] | None = None,
     ) -> Challenge:
-        """A challenge for whoever says that this is their address, and its mail, in the connection's transaction.
+        """Begin a challenge for an address and store its mail, in the connection's transaction.
 
-        Without a subject, for nobody has the address, it is one that no code answers. Asked again
-        within the pause it is the same challenge, and there is no mail. A mail that cannot be made
-        or stored is logged and left out: the answer must not tell that there would have been one.
+        Without a subject (the address has no account) no code answers the challenge. A second
+        request within the pause gets the same challenge, and no mail. A mail that cannot be
+        rendered or stored is logged and left out: the answer must not reveal it.
         """
-        asked = self._hash_address(realm, address)
-        await challenges.lock_address(connection, realm, asked)
-        if found := await challenges.recent(
-            connection, realm, asked, self._pause, WRONG_A_DAY, LONG_PAUSE
-        ):
-            return Challenge(self.token_of(found.id), found.seconds)
-        [made] = await self.make(connection, realm, [CodeRequest(subject, address)])
-        if mail is not None and (message := await _enqueued(connection, made, mail)):
-            await self.mailed(connection, [(made.id, message)])
-        return Challenge(self.token_of(made.id), made.seconds)
+        address_hash = self._hash_address(realm, address)
+        await challenges.lock_address(connection, realm, address_hash)
+        recent = await challenges.recent(
+            connection,
+            realm,
+            address_hash,
+            self._pause,
+            WRONG_CODES_PER_DAY,
+            LONG_PAUSE,
+        )
+        if recent:
+            return Challenge(self.token_of(recent.id), recent.seconds)
+        [issued] = await self.issue(connection, realm, [CodeRequest(subject, address)])
+        if mail is not None:
+            message_id = await _enqueue_mail(connection, issued, mail)
+            if message_id is not None:
+                await self.mailed(connection, [(issued.id, message_id)])
+        return Challenge(self.token_of(issued.id), issued.seconds)
 
     async def paused(
-        self, connection: asyncpg.Connection, realm: str, addresses: Sequence[str]
+        self,
+        connection: asyncpg.Connection,
+        realm: str,
+        addresses: Sequence[str],
     ) -> list[bool]:
-        """Whether each of these addresses gets no new code yet: the pause and the limit of a day, as in `begin`.
+        """Whether each address gets no new code yet, by the pause and the daily limit of `begin`.
 
-        An address that comes twice gets one code. Until the transaction ends nobody else begins one
-        for them.
+        A repeated address gets one code. The addresses stay locked until the transaction ends.
         """
-        asked = [self._hash_address(realm, one) for one in addresses]
+        hashes = [self._hash_address(realm, address) for address in addresses]
         seen = await challenges.paused(
-            connection, realm, asked, self._pause, WRONG_A_DAY, LONG_PAUSE
+            connection,
+            realm,
+            hashes,
+            self._pause,
+            WRONG_CODES_PER_DAY,
+            LONG_PAUSE,
         )
-        found = list[bool]()
-        for one in asked:
-            found.append(one in seen)
-            seen.add(one)
-        return found
+        is_paused = list[bool]()
+        for address_hash in hashes:
+            is_paused.append(address_hash in seen)
+            seen.add(address_hash)
+        return is_paused
 
-    async def make(
-        self, connection: asyncpg.Connection, realm: str, wanted: Sequence[CodeRequest]
+    async def issue(
+        self,
+        connection: asyncpg.Connection,
+        realm: str,
+        requests: Sequence[CodeRequest],
     ) -> list[IssuedCode]:
-        """New challenges with their codes; older ones of the same people are void, and their mails cancelled."""
-        if not wanted:
+        """New challenges with codes; older ones of the same people become void.
+
+        Mails of void codes that were not sent yet are cancelled.
+        """
+        if not requests:
             return []
-        made = [
-            IssuedCode(uuid4(), _new_code(), min(one.lifetime or self._lifetime, self._lifetime))
-            for one in wanted
-        ]
-        rows = [self._row(realm, one, new) for one, new in zip(wanted, made, strict=True)]
+        issued = list[IssuedCode]()
+        rows = list[NewChallenge]()
+        for request in requests:
+            lifetime = min(request.lifetime or self._lifetime, self._lifetime)
+            code = IssuedCode(uuid4(), _new_code(), lifetime)
+            issued.append(code)
+            rows.append(self._row(realm, request, code))
         mails = await challenges.void_older(
-            connection, realm, [row.asked for row in rows], [row.subject for row in rows]
+            connection,
+            realm,
+            [row.asked for row in rows],
+            [row.subject for row in rows],
         )
         await cancel(connection, mails)
         await challenges.add(connection, realm, rows)
-        return made
+        return issued
 
     async def mailed(
         self, connection: asyncpg.Connection, mails: Sequence[tuple[UUID, UUID]]
     ) -> None:
-        """Note which mails carry codes, (challenge, message), so that they can be cancelled."""
+        """Store which mails carry codes, as (challenge, message), so that they can be cancelled."""
         await challenges.mailed(connection, mails)
 
     async def verify(
-        self, database: Database, realm: str, challenge: str, code: str
+        self,
+        database: Database,
+        realm: str,
+        challenge: str,
+        code: str,
     ) -> CodeAttempt:
-        """Whose challenge it was, if the code is right; each challenge is good for one.
+        """The challenge that this code answers; a challenge can be answered once.
 
-        ForgedToken, ExpiredToken, UsedToken, or WrongCode, which is counted (`void`: there are no
-        tries left).
+        Raises ForgedToken, ExpiredToken, UsedToken, or WrongCode, which is counted (`void`: no
+        attempts are left).
         """
-        number = self.read(challenge)
-        hashes = [_hash_code(key, number, code) for key in self._keys]
-        tried = await self._try(database, realm, number, hashes)
+        challenge_id = self.read(challenge)
+        hashes = [_hash_code(key, challenge_id, code) for key in self._keys]
+        tried = await self._try(
+            database,
+            realm,
+            challenge_id,
+            hashes,
+        )
         if not tried.used:
             raise WrongCode("the code is wrong", void=tried.void)
         return tried
 
     async def token_for(
-        self, database: Database, realm: str, asking: int, paused: int | None = None
+        self,
+        database: Database,
+        realm: str,
+        token: int,
+        paused: int | None = None,
     ) -> str:
-        """The challenge that a row of the table of tokens asked for; ForgedToken if none did, or not yet.
+        """The challenge that a row of the tokens table requested; ForgedToken without one.
 
-        `paused` is the account of a token that got no code of its own, because an earlier one is in force: that counts.
+        `paused` is the account of a token that got no code because an earlier code is valid: then
+        that code's challenge is returned.
         """
-        number = await challenges.find_by_token(database, realm, asking)
-        if number is None and paused is not None:
-            number = await challenges.find_by_subject(database, realm, paused)
-        if number is None:
+        challenge_id = await challenges.find_by_token(database, realm, token)
+        if challenge_id is None and paused is not None:
+            challenge_id = await challenges.find_by_subject(database, realm, paused)
+        if challenge_id is None:
             raise ForgedToken("no code was mailed for this token")
-        return self.token_of(number)
+        return self.token_of(challenge_id)
 
     async def count_try(
-        self, database: Database, realm: str, challenge: str
+        self,
+        database: Database,
+        realm: str,
+        challenge: str,
     ) -> tuple[UUID, CodeAttempt]:
-        """Count a try at a challenge by other means than its code; raises as `verify` where it is not in force."""
-        number = self.read(challenge)
-        return number, await self._try(database, realm, number, [])
+        """Count an attempt without a code, such as a recovery code; raises as `verify`."""
+        challenge_id = self.read(challenge)
+        tried = await self._try(
+            database,
+            realm,
+            challenge_id,
+            [],
+        )
+        return challenge_id, tried
 
     async def _try(
-        self, database: Database, realm: str, number: UUID, hashes: Sequence[bytes]
+        self,
+        database: Database,
+        realm: str,
+        challenge_id: UUID,
+        hashes: Sequence[bytes],
     ) -> CodeAttempt:
-        tried = await challenges.try_code(database, realm, number, hashes, self._tries)
+        tried = await challenges.try_code(
+            database,
+            realm,
+            challenge_id,
+            hashes,
+            self._max_tries,
+        )
         if tried is not None:
             return tried
-        state = await challenges.state(database, realm, number)
+        state = await challenges.state(database, realm, challenge_id)
         if state is None:
-            raise ForgedToken("there is no such challenge")
+            raise ForgedToken("the challenge does not exist")
         if state.used:
             raise UsedToken("the code was used before")
         if state.void:
             raise WrongCode("the code is void", void=True)
         raise ExpiredToken("the code has expired")
 
-    def token_of(self, number: UUID) -> str:
-        """A challenge as it is handed out: nobody else can make one."""
-        return _token(self._keys[0], number)
+    def token_of(self, challenge_id: UUID) -> str:
+        """The signed token of a challenge."""
+        return _token(self._keys[0], challenge_id)
 
     def read(self, token: str) -> UUID:
-        """The challenge that was handed out as this; ForgedToken if none was."""
+        """The challenge of a token; ForgedToken if no key of the ring signed it."""
         try:
-            number = UUID(bytes=base64.b64decode(token.encode() + b"=", b"-_", validate=True)[:16])
+            encoded = token.encode()
+            decoded = base64.b64decode(encoded + b"=", b"-_", validate=True)
+            challenge_id = UUID(bytes=decoded[:_ID_BYTES])
         except (ValueError, binascii.Error):
-            raise ForgedToken("this is no challenge") from None
-        if not any(
-            hmac.compare_digest(token.encode(), _token(key, number).encode()) for key in self._keys
-        ):
-            raise ForgedToken("this challenge is not one of ours")
-        return number
+            raise ForgedToken("this is not a challenge") from None
+        for key in self._keys:
+            expected = _token(key, challenge_id).encode()
+            if hmac.compare_digest(encoded, expected):
+                return challenge_id
+        raise ForgedToken("this challenge was not signed by this installation")
 
-    def _row(self, realm: str, one: CodeRequest, made: IssuedCode) -> NewChallenge:
-        asked, code_hash = (
-            self._hash_address(realm, one.address),
-            _hash_code(self._keys[0], made.id, made.code),
-        )
+    def _row(
+        self,
+        realm: str,
+        request: CodeRequest,
+        issued: IssuedCode,
+    ) -> NewChallenge:
         return NewChallenge(
-            made.id, one.subject, one.token, asked, code_hash, timedelta(seconds=made.seconds)
+            issued.id,
+            request.subject,
+            request.token,
+            self._hash_address(realm, request.address),
+            _hash_code(self._keys[0], issued.id, issued.code),
+            timedelta(seconds=issued.seconds),
         )
 
-    def is_for(self, tried: CodeAttempt, realm: str, address: str) -> bool:
-        """Whether a challenge's code went to this address, whatever its capitals."""
+    def is_for(
+        self,
+        tried: CodeAttempt,
+        realm: str,
+        address: str,
+    ) -> bool:
+        """Whether the code was sent to this address; case does not matter."""
         return hmac.compare_digest(tried.asked, self._hash_address(realm, address))
 
     def _hash_address(self, realm: str, address: str) -> bytes:
-        # Capitals of ASCII only, as accounts are found by: one account has one hash, and no other
-        # has it.
-        plain = address.encode("utf-8", "surrogatepass").lower()
-        return _hash(self._address_key, b"address", realm.encode(), plain)
+        # Only ASCII letters are lowered, as in the search for accounts: an account has one hash,
+        # which no other account has.
+        normalized = address.encode("utf-8", "surrogatepass").lower()
+        return _hash(
+            self._address_key,
+            b"address",
+            realm.encode(),
+            normalized,
+        )
 
 
-def _token(key: bytes, number: UUID) -> str:
-    signed = number.bytes + _hash(key, b"challenge", number.bytes)[:_MAC_BYTES]
-    return base64.urlsafe_b64encode(signed).decode().rstrip("=")
+def _token(key: bytes, challenge_id: UUID) -> str:
+    mac = _hash(key, b"challenge", challenge_id.bytes)[:_MAC_BYTES]
+    encoded = base64.urlsafe_b64encode(challenge_id.bytes + mac)
+    return encoded.decode().rstrip("=")
 
 
-def _hash_code(key: bytes, number: UUID, code: str) -> bytes:
-    return _hash(key, b"code", number.bytes, code.encode("utf-8", "surrogatepass"))
+def _hash_code(
+    key: bytes,
+    challenge_id: UUID,
+    code: str,
+) -> bytes:
+    return _hash(
+        key,
+        b"code",
+        challenge_id.bytes,
+        code.encode("utf-8", "surrogatepass"),
+    )
 
 
 def _hash(key: bytes, *parts: bytes) -> bytes:
@@ -297,30 +386,37 @@ def _hash(key: bytes, *parts: bytes) -> bytes:
 
 
 def _new_code() -> str:
-    return f"{secrets.randbelow(10**DIGITS):0{DIGITS}}"
+    number = secrets.randbelow(10**DIGITS)
+    return f"{number:0{DIGITS}}"
 
 
-def tidy(code: str) -> str:
-    """A code as it was meant: people copy spaces, and type dashes."""
-    return code.translate(_AROUND)
+def normalize_code(code: str) -> str:
+    """A typed code without spaces and dashes."""
+    return code.translate(_IGNORED_CHARACTERS)
 
 
 async def cancel(connection: asyncpg.Connection, messages: Sequence[UUID]) -> None:
-    """Cancel mails whose codes are void, as far as they were not sent, and drop what they say."""
+    """Cancel unsent mails with void codes, and drop their content."""
     if messages:
+        keys = [(message_id, 0) for message_id in messages]
         await operations.apply(
-            connection, operations.CANCEL, [(one, 0) for one in messages], _SUPERSEDED
+            connection,
+            operations.CANCEL,
+            keys,
+            _SUPERSEDED,
         )
 
 
-async def _enqueued(
-    connection: asyncpg.Connection, made: IssuedCode, mail: Callable[[IssuedCode], Mail]
+async def _enqueue_mail(
+    connection: asyncpg.Connection,
+    issued: IssuedCode,
+    mail: Callable[[IssuedCode], Mail],
 ) -> UUID | None:
-    """Store the mail; None, and a line in the log, where it cannot be made or is refused."""
+    """Store the mail; log the error and return None if it cannot be rendered or is refused."""
     try:
-        async with connection.transaction():  # a savepoint: a refusal undoes the mail alone
-            stored: UUID = await enqueue(connection, mail(made))
-            return stored
+        async with connection.transaction():  # a savepoint: a refusal undoes the mail only
+            message_id: UUID = await enqueue(connection, mail(issued))
+            return message_id
     except (RenderError, InvalidMail, NotAllowed) as error:
-        log.error("a mail with a code could not be made", error=str(error))
+        log.error("a mail with a sign-in code was not stored", error=str(error))
         return None

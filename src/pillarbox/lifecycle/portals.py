@@ -1,4 +1,4 @@
-"""Portals: whose name, colours and words a mail carries (portal.toml in each portal's folder)."""
+"""Portals: the name, colours and texts that mails of a brand share (portal.toml in its folder)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-LANGUAGE = "[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*"  # BCP 47, as far as anybody writes it
-# How an address begins that may stand in a link: any other might run something.
+LANGUAGE = "[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*"  # the common part of BCP 47
+# Schemes of URLs in links: any other scheme could run code.
 WEB = ("https://", "http://", "mailto:")
 _language = re.compile(LANGUAGE).fullmatch
 _colour = re.compile(r"#([0-9A-Fa-f]{3}|[0-9A-Fa-f]{6})").fullmatch
+_colour_name = re.compile("[a-z][a-z_]*").fullmatch
 COLOURS = {"accent": "#1f4fd8", "accent_text": "#ffffff", "background": "#f1f3f7", "ink": "#1c2330"}
 _KEYS = {"name", "sender", "initials", "address", "support", "colours", "tagline", "links"}
 
@@ -25,20 +26,20 @@ class PortalError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Portal:
-    """What mails and pages of one portal share."""
+    """What the mails and pages of one portal share."""
 
-    key: str  # its folder
+    key: str  # the name of its folder
     name: str
     initials: str
     sender: str | None = None
-    address: str | None = None  # the postal one
+    address: str | None = None  # the postal address
     support: str | None = None
     colours: Mapping[str, str] = field(default_factory=lambda: dict(COLOURS))
-    tagline: Mapping[str, str] = field(default_factory=dict)  # by language, as links are
+    tagline: Mapping[str, str] = field(default_factory=dict)  # by language, as links
     links: Mapping[str, Links] = field(default_factory=dict)
 
     def seen_in(self, locale: str, default: str = "en") -> dict[str, Any]:
-        """The portal as templates see it in a language."""
+        """The variable `portal` of templates in a language."""
         return {
             "key": self.key,
             "name": self.name,
@@ -46,32 +47,47 @@ class Portal:
             "address": self.address,
             "support": self.support,
             "colours": dict(self.colours),
-            "tagline": _of(self.tagline, locale, default),
-            "links": _of(self.links, locale, default) or [],
+            "tagline": _in_language(self.tagline, locale, default),
+            "links": _in_language(self.links, locale, default) or [],
         }
 
     def css_variables(self) -> dict[str, str]:
-        """The colours as style sheets name them: `var(--accent-text)`."""
-        return {name.replace("_", "-"): value for name, value in self.colours.items()}
+        """The colours by their names in style sheets: `var(--accent-text)`."""
+        return {name.replace("_", "-"): colour for name, colour in self.colours.items()}
 
 
-def _of(values: Mapping[str, Any], locale: str, default: str) -> Any:
-    """The value for a language, or for the nearest one that there is; None without any."""
+def _in_language(
+    values: Mapping[str, Any],
+    locale: str,
+    default: str,
+) -> Any:
+    """The value in the best language, else in any; None without any."""
     found = nearest(locale, default, values)
-    return next(iter(values.values()), None) if found is None else values[found]
+    if found is not None:
+        return values[found]
+    return next(iter(values.values()), None)
 
 
-def nearest(locale: str, default: str, offered: Mapping[str, Any]) -> str | None:
-    """The language on offer that fits best: de-AT, then de, then the default; None if there is none of them."""
-    names = {name.lower(): name for name in offered}
-    return next((names[one] for one in _widening(locale, default) if one in names), None)
+def nearest(
+    locale: str,
+    default: str,
+    offered: Mapping[str, Any],
+) -> str | None:
+    """The offered language that fits best: de-AT, then de, then the default; None without one."""
+    by_lower = {name.lower(): name for name in offered}
+    for candidate in _candidates(locale, default):
+        if candidate in by_lower:
+            return by_lower[candidate]
+    return None
 
 
-def _widening(*locales: str) -> Iterator[str]:
-    """Languages to look for, each without its last part in turn (BCP 47, RFC 4647 "lookup")."""
+def _candidates(*locales: str) -> Iterator[str]:
+    """Each language, then without its last subtag, and so on (RFC 4647 "lookup")."""
     for locale in locales:
-        parts = locale.replace("_", "-").lower().split("-")
-        yield from ("-".join(parts[:count]) for count in range(len(parts), 0, -1))
+        subtags = locale.replace("_", "-").lower().split("-")
+        while subtags:
+            yield "-".join(subtags)
+            subtags.pop()
 
 
 def is_language(name: str) -> bool:
@@ -79,81 +95,88 @@ def is_language(name: str) -> bool:
 
 
 def is_colour(text: str) -> bool:
-    """Colours are put into styles as they are, so nothing else may pass for one."""
+    """Whether a text is a hexadecimal colour; styles contain it unescaped."""
     return _colour(text) is not None
 
 
 def read_portal(key: str, text: str) -> Portal:
-    """A portal.toml; PortalError if it cannot be understood."""
+    """Parse a portal.toml; PortalError if it is wrong."""
     try:
-        given = tomllib.loads(text)
+        values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise PortalError(f"is not TOML: {error}") from None
-    if unknown := sorted(given.keys() - _KEYS):
-        raise PortalError(f"{unknown[0]} is not known; known are {', '.join(sorted(_KEYS))}")
-    name = _text(given, "name") or key
+    unknown = sorted(values.keys() - _KEYS)
+    if unknown:
+        raise PortalError(f"{unknown[0]} is unknown; allowed are {', '.join(sorted(_KEYS))}")
+    name = _text(values, "name") or key
     return Portal(
-        key, name, _text(given, "initials") or name[:1].upper(), _text(given, "sender"), _text(given, "address"),
-        _text(given, "support"), _colours(given.get("colours", {})), _taglines(given.get("tagline", {})),
-        _links(given.get("links", {})),
-    )  # fmt: skip
+        key=key,
+        name=name,
+        initials=_text(values, "initials") or name[:1].upper(),
+        sender=_text(values, "sender"),
+        address=_text(values, "address"),
+        support=_text(values, "support"),
+        colours=_colours(values.get("colours", {})),
+        tagline=_taglines(values.get("tagline", {})),
+        links=_links(values.get("links", {})),
+    )
 
 
-def _text(given: Mapping[str, Any], name: str) -> str | None:
-    value = given.get(name)
-    if value is not None and not (isinstance(value, str) and value.isprintable()):
+def _text(values: Mapping[str, Any], name: str) -> str | None:
+    value = values.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not value.isprintable():
         raise PortalError(f"{name} must be a text of one line")
     return value
 
 
-def _colours(given: object) -> dict[str, str]:
+def _colours(table: object) -> dict[str, str]:
     colours = dict(COLOURS)
-    for name, value in _table(given, "colours").items():
-        if re.fullmatch("[a-z][a-z_]*", name) is None:
-            raise PortalError(f"colours.{name}: names are small letters and _")
-        if not (isinstance(value, str) and is_colour(value)):
+    for name, value in _table(table, "colours").items():
+        if not _colour_name(name):
+            raise PortalError(f"colours.{name}: a name must be small letters and _")
+        if not isinstance(value, str) or not is_colour(value):
             raise PortalError(f"colours.{name} must be a colour such as #1f4fd8")
         colours[name] = value
     return colours
 
 
-def _taglines(given: object) -> dict[str, str]:
-    return {
-        locale: _text({"tagline": one}, "tagline") or ""
-        for locale, one in _by_language(given, "tagline")
-    }
+def _taglines(table: object) -> dict[str, str]:
+    taglines = {}
+    for locale, value in _by_language(table, "tagline"):
+        taglines[locale] = _text({"tagline": value}, "tagline") or ""
+    return taglines
 
 
-def _links(given: object) -> dict[str, Links]:
-    return {
-        locale: [_link(one, locale) for one in _list(all_, locale)]
-        for locale, all_ in _by_language(given, "links")
-    }
+def _links(table: object) -> dict[str, Links]:
+    links = {}
+    for locale, pairs in _by_language(table, "links"):
+        if not isinstance(pairs, list):
+            raise _bad_links(locale)
+        links[locale] = [_link(pair, locale) for pair in pairs]
+    return links
 
 
-def _list(value: object, locale: str) -> list[object]:
-    if not isinstance(value, list):
-        raise PortalError(
-            f'links.{locale} must be pairs such as [["Help", "https://help.example/"]]'
-        )
-    return value
-
-
-def _link(value: object, locale: str) -> tuple[str, str]:
-    match value:
+def _link(pair: object, locale: str) -> tuple[str, str]:
+    match pair:
         case [str(label), str(url)] if url.startswith(WEB):
             return label, url
-    raise PortalError(f'links.{locale} must be pairs such as [["Help", "https://help.example/"]]')
+    raise _bad_links(locale)
 
 
-def _by_language(given: object, name: str) -> Iterator[tuple[str, Any]]:
-    for locale, value in _table(given, name).items():
+def _bad_links(locale: str) -> PortalError:
+    return PortalError(f'links.{locale} must be pairs such as [["Help", "https://help.example/"]]')
+
+
+def _by_language(table: object, name: str) -> Iterator[tuple[str, Any]]:
+    for locale, value in _table(table, name).items():
         if not is_language(locale):
-            raise PortalError(f"{name}.{locale}: this is no language tag such as en or de-AT")
+            raise PortalError(f"{name}.{locale}: not a language tag such as en or de-AT")
         yield locale, value
 
 
-def _table(given: object, name: str) -> dict[str, Any]:
-    if not isinstance(given, dict):
+def _table(value: object, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
         raise PortalError(f"{name} must be a table")
-    return given
+    return value

@@ -1,4 +1,4 @@
-"""Sends a failed mail of an account again: rendered anew from its token, since its body was dropped once settled."""
+"""Sends a failed lifecycle mail again, rendered from its token: its body was dropped."""
 
 from __future__ import annotations
 
@@ -13,25 +13,40 @@ if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
 
-async def token_of(database: Database, settings: Settings, message_id: UUID) -> int | None:
-    """The token of a failed mail that cannot be sent again as it is; None for any other mail."""
+async def token_of(
+    database: Database,
+    settings: Settings,
+    message_id: UUID,
+) -> int | None:
+    """The token of a failed mail whose body was dropped; None for any other mail."""
     if not await lifecycle_schema.is_installed(database, settings.lifecycle_schema):
         return None
     return await TokenStore(settings.lifecycle_schema).mail_token(database, message_id)
 
 
 async def resend(
-    database: Database, settings: Settings, message_id: UUID, token: int
+    database: Database,
+    settings: Settings,
+    message_id: UUID,
+    token: int,
 ) -> ResentToken:
-    """Let the collector mail the token again; what failed of the old mail becomes cancelled, all in one transaction.
+    """Have the collector mail the token again, and cancel the failed deliveries of the old mail.
 
-    A token that has expired is issued anew. NotPossible: it was used, or a newer one took its
-    place.
+    All in one transaction. An expired token is replaced by a new one. NotPossible: the token was
+    used or superseded.
     """
     async with database.transaction() as connection:
         resent = await TokenStore(settings.lifecycle_schema).resend(connection, token)
-        deliveries = await messages.deliveries_of(connection, message_id)
-        keys = [(message_id, one.n) for one in deliveries if one.state in operations.RESEND.takes]
-        told = {**operations.PERSON, "token": str(resent.token)}
-        await operations.apply(connection, operations.RESEND, keys, told)
+        keys = [
+            (message_id, delivery.n)
+            for delivery in await messages.deliveries_of(connection, message_id)
+            if delivery.state in operations.RESEND.takes
+        ]
+        event_data = {**operations.PERSON, "token": str(resent.token)}
+        await operations.apply(
+            connection,
+            operations.RESEND,
+            keys,
+            event_data,
+        )
     return resent

@@ -1,4 +1,4 @@
-"""What accounts and administrators need, put together. One for a process."""
+"""Composes the parts of accounts and administrators. One instance per process."""
 
 from __future__ import annotations
 
@@ -24,22 +24,21 @@ from pillarbox.telemetry import logs
 
 if TYPE_CHECKING:
     from pillarbox.accept.auth import Authenticator
-    from pillarbox.lifecycle.batch_policy import BatchLimits
     from pillarbox.settings import Settings
     from pillarbox.store.database import Database
     from pillarbox.telemetry.metrics import Metrics
 
 log = logs.get("pillarbox.codes")
-# Seconds after which files of templates are read again: some milliseconds, soon enough for whoever
-# mends one.
-LOOK_AGAIN = 2.0
-# The same where a template is missing: many requests for one that is nowhere must not read the
-# files each time.
-SOONEST = 0.1
+# Seconds between two reads of the template files: a read takes milliseconds, and an author who
+# edits a template sees the change soon.
+REFRESH_INTERVAL = 2.0
+# The same when a template is missing: requests for a missing template must not read the files
+# each time.
+MISSING_REFRESH_INTERVAL = 0.1
 
 
 class LifecycleServices:
-    """Each part is made when it is asked for: nobody needs accounts to let administrators in."""
+    """Creates each part on first use: administrators sign in without an accounts schema."""
 
     def __init__(
         self,
@@ -54,90 +53,105 @@ class LifecycleServices:
         self._metrics = metrics
         self._authenticator = authenticator
         self._supervisor = supervisor or Supervisor(metrics)
-        self._mails = MailWriter(lambda: self.templates, settings)
+        self._mail_writer = MailWriter(lambda: self.templates, settings)
         self._codes: OneTimeCodes | None = None
         self._templates: Templates | None = None
-        self._read_at = 0.0
+        self._templates_read_at = 0.0
 
     @property
     def templates(self) -> Templates:
-        """The templates of this installation; folders of your own are looked at again while they are used."""
-        return self._templates_after(LOOK_AGAIN)
+        """The templates of this installation; files in `template_dirs` are read again in use."""
+        return self._load_templates(REFRESH_INTERVAL)
 
     def templates_for(self, name: str) -> Templates:
-        """As `templates`; if this one is missing, files that came a moment ago are read at once."""
-        found = self.templates
-        return found if name in found.sources.templates else self._templates_after(SOONEST)
+        """As `templates`; if `name` is missing, the files are read again at once."""
+        templates = self.templates
+        if name in templates.files.templates:
+            return templates
+        return self._load_templates(MISSING_REFRESH_INTERVAL)
 
-    def _templates_after(self, seconds: float) -> Templates:
-        """The templates; read again if they were read so many seconds ago."""
+    def _load_templates(self, max_age: float) -> Templates:
+        """The templates; read again if the last read is older than `max_age` seconds."""
         now = time.monotonic()
+        settings = self._settings
         if self._templates is None:
-            missed = self._metrics.template_fallbacks.inc
+            count_fallback = self._metrics.template_fallbacks.inc
             self._templates = Templates(
-                self._settings.template_dirs, self._settings.lifecycle_locale, missed
+                settings.template_dirs, settings.lifecycle_locale, count_fallback
             )
-        elif self._settings.template_dirs and now >= self._read_at + seconds:
+            self._templates_read_at = now
+        elif settings.template_dirs and now >= self._templates_read_at + max_age:
             self._templates.refresh()
-        else:
-            return self._templates
-        self._read_at = now
+            self._templates_read_at = now
         return self._templates
 
     @cached_property
     def administrators(self) -> Administrators:
-        """Lets administrators in, by a password and a code."""
+        """Signs administrators in, with a password and a code."""
         return Administrators(
-            self._database, self._settings, self._authenticator, self.codes, self._mails
+            self._database,
+            self._settings,
+            self._authenticator,
+            self.codes,
+            self._mail_writer,
         )
 
     @cached_property
     def sign_in(self) -> SignInService:
-        """Lets people with accounts in, by a code."""
-        return SignInService(self._database, self._settings, self.codes, self._mails)
+        """Signs accounts in, with a code."""
+        return SignInService(
+            self._database,
+            self._settings,
+            self.codes,
+            self._mail_writer,
+        )
 
     async def codes(self) -> OneTimeCodes:
         """The codes of this installation; its key is read once."""
         if self._codes is None:
             try:
                 self._codes = await open_codes(self._database, self._settings)
-            except (
-                SecretError
-            ) as error:  # who asks is told less: which keys there are is no business of theirs
-                log.error("there can be no sign-in codes", error=str(error))
+            except SecretError as error:  # logged: a client does not learn which keys exist
+                log.error("sign-in codes are not available", error=str(error))
                 raise
         return self._codes
 
     async def collector(self, *, stdout: bool = False) -> Collector:
-        """What mails tokens, or writes them to standard output; SchemaMismatch, SecretError: it cannot work here."""
+        """A collector that mails tokens, or writes them to standard output.
+
+        Raises SchemaMismatch or SecretError if it cannot work on this installation.
+        """
         async with self._database.connection() as connection:
             await lifecycle_schema.check(connection, self._settings.lifecycle_schema)
         tokens = TokenStore(self._settings.lifecycle_schema)
         codes = TokenCodes(self.codes, tokens.schema)
-        rule = batch_limits(self._settings, stdout=stdout)
+        registry = None
+        sink: TokenSink
         if stdout:
-            return self._collector(tokens, self._writing(codes), rule)
-        post = self._mailing(tokens, codes)
-        registry = TemplateRegistry(self._database, tokens, lambda: self.templates)
-        await registry.register()
-        return self._collector(tokens, post, rule, registry)
-
-    def _collector(
-        self,
-        tokens: TokenStore,
-        post: TokenSink,
-        rule: BatchLimits,
-        registry: TemplateRegistry | None = None,
-    ) -> Collector:
-        settings, supervisor = self._settings, self._supervisor
+            sink = StdoutSink(key_ring(self._settings), codes, PipeWriter())
+        else:
+            sink = self._mail_sink(tokens, codes)
+            registry = TemplateRegistry(self._database, tokens, lambda: self.templates)
+            await registry.register()
         return Collector(
-            self._database, tokens, post, self._metrics, settings, rule, registry, supervisor
+            self._database,
+            tokens,
+            sink,
+            self._metrics,
+            self._settings,
+            batch_limits(self._settings, stdout=stdout),
+            registry,
+            self._supervisor,
         )
 
-    def _mailing(self, tokens: TokenStore, codes: TokenCodes) -> TokenSink:
-        self.templates  # noqa: B018 -- read now: a wrong folder stops us here, not the first mail
-        writer = TokenMailWriter(self._mails, key_ring(self._settings), self._settings)
-        return MailSink(self._database, tokens, writer, codes, self._settings.lifecycle_tenant)
-
-    def _writing(self, codes: TokenCodes) -> TokenSink:
-        return StdoutSink(key_ring(self._settings), codes, PipeWriter())
+    def _mail_sink(self, tokens: TokenStore, codes: TokenCodes) -> MailSink:
+        self.templates  # noqa: B018 -- read now: a wrong folder fails here, not at the first mail
+        settings = self._settings
+        writer = TokenMailWriter(self._mail_writer, key_ring(settings), settings)
+        return MailSink(
+            self._database,
+            tokens,
+            writer,
+            codes,
+            settings.lifecycle_tenant,
+        )

@@ -1,9 +1,9 @@
-"""Links that cannot be forged: signing a token's secret, and telling why one does not count.
+"""Signs the tokens of links, and verifies them.
 
 A token is base64url, without padding, of secret (32 bytes) | HMAC-SHA256(key, path | secret | code)
-(32 bytes): 86 characters. The code is part of it where the action has one. A second field carries
-the expiry, signed together with the token, so that a link that came too late is told from a forged
-one without a database.
+(32 bytes): 86 characters. The code is part of it if the action has one. A second field carries the
+expiry, signed together with the token, so that an expired link can be told from a forged one
+without a database.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ KEY_BYTES = 32
 TOKEN_CHARACTERS = 86
 CODE_CHARACTERS = 5
 EXPIRY_BYTES = 8
-# Half a signature: 2^128 guesses, and the link stays short enough for mail programs that wrap
-# lines.
+# Half a signature: 2^128 guesses, and the link stays short enough for mail clients that wrap lines.
 EXPIRY_MAC_BYTES = 16
 EXPIRY_CHARACTERS = 32
-# What comes before an expiry when it is signed. No action has this path.
+# The prefix of a signed expiry. No action has this path.
 EXPIRES = b"/expires"
 
 _legal_token = re.compile(rf"[A-Za-z0-9_-]{{{TOKEN_CHARACTERS}}}").fullmatch
@@ -36,14 +35,13 @@ _legal_code = re.compile(rf"[!-~]{{{CODE_CHARACTERS}}}").fullmatch
 
 
 class SignedPath(NamedTuple):
-    """Where a link of an action leads, and whether its code is part of what is signed."""
+    """The path of an action's links, and whether the code is part of the signature."""
 
     path: str
     with_code: bool = False
 
 
-# The actions that come with Pillarbox and have a link; an action of your own is given as its
-# SignedPath.
+# The built-in actions with a link; pass a SignedPath for an action of your own.
 PATHS: Mapping[str, SignedPath] = MappingProxyType(
     {
         "activation": SignedPath("/activate"),
@@ -55,7 +53,10 @@ PATHS: Mapping[str, SignedPath] = MappingProxyType(
 
 
 class SigningKeyRing:
-    """Keys of 32 bytes, newest first, each until a moment (seconds since 1970; None: for ever). Shows none of them."""
+    """Keys of 32 bytes, newest first, each valid until a time; hidden in the repr.
+
+    The time is in epoch seconds; None: without end.
+    """
 
     def __init__(
         self,
@@ -63,17 +64,21 @@ class SigningKeyRing:
         clock: Callable[[], float] = time.time,
     ) -> None:
         if not keys:
-            raise SecretError("a key ring needs a key")
-        self._keys = [
-            (_key(one), None) if isinstance(one, bytes) else (_key(one[0]), one[1]) for one in keys
-        ]
+            raise SecretError("a key ring needs at least one key")
+        self._keys: list[tuple[bytes, float | None]] = []
+        for item in keys:
+            if isinstance(item, bytes):
+                self._keys.append((_check_key(item), None))
+            else:
+                key, until = item
+                self._keys.append((_check_key(key), until))
         self._clock = clock
 
     def __repr__(self) -> str:
         return f"SigningKeyRing({len(self._keys)} keys)"
 
     def current(self) -> list[bytes]:
-        """The keys that count now, newest first."""
+        """The valid keys, newest first."""
         now = self._clock()
         return [key for key, until in self._keys if until is None or now < until]
 
@@ -81,7 +86,7 @@ class SigningKeyRing:
         """The key that signs."""
         current = self.current()
         if not current:
-            raise SecretError("every key that signs links has retired: add a new one in front")
+            raise SecretError("all keys that sign links have expired: add a new key in front")
         return current[0]
 
 
@@ -91,102 +96,169 @@ Key = bytes | SigningKeyRing
 Keys = Sequence[bytes] | SigningKeyRing
 
 
-def sign(action: Action, secret: bytes, code: str | None, key: Key) -> str:
-    """The token of a link: for one action, and for one code where the action has one."""
+def sign(
+    action: Action,
+    secret: bytes,
+    code: str | None,
+    key: Key,
+) -> str:
+    """The token of a link, for one action, and for one code if the action has a code."""
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"a secret has {SECRET_BYTES} bytes, not {len(secret)}")
-    where = _path(action)
-    if where.with_code and not (code and _legal_code(code)):
+    signed_path = _signed_path(action)
+    if signed_path.with_code and not _is_code(code):
         raise ValueError(
-            f"a link of {where.path} is signed with a code of {CODE_CHARACTERS} characters"
+            f"a link of {signed_path.path} is signed with a code of {CODE_CHARACTERS} characters"
         )
-    return _encode(secret + digest(_newest(key), _data(where, secret, code), "sha256"))
+    signature = digest(_signing_key(key), _signed_data(signed_path, secret, code), "sha256")
+    return _encode(secret + signature)
 
 
-def verify(token: str, action: Action, code: str | None, keys: Keys) -> bytes:
-    """The secret of a token that was signed for this action and code; ForgedToken says what is wrong with others.
+def verify(
+    token: str,
+    action: Action,
+    code: str | None,
+    keys: Keys,
+) -> bytes:
+    """The secret of a token that was signed for this action and code; otherwise ForgedToken.
 
-    Takes as long for a right one as for a wrong one, whichever key it is signed with.
+    Takes the same time for every token and key.
     """
-    where = _path(action)
-    raw = _decode(token, _legal_token, TOKEN_CHARACTERS, "token")
-    if where.with_code and not (code and _legal_code(code)):
-        raise ForgedToken(f"the code is missing, or has not {CODE_CHARACTERS} characters")
+    signed_path = _signed_path(action)
+    raw = _decode(
+        token,
+        _legal_token,
+        TOKEN_CHARACTERS,
+        "token",
+    )
+    if signed_path.with_code and not _is_code(code):
+        raise ForgedToken(f"the code is missing, or does not have {CODE_CHARACTERS} characters")
     secret, signature = raw[:SECRET_BYTES], raw[SECRET_BYTES:]
-    if not _signed(_data(where, secret, code), signature, keys):
-        what = (
-            "another action, another code or with another key"
-            if where.with_code
-            else "another action or key"
-        )
-        raise ForgedToken(f"the signature is wrong: it was altered, or made for {what}")
+    if not _is_signed(_signed_data(signed_path, secret, code), signature, keys):
+        signed_for = "another action or key"
+        if signed_path.with_code:
+            signed_for = "another action, another code or with another key"
+        raise ForgedToken(f"the signature is wrong: it was altered, or made for {signed_for}")
     return secret
 
 
 def secret_of(token: str) -> bytes:
-    """The secret of a token, which proves nothing; ForgedToken if it cannot be one."""
-    return _decode(token, _legal_token, TOKEN_CHARACTERS, "token")[:SECRET_BYTES]
+    """The secret of a token without verification; ForgedToken if it is malformed."""
+    return _decode(
+        token,
+        _legal_token,
+        TOKEN_CHARACTERS,
+        "token",
+    )[:SECRET_BYTES]
 
 
-def sign_expiry(token: str, expires_at: int, key: Key) -> str:
-    """The second field of a link: when it expires (seconds since 1970), signed together with its token."""
+def sign_expiry(
+    token: str,
+    expires_at: int,
+    key: Key,
+) -> str:
+    """The second field of a link: its expiry in epoch seconds, signed together with its token."""
     expiry = expires_at.to_bytes(EXPIRY_BYTES)
-    return _encode(
-        expiry
-        + digest(_newest(key), EXPIRES + token.encode() + expiry, "sha256")[:EXPIRY_MAC_BYTES]
+    signature = digest(_signing_key(key), EXPIRES + token.encode() + expiry, "sha256")
+    return _encode(expiry + signature[:EXPIRY_MAC_BYTES])
+
+
+def check_expiry(
+    field: str,
+    token: str,
+    keys: Keys,
+    now: float | None = None,
+) -> int:
+    """The expiry of a link.
+
+    Raises ExpiredToken if it has passed, ForgedToken if field and token were not signed together.
+    """
+    raw = _decode(
+        field,
+        _legal_expiry,
+        EXPIRY_CHARACTERS,
+        "expiry",
     )
-
-
-def check_expiry(field: str, token: str, keys: Keys, now: float | None = None) -> int:
-    """When a link expires; ExpiredToken if that has passed, ForgedToken if field and token were not signed together."""
-    raw = _decode(field, _legal_expiry, EXPIRY_CHARACTERS, "expiry")
-    _decode(token, _legal_token, TOKEN_CHARACTERS, "token")
+    _decode(
+        token,
+        _legal_token,
+        TOKEN_CHARACTERS,
+        "token",
+    )
     expiry, signature = raw[:EXPIRY_BYTES], raw[EXPIRY_BYTES:]
-    if not _signed(EXPIRES + token.encode() + expiry, signature, keys):
+    if not _is_signed(EXPIRES + token.encode() + expiry, signature, keys):
         raise ForgedToken(
-            "the signature of the expiry is wrong: it was altered, or belongs to another link or key"
+            "the signature of the expiry is wrong:"
+            " it was altered, or belongs to another link or key"
         )
     expires_at = int.from_bytes(expiry)
-    if expires_at <= (time.time() if now is None else now):
+    if now is None:
+        now = time.time()
+    if expires_at <= now:
         raise ExpiredToken("the link has expired")
     return expires_at
 
 
-def link(base: str, path: str, token: str, expiry: str) -> str:
-    """The address of a link."""
+def link(
+    base: str,
+    path: str,
+    token: str,
+    expiry: str,
+) -> str:
+    """The URL of a link."""
     return f"{base.rstrip('/')}{path}?token={token}&expires={expiry}"
 
 
-def _path(action: Action) -> SignedPath:
+def _signed_path(action: Action) -> SignedPath:
     if isinstance(action, SignedPath):
         return action
     if action not in PATHS:
         raise NotFound(
-            f"there is no link for {action!r}: it is one of {', '.join(PATHS)}, or give a SignedPath"
+            f"{action!r} is not an action with a link: use one of {', '.join(PATHS)},"
+            " or a SignedPath"
         )
     return PATHS[action]
 
 
-def _data(where: SignedPath, secret: bytes, code: str | None) -> bytes:
-    data = where.path.encode() + secret
-    return data + code.encode() if where.with_code and code else data
+def _is_code(code: str | None) -> bool:
+    return code is not None and _legal_code(code) is not None
 
 
-def _signed(data: bytes, signature: bytes, keys: Keys) -> bool:
-    """Whether one of the keys signed it. Every key is tried, and every byte compared: time tells nothing."""
-    right = False
-    for key in keys.current() if isinstance(keys, SigningKeyRing) else keys:
-        right |= compare_digest(digest(_key(key), data, "sha256")[: len(signature)], signature)
-    return right
+def _signed_data(
+    signed_path: SignedPath,
+    secret: bytes,
+    code: str | None,
+) -> bytes:
+    data = signed_path.path.encode() + secret
+    if signed_path.with_code and code:
+        data += code.encode()
+    return data
 
 
-def _newest(key: Key) -> bytes:
-    return key.newest() if isinstance(key, SigningKeyRing) else _key(key)
+def _is_signed(
+    data: bytes,
+    signature: bytes,
+    keys: Keys,
+) -> bool:
+    """Whether one of the keys signed the data, in constant time: every key is tried."""
+    if isinstance(keys, SigningKeyRing):
+        keys = keys.current()
+    is_signed = False
+    for key in keys:
+        expected = digest(_check_key(key), data, "sha256")
+        is_signed |= compare_digest(expected[: len(signature)], signature)
+    return is_signed
 
 
-def _key(key: bytes) -> bytes:
+def _signing_key(key: Key) -> bytes:
+    if isinstance(key, SigningKeyRing):
+        return key.newest()
+    return _check_key(key)
+
+
+def _check_key(key: bytes) -> bytes:
     if not isinstance(key, bytes) or len(key) != KEY_BYTES:
-        raise SecretError(f"a key that signs links has {KEY_BYTES} bytes")
+        raise SecretError(f"a key that signs links must have {KEY_BYTES} bytes")
     return key
 
 
@@ -194,18 +266,21 @@ def _encode(raw: bytes) -> str:
     return urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-def _decode(given: str, legal: Callable[[str], object], characters: int, what: str) -> bytes:
-    """The bytes of a field; only the one spelling that we write counts, so that one token is not many strings."""
-    if len(given) != characters:
-        cut = "cut off" if len(given) < characters else "too long"
-        raise ForgedToken(
-            f"the {what} is {cut}: it has {len(given)} characters instead of {characters}"
-        )
-    if not legal(given):
-        raise ForgedToken(f"the {what} has characters that base64url does not have")
-    raw = urlsafe_b64decode(given + "=" * (-characters % 4))
-    if _encode(raw) != given:
-        raise ForgedToken(
-            f"the {what} is not written as it was: its last character has bits that stand for nothing"
-        )
+def _decode(
+    text: str,
+    legal: Callable[[str], object],
+    characters: int,
+    field: str,
+) -> bytes:
+    """The bytes of a field; only canonical base64url is legal, so that a token has one spelling."""
+    if len(text) < characters:
+        raise ForgedToken(f"the {field} is cut off: {len(text)} of {characters} characters")
+    if len(text) > characters:
+        raise ForgedToken(f"the {field} is too long: {len(text)} characters, not {characters}")
+    if not legal(text):
+        raise ForgedToken(f"the {field} has characters that base64url does not have")
+    padding = "=" * (-characters % 4)
+    raw = urlsafe_b64decode(text + padding)
+    if _encode(raw) != text:
+        raise ForgedToken(f"the {field} is not canonical base64url: its last character is wrong")
     return raw

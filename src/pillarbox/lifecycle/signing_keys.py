@@ -1,4 +1,4 @@
-"""The keys that sign links: of the setting lifecycle_keys; in development, of a file beside the embedded database."""
+"""The keys that sign links: from the setting lifecycle_keys, or a file in development."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from pillarbox.settings import Settings
 
+# Beside the embedded database.
 FILE = "lifecycle.key"
 
 
@@ -24,18 +25,21 @@ def has_keys(settings: Settings) -> bool:
 
 
 def key_ring(settings: Settings) -> SigningKeyRing:
-    """The keys that sign and verify links; SecretError where there are none."""
+    """The keys that sign and verify links; SecretError without any."""
     if settings.lifecycle_keys:
-        return SigningKeyRing(
-            [(key_bytes(one.key), _moment(one.until)) for one in settings.lifecycle_keys]
-        )
+        keys = [(key_bytes(key.key), _start_of(key.until)) for key in settings.lifecycle_keys]
+        return SigningKeyRing(keys)
     if settings.database_url is None:
-        return SigningKeyRing([key_bytes(load_or_create_key_file(settings.data_dir / FILE))])
+        key = load_or_create_key_file(settings.data_dir / FILE)
+        return SigningKeyRing([key_bytes(key)])
     raise SecretError(
-        "no key that signs links: set PILLARBOX_LIFECYCLE_KEYS (make one with `pillarbox keys generate`)"
+        "no key signs links: set PILLARBOX_LIFECYCLE_KEYS"
+        " (make a key with `pillarbox keys generate`)"
     )
 
 
-def _moment(day: date | None) -> float | None:
-    """When that day begins, in UTC."""
-    return None if day is None else datetime.combine(day, time.min, UTC).timestamp()
+def _start_of(day: date | None) -> float | None:
+    """The beginning of a day in UTC, in epoch seconds."""
+    if day is None:
+        return None
+    return datetime.combine(day, time.min, UTC).timestamp()

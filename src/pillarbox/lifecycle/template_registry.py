@@ -1,4 +1,4 @@
-"""Tells the database which templates there are: SQL cannot see files, and refuses tokens that could not be mailed."""
+"""Registers the templates in the database: SQL cannot read files, and checks tokens against it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ if TYPE_CHECKING:
 
 
 class TemplateRegistry:
-    """The templates of this process in the table `templates`; collectors write it, for they are who render.
+    """Writes this process's templates to the table `templates`; collectors do, since they render.
 
-    A template that is gone is marked as such. All collectors of an installation have the same
+    A removed template is marked as removed. All collectors of an installation have the same
     `template_dirs`.
     """
 
     def __init__(
-        self, database: Database, tokens: TokenStore, templates: Callable[[], Templates]
+        self,
+        database: Database,
+        tokens: TokenStore,
+        templates: Callable[[], Templates],
     ) -> None:
         self._database = database
         self._tokens = tokens
@@ -27,7 +30,7 @@ class TemplateRegistry:
         self._registered: list[str] | None = None
 
     async def register(self) -> int:
-        """Write what changed since the last call; returns how many templates came or went."""
+        """Write the changes since the last call; return how many templates changed."""
         names = self._templates().names()
         if names == self._registered:
             return 0

@@ -1,8 +1,8 @@
-"""Where templates run: they read values, loop over them and call macros, and can do nothing else.
+"""The sandbox of templates: they can read values, loop over them and call macros, nothing else.
 
-Jinja's sandbox refuses what is known to be dangerous; this one allows what mails need. Values have
-no methods and no attributes, only items; nothing but macros can be called; the list of filters is
-short; every loop and call is counted.
+Jinja's sandbox forbids what is known to be dangerous; this one allows only what mails need. Values
+have items, but no methods and no attributes; only macros can be called; few filters exist; every
+loop and call is counted.
 """
 
 from __future__ import annotations
@@ -24,20 +24,19 @@ from jinja2.tests import TESTS
 from pillarbox.lifecycle.constant_folding import fold, made_in
 from pillarbox.lifecycle.portals import WEB
 
-# Rounds of loops and calls of macros in one part: a long list in a mail has hundreds, a mistake has
-# no end.
-MOST_STEPS = 5_000
-# No `safe`, `attr`, `format`, `center`, `replace` …: they let HTML through, reach attributes, or
-# make much of little.
+# Loop iterations and macro calls in one part: a long list in a mail needs hundreds.
+MAX_STEPS = 5_000
+# No `safe`, `attr`, `format`, `center`, `replace` …: they allow raw HTML, reach attributes, or
+# produce long texts from short ones.
 _FILTERS = (
-    "abs", "capitalize", "count", "d", "default", "e", "escape", "first", "float", "int", "items", "join", "last",
-    "length", "list", "lower", "reverse", "round", "sort", "string", "sum", "title", "trim", "truncate", "unique",
-    "upper", "urlencode",
+    "abs", "capitalize", "count", "d", "default", "e", "escape", "first", "float", "int", "items",
+    "join", "last", "length", "list", "lower", "reverse", "round", "sort", "string", "sum",
+    "title", "trim", "truncate", "unique", "upper", "urlencode",
 )  # fmt: skip
 _TESTS = (
-    "boolean", "defined", "divisibleby", "eq", "even", "false", "float", "ge", "gt", "in", "integer", "iterable", "le",
-    "lt", "mapping", "ne", "none", "number", "odd", "sequence", "string", "true", "undefined",
-    "==", "!=", ">", ">=", "<", "<=",
+    "boolean", "defined", "divisibleby", "eq", "even", "false", "float", "ge", "gt", "in",
+    "integer", "iterable", "le", "lt", "mapping", "ne", "none", "number", "odd", "sequence",
+    "string", "true", "undefined", "==", "!=", ">", ">=", "<", "<=",
 )  # fmt: skip
 # Plain directives only: a width such as %999999999d would fill the memory.
 _time_format = re.compile(r"(?:[^%]|%-?[A-Za-z%])*").fullmatch
@@ -46,11 +45,11 @@ _FORBIDDEN = (nodes.EvalContextModifier, nodes.ScopedEvalContextModifier)
 
 
 class TemplateRefused(Exception):
-    """A template does what it may not; the text says what, and holds no value."""
+    """A template does something forbidden; the text says what, without any value."""
 
 
 class MissingVariable(UndefinedError):
-    """A template uses what is not there; `name` of `obj`, if it is part of something."""
+    """A template uses a variable that does not exist: `name`, or the item `name` of `obj`."""
 
     def __init__(self, name: object, obj: object) -> None:
         super().__init__(f"there is no {name}")
@@ -59,18 +58,28 @@ class MissingVariable(UndefinedError):
 
 
 class MissingValue(StrictUndefined):
-    """What stands for a variable that is not there, until it is used."""
+    """Stands for a variable that does not exist, and raises MissingVariable when it is used."""
 
     __slots__ = ()
 
     def __init__(
-        self, hint: str | None = None, obj: Any = None, name: str | None = None, exc: Any = None
+        self,
+        hint: str | None = None,
+        obj: Any = None,
+        name: str | None = None,
+        exc: Any = None,
     ) -> None:
-        super().__init__(hint, obj, name, lambda _: MissingVariable(name, obj))  # type: ignore[arg-type]  # is called
+        raised: Any = lambda _: MissingVariable(name, obj)  # noqa: E731 -- Jinja calls it
+        super().__init__(
+            hint,
+            obj,
+            name,
+            raised,
+        )
 
 
 def web(value: Any) -> Any:
-    """A filter: an address that may stand in a link."""
+    """A filter: a URL that is allowed in a link."""
     if isinstance(value, Undefined):
         str(value)
     if not (isinstance(value, str) and value.startswith(WEB)):
@@ -79,21 +88,22 @@ def web(value: Any) -> Any:
 
 
 def time(value: Any, form: str = "%Y-%m-%d %H:%M UTC") -> str:
-    """A filter: a moment in UTC, in the way that `form` says."""
+    """A filter: a time in UTC, in the format `form`."""
     if not _time_format(form):
         raise TemplateRefused(
-            "the form of a time has plain directives only, such as %d.%m.%Y %H:%M"
+            "the format of a time must use plain directives only, such as %d.%m.%Y %H:%M"
         )
     if isinstance(value, Undefined):
         str(value)
-    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
-    if not isinstance(moment, datetime):
-        raise TemplateRefused("this is no time")
-    return moment.astimezone(UTC).strftime(form)
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    if not isinstance(value, datetime):
+        raise TemplateRefused("the value is not a time")
+    return value.astimezone(UTC).strftime(form)
 
 
 def shown(value: Any) -> Any:
-    """What is printed: nothing is not, for nobody wants to read `None`."""
+    """Refuse to print a null value: no reader wants to see `None`."""
     if value is None:
         raise TemplateRefused(
             'a value is null: write what is to be shown instead, as in {{ name or "…" }}'
@@ -102,49 +112,70 @@ def shown(value: Any) -> Any:
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """An environment for the templates of one portal in one language: `known` are its constants."""
+    """The environment of one portal's templates in one language; `known` are its constants."""
 
     intercepted_binops = frozenset({"*", "**", "%"})
 
     def __init__(self, source: Callable[[str], str | None], known: Mapping[str, Any]) -> None:
         super().__init__(
-            loader=_Loader(source), undefined=MissingValue, finalize=shown, autoescape=is_html, auto_reload=False,
-            cache_size=-1, trim_blocks=True, lstrip_blocks=True,
-        )  # fmt: skip
+            loader=_Loader(source),
+            undefined=MissingValue,
+            finalize=shown,
+            autoescape=is_html,
+            auto_reload=False,
+            cache_size=-1,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
         self.globals.clear()
-        self.filters = {name: FILTERS[name] for name in _FILTERS} | {
-            "web": web,
-            "time": time,
-            "counted": self._counted,
-        }
+        self.filters = {name: FILTERS[name] for name in _FILTERS}
+        self.filters["web"] = web
+        self.filters["time"] = time
+        self.filters["counted"] = self._counted
         self.tests = {name: TESTS[name] for name in _TESTS}
         self.steps = 0
         self.known = known
 
-    def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """As Jinja does; then loops are counted, and what could only be a mistake is refused."""
+    def _parse(
+        self,
+        source: str,
+        name: str | None,
+        filename: str | None,
+    ) -> nodes.Template:
+        """Parse as Jinja does, fold constants, count loops, and refuse forbidden statements."""
         tree = fold(super()._parse(source, name, filename), self.known)
         for modifier in tree.find_all(_FORBIDDEN):
             raise TemplateSyntaxError("escaping cannot be changed here", modifier.lineno, name)
         for node in tree.find_all(_BY_NAME):
-            if not isinstance(getattr(node, "template"), nodes.Const):  # noqa: B009 -- all four have one
+            template = getattr(node, "template")  # noqa: B009 -- all four types have it
+            if not isinstance(template, nodes.Const):
                 raise TemplateSyntaxError(
-                    "the name of another template must be written out", node.lineno, name
+                    "the name of another template must be constant", node.lineno, name
                 )
         for loop in tree.find_all(nodes.For):
-            loop.iter = nodes.Filter(loop.iter, "counted", [], [], None, None, lineno=loop.lineno)
+            loop.iter = nodes.Filter(
+                loop.iter,
+                "counted",
+                [],
+                [],
+                None,
+                None,
+                lineno=loop.lineno,
+            )
         return tree
 
     def variables(self, name: str) -> dict[str, int]:
-        """The variables that a file asks for, and in which line first; those that are known are none."""
-        tree = self.parse(self.loader.get_source(self, name)[0], name)  # type: ignore[union-attr]  # there is a loader
-        # What a file imports, Jinja counts as unknown in its blocks.
-        wanted = find_undeclared_variables(tree) - self.known.keys() - set(made_in(tree))
-        found: dict[str, int] = {}
-        for one in tree.find_all(nodes.Name):
-            if one.name in wanted:
-                found.setdefault(one.name, one.lineno)
-        return found
+        """The variables that a file uses, without constants, with the line of the first use."""
+        assert self.loader is not None
+        source, _, _ = self.loader.get_source(self, name)
+        tree = self.parse(source, name)
+        # Jinja counts imported names as undeclared in blocks.
+        undeclared = find_undeclared_variables(tree) - self.known.keys() - set(made_in(tree))
+        first_lines: dict[str, int] = {}
+        for node in tree.find_all(nodes.Name):
+            if node.name in undeclared:
+                first_lines.setdefault(node.name, node.lineno)
+        return first_lines
 
     def _counted(self, items: Iterable[Any]) -> Iterator[Any]:
         for item in items:
@@ -152,10 +183,10 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             yield item
 
     def _step(self) -> None:
-        # One number for all threads: it bounds what a mistake costs, and need not be exact.
+        # One counter for all threads: it bounds the cost of a mistake and need not be exact.
         self.steps += 1
-        if self.steps > MOST_STEPS:
-            raise TemplateRefused(f"it takes more than {MOST_STEPS} rounds and calls")
+        if self.steps > MAX_STEPS:
+            raise TemplateRefused(f"it needs more than {MAX_STEPS} loop iterations and macro calls")
 
     def getattr(self, obj: Any, attribute: str) -> Any:
         kind = type(obj)
@@ -166,11 +197,9 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             if attribute in vars(obj) and attribute[0] != "_":
                 return vars(obj)[attribute]
         elif kind is LoopContext or kind is TemplateReference:
-            return super().getattr(
-                obj, attribute
-            )  # Jinja's own sandbox knows which of them are harmless
+            return super().getattr(obj, attribute)  # Jinja's sandbox allows the harmless ones
         elif isinstance(obj, Undefined):
-            str(obj)  # raises, and names what is really missing
+            str(obj)  # raises with the name of the missing variable
         return MissingValue(obj=obj, name=attribute)
 
     def getitem(self, obj: Any, argument: Any) -> Any:
@@ -181,9 +210,15 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
                 return obj[argument]
             except (LookupError, TypeError):
                 pass
-        return MissingValue(obj=obj, name="[…]")  # what was looked for is a value, and not told
+        return MissingValue(obj=obj, name="[…]")  # the index may be private
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(
+        __self,
+        __context: Context,
+        __obj: Any,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         __self._step()
         if type(__obj) is Macro:
             kwargs.pop("_block_vars", None)
@@ -195,29 +230,38 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             raise TemplateRefused("only macros can be called: use a filter instead of a method")
         return __context.call(__obj, *args, **kwargs)
 
-    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        if operator == "**" or not (
-            isinstance(left, int | float) and isinstance(right, int | float)
-        ):
-            raise TemplateRefused(
-                f"{operator} is for numbers" if operator != "**" else "there is no **"
-            )
-        return super().call_binop(context, operator, left, right)
+    def call_binop(
+        self,
+        context: Context,
+        operator: str,
+        left: Any,
+        right: Any,
+    ) -> Any:
+        if operator == "**":
+            raise TemplateRefused("there is no **")
+        if not isinstance(left, int | float) or not isinstance(right, int | float):
+            raise TemplateRefused(f"{operator} is for numbers")
+        return super().call_binop(
+            context,
+            operator,
+            left,
+            right,
+        )
 
 
 def _is_callable(obj: Any) -> bool:
-    return isinstance(obj, BlockReference | LoopContext) or (
-        isinstance(obj, MethodType) and isinstance(obj.__self__, LoopContext)
-    )
+    if isinstance(obj, MethodType):
+        return isinstance(obj.__self__, LoopContext)
+    return isinstance(obj, BlockReference | LoopContext)
 
 
 def is_html(name: str | None) -> bool:
-    """Whether values are escaped in a template; without a name they are."""
+    """Whether values are escaped in a template; without a name, they are."""
     return name is None or name.endswith(".html")
 
 
 class _Loader(BaseLoader):
-    """Gives the files that were found when templates were loaded, by their names, and no others."""
+    """Loads the files that were found when the templates were read, and no others."""
 
     def __init__(self, source: Callable[[str], str | None]) -> None:
         self._source = source

@@ -66,8 +66,8 @@ def test_a_password_from_a_variable(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("email", "password", "said"),
     [
-        (EMAIL, "short", "12 characters at least"),
-        (EMAIL, "password1234", "among the first"),
+        (EMAIL, "short", "at least 12 characters"),
+        (EMAIL, "password1234", "too easy to guess"),
         (EMAIL, "", "the password is empty"),
         ("not an address", PASSWORD, "not a legal e-mail address"),
     ],

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pillarbox.lifecycle import signing
-from pillarbox.lifecycle.account_links import TRIES
+from pillarbox.lifecycle.account_links import MAX_TRIES
 from tests.integration.lifecycle.lifecycle_helpers import KEY, wrong
 from tests.integration.lifecycle.link_helpers import OLD_KEY, PATHS, Link, Town, recovering, town_of
 
@@ -297,7 +297,7 @@ async def test_the_link_of_a_suspended_account_is_kept_for_later(town: Town) -> 
 async def test_five_wrong_codes_void_the_link(town: Town) -> None:
     link = await recovering(town)
     reasons = [
-        (await town.use(link, code=wrong(link.code, by))).reason for by in range(1, TRIES + 1)
+        (await town.use(link, code=wrong(link.code, by))).reason for by in range(1, MAX_TRIES + 1)
     ]
     assert set(reasons[:-1]) == {"wrong_code"}
     assert (await town.use(link, code=link.code)).reason == "void"
@@ -313,7 +313,7 @@ async def test_guesses_at_once_are_no_more_than_five(town: Town) -> None:
     guesses = [wrong(link.code, by) for by in range(1, 50)]
     answers = await asyncio.gather(*(town.use(link, code=guess) for guess in guesses))
     assert {answer.reason for answer in answers} <= {"wrong_code", "void"}
-    assert sum(answer.reason == "wrong_code" for answer in answers) <= TRIES
+    assert sum(answer.reason == "wrong_code" for answer in answers) <= MAX_TRIES
     assert (await town.use(link, code=link.code)).reason == "void"
 
 

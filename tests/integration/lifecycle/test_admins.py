@@ -14,7 +14,7 @@ import pytest
 from pillarbox.accept.auth import PEER_FACTOR
 from pillarbox.errors import NotFound, NotPossible, Unauthorized
 from pillarbox.lifecycle import administrators
-from pillarbox.lifecycle.administrators import EVEN, RECOVERY_CODES, Administrators
+from pillarbox.lifecycle.administrators import LOGIN_INTERVAL, RECOVERY_CODES, Administrators
 from pillarbox.model.access import Scope
 from pillarbox.model.secret import Secret
 from pillarbox.store import admins
@@ -30,7 +30,7 @@ SENDER = "Pillarbox <box@shop.example>"
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers leave when they are ready: half a second each, where nobody measures it, would be most of these tests."""
-    monkeypatch.setattr(administrators, "EVEN", 0.0)
+    monkeypatch.setattr(administrators, "LOGIN_INTERVAL", 0.0)
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ async def test_every_refusal_takes_as_long(slow_api: Api) -> None:
 
     known = [await taken(EMAIL) for _ in range(3)]
     unknown = [await taken(f"nobody{n}@example.com") for n in range(3)]
-    assert min(known + unknown) >= EVEN - 0.01
+    assert min(known + unknown) >= LOGIN_INTERVAL - 0.01
 
 
 @pytest.mark.parametrize(
@@ -240,10 +240,10 @@ async def test_many_at_once_are_not_all_compared(
 ) -> None:
     async with api_of(database_url, auth_failures_per_minute=3) as api:
         await ours(api).create(EMAIL, None, Secret(PASSWORD))
-        compared, real = [], ours(api)._passwords._fits
+        compared, real = [], ours(api)._passwords._matches
         monkeypatch.setattr(
             ours(api)._passwords,
-            "_fits",
+            "_matches",
             lambda *given: compared.append(1) is None and real(*given),
         )
         answers = await asyncio.gather(*(login(api, EMAIL, OTHER) for _ in range(20)))

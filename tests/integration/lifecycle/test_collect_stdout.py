@@ -141,7 +141,7 @@ async def test_a_reader_that_is_gone_settles_nothing(
     await accounts(database, 3)
     async with running(database_url, "--stdout", stdout=pipe[1]) as one:
         assert await one.end() == 1
-        assert "nobody reads standard output any more" in one.said
+        assert "the reader of standard output has gone" in one.said
         assert "Traceback" not in one.said
     assert await outcomes(database) == {"waiting": 3}
 

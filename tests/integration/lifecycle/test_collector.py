@@ -361,7 +361,7 @@ async def test_a_rendering_failure_sets_one_aside_and_the_rest_leaves(
 async def test_it_is_collected_again_after_the_fix(
     database: Database, database_url: str, broken: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(services, "LOOK_AGAIN", 0.0)
+    monkeypatch.setattr(services, "REFRESH_INTERVAL", 0.0)
     await accounts(database, 2, portal="org")
     async with collecting(database_url, template_dirs=broken):
         await until(database, set_aside=2)

@@ -16,7 +16,7 @@ from pillarbox import AsyncClient, Client
 from pillarbox.errors import ForgedToken, WrongCode
 from pillarbox.lifecycle.constant_time import DEFAULT_INTERVAL
 from pillarbox.lifecycle.one_time_codes import (
-    WRONG_A_DAY,
+    WRONG_CODES_PER_DAY,
     CodeRequest,
     IssuedCode,
     OneTimeCodes,
@@ -200,14 +200,14 @@ async def test_of_fifty_guesses_with_the_right_one_among_them_five_count(world: 
 
 
 async def test_whoever_guesses_all_day_waits_longer(world: World) -> None:
-    for _ in range(WRONG_A_DAY // 5):
+    for _ in range(WRONG_CODES_PER_DAY // 5):
         challenge, code = await world.challenge(), await world.code()
         for _ in range(5):
             await world.verify(wrong(code), challenge=challenge)
         await world.pass_time()
-    assert len(await world.mails()) == WRONG_A_DAY // 5
+    assert len(await world.mails()) == WRONG_CODES_PER_DAY // 5
     assert await world.challenge() == challenge  # nothing new, although the pause is over
-    assert len(await world.mails()) == WRONG_A_DAY // 5
+    assert len(await world.mails()) == WRONG_CODES_PER_DAY // 5
     await world.pass_time("1 hour")
     assert await world.challenge() != challenge
     await world.database.execute(
@@ -328,7 +328,7 @@ async def test_no_code_answers_a_decoy(world: World) -> None:
     """Not even the one whose hash is kept."""
     codes = await open_codes(world.database, world.api.app.settings)
     async with world.database.transaction() as connection:
-        [made] = await codes.make(connection, REALM, [CodeRequest(None, NOBODY)])
+        [made] = await codes.issue(connection, REALM, [CodeRequest(None, NOBODY)])
     with pytest.raises(WrongCode):
         await codes.verify(world.database, REALM, codes.token_of(made.id), made.code)
 
@@ -420,7 +420,7 @@ async def collected(world: World, token: int, account: int) -> IssuedCode:
     """As the collector does it."""
     codes = await open_codes(world.database, world.api.app.settings)
     async with world.database.transaction() as connection:
-        [made] = await codes.make(connection, REALM, [CodeRequest(account, ADA, token, 300)])
+        [made] = await codes.issue(connection, REALM, [CodeRequest(account, ADA, token, 300)])
     return made
 
 
@@ -498,7 +498,7 @@ async def test_after_the_pause_a_token_voids_the_older_code(world: World) -> Non
 
 async def test_the_limit_of_a_day_holds_for_tokens(world: World) -> None:
     await world.challenge()
-    await world.database.execute("UPDATE pillarbox.challenges SET tries = $1", WRONG_A_DAY)
+    await world.database.execute("UPDATE pillarbox.challenges SET tries = $1", WRONG_CODES_PER_DAY)
     await world.pass_time()
     assert await outcome(world, await issued(world)) == "paused"
     await world.pass_time("1 hour")

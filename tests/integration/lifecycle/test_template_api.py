@@ -36,7 +36,7 @@ async def api(database_url: str, tmp_path: Path) -> AsyncIterator[Api]:
 
 
 async def test_a_wrong_folder_is_told_at_once(database_url: str) -> None:
-    with pytest.raises(SettingsError, match="there is no folder"):
+    with pytest.raises(SettingsError, match="does not exist"):
         async with api_of(database_url, template_dirs="nope"):
             pass
 

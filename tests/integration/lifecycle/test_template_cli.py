@@ -99,7 +99,10 @@ def test_render_in_another_language(cli: Cli) -> None:
         (["shop/order", "--data", "[]"], "--data: must be an object"),
         (["shop/order", "--data", "{"], "--data: this is not JSON"),
         (["shop/order", "--data", "@nope.json"], "--data: nope.json cannot be read"),
-        (["shop/order", "--template-dirs", "nope"], "template_dirs: there is no folder nope"),
+        (
+            ["shop/order", "--template-dirs", "nope"],
+            "template_dirs: the folder nope does not exist",
+        ),
     ],
 )
 def test_render_says_what_is_wrong(cli: Cli, arguments: list[str], words: str) -> None:
@@ -224,7 +227,7 @@ def test_preview_says_what_is_wrong(cli: Cli) -> None:
     assert (
         "--http must be host:port" in cli("template", "preview", "--http", "nonsense", code=1).err
     )
-    assert "there is no folder" in cli("template", "preview", "--template-dirs", "nope", code=1).err
+    assert "does not exist" in cli("template", "preview", "--template-dirs", "nope", code=1).err
 
 
 def test_findings_are_json(cli: Cli) -> None:
