@@ -112,7 +112,7 @@ class TokenCodes:
             return {}
         addresses = [due.email for due in with_code]
         paused = await codes.paused(connection, self._realm, addresses)
-        allowed = list[DueToken]()
+        allowed: list[DueToken] = []
         for due, is_paused in zip(with_code, paused, strict=True):
             if is_paused:
                 result.settled.append((due.token, "paused", None))

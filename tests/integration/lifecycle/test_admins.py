@@ -495,14 +495,14 @@ async def test_a_challenge_of_before_the_change_begins_no_session(api: Api) -> N
 
 
 async def test_a_password_that_changes_while_it_is_compared_is_not_right(api: Api) -> None:
-    real = ours(api)._proven
+    real = ours(api)._verify_password
 
     async def slow(*given: str) -> Any:
         kept = await real(*given)
         await ours(api).change_password(EMAIL, Secret(OTHER))
         return kept
 
-    ours(api)._proven = slow  # type: ignore[method-assign]
+    ours(api)._verify_password = slow  # type: ignore[method-assign]
     with pytest.raises(Unauthorized):
         await ours(api).login(EMAIL, PASSWORD, "192.0.2.1")
     assert not await mails(api)

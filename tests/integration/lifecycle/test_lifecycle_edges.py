@@ -197,7 +197,7 @@ async def test_a_key_that_retired_is_said_to_be_the_problem(
     await add_account(db)
     async with collector(database_url, lifecycle_keys="deadbeef" * 8 + "@2020-01-01") as (_, one):
         await one.collect(ALL)
-    assert "retired" in await db.fetchval("SELECT problem FROM lifecycle.waiting")
+    assert "have expired" in await db.fetchval("SELECT problem FROM lifecycle.waiting")
 
 
 # --- beginning anew
