@@ -255,7 +255,7 @@ async def work(app: App, stop: asyncio.Event) -> None:
         app.load_providers,
         app.build_transport,
         app.redactor_for,
-        allow=ProviderQuota(app.database).ask,
+        ask_quota=ProviderQuota(app.database).ask,
         return_path=await patiently(partial(_return_paths, app), stop),
         supervisor=supervisor,
     )

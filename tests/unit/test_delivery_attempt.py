@@ -68,7 +68,7 @@ class World:
             lambda: self._book(found),
             lambda one: Scripted(self, one.id),
             lambda _: str,
-            allow=self._allow,
+            ask_quota=self._allow,
         )
 
     async def _book(self, found: list[Provider]) -> ProviderConfig:

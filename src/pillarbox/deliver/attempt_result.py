@@ -1,4 +1,4 @@
-"""One attempt at one claimed message: carry it to its providers, then decide what becomes of each delivery."""
+"""The result of a delivery attempt: what becomes of each delivery, ready to be settled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pillarbox.route.decide import Stop
 
 @dataclass(slots=True)
 class AttemptResult:
-    """What an attempt came to, ready to be settled."""
+    """What an attempt at a message came to."""
 
     claimed: ClaimedMessage
     settlements: Sequence[Settlement]
@@ -34,7 +34,9 @@ async def attempt(
     """
     running = DeliveryAttempt(claimed, pool, may_begin)
     stop = await running.run()
-    return conclude(running) if stop is None else stop
+    if stop is not None:
+        return stop
+    return conclude(running)
 
 
 def conclude(attempt: DeliveryAttempt) -> AttemptResult:
@@ -42,8 +44,11 @@ def conclude(attempt: DeliveryAttempt) -> AttemptResult:
     claimed = attempt.claimed
     message_class = attempt.pool.class_of(claimed.class_name)
     settlements = [
-        settlement(attempt, index, message_class) for index in range(len(attempt.results))
+        settlement(attempt, index, result, message_class)
+        for index, result in enumerate(attempt.results)
+        if result is not None
     ]
+    assert len(settlements) == len(attempt.results)
     return AttemptResult(
         claimed,
         settlements,
@@ -54,24 +59,27 @@ def conclude(attempt: DeliveryAttempt) -> AttemptResult:
 
 
 def conversation(transcripts: Sequence[tuple[ProviderChannel, str]]) -> str | None:
-    """The transcripts, with the names of the providers if there were several."""
-    if len(transcripts) < 2:
-        return transcripts[0][0].redact(transcripts[0][1]) if transcripts else None
+    """The redacted transcripts, with the names of the providers if there were several."""
+    if not transcripts:
+        return None
+    if len(transcripts) == 1:
+        channel, text = transcripts[0]
+        return channel.redact(text)
     return "\n".join(
         f"--- {channel.provider.name}\n{channel.redact(text)}" for channel, text in transcripts
     )
 
 
-def settlement(attempt: DeliveryAttempt, index: int, message_class: MessageClass) -> Settlement:
+def settlement(
+    attempt: DeliveryAttempt, index: int, result: RecipientResult, message_class: MessageClass
+) -> Settlement:
     """What becomes of one delivery."""
-    ending = attempt.results[index]
-    assert ending is not None
-    claimed, outcome, channel = attempt.claimed, ending.outcome, ending.channel
+    claimed, outcome, channel = attempt.claimed, result.outcome, result.channel
     policy = attempt.policy(channel)
     chance = random.random()  # noqa: S311 -- jitter, not a secret
     made = claimed.attempts[index] + 1
     decision = decide(outcome, made, policy, message_class.unknown, claimed.max_attempts, chance)
-    return Settlement(
+    settled = Settlement(
         claimed.message.id,
         claimed.recipient_numbers[index],
         claimed.claim,
@@ -79,28 +87,31 @@ def settlement(attempt: DeliveryAttempt, index: int, message_class: MessageClass
         outcome,
         decision.reason,
         decision.delay,
-        policy.name if decision.delay is not None else None,
-        channel.provider.id if channel else None,
-        channel.provider.name if channel else "",
-        attempt.pool.redact(channel, outcome.text) if outcome.text else None,
-        ending.ended,
-        ending.ended - ending.started,
-        claimed.expires_at,
-        earlier_tries(attempt, index, ending) if attempt.failed_over else (),
+        ended=result.ended,
+        took=result.ended - result.started,
+        expires_at=claimed.expires_at,
     )
+    if decision.delay is not None:
+        settled.retry = policy.name
+    if channel is not None:
+        settled.provider_id, settled.provider = channel.provider.id, channel.provider.name
+    if outcome.text:
+        settled.reply = attempt.pool.redact(channel, outcome.text)
+    if attempt.failed_over:
+        settled.earlier = earlier_attempts(attempt, index, result)
+    return settled
 
 
-def earlier_tries(
+def earlier_attempts(
     attempt: DeliveryAttempt, index: int, last: RecipientResult
 ) -> list[EarlierAttempt]:
-    """What providers did that were left for another; the last stands where the next one was not begun."""
-    tries = []
-    for one in attempt.failed_over.get(index, ()):
-        if one is not last and one.channel is not None:
-            reply = attempt.pool.redact(one.channel, one.outcome.text) if one.outcome.text else None
-            tries.append(
-                EarlierAttempt(
-                    one.channel.provider.id, one.outcome, reply, one.ended, one.ended - one.started
-                )
-            )
-    return tries
+    """Attempts through providers that were left for another, without the one that stands."""
+    earlier = []
+    for result in attempt.failed_over.get(index, ()):
+        channel, outcome = result.channel, result.outcome
+        if result is last or channel is None:
+            continue
+        reply = attempt.pool.redact(channel, outcome.text) if outcome.text else None
+        took = result.ended - result.started
+        earlier.append(EarlierAttempt(channel.provider.id, outcome, reply, result.ended, took))
+    return earlier

@@ -121,7 +121,7 @@ class DeliveryAttempt:
             else:
                 # After a time instead, mails of other lanes could always be served first.
                 if isinstance(step, Wait) and step.full_provider is not None:
-                    self.pool.feed(self.lane, step.full_provider)
+                    self.pool.capacity.note(self.lane, step.full_provider)
                 return step
 
     # -- what the decision needs to know
@@ -200,7 +200,7 @@ class DeliveryAttempt:
                 continue
             refusal, unusable_for = self.cannot_carry(channel), channel.unusable_for()
             if unusable_for is None:
-                has_room = self.pool.has_room(channel)
+                has_room = self.pool.capacity.has_room(channel)
                 yield ChannelState(provider_id, refusal, None, 0.0, has_room)
             else:
                 paused_for, usable = channel.paused_for(), self.pool.usable
@@ -239,7 +239,7 @@ class DeliveryAttempt:
                 return denied
         if self.begun:
             self.record_failover(channel, recipients)
-        self.pool.feed(self.lane, step.provider_id)
+        self.pool.capacity.note(self.lane, step.provider_id)
         size = channel.transport.limits.max_recipients or len(recipients)
         for start in range(0, len(recipients), size):
             if not await self.send_some(channel, recipients[start : start + size]):

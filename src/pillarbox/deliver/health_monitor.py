@@ -188,7 +188,7 @@ class HealthMonitor:
 
     async def report(self) -> None:
         """Say that this worker runs, and whether it finds a provider for any mail."""
-        known = self._exchanged and self._pool.read
+        known = self._exchanged and self._pool.loaded
         await provider_waits.report(self._database, self._pool.usable if known else None)
 
     def _take_on(self, channel: ProviderChannel, shared: SharedHealth) -> None:

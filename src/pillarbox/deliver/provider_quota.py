@@ -1,4 +1,4 @@
-"""What providers may send in a time and for their money: asked for before each mail, for many mails at once."""
+"""Quotas of providers, rates and budgets: used up before each mail, in one statement for many."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pillarbox.store import shared_health
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
-Mail = tuple[int, int]  # lane, recipients
-Answer = tuple[float, str | None]  # seconds to wait, and for which limit
+QuotaRequest = tuple[int, int]  # lane, recipients
+QuotaAnswer = tuple[float, str | None]  # seconds to wait (0: allowed), and for which limit
 
 
 class ProviderQuota:
@@ -20,13 +20,12 @@ class ProviderQuota:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._batchers: dict[int, Batcher[Mail, Answer]] = {}
+        self._batchers: dict[int, Batcher[QuotaRequest, QuotaAnswer]] = {}
 
-    async def ask(self, provider_id: int, lane: int, recipients: int) -> Answer:
-        """The right to send one mail: nothing to wait for, or how long and why."""
+    async def ask(self, provider_id: int, lane: int, recipients: int) -> QuotaAnswer:
+        """Use up quota for one mail, if there is enough."""
         batcher = self._batchers.get(provider_id)
         if batcher is None:
-            batcher = self._batchers[provider_id] = Batcher(
-                partial(shared_health.spend, self._database, provider_id)
-            )
+            spend = partial(shared_health.spend, self._database, provider_id)
+            batcher = self._batchers[provider_id] = Batcher(spend)
         return await batcher.submit((lane, recipients))

@@ -75,7 +75,7 @@ class Worker:
         self._ready = dispatcher.ready
         self._pool = pool
         self._metrics = metrics
-        pool.free = lambda: self.window - self.in_flight
+        pool.capacity.free = lambda: self.window - self.in_flight
         self._supervisor = supervisor or Supervisor(metrics)
         self._settler = Settler(
             self._ledger,
@@ -117,7 +117,7 @@ class Worker:
     def utilisation(self) -> float:
         """How much of what it can hold is in use; where there are several providers, for the busiest of them."""
         held = self.in_flight
-        return held / (held + self._pool.least_room(self.window - held)) if held else 0.0
+        return held / (held + self._pool.capacity.least_room(self.window - held)) if held else 0.0
 
     def stop(self) -> None:
         """Claim nothing more; finish what is in flight, then let `run` return."""
@@ -245,10 +245,10 @@ class Worker:
             return 0
         held = self.in_flight
         free = self.window - held
-        worth = (self.window - self._pool.stuck()) * WORTH_CLAIMING
+        worth = (self.window - self._pool.capacity.stuck()) * WORTH_CLAIMING
         if held and (free < worth or self._held_bytes >= self.limits.bytes_in_flight):
             return 0
-        room = self._pool.room(min(free, self.limits.claim_limit))
+        room = self._pool.capacity.claimable(min(free, self.limits.claim_limit))
         if room:
             self._full_since = None
         return room
@@ -259,7 +259,7 @@ class Worker:
         if not (lease.valid() and self._pool.usable):
             return False
         spare = self.limits.bytes_in_flight - self._held_bytes
-        self._barred = self._pool.barred()
+        self._barred = self._pool.capacity.barred_lanes()
         try:
             await self._return_strays()
             claims = await self._dispatcher.claim(
