@@ -20,7 +20,7 @@ from tests.acceptance.crew import (
     lost,
     write,
 )
-from tests.contract.queues import add_tenant
+from tests.contract.record import add_tenant
 from tests.harness import eventually
 
 from pillarbox.store.database import Database

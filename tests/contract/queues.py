@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
-from tests.harness import SENDER
-
 from pillarbox.model.delivery import State
 from pillarbox.model.outcome import Reason, accepted, deferred
 from pillarbox.queue.dispatcher import Dispatcher
@@ -142,37 +140,3 @@ async def send(queue: QueueWorker, limit: int = 100, **arguments: Any) -> list[U
     if claims:
         await settle(queue, claims)
     return ids(claims)
-
-
-async def add_tenant(database: Database, name: str, order: str = "fifo", **settings: Any) -> None:
-    columns = {"name": name, "order_mode": order} | settings
-    places = ", ".join(f"${place}" for place in range(1, len(columns) + 1))
-    await database.execute(
-        f"INSERT INTO pillarbox.tenants ({', '.join(columns)}) VALUES ({places})", *columns.values()
-    )
-
-
-async def set_tenant(database: Database, name: str = "default", **settings: Any) -> None:
-    changes = ", ".join(f"{column} = ${place}" for place, column in enumerate(settings, 2))
-    await database.execute(
-        f"UPDATE pillarbox.tenants SET {changes} WHERE name = $1", name, *settings.values()
-    )
-
-
-async def fill(
-    database: Database, count: int, tenant: str = "default", priority: str = "normal"
-) -> list[UUID]:
-    """Accept many mails in one go; returns them in the order of acceptance."""
-    rows = await database.fetch(
-        """SELECT pillarbox.enqueue(sender => $1, "to" => ARRAY['r@x.example'], subject => 'x', text => 'x',
-                                    tenant => $2, priority => $3) FROM generate_series(1, $4)""",
-        SENDER, tenant, priority, count,
-    )  # fmt: skip
-    return [row[0] for row in rows]
-
-
-async def make_due(database: Database) -> None:
-    """Let the time of everything that was deferred come."""
-    await database.execute(
-        "UPDATE pillarbox.deliveries SET next_attempt_at = now() WHERE state = 'queued'"
-    )

@@ -6,7 +6,16 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.contract.queues import PLENTY, NewQueue, take
+from tests.contract.queues import PLENTY, NewQueue, defer, take
+from tests.contract.record import (
+    add_class,
+    count_unknown_attempts,
+    events,
+    expire_messages,
+    fill,
+    make_due,
+    set_tenant,
+)
 from tests.harness import attempts, deliveries, enqueue, states
 
 from pillarbox.model.delivery import State
@@ -24,11 +33,6 @@ def settle_all(claimed: ClaimedMessage, **changes: Any) -> list[Settlement]:
     return [
         Settlement(claimed.message.id, n, claimed.claim, **given) for n in claimed.recipient_numbers
     ]
-
-
-async def any_order(database: Database) -> None:
-    """Let several workers take from one lane."""
-    await database.execute("UPDATE pillarbox.tenants SET order_mode = 'parallel'")
 
 
 async def test_a_claim_carries_the_whole_message(new_queue: NewQueue, database: Database) -> None:
@@ -80,7 +84,7 @@ async def test_claims_are_bounded_by_count_and_bytes(
 
 @pytest.mark.req("REQ-QUEUE-E010")
 async def test_settling_needs_the_current_claim(new_queue: NewQueue, database: Database) -> None:
-    await any_order(database)
+    await set_tenant(database, order_mode="parallel")
     first, second = await new_queue(), await new_queue()
     message_id = await enqueue(database)
     [lost] = await take(first)
@@ -121,7 +125,7 @@ async def test_a_deferred_delivery_waits_and_comes_back(
     await queue.settle(SettlementBatch(later))
     assert await take(queue) == []
     assert 25 < (queue.next_due() or 0) <= 30
-    await database.execute("UPDATE pillarbox.deliveries SET next_attempt_at = now()")
+    await make_due(database)
     [again] = await take(queue)
     assert again.message.id == message_id
     assert list(again.attempts) == [1]
@@ -152,13 +156,11 @@ async def test_outcomes_are_per_recipient(new_queue: NewQueue, database: Databas
 async def test_a_backlog_of_deferred_mails_does_not_starve_new_ones(
     new_queue: NewQueue, database: Database
 ) -> None:
-    for _ in range(20):
-        await enqueue(database)
-    await database.execute(
-        "UPDATE pillarbox.deliveries SET attempts = 1, next_attempt_at = now() - interval '1 hour'"
-    )
+    queue = await new_queue()
+    await fill(database, 20)
+    await defer(queue, await take(queue, 20), 0)
     fresh = {await enqueue(database) for _ in range(20)}
-    claimed = {one.message.id for one in await take(await new_queue(), 10)}
+    claimed = {one.message.id for one in await take(queue, 10)}
     assert len(claimed) == 10
     assert len(claimed & fresh) == 5
 
@@ -167,7 +169,7 @@ async def test_a_backlog_of_deferred_mails_does_not_starve_new_ones(
 async def test_the_reaper_takes_back_what_a_dead_worker_held(
     new_queue: NewQueue, database: Database
 ) -> None:
-    await any_order(database)
+    await set_tenant(database, order_mode="parallel")
     dead, alive = await new_queue(0.0), await new_queue()
     kept = await enqueue(database)
     assert await take(dead) == []  # an expired lease claims nothing
@@ -183,12 +185,7 @@ async def test_the_reaper_takes_back_what_a_dead_worker_held(
     assert (row["state"], row["attempts"], row["reason"]) == ("queued", 1, "lost")
     [attempt] = await attempts(database, message_id)
     assert (attempt["verdict"], attempt["claim"]) == ("unknown", lost.claim)
-    assert (
-        await database.fetchval(
-            "SELECT kind FROM pillarbox.events WHERE message_id = $1", message_id
-        )
-        == "unknown"
-    )
+    assert await events(database, message_id) == ["unknown"]
     assert await dead.heartbeat(60) is False
     assert await dead.settle(SettlementBatch(settle_all(lost))) == set()
 
@@ -203,18 +200,13 @@ async def test_reaping_concurrently_counts_each_claim_once(
     await dead.heartbeat(0.0)
     reapers = [await new_queue() for _ in range(4)]
     assert sum(await asyncio.gather(*(reaper.reap(1000, 0.0) for reaper in reapers))) == 30
-    assert (
-        await database.fetchval("SELECT count(*) FROM pillarbox.attempts WHERE verdict = 'unknown'")
-        == 30
-    )
+    assert await count_unknown_attempts(database) == 30
 
 
 async def test_a_class_can_hold_unknowns_for_a_person(
     new_queue: NewQueue, database: Database
 ) -> None:
-    await database.execute(
-        "INSERT INTO pillarbox.classes (name, unknown) VALUES ('payment', 'hold')"
-    )
+    await add_class(database, "payment", unknown="hold")
     message_id = await enqueue(database, **{"class": "payment"})
     dead, alive = await new_queue(), await new_queue()
     await take(dead)
@@ -235,7 +227,7 @@ async def test_released_claims_keep_their_attempts(new_queue: NewQueue, database
 
 async def test_expired_mails_are_marked(new_queue: NewQueue, database: Database) -> None:
     await enqueue(database)
-    await database.execute("UPDATE pillarbox.messages SET expires_at = now() - interval '1 second'")
+    await expire_messages(database)
     [claimed] = await take(await new_queue())
     assert claimed.expired
 
@@ -243,7 +235,7 @@ async def test_expired_mails_are_marked(new_queue: NewQueue, database: Database)
 async def test_claims_whose_answer_was_lost_are_given_back(
     new_queue: NewQueue, database: Database
 ) -> None:
-    await any_order(database)
+    await set_tenant(database, order_mode="parallel")
     queue, other = await new_queue(), await new_queue()
     for _ in range(3):
         await enqueue(database)

@@ -7,6 +7,13 @@ from uuid import UUID
 
 import pytest
 from tests.contract.queues import NewQueue, QueueWorker, settle, take
+from tests.contract.record import (
+    availability,
+    delete_availability,
+    end_lease,
+    forget_lease,
+    set_availability,
+)
 from tests.harness import enqueue, states
 
 from pillarbox.queue.ledger import Ledger
@@ -17,13 +24,8 @@ LEASE = 60.0
 
 
 async def touched(database: Database, ago: float, since: float = 3600) -> None:
-    """Processes have reached the database since so many seconds ago, the last one `ago`."""
-    await database.execute(
-        """UPDATE pillarbox.availability
-           SET since = clock_timestamp() - $1 * interval '1 second',
-               touched_at = clock_timestamp() - $2 * interval '1 second'""",
-        float(since), float(ago),
-    )  # fmt: skip
+    """Processes have reached the database for an hour, the last one `ago` seconds before."""
+    await set_availability(database, ago, since)
 
 
 async def holding(
@@ -33,10 +35,7 @@ async def holding(
     queue = await new_queue(lease)
     message_id = await enqueue(database)
     [claimed] = await take(queue)
-    await database.execute(
-        "UPDATE pillarbox.workers SET lease_until = now() - interval '1 second' WHERE id = $1",
-        queue.worker,
-    )
+    await end_lease(database, queue.worker)
     return queue, claimed, message_id
 
 
@@ -101,7 +100,7 @@ async def test_a_worker_of_the_version_before_has_the_lease_of_the_reaper(
     new_queue: NewQueue, database: Database
 ) -> None:
     old, *_ = await holding(new_queue, database)
-    await database.execute("UPDATE pillarbox.workers SET lease = NULL WHERE id = $1", old.worker)
+    await forget_lease(database, old.worker)
     reaper = await new_queue()
     await touched(database, ago=0, since=LEASE - 10)
     assert await reaper.reap(100, LEASE) == 0
@@ -109,25 +108,19 @@ async def test_a_worker_of_the_version_before_has_the_lease_of_the_reaper(
     assert await reaper.reap(100, LEASE) == 1
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        "DELETE FROM pillarbox.availability",
-        "UPDATE pillarbox.availability SET touched_at = now() + interval '1 day', since = now() - interval '1 day'",
-    ],
-    ids=["missing", "clock set back"],
-)
+@pytest.mark.parametrize("broken", ["missing", "clock set back"])
 async def test_what_is_known_of_the_database_begins_again(
     broken: str, new_queue: NewQueue, database: Database
 ) -> None:
     await holding(new_queue, database)
     reaper = await new_queue()
-    await database.execute(broken)
+    if broken == "missing":
+        await delete_availability(database)
+    else:
+        await touched(database, ago=-86_400, since=86_400)
     assert await reaper.reap(100, LEASE) == 0
-    row = await database.fetchrow(
-        "SELECT since, touched_at FROM pillarbox.availability WHERE touched_at <= now()"
-    )
-    assert row is not None
+    _, ago = await availability(database)
+    assert ago >= 0
     await touched(database, ago=0)
     assert await reaper.reap(100, LEASE) == 1
 
@@ -136,9 +129,6 @@ async def test_many_processes_touch_at_once_and_one_writes(database: Database) -
     await touched(database, ago=5)
     ledger = Ledger(database)
     await asyncio.gather(*(ledger.touch(LEASE) for _ in range(20)))
-    since, ago = await database.fetchrow(
-        """SELECT extract(epoch FROM clock_timestamp() - since), extract(epoch FROM clock_timestamp() - touched_at)
-           FROM pillarbox.availability"""
-    )  # type: ignore[misc]
+    since, ago = await availability(database)
     assert since >= 3600
     assert ago < 5

@@ -9,18 +9,8 @@ from collections.abc import Sequence
 from uuid import UUID
 
 import pytest
-from tests.contract.queues import (
-    NewQueue,
-    QueueWorker,
-    add_tenant,
-    defer,
-    fill,
-    ids,
-    make_due,
-    send,
-    set_tenant,
-    take,
-)
+from tests.contract.queues import NewQueue, QueueWorker, defer, ids, send, take
+from tests.contract.record import add_tenant, age_rates, claim_times, fill, make_due, set_tenant
 from tests.harness import enqueue
 
 from pillarbox.model.fairness import LARGE_QUANTUM
@@ -157,19 +147,11 @@ class Virtual:
 
     async def sleep(self, seconds: float) -> None:
         self.slept += seconds
-        await self.database.execute(
-            """UPDATE pillarbox.rates SET second_at = second_at - $1 * interval '1 second',
-                 hour_at = hour_at - $1 * interval '1 second', day_at = day_at - $1 * interval '1 second'""",
-            seconds,
-        )
+        await age_rates(self.database, seconds)
 
     async def note(self, some: Sequence[UUID]) -> None:
-        rows = await self.database.fetch(
-            """SELECT extract(epoch FROM claimed_at)::float8 AS at, count(*) FROM pillarbox.deliveries
-               WHERE message_id = ANY ($1) GROUP BY claimed_at""",
-            some,
-        )
-        self.left += [(row["at"] + self.slept, row["count"]) for row in rows]
+        times = await claim_times(self.database, some)
+        self.left += [(at + self.slept, count) for at, count in times]
 
     def most_in(self, seconds: float) -> int:
         return max(

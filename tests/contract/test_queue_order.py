@@ -12,18 +12,22 @@ from tests import PATIENCE
 from tests.contract.queues import (
     NewQueue,
     QueueWorker,
-    add_tenant,
     begin,
     defer,
-    fill,
     give_back,
     ids,
     send,
-    set_tenant,
     settle,
     take,
 )
-from tests.harness import eventually
+from tests.contract.record import (
+    add_tenant,
+    claims_blocked,
+    count_deliveries,
+    fill,
+    seq_of_messages,
+    set_tenant,
+)
 
 from pillarbox.queue.records import ClaimedMessage
 from pillarbox.store.database import Database
@@ -198,10 +202,9 @@ async def test_nor_does_what_was_being_claimed_meanwhile(
     mails = await fill(database, 4)
     queue = await new_queue()
     claims = await take(queue, 2)
-    async with database.transaction() as locker:
-        await locker.execute("LOCK pillarbox.contents IN ACCESS EXCLUSIVE MODE")
+    async with claims_blocked(database) as one_waits:
         claiming = asyncio.create_task(take(queue, 2))
-        await eventually(lambda: locker.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+        await one_waits()
         queue.give_back(claims[0])
     later = await claiming
     assert ids(later) == mails[2:]
@@ -321,15 +324,11 @@ async def test_many_workers_keep_every_lanes_order(
         await add_tenant(database, name)
         for priority in ("urgent", "normal"):
             await fill(database, 40, name, priority)
-    rows = await database.fetch("SELECT message_id, seq FROM pillarbox.deliveries")
-    race = Race(dict(rows), random.Random(seed))
+    race = Race(await seq_of_messages(database), random.Random(seed))
     queues = [await new_queue() for _ in range(4)]
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(*(race.run(queue) for queue in queues))
     assert len(race.begun) == 8
     for lane, seqs in race.begun.items():
         assert seqs == sorted(seqs), lane
-    assert (
-        await database.fetchval("SELECT count(*) FROM pillarbox.deliveries WHERE state = 'sent'")
-        == 320
-    )
+    assert await count_deliveries(database, "sent") == 320

@@ -5,19 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.contract.queues import (
-    NewQueue,
-    begin,
-    defer,
-    fill,
-    give_back,
-    ids,
-    make_due,
-    send,
-    set_tenant,
-    settle,
-    take,
-)
+from tests.contract.queues import NewQueue, begin, defer, give_back, ids, send, settle, take
+from tests.contract.record import cancel, fill, make_due, set_tenant
 from tests.harness import enqueue, states
 
 from pillarbox.model.delivery import State
@@ -75,9 +64,7 @@ async def test_whatever_ends_it_lets_a_strict_lane_go_on(
         await settle(queue, claims, state=State.HELD, outcome=unknown(Reason.LOST, "gone"))
     elif end_state == "cancelled":
         await defer(queue, claims)
-        await database.execute(
-            "UPDATE pillarbox.deliveries SET state = 'cancelled' WHERE message_id = $1", mails[0]
-        )
+        await cancel(database, mails[0])
     else:
         await settle(queue, claims)
     assert await states(database, mails[0]) == [end_state]

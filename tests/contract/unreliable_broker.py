@@ -12,12 +12,13 @@ import asyncio
 import itertools
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
 from pillarbox.errors import StoreError
+from pillarbox.loops import wait
 from pillarbox.model.access import Order
 from pillarbox.model.fairness import LaneId, Quota
 from pillarbox.queue.ledger import Ledger
@@ -121,6 +122,11 @@ class UnreliableBroker:
         for reference in references:
             self._held.pop(reference, None)
 
+    @property
+    def held(self) -> set[UUID]:
+        """Messages with a reference that was read and not acknowledged."""
+        return {reference.message_id for reference in self._held}
+
 
 class BrokerReadyQueue(WorkSignal):
     """See `queue.ready.ReadyQueue`."""
@@ -136,21 +142,33 @@ class BrokerReadyQueue(WorkSignal):
         self._claimed: dict[UUID, list[Reference]] = {}  # not acknowledged yet
 
     async def listen(self, stop: asyncio.Event) -> None:
+        """Hear of publications; the relay runs meanwhile."""
         self._broker.subscribers.append(self.wake)
-        await stop.wait()
+        while not await wait(stop, 0.02):
+            await self._broker.relay()
         self._broker.subscribers.remove(self.wake)
 
     async def survey(self, after: LaneId, limit: int) -> list[SurveyedLane]:
         await self._broker.relay()
-        referenced = sorted(self._broker.lanes() | self._buffer.keys())
-        named = await self._ledger.survey_lanes([lane for lane in referenced if lane > after])
+        referenced = {lane for lane in self._broker.lanes() | self._buffer.keys() if lane > after}
+        named = await self._ledger.survey_lanes(sorted(referenced))
         found = {lane.id: lane for lane in named}
+        await self._delete_stale(referenced - found.keys())
         for lane in await self._waiting_lanes(after, limit):
             found.setdefault(lane.id, lane)
         for lane in found.values():
             if not (lane.mine or lane.free or lane.order is Order.PARALLEL):
                 self._broker.put_back(self._buffer.pop(lane.id, ()))
         return [found[lane] for lane in sorted(found)[:limit]]
+
+    async def _delete_stale(self, lanes: Set[LaneId]) -> None:
+        """Delete the references of lanes in which nothing waits."""
+        found = {}
+        for lane in lanes:
+            found[lane] = self._buffer.pop(lane, [])
+            for is_retry in (False, True):
+                found[lane] += self._broker.read(Stream(lane, is_retry), self._broker.window)
+        await self._sort_out(found, set())
 
     async def _waiting_lanes(self, after: LaneId, limit: int) -> list[SurveyedLane]:
         """Survey the ledger, once in the patience; the lanes to claim from directly are noted."""

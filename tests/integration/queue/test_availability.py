@@ -14,7 +14,8 @@ from pillarbox.deliver.housekeeping import Housekeeping
 from pillarbox.store.database import Database
 from pillarbox.store.embedded import EmbeddedPostgres
 from pillarbox.testing import SmtpServer
-from tests.contract.queues import fill, postgres_worker
+from tests.contract.queues import postgres_worker
+from tests.contract.record import fill
 from tests.harness import add_smtp, enqueue, eventually, opened, states, working
 
 LEASE = 3.0

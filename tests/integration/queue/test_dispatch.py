@@ -18,7 +18,8 @@ from pillarbox.store.database import Database
 from pillarbox.testing import SmtpServer
 from pillarbox.testing.smtp import Faults
 from tests import PATIENCE
-from tests.contract.queues import fill, postgres_worker, set_tenant
+from tests.contract.queues import postgres_worker
+from tests.contract.record import fill, set_tenant
 from tests.harness import add_smtp, eventually, opened, working
 
 PLENTY = 2**30

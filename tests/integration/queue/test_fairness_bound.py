@@ -19,7 +19,7 @@ from pillarbox.model.provider_kind import TransportLimits
 from pillarbox.queue import lanes
 from pillarbox.store.database import Database
 from pillarbox.store.providers import add_provider
-from tests.contract.queues import add_tenant, fill
+from tests.contract.record import add_tenant, fill
 from tests.harness import eventually, no_keys, working
 
 CROWD = 1200
