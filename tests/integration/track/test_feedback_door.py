@@ -296,7 +296,8 @@ async def test_a_bounce_to_the_return_path_of_a_mail_that_left_by_smtp(database_
         bounce = reports.POSTFIX.replace(
             b"To: sender@shop.example", f"To: <{mail.sender.upper()}>".encode()
         )
-        [(heard, found)] = await app.hear_report(bounce)
+        key = await app.return_path_key()
+        [(heard, found)] = await app.ingest.take_report(bounce, key)
         assert found is not None
         assert (heard.kind, found.message_id, found.n) == ("bounced", message_id, 0)
         assert await states(app.database, message_id) == ["bounced"]

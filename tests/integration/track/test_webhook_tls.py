@@ -14,6 +14,7 @@ from pillarbox.store import webhooks
 from pillarbox.testing.certificates import Certificate, CertificateAuthority, make_ca
 from pillarbox.testing.webhook_receiver import WebhookReceiver
 from pillarbox.track.webhook_client import trusted
+from pillarbox.track.webhook_dispatcher import send_test_call
 from tests.harness import enqueue, eventually, opened
 from tests.integration.track.test_customer_webhooks import KEYS, add, notifying, tell
 
@@ -35,7 +36,7 @@ async def outcome(
         if host:
             receiver.url = receiver.url.replace("127.0.0.1", host)
         endpoint = await add(app, receiver)
-        result = await app.test_webhook(endpoint.id, 1)
+        result = await send_test_call(app.database, app.keys, app.webhook_client(), endpoint.id, 1)
         assert (result.error is None) == (result.state is CallState.DELIVERED)
         assert len(receiver.calls) == (1 if result.error is None else 0)
         if result.error is None:
@@ -77,7 +78,7 @@ async def test_a_receiver_without_tls(database_url: str, ca: CertificateAuthorit
     async with WebhookReceiver() as receiver, opened(database_url, **KEYS) as app:
         receiver.url = receiver.url.replace("http:", "https:")
         endpoint = await add(app, receiver)
-        result = await app.test_webhook(endpoint.id, 1)
+        result = await send_test_call(app.database, app.keys, app.webhook_client(), endpoint.id, 1)
         assert result.error is not None
         assert result.error.startswith("TLS failed")
 
@@ -91,7 +92,7 @@ async def test_private_addresses_are_refused_before_any_handshake(
         opened(database_url, **settings) as app,
     ):
         endpoint = await add(app, receiver)
-        result = await app.test_webhook(endpoint.id, 1)
+        result = await send_test_call(app.database, app.keys, app.webhook_client(), endpoint.id, 1)
         assert result.error is not None
         assert "public internet" in result.error
         assert receiver.calls == []
