@@ -22,7 +22,7 @@ from pillarbox.accept.intake import Intake
 from pillarbox.accept.shared_failures import SharedFailures
 from pillarbox.accept.smtp.service import Ready, SmtpService
 from pillarbox.deliver.gauge import Gauge
-from pillarbox.deliver.health_monitor import CHANNEL as HEALTH_CHANNEL
+from pillarbox.deliver.health_monitor import NOTIFY_CHANNEL as HEALTH_CHANNEL
 from pillarbox.deliver.health_monitor import HealthMonitor
 from pillarbox.deliver.housekeeping import Housekeeping
 from pillarbox.deliver.provider_config import load_provider_config

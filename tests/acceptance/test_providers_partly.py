@@ -25,7 +25,7 @@ async def test_a_breaker_that_opens_between_two_calls_for_one_mail_doubles_nothi
         one["ses"].dials = Dials(latency=1.5)
         message_id = await enqueue(database, *PEOPLE)
         await one["ses"].wait_for(lambda: len(one["ses"].mails) == 1)
-        await shared_health.turn(
+        await shared_health.change_state(
             database, one.ids["ses"], "open", "unavailable", 1, 3600.0, "another"
         )
 
@@ -38,7 +38,9 @@ async def test_a_breaker_that_opens_between_two_calls_for_one_mail_doubles_nothi
 
         await eventually(half)
         one["ses"].dials = Dials()
-        await shared_health.turn(database, one.ids["ses"], "half_open", None, 1, 0.0, "another")
+        await shared_health.change_state(
+            database, one.ids["ses"], "half_open", None, 1, 0.0, "another"
+        )
         await one.due()
 
         async def whole() -> bool:

@@ -22,7 +22,7 @@ from pillarbox.route.router import Router
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 
-log = logs.get("pillarbox.roster")
+log = logs.get("pillarbox.providers")
 # Time for QUIT; connections to servers that do not answer it are dropped.
 CLOSE_TIMEOUT = 2.0
 DEFAULT_CLASS = MessageClass("transactional")

@@ -26,6 +26,6 @@ class ProviderQuota:
         """Use up quota for one mail, if there is enough."""
         batcher = self._batchers.get(provider_id)
         if batcher is None:
-            spend = partial(shared_health.spend, self._database, provider_id)
-            batcher = self._batchers[provider_id] = Batcher(spend)
+            use_quota = partial(shared_health.use_quota, self._database, provider_id)
+            batcher = self._batchers[provider_id] = Batcher(use_quota)
         return await batcher.submit((lane, recipients))

@@ -1,4 +1,4 @@
-"""What all processes know of the providers' health, and what providers may still send: one row for each."""
+"""Health and quotas of providers that all processes share: one row per provider."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUERIES = sql.load("shared_health")
 
 
 class SharedHealth(NamedTuple):
-    """A provider's shared state; times are seconds from now. `since` names the state: another one is news."""
+    """The shared state of a provider; times are seconds from now. `since` identifies the state."""
 
     provider_id: int
     state: str
@@ -27,67 +27,75 @@ class SharedHealth(NamedTuple):
     held_for: float | None
 
 
-async def turn(
+async def change_state(
     database: Database,
     provider_id: int,
     state: str,
     reason: str | None,
     opened: int,
-    wait: float,
+    seconds: float,
     worker: str,
 ) -> datetime | None:
-    """Tell everybody that a breaker turned; None when another process was first."""
-    row = await database.fetchrow(QUERIES["turn"], provider_id, state, reason, opened, wait, worker)
-    return row["since"] if row else None
+    """Write the new state of a breaker; its `since`, or None if another process was first."""
+    row = await database.fetchrow(
+        QUERIES["change_state"], provider_id, state, reason, opened, seconds, worker
+    )
+    if row is None:
+        return None
+    since: datetime = row["since"]
+    return since
 
 
-async def hold(database: Database, provider_id: int, seconds: float, worker: str) -> None:
-    """Tell everybody that a provider asked for a pause."""
-    await database.execute(QUERIES["hold"], provider_id, seconds, worker)
+async def share_pause(database: Database, provider_id: int, seconds: float, worker: str) -> None:
+    """Write that a provider asked for a pause."""
+    await database.execute(QUERIES["share_pause"], provider_id, seconds, worker)
 
 
-async def read(database: Database) -> list[SharedHealth]:
-    return [SharedHealth(*row) for row in await database.fetch(QUERIES["list_shared_health"])]
+async def list_shared_health(database: Database) -> list[SharedHealth]:
+    rows = await database.fetch(QUERIES["list_shared_health"])
+    return [SharedHealth(**dict(row)) for row in rows]
 
 
 async def take_probe(database: Database, provider_id: int, seconds: float, longest: float) -> bool:
-    """Whether this process is the one to probe a provider whose breaker is open."""
-    return await database.fetchval(QUERIES["take_probe"], provider_id, seconds, longest) is not None
+    """Whether this process is to probe a provider with an open breaker."""
+    taken = await database.fetchval(QUERIES["take_probe"], provider_id, seconds, longest)
+    return taken is not None
 
 
 async def reopen(
-    database: Database, provider_id: int, reason: str | None, opened: int, wait: float
+    database: Database, provider_id: int, reason: str | None, opened: int, seconds: float
 ) -> datetime | None:
-    """The probe failed."""
-    found: datetime | None = await database.fetchval(
-        QUERIES["reopen"], provider_id, reason, opened, wait
+    """Write that a probe failed; the new `since`."""
+    since: datetime | None = await database.fetchval(
+        QUERIES["reopen"], provider_id, reason, opened, seconds
     )
-    return found
+    return since
 
 
 async def take_check(database: Database, provider_id: int, interval: float) -> bool:
-    """Whether this process is the one to check a provider now."""
+    """Whether this process is to check a provider now."""
     return await database.fetchval(QUERIES["take_check"], provider_id, interval) is not None
 
 
-async def checked(database: Database, provider_id: int, ok: bool, said: str) -> None:
-    await database.execute(QUERIES["checked"], provider_id, ok, said)
+async def record_check(database: Database, provider_id: int, ok: bool, text: str) -> None:
+    await database.execute(QUERIES["record_check"], provider_id, ok, text)
 
 
-async def spend(
+async def use_quota(
     database: Database, provider_id: int, mails: Sequence[tuple[int, int]]
 ) -> list[tuple[float, str | None]]:
-    """Use up a provider's limits for mails (lane, recipients): for each the seconds to wait, and for what."""
-    lanes, recipients = [lane for lane, _ in mails], [count for _, count in mails]
+    """Use up quota for mails (lane, recipients): for each the seconds to wait, and which limit."""
+    lanes = [lane for lane, _ in mails]
+    recipients = [count for _, count in mails]
+    rows = await database.fetch(QUERIES["use_quota"], provider_id, lanes, recipients)
+    return [(row[0], row[1]) for row in rows]
+
+
+async def list_budgets(database: Database) -> list[tuple[int, str, float]]:
+    """Enabled providers with a budget (id, name), and the part of it used this month."""
+    usage = await list_usage(database)
     return [
-        (row[0], row[1])
-        for row in await database.fetch(QUERIES["spend"], provider_id, lanes, recipients)
+        (provider.id, provider.name, provider.share)
+        for provider in usage.values()
+        if provider.enabled and not provider.removed and provider.share is not None
     ]
-
-
-async def budgets(database: Database) -> list[tuple[int, str, float]]:
-    """Providers with a budget (id, name), and how much of it this month has used up."""
-    found = [
-        one for one in (await list_usage(database)).values() if one.enabled and not one.removed
-    ]
-    return [(one.id, one.name, one.share) for one in found if one.share is not None]

@@ -51,7 +51,12 @@ async def add_route(
 
 async def circuit(database: Database, number: int) -> str | None:
     return next(
-        (one.state for one in await shared_health.read(database) if one.provider_id == number), None
+        (
+            one.state
+            for one in await shared_health.list_shared_health(database)
+            if one.provider_id == number
+        ),
+        None,
     )
 
 
@@ -399,7 +404,7 @@ async def test_an_idle_provider_is_checked(
 async def test_an_app_without_a_worker_checks_nobody(database: Database, database_url: str) -> None:
     await dead_port(database, "first")
     async with opened(database_url):
-        assert await shared_health.read(database) == []
+        assert await shared_health.list_shared_health(database) == []
 
 
 async def test_bounces_of_smtp_come_back_to_a_signed_return_path(

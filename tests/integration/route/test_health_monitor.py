@@ -38,7 +38,7 @@ async def test_a_provider_whose_probe_hangs_holds_up_no_news_of_others(database:
     channel.breaker = replace(channel.breaker, retry_at=0.0)
     await one.share()
     async with asyncio.timeout(PATIENCE):
-        await one.exchange()
+        await one.read_shared()
 
 
 async def _keep(outgoing: Any) -> int:
@@ -60,7 +60,7 @@ async def test_a_breaker_that_turns_while_it_is_being_told_is_told_again(
     assert channel is not None
     channel.failed(Reason.CREDENTIAL)
     await one.share()
-    turn = store.turn
+    turn = store.change_state
 
     async def slowly(*given: Any) -> Any:
         since = await turn(*given)
@@ -68,10 +68,10 @@ async def test_a_breaker_that_turns_while_it_is_being_told_is_told_again(
             channel.failed(Reason.UNAVAILABLE)
         return since
 
-    monkeypatch.setattr(store, "turn", slowly)
+    monkeypatch.setattr(store, "change_state", slowly)
     channel.adopt(channel.breaker.probed(channel.breaker.retry_at))
     await one.share()
-    [known] = await store.read(database)
+    [known] = await store.list_shared_health(database)
     assert (known.state, channel.breaker.circuit) == ("open", "open")
 
 
@@ -84,8 +84,8 @@ async def test_a_breaker_is_probed_soon_whatever_an_older_process_wrote(database
     pool = ProviderPool(book, lambda _: CaptureTransport(_keep), lambda _: str)
     one = HealthMonitor("here", database, pool, Metrics())
     await pool.refresh()
-    await store.turn(database, 1, "open", "unavailable", 6, 300.0, "elsewhere")
-    await one.exchange()
+    await store.change_state(database, 1, "open", "unavailable", 6, 300.0, "elsewhere")
+    await one.read_shared()
     channel = pool.channel(1)
     assert channel is not None
     assert channel.unusable_for() is not None

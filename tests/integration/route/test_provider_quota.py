@@ -24,7 +24,7 @@ async def provider(database: Database, **columns: Any) -> int:
 
 async def asked(database: Database, number: int, *mails: tuple[int, int]) -> list[str | None]:
     """What holds each back; None for those that may leave."""
-    return [why for _, why in await shared_health.spend(database, number, mails)]
+    return [why for _, why in await shared_health.use_quota(database, number, mails)]
 
 
 async def granted(
@@ -46,7 +46,7 @@ async def later(database: Database, seconds: float) -> None:
 async def test_no_time_sees_more_than_its_limit(database: Database, setting: str) -> None:
     number = await provider(database, **{setting: 50})
     began = time.monotonic()
-    answers = await shared_health.spend(database, number, [(URGENT, 1)] * 100)
+    answers = await shared_health.use_quota(database, number, [(URGENT, 1)] * 100)
     assert [why for _, why in answers] == [None] * 5 + [setting] * 95  # a tenth at once
     assert answers[5][0] == pytest.approx(SECONDS[setting] / 50)
     left = 5
@@ -82,9 +82,9 @@ async def test_of_a_months_budget_something_is_left_for_higher_lanes(database: D
     assert await asked(database, number, (BULK, 1)) == ["budget_per_month"]
     assert await granted(database, number, NORMAL, 300) == 200
     assert await granted(database, number, URGENT, 300) == 100
-    [(wait, _)] = await shared_health.spend(database, number, [(URGENT, 1)])
+    [(wait, _)] = await shared_health.use_quota(database, number, [(URGENT, 1)])
     assert 0 < wait <= 31 * 86400
-    assert await shared_health.budgets(database) == [(number, "relay", 1.0)]
+    assert await shared_health.list_budgets(database) == [(number, "relay", 1.0)]
 
 
 async def test_the_reserves_are_the_providers_own(database: Database) -> None:

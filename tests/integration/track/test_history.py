@@ -160,7 +160,9 @@ async def test_a_provider_that_is_enabled_again_is_shown_as_it_is(
     """Its breaker was open when it was disabled: it is tried at once, and closes while mail flows."""
     async with SmtpServer() as server:
         number = await add_smtp(database, server)
-        await shared_health.turn(database, number, "open", "credential", 6, 3600.0, "elsewhere")
+        await shared_health.change_state(
+            database, number, "open", "credential", 6, 3600.0, "elsewhere"
+        )
         await providers.enable_provider(database, "relay", False)
         assert await _circuit(database) == "open"
         async with working(database_url):
@@ -177,13 +179,13 @@ async def test_a_provider_that_is_enabled_again_is_shown_as_it_is(
 async def test_enabling_what_is_enabled_changes_nothing(database: Database) -> None:
     async with SmtpServer() as server:
         number = await add_smtp(database, server)
-    await shared_health.turn(database, number, "open", "credential", 6, 3600.0, "elsewhere")
+    await shared_health.change_state(database, number, "open", "credential", 6, 3600.0, "elsewhere")
     await providers.enable_provider(database, "relay", True)
     assert await _circuit(database) == "open"
 
 
 async def _circuit(database: Database) -> str:
-    [one] = await shared_health.read(database)
+    [one] = await shared_health.list_shared_health(database)
     return one.state
 
 

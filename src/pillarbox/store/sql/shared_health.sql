@@ -1,4 +1,4 @@
--- name: turn
+-- name: change_state
 -- Write for all processes that a breaker turned: provider $1 is now $2 because of $3, for the $4th time, and may be probed
 -- in $5 seconds. Says when, as the state's name; no row when another process was first: it opened before, or it is no
 -- longer half open and cannot close. Tells everybody.
@@ -16,7 +16,7 @@ WITH turned AS (
 )
 SELECT since, pg_notify('pillarbox_health', '') FROM turned
 
--- name: hold
+-- name: share_pause
 -- Write for all processes that provider $1 asked for a pause of $2 seconds.
 WITH held AS (
   INSERT INTO pillarbox.provider_health AS h (provider_id, held_until) VALUES ($1, now() + $2 * interval '1 second')
@@ -55,7 +55,7 @@ WITH known AS (
 UPDATE pillarbox.provider_health SET checked_at = now()
 WHERE provider_id = $1 AND (checked_at IS NULL OR checked_at <= now() - $2 * interval '1 second') RETURNING provider_id
 
--- name: checked
+-- name: record_check
 -- Write what the check of provider $1 came to: whether all is well, and what was said. A change is an event.
 WITH before AS (
   SELECT check_ok FROM pillarbox.provider_health WHERE provider_id = $1
@@ -66,6 +66,6 @@ WITH before AS (
 )
 UPDATE pillarbox.provider_health SET check_ok = $2, check_said = $3, checked_at = now() WHERE provider_id = $1
 
--- name: spend
+-- name: use_quota
 -- Ask for the right to send mails of lanes $2 to $3 recipients through provider $1: seconds to wait for each, and why.
 SELECT wait, why FROM pillarbox._spend($1, $2::int2[], $3::int4[])
