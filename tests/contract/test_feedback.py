@@ -13,13 +13,14 @@ from tests.contract.feedbacks import ADA, BOB, World, leave, posted, twin_mail, 
 from tests.harness import add_twin, enqueue
 
 from pillarbox.errors import Forged, NotFound
+from pillarbox.model.provider_kinds import KINDS
 from pillarbox.store import providers
-from pillarbox.testing.twins import TWINS, SesTwin
+from pillarbox.testing.twins import SesTwin
 from pillarbox.track.feedback.sns import SnsCertificates
 from pillarbox.track.feedback_receiver import UnreadableFeedback
 
 
-@pytest.fixture(params=TWINS)
+@pytest.fixture(params=[kind.name for kind in KINDS.values() if kind.feedback])
 async def world(request: pytest.FixtureRequest, database_url: str) -> AsyncIterator[World]:
     async with world_of(request.param, database_url) as world:
         yield world
