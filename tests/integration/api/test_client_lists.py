@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -32,12 +32,11 @@ class Both:
                 return [one async for one in method(*arguments, **named)]
             if inspect.iscoroutinefunction(method):
                 return await method(*arguments, **named)
-            go = (
-                (lambda: list(method(*arguments, **named)))
-                if inspect.isgeneratorfunction(method)
-                else None
-            )
-            return await asyncio.to_thread(go or (lambda: method(*arguments, **named)))
+            return await asyncio.to_thread(blocking, *arguments, **named)
+
+        def blocking(*arguments: Any, **named: Any) -> Any:
+            result = method(*arguments, **named)
+            return list(result) if isinstance(result, Iterator) else result
 
         return call
 
