@@ -18,9 +18,10 @@ from pillarbox.accept.prepare import request_hash
 from pillarbox.api.new_message import NewMessage
 from pillarbox.api.problem_types import TYPES
 from pillarbox.api.problems import ProblemError, problem_of
-from pillarbox.client import calls
+from pillarbox.client import api_call, calls
+from pillarbox.client.api_call import MAX_WAIT, ApiCall, HttpRequest, HttpResponse
 from pillarbox.client.batches import MAX_PER_CALL, Batches
-from pillarbox.client.calls import MAX_WAIT, ApiCall, HttpRequest, HttpResponse, Sent
+from pillarbox.client.calls import Sent
 from pillarbox.client.problems import error_of, of_problem
 from pillarbox.errors import (
     IdempotencyConflict,
@@ -117,7 +118,7 @@ def test_ids_are_ids(bad: str) -> None:
     ],
 )
 def test_addresses(base_url: str, expected: str) -> None:
-    assert calls.address(base_url) == expected
+    assert api_call.address(base_url) == expected
 
 
 @pytest.mark.parametrize(
@@ -126,13 +127,13 @@ def test_addresses(base_url: str, expected: str) -> None:
 )
 def test_bad_addresses(bad: str) -> None:
     with pytest.raises(ValueError, match="base_url"):
-        calls.address(bad)
+        api_call.address(bad)
 
 
 @pytest.mark.parametrize("bad", ["", " ", "a\r\nX: y", "ключ"])
 def test_bad_keys(bad: str) -> None:
     with pytest.raises(ValueError, match="api_key"):
-        calls.headers(bad, "1")
+        api_call.headers(bad, "1")
 
 
 def test_filters() -> None:

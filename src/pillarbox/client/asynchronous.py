@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from pillarbox.client.all_operations import AllOperations
-from pillarbox.client.calls import DEFAULT_URL, RETRIES, TIMEOUT, HttpRequest, HttpResponse
+from pillarbox.client.api_call import DEFAULT_URL, RETRIES, TIMEOUT, HttpRequest, HttpResponse
 from pillarbox.errors import NoAnswer
 
 if TYPE_CHECKING:

@@ -15,16 +15,16 @@ from pillarbox.wire.suppressions import Suppression
 
 
 class DeadLetterOperations(Operations):
-    """What failed, and sending it again."""
+    """Dead letters: failed deliveries, and reprocessing them."""
 
     async def dead_letters(self, **filters: Unpack[DeadLetterFilters]) -> AsyncIterator[DeadLetter]:
-        """Messages of which something failed and that fit, newest first; fetched page by page as you go on."""
+        """The messages with failed deliveries that match, newest first; fetched page by page."""
         async for page in self._pages(lambda cursor: dlq_calls.page(filters, cursor)):
-            for one in page.messages:
-                yield one
+            for message in page.messages:
+                yield message
 
     async def dead_letter_summary(self, **filters: Unpack[DeadLetterFilters]) -> DeadLetterSummary:
-        """How many deliveries failed, by reason and by provider."""
+        """The number of failed deliveries, by reason and by provider."""
         return await self._run(dlq_calls.summary(filters))
 
     async def reprocess(
@@ -37,7 +37,10 @@ class DeadLetterOperations(Operations):
         dry_run: bool = False,
         **filters: Unpack[DeadLetterFilters],
     ) -> Reprocessed:
-        """Queue what failed again: of these messages, or all that fits the filters; through the provider `via`."""
+        """Queue failed deliveries again: of these messages, or all that match the filters.
+
+        With `via`, they are sent through this provider.
+        """
         call = dlq_calls.reprocess(message_ids, filters, reset_retry_count, via, limit, dry_run)
         return await self._run(call)
 
@@ -49,22 +52,22 @@ class DeadLetterOperations(Operations):
         dry_run: bool = False,
         **filters: Unpack[DeadLetterFilters],
     ) -> Discarded:
-        """Give up what failed: of these messages, or all that fits the filters."""
+        """Discard failed deliveries: of these messages, or all that match the filters."""
         return await self._run(dlq_calls.discard(message_ids, filters, limit, dry_run))
 
 
 class SuppressionOperations(Operations):
-    """Addresses that mails are not sent to."""
+    """Suppression lists: addresses to which mails are not sent."""
 
     async def suppressions(
         self, *, address: str | None = None, prefix: str | None = None, reason: str | None = None
     ) -> AsyncIterator[Suppression]:
-        """Suppressed addresses that fit, in their order; fetched page by page as you go on."""
+        """The suppressed addresses that match, in order; fetched page by page."""
         async for page in self._pages(
             lambda cursor: suppression_calls.page(address, prefix, reason, cursor)
         ):
-            for one in page.suppressions:
-                yield one
+            for suppression in page.suppressions:
+                yield suppression
 
     async def suppress(
         self,
@@ -74,17 +77,17 @@ class SuppressionOperations(Operations):
         note: str | None = None,
         expires_at: datetime | None = None,
     ) -> Suppressed:
-        """Put up to 1,000 addresses on the list, all or none."""
+        """Suppress up to 1,000 addresses, all or none."""
         return await self._run(suppression_calls.add(addresses, reason, note, expires_at))
 
     async def unsuppress(self, address: str) -> None:
-        """Take an address off the list; NotFound if it is not on it."""
+        """Remove an address from the list; NotFound if it is not on the list."""
         return await self._run(suppression_calls.remove(address))
 
     async def import_suppressions(
         self, content: bytes | str, *, partial: bool = False
     ) -> Suppressed:
-        """Add a list as CSV, all or none; with `partial`, lines with a fault are passed over, and told."""
+        """Add a list as CSV, all or none; with `partial`, invalid lines are skipped and listed."""
         return await self._run(suppression_calls.import_(content, partial))
 
     async def export_suppressions(self, *, reason: str | None = None) -> bytes:

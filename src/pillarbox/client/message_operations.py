@@ -58,11 +58,11 @@ class MessageOperations(Operations):
         return await self._run(calls.cancel(message_id))
 
     async def reschedule(self, message_id: UUID | str, send_at: datetime) -> Changes:
-        """Move the deliveries that were not tried yet to another time; NotPossible if there are none."""
+        """Reschedule the deliveries that were not tried yet; NotPossible if there are none."""
         return await self._run(calls.reschedule(message_id, send_at))
 
     async def resend(self, message_id: UUID | str, *, idempotency_key: str | None = None) -> Sent:
-        """Send a message once more, as a new one; NotPossible if its content was dropped."""
+        """Send a message once more, as a new one; NotPossible if its content was deleted."""
         return await self._run(calls.resend(message_id, idempotency_key))
 
     async def _walk(self, filters: Sequence[tuple[str, str]]) -> AsyncIterator[MessageSummary]:

@@ -1,4 +1,4 @@
-"""The base of the operations that both clients have: sending requests, repeating them, walking pages."""
+"""The base of the operations of both clients: making calls, and fetching pages."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Protocol, TypeVar
 
 import pillarbox
-from pillarbox.client import calls
-from pillarbox.client.calls import ApiCall, HttpRequest, HttpResponse
+from pillarbox.client import api_call
+from pillarbox.client.api_call import ApiCall, HttpRequest, HttpResponse
 from pillarbox.errors import NoAnswer
 
 
@@ -24,11 +24,11 @@ Page = TypeVar("Page", bound=Paged)
 
 
 class Operations:
-    """Operations as coroutines over two primitives, which each client implements: `_ask`, `_sleep`."""
+    """Operations as coroutines over `_ask` and `_sleep`, which each client implements."""
 
     def __init__(self, base_url: str, api_key: str | None, retries: int) -> None:
-        self._address = calls.address(base_url)
-        self._headers = calls.headers(api_key, pillarbox.__version__)
+        self._address = api_call.address(base_url)
+        self._headers = api_call.headers(api_key, pillarbox.__version__)
         self._retries = retries
 
     async def _ask(self, request: HttpRequest) -> HttpResponse | NoAnswer:
@@ -43,7 +43,8 @@ class Operations:
         tried = 0
         while True:
             outcome = await self._ask(call.request)
-            wait = call.wait(outcome, tried, self._retries, random.random())  # noqa: S311 -- nothing secret
+            chance = random.random()  # noqa: S311 -- spreads the retries; nothing secret
+            wait = call.wait(outcome, tried, self._retries, chance)
             if wait is None:
                 return call.read(outcome)
             tried += 1

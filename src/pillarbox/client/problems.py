@@ -1,4 +1,4 @@
-"""Problems that the server answers (RFC 9457) as our own errors."""
+"""Problems (RFC 9457) of the server as errors of `pillarbox.errors`."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ _OF_FIELDS: Mapping[str, type[InvalidMail] | type[NotAllowed]] = {
     "not-allowed": NotAllowed,
     "foreign-origin": NotAllowed,
 }
-# Seconds to wait when we are told to, but not how long.
+# Seconds to wait if the server throttles without Retry-After.
 WAIT = 1.0
 
 
 def error_of(status: int, headers: Mapping[str, str], body: bytes) -> PillarboxError:
-    """The error that an answer with a status of 300 or more means."""
+    """The error of a response with a status of 300 or more."""
     problem = _problem(body)
-    if problem is None:  # of a proxy between us, or of something else altogether
-        return NoAnswer(f"the server answered {status}, and not as Pillarbox does", status)
+    if problem is None:  # from a proxy, or a different server
+        return NoAnswer(f"the server answered {status}, without a problem of Pillarbox", status)
     return of_problem(problem, retry_after(headers))
 
 
@@ -81,12 +81,11 @@ def _of_field(name: str, detail: str, problem: Mapping[str, Any]) -> InvalidMail
 
 def _of_template(detail: str, problem: Mapping[str, Any]) -> RenderError:
     line = problem.get("line")
+    if not isinstance(line, int):
+        line = None
+    name = str(problem.get("template") or "")
     return RenderError(
-        str(problem.get("template") or ""),
-        detail,
-        part=problem.get("part"),
-        line=line if isinstance(line, int) else None,
-        variable=problem.get("variable"),
+        name, detail, part=problem.get("part"), line=line, variable=problem.get("variable")
     )
 
 
@@ -99,6 +98,7 @@ def _problem(body: bytes) -> Mapping[str, Any] | None:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The seconds of a Retry-After header; those with a date are passed over, for clocks differ."""
+    """The seconds of a Retry-After header; a date is ignored, because clocks differ."""
     value = headers.get("Retry-After", "")
-    return float(value) if value.isascii() and value.isdecimal() and len(value) < 9 else None
+    is_number = value.isascii() and value.isdecimal() and len(value) < 9
+    return float(value) if is_number else None

@@ -1,4 +1,4 @@
-"""Reads JSON as the records of `pillarbox.wire`. Fields that this version does not know are ignored."""
+"""Reads JSON as records of `pillarbox.wire`, ignoring unknown fields."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _FieldReader:
 
 
 def read(kind: type[Record], value: Any) -> Record:
-    """An object of JSON as a record; KeyError, TypeError or ValueError if it is none."""
+    """A JSON object as a record; KeyError, TypeError or ValueError if it does not match."""
     values = {}
     for each in _field_readers(kind):  # type: ignore[arg-type]  # classes can be hashed
         if each.key in value:

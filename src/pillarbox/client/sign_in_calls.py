@@ -1,29 +1,25 @@
-"""Signing in by a code: what is asked of the API, and how its answers are read. Pure: the clients do the talking."""
+"""The calls of the API for signing in by a code, without I/O."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from pillarbox.client.calls import JSON, ApiCall, HttpRequest, reading
+from pillarbox.client.api_call import ApiCall, send_json
 from pillarbox.wire.sign_in import SignInChallenge, Verified
 
 
 def begin(email: str) -> ApiCall[SignInChallenge]:
-    """Repeatable: asked again within the pause, the answer is the same and nothing is mailed."""
-    return ApiCall(
-        HttpRequest("POST", "/sign-in", json.dumps({"email": email}).encode(), JSON),
-        reading(SignInChallenge),
-    )
+    """Repeatable: within the pause the response is the same, and nothing is mailed."""
+    return send_json("POST", "/sign-in", {"email": email}, SignInChallenge)
 
 
 def verify(code: str, challenge: str | None, token: int | None) -> ApiCall[Verified]:
-    """Not repeatable: a code counts once, and a wrong one is counted."""
+    """Not repeatable: a code is valid once, and wrong attempts are counted."""
     if (challenge is None) == (token is None):
-        raise ValueError("give a challenge or the id of a token")
-    given: dict[str, Any] = {"code": code}
-    given |= {"challenge": challenge} if challenge is not None else {"token": token}
-    request = HttpRequest(
-        "POST", "/sign-in/verify", json.dumps(given).encode(), JSON, repeatable=False
-    )
-    return ApiCall(request, reading(Verified))
+        raise ValueError("give either a challenge or the id of a token")
+    body: dict[str, Any] = {"code": code}
+    if challenge is not None:
+        body["challenge"] = challenge
+    else:
+        body["token"] = token
+    return send_json("POST", "/sign-in/verify", body, Verified, repeatable=False)

@@ -8,17 +8,17 @@ from pillarbox.wire.sign_in import SignedInAccount, SignInChallenge
 
 
 class SignInOperations(Operations):
-    """The methods that need a key of the accounts' tenant with the scope `send`."""
+    """Signing in by a code; needs a key of the tenant of the accounts with the scope `send`."""
 
     async def begin_sign_in(self, email: str) -> SignInChallenge:
-        """Mail a code to the account with this address; the answer does not tell whether there is one."""
+        """Mail a code to the account with this address; the result does not show if one exists."""
         return await self._run(sign_in_calls.begin(email))
 
     async def verify_sign_in(
         self, code: str, *, challenge: str | None = None, token: int | None = None
     ) -> SignedInAccount:
-        """Whose code it is. Give the challenge, or the id of a token that your application inserted.
+        """The account of a code. Pass the challenge, or the id of a token of your application.
 
-        WrongCode if the code does not count; with `void` true, ask for a new one.
+        WrongCode if the code is not valid; if its `void` is true, request a new code.
         """
         return (await self._run(sign_in_calls.verify(code, challenge, token))).account

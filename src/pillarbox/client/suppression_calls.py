@@ -1,22 +1,21 @@
-"""Suppression lists in the API: what is asked, and how answers are read. Pure, as `calls`."""
+"""The calls of the API for suppression lists, without I/O."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from pillarbox.accept.mail import listed
-from pillarbox.client.calls import JSON, ApiCall, HttpRequest, nothing, reading, time_text
+from pillarbox.client import api_call
+from pillarbox.client.api_call import ApiCall, HttpRequest, reading
+from pillarbox.client.calls import time_text
 from pillarbox.wire.suppressions import SuppressionPage, SuppressionsImported
 
 PAGE = 200
 CSV = {"Content-Type": "text/csv"}
-
-
-# The answer to both ways of adding addresses: `refused` and `faults` are of a file only.
+# The result of both ways to add addresses: `refused` and `faults` are those of a file only.
 Suppressed = SuppressionsImported
 
 
@@ -24,15 +23,14 @@ def page(
     address: str | None, prefix: str | None, reason: str | None, cursor: str | None
 ) -> ApiCall[SuppressionPage]:
     """One page; without a cursor, the first."""
-    given = {
-        "address": address,
-        "prefix": prefix,
-        "reason": reason,
-        "limit": PAGE,
-        "cursor": cursor,
-    }
-    query = urlencode({name: value for name, value in given.items() if value is not None})
-    return ApiCall(HttpRequest("GET", f"/suppressions?{query}"), reading(SuppressionPage))
+    parameters = [
+        ("address", address),
+        ("prefix", prefix),
+        ("reason", reason),
+        ("limit", PAGE),
+        ("cursor", cursor),
+    ]
+    return api_call.get("/suppressions", SuppressionPage, parameters)
 
 
 def add(
@@ -41,28 +39,24 @@ def add(
     common: dict[str, Any] = {"reason": reason, "note": note}
     if expires_at is not None:
         common["expires_at"] = time_text(expires_at, "expires_at")
-    body = {"suppressions": [{"address": one, **common} for one in listed(addresses)]}
-    return ApiCall(
-        HttpRequest("POST", "/suppressions", json.dumps(body).encode(), JSON), reading(Suppressed)
-    )
+    body = {"suppressions": [{"address": each, **common} for each in listed(addresses)]}
+    return api_call.send_json("POST", "/suppressions", body, Suppressed)
 
 
 def remove(address: str) -> ApiCall[None]:
-    # Done twice, the second says that it is not there.
-    path = f"/suppressions/{quote(address, safe='@')}"
-    return ApiCall(HttpRequest("DELETE", path, repeatable=False), nothing)
+    return api_call.delete(f"/suppressions/{quote(address, safe='@')}")
 
 
 def import_(content: bytes | str, partial: bool) -> ApiCall[Suppressed]:
     body = content.encode() if isinstance(content, str) else bytes(content)
-    path = "/suppressions/import?partial=true" if partial else "/suppressions/import"
+    path = "/suppressions/import"
+    if partial:
+        path += "?partial=true"
     return ApiCall(HttpRequest("POST", path, body, CSV), reading(Suppressed))
 
 
 def export(reason: str | None) -> ApiCall[bytes]:
-    path = (
-        f"/suppressions/export?{urlencode({'reason': reason})}"
-        if reason
-        else "/suppressions/export"
-    )
-    return ApiCall(HttpRequest("GET", path, headers={"Accept": "*/*"}), lambda answer: answer.body)
+    path = "/suppressions/export"
+    if reason:
+        path += "?" + urlencode({"reason": reason})
+    return api_call.download(path)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import urllib3
 
 from pillarbox.client.all_operations import AllOperations
-from pillarbox.client.calls import DEFAULT_URL, RETRIES, TIMEOUT, HttpRequest, HttpResponse
+from pillarbox.client.api_call import DEFAULT_URL, RETRIES, TIMEOUT, HttpRequest, HttpResponse
 from pillarbox.errors import NoAnswer
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""For whoever is called: was it us?"""
+"""Verifies webhook calls of Pillarbox, in the application that receives them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pillarbox.model.webhook import TOLERANCE, verify
 def verify_webhook(
     headers: Mapping[str, str], body: bytes | str, secret: str, *, tolerance: float = TOLERANCE
 ) -> dict[str, Any]:
-    """What a webhook call says, if it was signed with the secret, and lately; else InvalidWebhook.
+    """The event in a webhook call; InvalidWebhook unless it was signed recently with the secret.
 
-    Give the body as it arrived, byte for byte. Calls are made at least once: whoever must not act
-    twice remembers the header `webhook-id`.
+    Pass the body exactly as it arrived. A call can arrive more than once, always with the same
+    header `webhook-id`.
     """
     content = body.encode() if isinstance(body, str) else bytes(body)
     verify(headers, content, Secret(secret.strip()), time.time(), tolerance)
     try:
-        told: dict[str, Any] = json.loads(content)
+        event: dict[str, Any] = json.loads(content)
     except (ValueError, RecursionError):
         raise InvalidWebhook("the body is not JSON") from None
-    return told
+    return event

@@ -1,4 +1,4 @@
-"""Webhooks in the API: what is asked, and how answers are read. Pure, as `calls`."""
+"""The calls of the API for webhooks, without I/O."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlencode
 
 from pillarbox.accept.mail import listed
-from pillarbox.client.calls import JSON, ApiCall, HttpRequest, nothing, reading
+from pillarbox.client import api_call
+from pillarbox.client.api_call import ApiCall, HttpRequest, HttpResponse
 from pillarbox.client.reading import read
 from pillarbox.wire.webhooks import CallPage, Replayed, WebhookDetails, WebhookTest
 
@@ -28,29 +28,22 @@ class Webhook(WebhookDetails):
         return f"Webhook({str(self.id)!r}, {self.url!r}, enabled={self.enabled})"
 
 
-@dataclass(frozen=True, slots=True)
-class _WebhookList:
-    webhooks: Sequence[Webhook]
-
-
 def add(url: str, kinds: str | Sequence[str]) -> ApiCall[Webhook]:
-    # Done twice there would be two.
+    # Not repeatable: it would add a second webhook.
     body = {"url": url, "kinds": list(listed(kinds))}
-    return ApiCall(
-        HttpRequest("POST", "/webhooks", json.dumps(body).encode(), JSON, repeatable=False),
-        reading(Webhook),
-    )
+    return api_call.send_json("POST", "/webhooks", body, Webhook, repeatable=False)
 
 
 def list_all() -> ApiCall[Sequence[Webhook]]:
-    return ApiCall(
-        HttpRequest("GET", "/webhooks"),
-        lambda answer: read(_WebhookList, json.loads(answer.body)).webhooks,
-    )
+    return ApiCall(HttpRequest("GET", "/webhooks"), _webhooks)
+
+
+def _webhooks(response: HttpResponse) -> Sequence[Webhook]:
+    return tuple(read(Webhook, each) for each in json.loads(response.body)["webhooks"])
 
 
 def get(webhook_id: uuid.UUID | str) -> ApiCall[Webhook]:
-    return ApiCall(HttpRequest("GET", _path(webhook_id)), reading(Webhook))
+    return api_call.get(_path(webhook_id), Webhook)
 
 
 def change(
@@ -59,39 +52,36 @@ def change(
     kinds: str | Sequence[str] | None,
     enabled: bool | None,
 ) -> ApiCall[Webhook]:
-    given = {
-        "url": url,
-        "kinds": None if kinds is None else list(listed(kinds)),
-        "enabled": enabled,
-    }
-    body = {name: value for name, value in given.items() if value is not None}
-    return ApiCall(
-        HttpRequest("PATCH", _path(webhook_id), json.dumps(body).encode(), JSON), reading(Webhook)
-    )
+    body: dict[str, Any] = {}
+    if url is not None:
+        body["url"] = url
+    if kinds is not None:
+        body["kinds"] = list(listed(kinds))
+    if enabled is not None:
+        body["enabled"] = enabled
+    return api_call.send_json("PATCH", _path(webhook_id), body, Webhook)
 
 
 def remove(webhook_id: uuid.UUID | str) -> ApiCall[None]:
-    return ApiCall(HttpRequest("DELETE", _path(webhook_id), repeatable=False), nothing)
+    return api_call.delete(_path(webhook_id))
 
 
 def rotate(webhook_id: uuid.UUID | str) -> ApiCall[Webhook]:
-    # Done twice the first secret would be the old one, and lost.
-    return ApiCall(
-        HttpRequest("POST", _path(webhook_id, "/rotate"), repeatable=False), reading(Webhook)
-    )
+    # Not repeatable: a second rotation would discard the secret before.
+    path = _path(webhook_id, "/rotate")
+    return api_call.send_json("POST", path, None, Webhook, repeatable=False)
 
 
 def test(webhook_id: uuid.UUID | str) -> ApiCall[WebhookTest]:
-    return ApiCall(HttpRequest("POST", _path(webhook_id, "/test")), reading(WebhookTest))
+    return api_call.send_json("POST", _path(webhook_id, "/test"), None, WebhookTest)
 
 
 def page(
     webhook_id: uuid.UUID | str, state: str | Sequence[str], cursor: str | None
 ) -> ApiCall[CallPage]:
-    wanted = [("limit", str(PAGE)), *(("state", one) for one in listed(state))]
-    query = urlencode([*wanted, *([("cursor", cursor)] if cursor else [])])
-    path = f"{_path(webhook_id, '/calls')}?{query}"
-    return ApiCall(HttpRequest("GET", path), reading(CallPage))
+    states = [("state", each) for each in listed(state)]
+    parameters = [("limit", PAGE), *states, ("cursor", cursor)]
+    return api_call.get(_path(webhook_id, "/calls"), CallPage, parameters)
 
 
 def replay(
@@ -102,15 +92,19 @@ def replay(
     until: datetime | None,
     cursor: str | None,
 ) -> ApiCall[Replayed]:
-    """Make calls again; without `calls`, those that failed or are in `state`."""
-    body: dict[str, Any] = {"calls": [str(one) for one in calls]} if calls is not None else {}
-    if calls is None:
+    """Repeat calls; without `calls`, those that failed or are in `state`."""
+    body: dict[str, Any] = {}
+    if calls is not None:
+        body["calls"] = [str(each) for each in calls]
+    else:
         body["state"] = list(listed(state)) or ["failed"]
-        times = {"since": since, "until": until}
-        body |= {name: at.isoformat() for name, at in times.items() if at is not None}
-        body |= {"cursor": cursor} if cursor else {}
-    request = HttpRequest("POST", _path(webhook_id, "/replay"), json.dumps(body).encode(), JSON)
-    return ApiCall(request, reading(Replayed))
+        if since is not None:
+            body["since"] = since.isoformat()
+        if until is not None:
+            body["until"] = until.isoformat()
+        if cursor:
+            body["cursor"] = cursor
+    return api_call.send_json("POST", _path(webhook_id, "/replay"), body, Replayed)
 
 
 def _path(webhook_id: uuid.UUID | str, rest: str = "") -> str:

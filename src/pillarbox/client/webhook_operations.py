@@ -13,14 +13,14 @@ from pillarbox.wire.webhooks import WebhookCall, WebhookTest
 
 
 class WebhookOperations(Operations):
-    """The methods that need a key with the scope `manage`."""
+    """Webhooks; they need a key with the scope `manage`."""
 
     async def add_webhook(self, url: str, *, kinds: str | Sequence[str] = ()) -> Webhook:
-        """Add a webhook; its `secret` is told this once. Without kinds it is told of everything."""
+        """Add a webhook; its `secret` is returned only once. Without kinds it gets all events."""
         return await self._run(webhook_calls.add(url, kinds))
 
     async def webhooks(self) -> Sequence[Webhook]:
-        """The tenant's webhooks."""
+        """The webhooks of the tenant."""
         return await self._run(webhook_calls.list_all())
 
     async def get_webhook(self, webhook_id: UUID | str) -> Webhook:
@@ -34,25 +34,25 @@ class WebhookOperations(Operations):
         kinds: str | Sequence[str] | None = None,
         enabled: bool | None = None,
     ) -> Webhook:
-        """Change what is given; `enabled=True` also makes the calls that waited."""
+        """Change a webhook; `enabled=True` also makes the waiting calls."""
         return await self._run(webhook_calls.change(webhook_id, url, kinds, enabled))
 
     async def remove_webhook(self, webhook_id: UUID | str) -> None:
-        """Remove a webhook with its log and the calls that wait."""
+        """Remove a webhook with its log and its waiting calls."""
         await self._run(webhook_calls.remove(webhook_id))
 
     async def rotate_webhook(self, webhook_id: UUID | str) -> Webhook:
-        """Make a new `secret`; for a day calls are signed with the old one, too."""
+        """Create a new `secret`; for a day, calls are signed with both."""
         return await self._run(webhook_calls.rotate(webhook_id))
 
     async def test_webhook(self, webhook_id: UUID | str) -> WebhookTest:
-        """Make one call now, and say how it went."""
+        """Make one call now; returns its result."""
         return await self._run(webhook_calls.test(webhook_id))
 
     async def webhook_calls(
         self, webhook_id: UUID | str, *, state: str | Sequence[str] = ()
     ) -> AsyncIterator[WebhookCall]:
-        """The log of calls, newest first; fetched page by page as you go on."""
+        """The log of calls, newest first; fetched page by page."""
         async for page in self._pages(lambda cursor: webhook_calls.page(webhook_id, state, cursor)):
             for call in page.calls:
                 yield call
@@ -66,7 +66,7 @@ class WebhookOperations(Operations):
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> int:
-        """Make calls again: these, or those that failed (or are in `state`) in a time; returns how many."""
+        """Repeat these calls, or those of a period by state (failed); returns how many."""
         pages = self._pages(
             lambda cursor: webhook_calls.replay(webhook_id, calls, state, since, until, cursor)
         )

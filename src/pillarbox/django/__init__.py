@@ -1,4 +1,4 @@
-"""Django's e-mails in Django's own transaction: `EMAIL_BACKEND = "pillarbox.django.EmailBackend"`."""
+"""The e-mail backend for Django: `EMAIL_BACKEND = "pillarbox.django.EmailBackend"`."""
 
 from __future__ import annotations
 

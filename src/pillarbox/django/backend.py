@@ -1,4 +1,4 @@
-"""The e-mail backend: sending is enqueueing, on Django's connection and in its transaction."""
+"""The e-mail backend: enqueues mails on Django's connection, in its transaction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pillarbox.errors import PillarboxError
 
 
 class EmailBackend(BaseEmailBackend):  # type: ignore[misc]  # Django has no types
-    """Enqueues e-mails in the transaction of the database `using`: sent if it commits, never existed if it does not.
+    """Enqueues e-mails in the transaction of the database `using`; sent only if it commits.
 
     Without arguments the settings PILLARBOX_DATABASE (an alias of DATABASES) and PILLARBOX_TENANT
     are used.
@@ -35,7 +35,7 @@ class EmailBackend(BaseEmailBackend):  # type: ignore[misc]  # Django has no typ
         self.tenant = tenant or getattr(settings, "PILLARBOX_TENANT", None)
 
     def send_messages(self, email_messages: Sequence[Any]) -> int:
-        """Enqueue the messages, all or none; returns how many. With fail_silently, all that can be."""
+        """Enqueue all messages or none; with fail_silently, the valid ones. Returns how many."""
         messages = [message for message in email_messages or () if message.recipients()]
         if not self.fail_silently:
             return self._enqueue(messages)
@@ -55,13 +55,12 @@ class EmailBackend(BaseEmailBackend):  # type: ignore[misc]  # Django has no typ
         return len(mails)
 
     def _ids(self, mails: Sequence[Mail]) -> Sequence[Any]:
-        """Store the mails, and give their ids. A mail that is refused undoes them, but not what the caller did."""
+        """Store the mails, all or none; returns their ids. An error keeps the caller's changes."""
         connection = connections[self.using]
         with transaction.atomic(using=self.using):
             connection.validate_no_broken_transaction()
             connection.ensure_connection()
             with connection.wrap_database_errors:
-                # Past Django's cursor, which would keep whole mails in its log of queries while
-                # debugging.
+                # Not by Django's cursor: with DEBUG it keeps whole mails in its query log.
                 ids: Sequence[Any] = enqueue_many(connection.connection, mails)
         return ids

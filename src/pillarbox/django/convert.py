@@ -1,9 +1,9 @@
-"""Django's e-mails as mails of ours: field by field where that says the same, else as the bytes Django makes."""
+"""Converts Django's messages to mails: field by field if possible, else as raw bytes."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from email.generator import BytesGenerator
 from email.message import Message
 from typing import Any
@@ -13,7 +13,7 @@ from django.core.mail import EmailMessage
 from pillarbox.accept.checks import MAX_HEADERS, is_reserved
 from pillarbox.accept.mail import Attachment, Mail
 
-# What `message.pillarbox` can say: the fields of Mail for which Django has no place.
+# Fields of Mail that `message.pillarbox` can set: Django has no equivalent.
 OPTIONS = frozenset(
     {
         "class_",
@@ -28,7 +28,7 @@ OPTIONS = frozenset(
         "tenant",
     }
 )
-# Headers of a MIME part that our composer writes itself.
+# Headers of a MIME part that the composer writes itself.
 _OF_PARTS = frozenset(
     {
         "content-type",
@@ -42,7 +42,7 @@ _OF_PARTS = frozenset(
 
 
 def to_mail(message: Any, tenant: str | None = None) -> Mail:
-    """The mail that a message of Django's becomes; `tenant` is whose, unless the message says."""
+    """The mail of a Django message; `tenant` is the default tenant."""
     options = _options(message, tenant)
     envelope: dict[str, Any] = {
         "sender": str(message.from_email),
@@ -72,14 +72,14 @@ def _options(message: Any, tenant: str | None) -> dict[str, Any]:
 
 
 def _strings(values: Sequence[Any]) -> list[str]:
-    """Addresses as strings; Django leaves out empty ones, and translates lazily."""
+    """Addresses as strings, without empty ones; Django's may be lazy translations."""
     return [str(value) for value in values if value]
 
 
 def _is_special(message: Any, headers: Mapping[str, str]) -> bool:
-    """Whether a message means more than its fields say."""
+    """Whether the fields of a message do not describe it completely."""
     return (
-        type(message).message is not EmailMessage.message  # somebody signs or encrypts it, say
+        type(message).message is not EmailMessage.message  # it is signed or encrypted, for example
         or message.encoding is not None
         or message.mixed_subtype != "mixed"
         or len(headers) > MAX_HEADERS
@@ -97,58 +97,54 @@ def _bodies(message: Any) -> dict[str, Any] | None:
         bodies[subtype] = content
     if not bodies.keys() <= {"plain", "html"}:
         return None
-    # Django leaves an empty body out beside another.
-    text = bodies.get("plain") or (None if "html" in bodies else "")
+    text: str | None = bodies.get("plain", "")
+    if not text and "html" in bodies:
+        text = None  # Django omits an empty body beside another
     return {"text": text, "html": bodies.get("html")}
 
 
 def _attachments(message: Any) -> list[Attachment] | None:
-    """The files; None if one of them is more than a file."""
-    found = list(_files(message.attachments))
-    return None if None in found else found  # type: ignore[return-value]
-
-
-def _files(attachments: Sequence[Any]) -> Iterator[Attachment | None]:
-    for one in attachments:
-        yield _part(one) if isinstance(one, Message) else _file(*one)
+    """The files; None if one of them is not a plain file."""
+    files = []
+    for attachment in message.attachments:
+        file = _part(attachment) if isinstance(attachment, Message) else _file(*attachment)
+        if file is None:
+            return None
+        files.append(file)
+    return files
 
 
 def _file(filename: str | None, content: Any, mimetype: str | None = None) -> Attachment | None:
     if not filename or not mimetype or mimetype.startswith(("message/", "multipart/")):
         return None
     if isinstance(content, str):
-        # What is text has no charset of its own here: Django writes it in that of the mail.
-        is_text = mimetype.startswith("text/") and "charset" not in mimetype
-        return Attachment(
-            filename, content.encode(), mimetype + '; charset="utf-8"' if is_text else mimetype
-        )
-    return (
-        Attachment(filename, bytes(content), mimetype)
-        if isinstance(content, (bytes, bytearray))
-        else None
-    )
+        if mimetype.startswith("text/") and "charset" not in mimetype:
+            mimetype += '; charset="utf-8"'  # Django uses the charset of the mail
+        return Attachment(filename, content.encode(), mimetype)
+    if not isinstance(content, (bytes, bytearray)):
+        return None
+    return Attachment(filename, bytes(content), mimetype)
 
 
 def _part(part: Message) -> Attachment | None:
-    """A MIME part that is a file with a name, and perhaps with a Content-ID: an inline image."""
+    """A MIME part with a file name, and perhaps a Content-ID (an inline image), as a file."""
     filename = part.get_filename()
     content = part.get_payload(decode=True)
-    if (
-        not filename
-        or not isinstance(content, bytes)
-        or not {name.lower() for name in part.keys()} <= _OF_PARTS  # noqa: SIM118
-    ):
+    names = {name.lower() for name in part.keys()}  # noqa: SIM118
+    if not filename or not isinstance(content, bytes) or not names <= _OF_PARTS:
         return None
     content_id = part.get("Content-ID")
     charset = part.get_content_charset()
-    content_type = part.get_content_type() + (f'; charset="{charset}"' if charset else "")
-    return Attachment(
-        filename, content, content_type, content_id and str(content_id).strip().strip("<>")
-    )
+    content_type = part.get_content_type()
+    if charset:
+        content_type += f'; charset="{charset}"'
+    if content_id is not None:
+        content_id = str(content_id).strip().strip("<>")
+    return Attachment(filename, content, content_type, content_id)
 
 
 def _bytes(message: Any) -> bytes:
-    """The mail as Django would give it to an SMTP server."""
+    """The mail as Django would send it to an SMTP server."""
     buffer = io.BytesIO()
     BytesGenerator(buffer, mangle_from_=False).flatten(message.message(), linesep="\r\n")
     return buffer.getvalue()

@@ -177,7 +177,7 @@ async def test_cancel_reschedule_resend(client: Both, api: Api) -> None:
     assert {one.kind for one in (await client.get(sent.id)).events} >= {"cancelled", "resent"}
     await api.database.execute("DELETE FROM pillarbox.contents")
     for what in (client.resend, client.raw):
-        with pytest.raises(NotPossible, match="dropped"):
+        with pytest.raises(NotPossible, match="deleted"):
             await what(sent.id)
 
 
