@@ -410,30 +410,33 @@ class Log:
         self._bound = dict(bound or {})
 
     def bind(self, **fields: object) -> Log:
-        return Log(self.name, {**self._bound, **fields} if self._bound else fields)
+        """A log that adds these fields to every line."""
+        return Log(self.name, {**self._bound, **fields})
 
     def debug(self, event: str, /, **fields: object) -> None:
         if _sink.level <= DEBUG:
-            _sink.line(
-                DEBUG, self.name, event, {**self._bound, **fields} if self._bound else fields
-            )
+            if self._bound:
+                fields = {**self._bound, **fields}
+            _sink.line(DEBUG, self.name, event, fields)
 
     def info(self, event: str, /, **fields: object) -> None:
         if _sink.level <= INFO:
-            _sink.line(INFO, self.name, event, {**self._bound, **fields} if self._bound else fields)
+            if self._bound:
+                fields = {**self._bound, **fields}
+            _sink.line(INFO, self.name, event, fields)
 
     def mail(self, event: str, /, **fields: object) -> None:
         """A line about one mail: info, or debug where a MailSummary counts all mails."""
         if _sink.level <= _mail_level:
-            _sink.line(
-                _mail_level, self.name, event, {**self._bound, **fields} if self._bound else fields
-            )
+            if self._bound:
+                fields = {**self._bound, **fields}
+            _sink.line(_mail_level, self.name, event, fields)
 
     def warning(self, event: str, /, **fields: object) -> None:
         if _sink.level <= WARNING:
-            _sink.line(
-                WARNING, self.name, event, {**self._bound, **fields} if self._bound else fields
-            )
+            if self._bound:
+                fields = {**self._bound, **fields}
+            _sink.line(WARNING, self.name, event, fields)
 
     def error(self, event: str, /, **fields: object) -> None:
         if _sink.level <= ERROR:
