@@ -75,29 +75,27 @@ BEGIN
   RETURN found;
 END $$;
 
--- Return one delivery per distinct address, numbered in the order to, cc, bcc.
-CREATE OR REPLACE FUNCTION pillarbox._address_many(
-  message_id uuid, due timestamptz, state pillarbox.state, tenant_id integer, size integer, lane smallint,
-  recipients text[], copies text[], blind text[]
-) RETURNS void LANGUAGE sql AS $$
-  WITH listed AS (
-    SELECT address, min(role) AS role, min(place) AS place
-    FROM (SELECT address, 1 AS role, place FROM unnest(recipients) WITH ORDINALITY AS r(address, place)
-          UNION ALL SELECT address, 2, place + 1000 FROM unnest(copies) WITH ORDINALITY AS r(address, place)
-          UNION ALL SELECT address, 3, place + 2000 FROM unnest(blind) WITH ORDINALITY AS r(address, place)) AS all_of_them
-    GROUP BY address
-  ), accepted AS MATERIALIZED (SELECT nextval('pillarbox.message_seq') AS seq)
-  INSERT INTO pillarbox.deliveries (message_id, seq, next_attempt_at, state, tenant_id, size, n, lane, role, recipient)
-  SELECT message_id, (SELECT seq FROM accepted), due, state, tenant_id, size, row_number() OVER (ORDER BY place) - 1, lane,
-    (ARRAY['t', 'c', 'b'])[role]::"char", address
-  FROM listed
-$$;
-
 -- Whether a sender, a recipient and a subject are plainly legal, in one expression. A shortcut
 -- for most mails, not the rule: PostgreSQL inlines it, which is cheaper than calling PL/pgSQL.
 CREATE OR REPLACE FUNCTION pillarbox._are_plain(sender text, recipient text, subject text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
   SELECT sender || E'\n' || recipient || E'\n' || subject ~ '^(?:[A-Za-z0-9 ]*<[a-z0-9]+(?:[._+-][a-z0-9]+)*@(?:[a-z0-9]+[.-])+[a-z]+>|[a-z0-9]+(?:[._+-][a-z0-9]+)*@(?:[a-z0-9]+[.-])+[a-z]+)\n(?:[A-Za-z0-9 ]*<[a-z0-9]+(?:[._+-][a-z0-9]+)*@(?:[a-z0-9]+[.-])+[a-z]+>|[a-z0-9]+(?:[._+-][a-z0-9]+)*@(?:[a-z0-9]+[.-])+[a-z]+)\n[^\u0001-\u001f\u007f]*$'
 $$;
+
+-- Raise the error for a mail that _store_mails refused.
+CREATE OR REPLACE FUNCTION pillarbox._fail_verdict(verdict text, class text) RETURNS void LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  CASE verdict
+    WHEN 'big_metadata' THEN
+      PERFORM pillarbox._fail('PB400', 'too_big', 'metadata', 'may have 16 KiB');
+    WHEN 'late_send_at' THEN
+      PERFORM pillarbox._fail('PB400', 'out_of_range', 'send_at', 'may lie one year ahead at most');
+    WHEN 'early_expires_at' THEN
+      PERFORM pillarbox._fail('PB400', 'out_of_range', 'expires_at', 'must lie in the future and after send_at',
+                              'leave it out for a mail that does not expire');
+    ELSE  -- the class was removed a moment ago
+      PERFORM pillarbox._fail_name(NULL, 0, class, false);
+  END CASE;
+END $$;
 
 -- Raise if the name or value of a header field is not allowed.
 CREATE OR REPLACE FUNCTION pillarbox._check_header(name text, value text) RETURNS void LANGUAGE plpgsql IMMUTABLE AS $$
@@ -188,7 +186,7 @@ END $$;
 -- Check the fields that most mails leave out; return the bytes that attachments add to the mail.
 CREATE OR REPLACE FUNCTION pillarbox._check_more(
   headers jsonb, attachments jsonb, octets integer, kind text, tags text[], metadata jsonb, max_attempts integer,
-  now timestamptz, send_at timestamptz, expires_at timestamptz, idempotency_key text
+  idempotency_key text
 ) RETURNS integer LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
   attached bigint := 0;
@@ -218,15 +216,8 @@ BEGIN
   END IF;
   IF jsonb_typeof(metadata) <> 'object' THEN
     PERFORM pillarbox._fail('PB400', 'bad_type', 'metadata', 'must be an object');
-  ELSIF octet_length(metadata::text) > 16384 THEN
-    PERFORM pillarbox._fail('PB400', 'too_big', 'metadata', 'may have 16 KiB');
   ELSIF max_attempts NOT BETWEEN 1 AND 100 THEN
     PERFORM pillarbox._fail('PB400', 'out_of_range', 'max_attempts', 'must be 1 to 100');
-  ELSIF send_at > now + interval '366 days' OR send_at = '-infinity' THEN
-    PERFORM pillarbox._fail('PB400', 'out_of_range', 'send_at', 'may lie one year ahead at most');
-  ELSIF expires_at <= greatest(now, send_at) OR expires_at = 'infinity' THEN
-    PERFORM pillarbox._fail('PB400', 'out_of_range', 'expires_at', 'must lie in the future and after send_at',
-                            'leave it out for a mail that does not expire');
   ELSIF idempotency_key IS NOT NULL AND (idempotency_key = '' OR octet_length(idempotency_key) > 255
         OR idempotency_key ~ '[\u0001-\u001f\u007f]') THEN
     PERFORM pillarbox._fail('PB400', 'bad_key', 'idempotency_key', 'must be 1 to 255 octets without control characters');
