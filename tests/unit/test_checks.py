@@ -159,9 +159,9 @@ def test_what_is_left_out_is_not_sent() -> None:
     assert call_for(mail()).names == ("sender", "subject", "text", "recipient")
     assert call_for(mail(to=["a@x.example", "b@x.example"])).names == (
         "sender",
+        "to",
         "subject",
         "text",
-        "to",
     )
     ((first, call),) = calls_for([mail(), mail()])
     assert (first, call.names) == (0, ("mails", "texts"))

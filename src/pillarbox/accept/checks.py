@@ -13,9 +13,10 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
-from pillarbox.accept.mail import Attachment, Mail, listed
+from pillarbox.accept.mail import Attachment, FieldKind, Mail, attributes_of, listed
 from pillarbox.errors import InvalidMail
 from pillarbox.model.raw_mail import has_bare_cr
 
@@ -35,8 +36,12 @@ MAX_ATTACHMENTS = 100
 MAX_TAGS = 20
 MAX_ATTEMPTS = 100
 
-_STRINGS = ("sender", "subject", "text", "html", "kind", "idempotency_key")
-_LISTS = ("to", "cc", "bcc", "reply_to", "tags")
+# Names are checked apart: most mails have the defaults.
+_NAMES = ("tenant", "class_", "priority")
+_STRINGS = [name for name in attributes_of(FieldKind.NAME, FieldKind.BODY) if name not in _NAMES]
+_LISTS = attributes_of(FieldKind.STRINGS)
+_strings_of = attrgetter(*_STRINGS)
+_lists_of = attrgetter(*_LISTS)
 
 _NO_ATOM = (
     r'\x00- "(),.:;<>@\[\\\]\x7f-\xa0\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff'
@@ -111,12 +116,10 @@ def check(mail: Mail) -> int:
 def _check_types(mail: Mail) -> None:
     if not isinstance(mail, Mail):
         raise TypeError(f"expected a pillarbox.Mail, not {type(mail).__name__}")
-    strings = (mail.sender, mail.subject, mail.text, mail.html, mail.kind, mail.idempotency_key)
-    for field, value in zip(_STRINGS, strings, strict=True):
+    for field, value in zip(_STRINGS, _strings_of(mail), strict=True):
         if value is not None and type(value) is not str:
             _check_string(value, field)
-    lists = (mail.to, mail.cc, mail.bcc, mail.reply_to, mail.tags)
-    for field, values in zip(_LISTS, lists, strict=True):
+    for field, values in zip(_LISTS, _lists_of(mail), strict=True):
         if values and type(values) is not str:
             _check_strings(values, field)
     if mail.tenant != "default" or mail.class_ is not None or mail.priority != "normal":

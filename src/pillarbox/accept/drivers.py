@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 from uuid import UUID
 
-from pillarbox.accept.statements import SqlCall
+from pillarbox.accept.statements import ARGUMENT_TYPES, SqlCall
 from pillarbox.errors import IdempotencyConflict, InvalidMail, NotAllowed, UnknownName
 
 SUPPORTED = (
@@ -84,14 +84,17 @@ def _clause(function: str, names: tuple[str, ...]) -> Any:
     from sqlalchemy import ARRAY, Integer, LargeBinary, Text, bindparam, text
 
     types: dict[str, Any] = {
-        "max_attempts": Integer,
-        "raw": LargeBinary,
-        "raws": ARRAY(LargeBinary),
+        "integer": Integer,
+        "bytea": LargeBinary,
+        "bytea[]": ARRAY(LargeBinary),
+        "text[]": ARRAY(Text),
     }
-    lists = dict.fromkeys(("to", "cc", "bcc", "reply_to", "tags", "texts", "htmls"), ARRAY(Text))
     clause = text(SqlCall(function, names, ()).statement(":"))
     return clause.bindparams(
-        *(bindparam(name, type_=(types | lists).get(name, Text)) for name in names)
+        *(
+            bindparam(name, type_=types.get(ARGUMENT_TYPES.get(name, "text"), Text))
+            for name in names
+        )
     )
 
 

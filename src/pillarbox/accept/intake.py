@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 from uuid import UUID
 
 from pillarbox.accept.prepare import PreparedMail, prepare_mail
+from pillarbox.accept.request_hash_1 import request_hash_1
 from pillarbox.batching import REQUEUE, Batcher, Requeue, Results
 from pillarbox.errors import (
     IdempotencyConflict,
@@ -63,7 +64,6 @@ class Receipt:
 
 _Outcome = tuple[UUID, str] | PillarboxError  # an id and a verdict
 _Answers = list[Receipt | PillarboxError | Literal[Requeue.REQUEUE]]
-_KnownKeys = dict[TenantKey, KnownKey | StoreError]  # what is known of a key, or why nothing is
 
 
 class Intake:
@@ -110,17 +110,20 @@ class Intake:
             await self._own.close()
 
     async def _run(self, items: list[PreparedMail]) -> Results[Receipt]:
-        begun = time.perf_counter()
+        started_at = time.perf_counter()
         database = self._own or await self._open()
-        chosen = _one_of_each_key(items)
-        outcomes = await self._store(database, [items[place] for place in chosen])
+        chosen = _first_of_each_key(items)
+        outcomes = await self._store(database, [items[index] for index in chosen])
         answers: _Answers = [REQUEUE] * len(items)
-        known: _KnownKeys = {}
-        for place, outcome in zip(chosen, outcomes, strict=True):
-            answers[place] = _answer(items[place], outcome, known)
-        self._count(answers, items, time.perf_counter() - begun)
+        failed: dict[TenantKey, StoreError] = {}  # keys that could not be stored
+        for index, outcome in zip(chosen, outcomes, strict=True):
+            item = items[index]
+            answers[index] = _answer(item, outcome)
+            if item.key is not None and isinstance(outcome, StoreError):
+                failed[item.key] = outcome
+        self._count(answers, items, time.perf_counter() - started_at)
         if REQUEUE in answers:
-            await self._look_up(database, items, answers, known)
+            await self._look_up(database, items, answers, failed)
         return answers
 
     async def _open(self) -> Database:
@@ -151,20 +154,34 @@ class Intake:
         return outcomes
 
     async def _look_up(
-        self, database: Database, items: list[PreparedMail], answers: _Answers, known: _KnownKeys
+        self,
+        database: Database,
+        items: list[PreparedMail],
+        answers: _Answers,
+        failed: dict[TenantKey, StoreError],
     ) -> None:
-        """Answer those whose key was used before; one whose key is free after all (a bad mail had it) stays."""
-        left = [
-            (place, items[place], key) for place, key in _keys(items) if answers[place] is REQUEUE
-        ]
-        unknown = {key for _, _, key in left if key not in known}
+        """Answer mails whose key was used before.
+
+        A mail stays in the queue if its key is free after all, because a bad mail had it.
+        """
+        repeated = []
+        for index, item in enumerate(items):
+            if answers[index] is REQUEUE and item.key is not None:
+                if item.key in failed:
+                    answers[index] = failed[item.key]
+                else:
+                    repeated.append(index)
+        if not repeated:
+            return
         try:
-            known |= await store.known_keys(database, unknown) if unknown else {}
+            found = await store.known_keys(database, [items[index].row for index in repeated])
         except StoreError as error:  # the rest of the batch is stored
-            known |= dict.fromkeys(unknown, error)
-        for place, item, key in left:
-            if key in known:
-                answers[place] = _repeated(item, known[key])
+            for index in repeated:
+                answers[index] = error
+            return
+        for index, known in zip(repeated, found, strict=True):
+            if known is not None:
+                answers[index] = _repeated(items[index], known)
 
     def _count(self, answers: Results[Receipt], items: list[PreparedMail], seconds: float) -> None:
         stored = [
@@ -182,38 +199,30 @@ def _item_or_error(principal: Principal, mail: Mail, source: str) -> PreparedMai
         return error
 
 
-def _keys(items: list[PreparedMail]) -> Iterator[tuple[int, TenantKey]]:
-    return ((place, item.key) for place, item in enumerate(items) if item.key is not None)
-
-
-def _one_of_each_key(items: list[PreparedMail]) -> Sequence[int]:
-    """The places of mails that can go together: the first with each idempotency key, and all without."""
+def _first_of_each_key(items: list[PreparedMail]) -> Sequence[int]:
+    """The indexes of mails for one statement: the first with each key, and all without a key."""
     seen: set[TenantKey] = set()
     chosen = []
-    for place, item in enumerate(items):
+    for index, item in enumerate(items):
         if item.key is None:
-            chosen.append(place)
+            chosen.append(index)
         elif item.key not in seen:
             seen.add(item.key)
-            chosen.append(place)
+            chosen.append(index)
     return chosen
 
 
 def _answer(
-    item: PreparedMail, outcome: _Outcome, known: _KnownKeys
+    item: PreparedMail, outcome: _Outcome
 ) -> Receipt | PillarboxError | Literal[Requeue.REQUEUE]:
-    """The answer for a mail, if it is one already; notes what others with its key need to know."""
+    """The answer for a mail; REQUEUE if its key must be looked up."""
     if isinstance(outcome, PillarboxError):
-        if item.key is not None and isinstance(outcome, StoreError):
-            known[item.key] = outcome
         return outcome
     message_id, verdict = outcome
     if verdict == "known_key":
         return REQUEUE
     if verdict not in _STORED:
         return _fault(verdict, item.row.class_name)
-    if item.key is not None and item.row.request_hash is not None:
-        known[item.key] = KnownKey(message_id, item.row.request_hash, verdict == "pending")
     return Receipt(message_id, item.recipients, verdict)
 
 
@@ -228,16 +237,16 @@ def _fault(verdict: str, class_name: str) -> InvalidMail:
     return InvalidMail(*_FAULTS[verdict])
 
 
-def _repeated(item: PreparedMail, known: KnownKey | StoreError) -> Receipt | PillarboxError:
-    if isinstance(known, StoreError):
-        return known
-    if known.request_hash != item.row.request_hash:
+def _repeated(item: PreparedMail, known: KnownKey) -> Receipt | PillarboxError:
+    is_same = known.is_same
+    if known.hash_of_0_1_0 is not None:
+        is_same = known.hash_of_0_1_0 == request_hash_1(item.mail)
+    if not is_same:
         return IdempotencyConflict(
             "idempotency_conflict",
             "idempotency_key",
             "the key was used before, for a different mail",
             "use a new key for a new mail",
         )
-    return Receipt(
-        known.message_id, item.recipients, "pending" if known.scheduled else "queued", repeated=True
-    )
+    state = "pending" if known.is_scheduled else "queued"
+    return Receipt(known.message_id, item.recipients, state, repeated=True)

@@ -1,41 +1,43 @@
-"""A mail handed over at the front door: checked, and written down as it will be stored."""
+"""Checks a mail of HTTP, SMTP or the collector, and writes it as the store takes it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pillarbox.accept.checks import check, check_sender, to_json
 from pillarbox.accept.headers import sender_domains, subject_of
-from pillarbox.accept.mail import Mail, listed
-from pillarbox.accept.statements import attachment_fields
+from pillarbox.accept.mail import (
+    REQUEST_FIELDS,
+    STORED_FIELDS,
+    Mail,
+    attachment_fields,
+    listed,
+)
 from pillarbox.errors import NotAllowed
 from pillarbox.model import access
 from pillarbox.model.access import Principal, Scope, Tenant, check_allowed, require
 from pillarbox.model.delivery import LANES, ROLES
 from pillarbox.model.raw_mail import with_crlf
-from pillarbox.store.intake import MailRow, TenantKey, array
+from pillarbox.store.intake import MailRow, TenantKey, one_or_array
 
 _LANES = {name: number for number, name in enumerate(LANES)}
-_ANY_TYPE = "application/octet-stream"  # what an attachment is that does not say
 
 
 class PreparedMail(NamedTuple):
-    """One mail on its way into the store."""
+    """A checked mail on its way into the store."""
 
     row: MailRow
-    recipients: Sequence[tuple[int, str, str]]  # n, role, address
+    recipients: Sequence[tuple[int, str, str]]  # recipient number, role, address
     source: str
     key: TenantKey | None  # its idempotency key with its tenant
+    mail: Mail
 
 
 def prepare_mail(
     principal: Principal, mail: Mail, received: str | None, source: str
 ) -> PreparedMail:
-    """Check a mail and write it down; raises InvalidMail or NotAllowed."""
+    """Check a mail and write it as a row; raises InvalidMail or NotAllowed."""
     tenant = require(principal, Scope.SEND)
     size = check(mail)
     sender = _sender(mail, tenant)
@@ -47,9 +49,26 @@ def prepare_mail(
     roles: dict[str, str] = {}
     for address, role in recipients:
         roles.setdefault(address, role)  # the first mention of an address counts
-    row = _row(mail, raw, tenant, sender, roles, size, received)
+    row = MailRow(
+        tenant.id,
+        size,
+        _LANES[mail.priority],
+        tenant.default_class if mail.class_ is None else mail.class_,
+        sender,
+        one_or_array(listed(mail.to)),
+        mail.subject or (subject_of(raw) if raw else ""),
+        one_or_array(list(roles)),
+        "".join(roles.values()),
+        mail.text,
+        mail.html,
+        raw,
+        _attachments(mail),
+        _fields(mail, received),
+        mail.idempotency_key,
+    )
     numbered = [(n, ROLES[role], address) for n, (address, role) in enumerate(roles.items())]
-    return PreparedMail(row, numbered, source, None if row.key is None else (tenant.id, row.key))
+    key = None if row.key is None else (tenant.id, row.key)
+    return PreparedMail(row, numbered, source, key, mail)
 
 
 def _sender(mail: Mail, tenant: Tenant) -> str:
@@ -62,7 +81,7 @@ def _sender(mail: Mail, tenant: Tenant) -> str:
 
 
 def check_from(principal: Principal, raw: bytes) -> None:
-    """Raise if readers of a raw mail (with CRLF) are shown a sender in a domain that the principal may not use."""
+    """Raise if a raw mail (with CRLF) shows a sender in a domain that the principal may not use."""
     tenant = principal.tenant
     if principal.sender_domains or (tenant is not None and tenant.sender_domains):
         for domain in sender_domains(raw):
@@ -83,86 +102,16 @@ def _bare(mailbox: str) -> str:
     return mailbox[:-1].rpartition("<")[2] if mailbox[-1] == ">" else mailbox
 
 
-def _row(
-    mail: Mail,
-    raw: bytes | None,
-    tenant: Tenant,
-    sender: str,
-    roles: dict[str, str],
-    size: int,
-    received: str | None,
-) -> MailRow:
-    headers = {"Received": received} if received is not None else mail.headers
-    metadata = None if mail.metadata is None else to_json(dict(mail.metadata))
-    return MailRow(
-        tenant.id,
-        size,
-        _LANES[mail.priority],
-        mail.max_attempts,
-        _utc(mail.send_at),
-        _utc(mail.expires_at),
-        tenant.default_class if mail.class_ is None else mail.class_,
-        mail.kind,
-        sender,
-        array(listed(mail.to)) if mail.to else "{}",
-        array(listed(mail.cc)) if mail.cc else None,
-        array(listed(mail.reply_to)) if mail.reply_to else None,
-        mail.subject or (subject_of(raw) if raw else ""),
-        to_json(dict(headers)) if headers else None,
-        array(listed(mail.tags)) if mail.tags else None,
-        metadata,
-        array(roles),
-        "".join(roles.values()),
-        mail.idempotency_key,
-        None if mail.idempotency_key is None else request_hash(mail),
-        mail.text,
-        mail.html,
-        raw,
-        to_json([attachment_fields(one) for one in mail.attachments]) if mail.attachments else None,
-    )
-
-
-def _utc(time: datetime | None) -> datetime | None:
-    """The time in UTC; at the ends of the calendar, where there is none, the nearest."""
-    if time is None:
+def _attachments(mail: Mail) -> str | None:
+    if not mail.attachments:
         return None
-    try:
-        return time.astimezone(UTC)
-    except OverflowError:
-        return (datetime.min if time.year == 1 else datetime.max).replace(tzinfo=UTC)
+    return to_json([attachment_fields(attachment) for attachment in mail.attachments])
 
 
-def request_hash(mail: Mail) -> bytes:
-    """What two requests with the same idempotency key must have in common, however they were written down."""
-    lists = [
-        list(listed(values)) for values in (mail.to, mail.cc, mail.bcc, mail.reply_to, mail.tags)
-    ]
-    times = [
-        None if time is None else time.isoformat()
-        for time in (_utc(mail.send_at), _utc(mail.expires_at))
-    ]
-    # Bodies by their hashes: writing them as JSON would take ten times as long.
-    bodies = [_hash(mail.text), _hash(mail.html), _hash(mail.raw)]
-    files = [
-        (one.filename, one.content_type or _ANY_TYPE, one.content_id, _hash(one.content))
-        for one in mail.attachments or ()
-    ]
-    rest = (mail.sender, mail.subject, mail.class_, mail.kind, mail.priority, mail.max_attempts)
-    named = (sorted((mail.headers or {}).items()), _canonical(mail.metadata))
-    return sha256(to_json([lists, times, bodies, files, rest, named]).encode()).digest()
-
-
-def _hash(body: str | bytes | None) -> str | None:
-    return (
-        None
-        if body is None
-        else sha256(body.encode() if isinstance(body, str) else body).hexdigest()
-    )
-
-
-def _canonical(metadata: Any) -> str | None:
-    return (
-        None
-        if metadata is None
-        else json.dumps(json.loads(to_json(dict(metadata))), sort_keys=True)
-    )
+def _fields(mail: Mail, received: str | None) -> str | None:
+    """The JSON `fields` of `_store_mails`; with an idempotency key, the whole request."""
+    if received is not None:
+        return to_json({"headers": {"Received": received}})
+    fields = STORED_FIELDS if mail.idempotency_key is None else REQUEST_FIELDS
+    given = fields.given(mail)
+    return to_json(given) if given else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
     AliasChoices,
@@ -11,9 +11,10 @@ from pydantic import (
     ModelWrapValidatorHandler,
     ValidationError,
     WrapValidator,
+    create_model,
 )
 
-from pillarbox.accept.mail import Attachment, Mail
+from pillarbox.accept.mail import FIELDS, Attachment, FieldKind, Mail, MailField
 from pillarbox.api.fields import Base64, StrictInt, StrictModel, StringList, Timestamp
 from pillarbox.lifecycle.portals import LANGUAGE
 
@@ -39,8 +40,59 @@ class NewAttachment(StrictModel):
         return Attachment(self.filename, self.content, self.content_type, self.content_id)
 
 
-class NewMessage(StrictModel):
-    """A mail with `to`, `cc` or `bcc`, and `text`, `html`, `attachments`, `raw` or `template`."""
+# How HTTP reads a field of each kind, and fields with a narrower type.
+_TYPES: dict[FieldKind, Any] = {
+    FieldKind.NAME: str | None,
+    FieldKind.BODY: str | None,
+    FieldKind.RAW: Base64 | None,
+    FieldKind.STRINGS: StringList,
+    FieldKind.OBJECT: dict[str, Any] | None,
+    FieldKind.FILES: tuple[NewAttachment, ...],
+    FieldKind.TIME: Timestamp | None,
+    FieldKind.INTEGER: StrictInt | None,
+}
+_NARROWER: dict[str, Any] = {
+    "headers": dict[str, str] | None,
+    "priority": Literal["urgent", "normal", "bulk"],
+}
+_SENDER = {"validation_alias": AliasChoices("from", "sender"), "serialization_alias": "from"}
+# The API key names the tenant; the idempotency key is a header.
+_MAIL_FIELDS = {
+    field.attribute: field for field in FIELDS if field.name not in ("tenant", "idempotency_key")
+}
+
+
+def _definition(field: MailField) -> tuple[Any, Any]:
+    """The type of a mail's field and its description, as pydantic takes them."""
+    options: dict[str, Any] = {"description": field.description} if field.description else {}
+    if field.name == "sender":
+        options |= _SENDER
+    elif field.name != field.attribute:
+        options["alias"] = field.name
+    type_ = _NARROWER.get(field.name, _TYPES[field.kind])
+    return type_, Field(None if field.default == {} else field.default, **options)
+
+
+if TYPE_CHECKING:
+
+    class MailModel(StrictModel):
+        """The fields of a mail; see `pillarbox.accept.mail`."""
+
+        def __getattr__(self, name: str) -> Any: ...
+
+else:
+    MailModel = create_model(
+        "MailModel",
+        __base__=StrictModel,
+        **{name: _definition(field) for name, field in _MAIL_FIELDS.items()},
+    )
+
+
+class NewMessage(MailModel):
+    """A mail: `to`, `cc` or `bcc`, and `text`, `html`, `attachments`, `raw` or `template`.
+
+    The rules are those of `enqueue`.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -54,25 +106,11 @@ class NewMessage(StrictModel):
         }
     )
 
-    sender: Annotated[
-        str | None,
-        Field(
-            validation_alias=AliasChoices("from", "sender"),
-            serialization_alias="from",
-            description="The sender; without one the tenant's default. Also accepted as `sender`.",
-        ),
-    ] = None
-    to: Annotated[StringList, Field(description=_MAILBOXES)] = ()
-    cc: Annotated[StringList, Field(description=_MAILBOXES)] = ()
-    bcc: Annotated[
-        StringList, Field(description=f"{_MAILBOXES} They do not show in the mail.")
-    ] = ()
-    reply_to: Annotated[StringList, Field(description=_MAILBOXES)] = ()
     template: Annotated[
         str | None,
         Field(
             max_length=MAX_NAME_LENGTH,
-            description="The template of `subject`, `text` and `html`, such as `hub/welcome`.",
+            description="The template that makes `subject`, `text` and `html`: `hub/welcome`.",
         ),
     ] = None
     locale: Annotated[
@@ -80,71 +118,22 @@ class NewMessage(StrictModel):
         Field(
             pattern=f"^{LANGUAGE}$",
             max_length=MAX_NAME_LENGTH,
-            description="The language of the template, such as `de-AT`; the nearest one is used.",
+            description="The language of the template, such as `de-AT`, or else the nearest one.",
         ),
     ] = None
     data: Annotated[
         dict[str, Any] | None, Field(description="The values of the template's variables.")
     ] = None
-    subject: str | None = None
-    text: Annotated[str | None, Field(description="The plain body.")] = None
-    html: Annotated[str | None, Field(description="The HTML body.")] = None
-    raw: Annotated[
-        Base64 | None,
-        Field(
-            description="A complete RFC 5322 message in base64, instead of bodies, headers and files."
-        ),
-    ] = None
-    attachments: tuple[NewAttachment, ...] = ()
-    headers: Annotated[dict[str, str] | None, Field(description="Further header fields.")] = None
-    class_: Annotated[
-        str | None,
-        Field(alias="class", description="The set of policies; without one the tenant's default."),
-    ] = None
-    kind: Annotated[str | None, Field(description="A label of what the mail is, for filters.")] = (
-        None
-    )
-    tags: StringList = ()
-    metadata: Annotated[
-        dict[str, Any] | None, Field(description="Whatever you want to find again.")
-    ] = None
-    priority: Annotated[Literal["urgent", "normal", "bulk"], Field(description="The lane.")] = (
-        "normal"
-    )
-    send_at: Annotated[Timestamp | None, Field(description="Not before then.")] = None
-    expires_at: Annotated[
-        Timestamp | None, Field(description="Dropped if unsent by then, with that reason.")
-    ] = None
-    max_attempts: Annotated[
-        StrictInt | None, Field(description="Overrides the retry policy's.")
-    ] = None
 
     def to_mail(self, idempotency_key: str | None = None) -> Mail:
-        """The mail to accept."""
-        return Mail(
-            sender=self.sender,
-            to=self.to,
-            cc=self.cc,
-            bcc=self.bcc,
-            reply_to=self.reply_to,
-            subject=self.subject,
-            text=self.text,
-            html=self.html,
-            raw=self.raw,
-            headers=self.headers or {},
-            attachments=[one.to_attachment() for one in self.attachments]
-            if self.attachments
-            else (),
-            class_=self.class_,
-            kind=self.kind,
-            tags=self.tags,
-            metadata=self.metadata,
-            priority=self.priority,
-            send_at=self.send_at,
-            expires_at=self.expires_at,
-            max_attempts=self.max_attempts,
-            idempotency_key=idempotency_key,
-        )
+        """The mail as it is accepted."""
+        values = self.__dict__
+        given = {name: values[name] for name in self.model_fields_set if name in _MAIL_FIELDS}
+        if given.get("headers", ...) is None:
+            del given["headers"]
+        if "attachments" in given:
+            given["attachments"] = [file.to_attachment() for file in self.attachments]
+        return Mail(**given, idempotency_key=idempotency_key)
 
 
 class InvalidItem(NamedTuple):

@@ -12,8 +12,7 @@ from datetime import datetime
 from typing import Any, TypedDict
 
 from pillarbox.accept.checks import check, to_json
-from pillarbox.accept.mail import Mail, listed
-from pillarbox.accept.statements import attachment_fields
+from pillarbox.accept.mail import ALL_FIELDS, Mail, listed
 from pillarbox.client import api_call
 from pillarbox.client.api_call import JSON, ApiCall, HttpRequest, HttpResponse
 from pillarbox.client.reading import read
@@ -142,30 +141,13 @@ def templated_json(mail: Mail, template: TemplateOptions) -> str:
 def _fields(mail: Mail) -> dict[str, Any]:
     if mail.tenant != "default":
         raise InvalidMail("bad_value", "tenant", "the key determines the tenant", "omit it")
-    fields = {
-        "from": mail.sender,
-        "to": list(listed(mail.to)),
-        "cc": list(listed(mail.cc)),
-        "bcc": list(listed(mail.bcc)),
-        "reply_to": list(listed(mail.reply_to)),
-        "subject": mail.subject,
-        "text": mail.text,
-        "html": mail.html,
-        "raw": None if mail.raw is None else b64encode(mail.raw).decode("ascii"),
-        "headers": dict(mail.headers or {}),
-        "attachments": [attachment_fields(one) for one in mail.attachments or ()],
-        "class": mail.class_,
-        "kind": mail.kind,
-        "tags": list(listed(mail.tags)),
-        "priority": mail.priority,
-        "send_at": mail.send_at and time_text(mail.send_at, "send_at"),
-        "expires_at": mail.expires_at and time_text(mail.expires_at, "expires_at"),
-        "max_attempts": mail.max_attempts,
-    }
-    given: dict[str, Any] = {
-        name: value for name, value in fields.items() if value is not None and value != []
-    }
-    return given if mail.metadata is None else given | {"metadata": dict(mail.metadata)}
+    fields = ALL_FIELDS.given(mail)
+    fields.pop("idempotency_key", None)  # it is a header
+    if "sender" in fields:
+        fields["from"] = fields.pop("sender")
+    if "raw" in fields:
+        fields["raw"] = b64encode(fields["raw"]).decode("ascii")
+    return fields
 
 
 def new_key() -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -16,7 +15,7 @@ from pillarbox.errors import InvalidMail, StoreDataError, StoreError
 from pillarbox.store import sql
 from pillarbox.store.database import Database, Db, translated
 
-QUERIES = sql.load("intake")
+SQL = sql.load("intake")
 # SQLSTATE classes that say that the values themselves cannot be stored: data exception, program
 # limit exceeded.
 _BAD_VALUES = ("22", "54")
@@ -30,40 +29,32 @@ TenantKey = tuple[int, str]  # a tenant's id and its idempotency key
 
 
 class MailRow(NamedTuple):
-    """A checked mail as it is stored. Lists are array literals, JSON is text."""
+    """A checked mail as `pillarbox._store_mails` takes it; see store/schema/accept_store.sql."""
 
     tenant_id: int
     size: int
     lane: int
-    max_attempts: int | None
-    send_at: datetime | None
-    expires_at: datetime | None
     class_name: str
-    kind: str | None
     sender: str
-    to: str
-    cc: str | None
-    reply_to: str | None
+    mailboxes: str
     subject: str
-    headers: str | None
-    tags: str | None
-    metadata: str | None
     recipients: str
     roles: str  # a letter for each recipient: t(o), c(c), b(cc)
-    key: str | None
-    request_hash: bytes | None
     text: str | None
     html: str | None
     raw: bytes | None
-    attachments: str | None
+    attachments: str | None  # JSON
+    fields: str | None  # JSON
+    key: str | None
 
 
 class KnownKey(NamedTuple):
-    """What was accepted under an idempotency key."""
+    """What was accepted under an idempotency key, and whether it was the same request."""
 
     message_id: UUID
-    request_hash: bytes
-    scheduled: bool
+    is_scheduled: bool
+    is_same: bool
+    hash_of_0_1_0: bytes | None  # if that version stored the key; `is_same` is then not known
 
 
 class NotStored(Exception):
@@ -76,11 +67,11 @@ class NotStored(Exception):
 
 async def clock(database: Db) -> float:
     """The database's time, in seconds since 1970."""
-    return float(await database.fetchval(QUERIES["clock"]))
+    return float(await database.fetchval(SQL["clock"]))
 
 
 async def accept(
-    database: Db, ids: Sequence[UUID], entries: Sequence[MailRow]
+    database: Db, ids: Sequence[UUID], rows: Sequence[MailRow]
 ) -> tuple[Sequence[str], float]:
     """Store the mails, by themselves or in a connection's transaction; returns a verdict for each (see the query) and
     the database's time.
@@ -90,7 +81,7 @@ async def accept(
     try:
         with translated():
             row = await database.fetchrow(
-                QUERIES["accept"], ids, *map(_column, zip(*entries, strict=True))
+                SQL["accept"], ids, *map(_column, zip(*rows, strict=True))
             )
     except StoreDataError as error:
         is_bad_value = (error.sqlstate or "")[:2] in _BAD_VALUES
@@ -109,20 +100,30 @@ async def accept(
     return row["verdicts"], row["now"]
 
 
-def _column(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A column as an array; an empty one stands for all nulls, which would cost as much to write as other values."""
-    return () if values.count(None) == len(values) else values
+def _column(values: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """A column as an array; None if all are null, which would cost as much as other values."""
+    return None if values.count(None) == len(values) else values
 
 
 def _unstorable() -> InvalidMail:
     return InvalidMail("not_storable", "message", "PostgreSQL cannot hold a value of this mail")
 
 
-async def known_keys(database: Database, keys: Iterable[TenantKey]) -> dict[TenantKey, KnownKey]:
-    """What was accepted under those of the keys (tenant's id, key) that were used before."""
-    tenants, names = zip(*keys, strict=True)
-    rows = await database.fetch(QUERIES["known_keys"], tenants, names)
-    return {(tenant, name): KnownKey(*rest) for tenant, name, *rest in rows}
+async def known_keys(database: Database, rows: Iterable[MailRow]) -> list[KnownKey | None]:
+    """For each mail: what was accepted under its key before, or None if the key is free."""
+    columns = dict(zip(MailRow._fields, zip(*rows, strict=True), strict=True))
+    found = await database.fetch(
+        *SQL.known_keys(
+            tenant_ids=columns["tenant_id"],
+            keys=columns["key"],
+            fields=columns["fields"],
+            texts=columns["text"],
+            htmls=columns["html"],
+            raws=columns["raw"],
+            attachments=columns["attachments"],
+        )
+    )
+    return [None if row["message_id"] is None else KnownKey(*row) for row in found]
 
 
 def new_ids(count: int, seconds: float) -> list[UUID]:
@@ -141,8 +142,12 @@ def _id_of(tick: int, random: int) -> int:
     return (tick >> 12) << 80 | (tick & 0xFFF) << 64 | _VERSION_7 | random & _RANDOM_BITS
 
 
-def array(values: Iterable[str]) -> str:
-    """An array literal of PostgreSQL with these texts."""
+def one_or_array(values: Sequence[str]) -> str:
+    """Texts as `_store_mails` takes them: a single one as it is, others as an array literal."""
+    if len(values) == 1 and not values[0].startswith("{"):
+        return values[0]
+    if not values:
+        return "{}"
     return '{"' + '","'.join(map(_quoted, values)) + '"}'
 
 

@@ -171,10 +171,19 @@ def test_new_ids_are_in_order_and_use_all_their_random_bits() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [["a"], ["a", "b"], ['"'], ["\\"], ['\\"', "{}", ",", "NULL", "", " ", "'", "é😀", "\t"]],
+    [
+        [],
+        ["a"],
+        ["{a}"],
+        ["a", "b"],
+        ['"'],
+        ["\\"],
+        ['\\"', "{}", ",", "NULL", "", " ", "'", "é😀", "\t"],
+    ],
 )
 async def test_array_literals(values: list[str], database: Database) -> None:
-    assert await database.fetchval("SELECT $1::text::text[]", store.array(values)) == values
+    read = "SELECT CASE WHEN starts_with($1, '{') THEN $1::text[] ELSE ARRAY[$1] END"
+    assert await database.fetchval(read, store.one_or_array(values)) == values
 
 
 async def test_the_tenants_defaults(intake: Intake, database: Database) -> None:
