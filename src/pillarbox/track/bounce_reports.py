@@ -1,6 +1,6 @@
-"""Bounce mails and complaints as mail servers write them: DSN (RFC 3464), ARF (RFC 5965), and two forms from before.
+"""Parses bounce mails and complaints: DSN (RFC 3464), ARF (RFC 5965), and two older forms.
 
-Not recognised: answers of absent people, and bounces in nothing but prose.
+Not recognised: out-of-office replies, and bounces that are only prose.
 """
 
 from __future__ import annotations
@@ -41,25 +41,31 @@ RETURNED = (
     "message/global",
     "message/global-headers",
 )
-# Where the address stands that a report was sent to, and that a mail was sent from.
+# Fields with the address that a report was sent to, and with the sender of the mail.
 TO = ("to", "delivered-to", "x-original-to", "envelope-to", "x-envelope-to")
 FROM = ("return-path", "original-mail-from", "x-envelope-from")
-OURS = ("x-pillarbox-message", "message-id", "x-original-message-id", "references", "in-reply-to")
-# The fields of a report that are kept.
-KEPT = (
-    "action", "status", "diagnostic-code", "remote-mta", "final-log-id", "feedback-type", "user-agent", "source-ip",
-    "reported-domain", "will-retry-until",
+MESSAGE_IDS = (
+    "x-pillarbox-message",
+    "message-id",
+    "x-original-message-id",
+    "references",
+    "in-reply-to",
+)
+# The fields of a report that are stored.
+STORED = (
+    "action", "status", "diagnostic-code", "remote-mta", "final-log-id", "feedback-type",
+    "user-agent", "source-ip", "reported-domain", "will-retry-until",
 )  # fmt: skip
 # A message has at most so many recipients.
-MOST_RECIPIENTS = 100
-# Paragraphs, and octets, of a bounce in prose that are looked at.
-MOST_PARAGRAPHS = 250
-MOST_PROSE = 100_000
+MAX_RECIPIENTS = 100
+# Paragraphs and bytes of a bounce in prose that are read.
+MAX_PARAGRAPHS = 250
+MAX_PROSE = 100_000
 
 _BLANK_LINE = re.compile(rb"\r?\n[ \t]*\r?\n")
 _ADDRESS = re.compile(r"[^\s<>,;:\"()]{1,64}@[^\s<>,;:\"()]{1,255}")
 _ESCAPED = re.compile(r"\\x\{([0-9A-Fa-f]{2,6})\}")
-_NOBODY_THERE = re.compile(
+_NO_SUCH_USER = re.compile(
     r"(?:user|recipient|mailbox|address|account)\b.{0,40}\b(?:unknown|not found|invalid|(?:n't|not) exist)"
     r"|(?:no such|unknown|invalid)\b.{0,20}\b(?:user|recipient|mailbox|address|account|person)",
     re.IGNORECASE,
@@ -67,63 +73,78 @@ _NOBODY_THERE = re.compile(
 _COPY = re.compile(
     rb"^-{2,20}[^\n]{0,80}?(?:copy|original message)[^\n]{0,200}\n", re.IGNORECASE | re.MULTILINE
 )
+_ENHANCED_CODE = re.compile(r"\b[245]\.\d{1,3}\.\d{1,3}\b")
+_UNSPECIFIC_CODE = re.compile(r"\b[245]\.0\.0\b")
 _PERMANENT = re.compile(r"(?:^|[\s#;:])5[0-9]{2}[\s-]")
 
 
 class NotAReport(ValueError):
-    """The mail tells nothing about another."""
+    """The mail is neither a delivery report nor a complaint."""
 
 
 def parse(mail: bytes, key: bytes, now: datetime) -> list[FeedbackEvent]:
-    """What a report says; `key` is that of return paths. NotAReport if it is none."""
+    """The events of a report; `key` is that of return paths. NotAReport if it is none."""
     try:
         parts = list(parts_of(mail))
     except ValueError as error:
         raise NotAReport(str(error)) from None
-    told = list(_told(parts))
-    if not told:
+    reported = list(_reported(parts))
+    if not reported:
         raise NotAReport("the mail is neither a delivery report nor a complaint")
     message_id = _message(parts, key)
     at = _date(parts[0].first("date")) or now
     digest = hashlib.sha256(mail).hexdigest()[:40]
     return [
-        _heard(one, f"{digest}:{place}", message_id, at)
-        for place, one in enumerate(told[:MOST_RECIPIENTS])
+        _event(recipient, f"{digest}:{index}", message_id, at)
+        for index, recipient in enumerate(reported[:MAX_RECIPIENTS])
     ]
 
 
 class _ReportedRecipient:
-    """What a report says of one recipient."""
+    """What a report says about one recipient; `form` is the form of the report."""
 
     def __init__(
-        self, kind: FeedbackKind, recipient: str | None, said: Fields, how: str, *texts: str | None
+        self,
+        kind: FeedbackKind,
+        address: str | None,
+        fields: Fields,
+        form: str,
+        *texts: str | None,
     ) -> None:
-        self.kind, self.recipient, self.said, self.how = kind, recipient, said, how
+        self.kind = kind
+        self.address = address
+        self.fields = fields
+        self.form = form
         self.texts = [text for text in texts if text]
 
 
-def _heard(
-    one: _ReportedRecipient, event_id: str, message_id: UUID | None, at: datetime
+def _event(
+    recipient: _ReportedRecipient, event_id: str, message_id: UUID | None, at: datetime
 ) -> FeedbackEvent:
-    unhappy = one.kind in UNHAPPY
-    date = one.said.get("last-attempt-date", [None])[0]
-    raw = {name: values[0][:500] for name, values in one.said.items() if name in KEPT}
+    last_attempt = _date(recipient.fields.get("last-attempt-date", [None])[0])
+    raw = {"report": recipient.form}
+    for name, values in recipient.fields.items():
+        if name in STORED:
+            raw[name] = values[0][:500]
+    reason = text = None
+    if recipient.kind in UNHAPPY:
+        reason, text = _reason(recipient), text_of(*recipient.texts)
     return FeedbackEvent(
-        kind=one.kind,
+        kind=recipient.kind,
         event_id=event_id,
-        at=_date(date) or at,
+        at=last_attempt or at,
         message_id=message_id,
-        recipient=one.recipient,
-        hard=_hard(one),
-        reason=_reason(one) if unhappy else None,
-        text=text_of(*one.texts) if unhappy else None,
-        raw={"report": one.how, **raw},
+        recipient=recipient.address,
+        hard=_hard(recipient),
+        reason=reason,
+        text=text,
+        raw=raw,
     )
 
 
-def _told(parts: Sequence[MimePart]) -> Iterator[_ReportedRecipient]:
-    complaint = next((part for part in parts if part.kind == "message/feedback-report"), None)
-    status = next((part for part in parts if part.kind in STATUS), None)
+def _reported(parts: Sequence[MimePart]) -> Iterator[_ReportedRecipient]:
+    complaint = _first_of(parts, ("message/feedback-report",))
+    status = _first_of(parts, STATUS)
     if complaint is not None:
         yield from _complaint(complaint)
     elif status is not None:
@@ -134,22 +155,23 @@ def _told(parts: Sequence[MimePart]) -> Iterator[_ReportedRecipient]:
         yield from _prose(parts)
 
 
+def _first_of(parts: Sequence[MimePart], kinds: Sequence[str]) -> MimePart | None:
+    return next((part for part in parts if part.kind in kinds), None)
+
+
 def _status(part: MimePart) -> Iterator[_ReportedRecipient]:
-    """RFC 3464: a group of fields about the message, then one for each recipient. Some servers leave the first out."""
-    for group in _BLANK_LINE.split(part.body, MOST_RECIPIENTS + 1):
+    """RFC 3464: a group of fields about the message, which some servers omit, then one per recipient."""
+    for group in _BLANK_LINE.split(part.body, MAX_RECIPIENTS + 1):
         fields = fields_of(group)
-        kind = ACTIONS.get(fields.get("action", [""])[0].partition("(")[0].strip().lower())
+        action = fields.get("action", [""])[0].partition("(")[0].strip().lower()
+        kind = ACTIONS.get(action)
         recipient = _recipient(
             fields, "original-recipient", "final-recipient", "x-actual-recipient"
         )
         if kind and recipient:
-            yield _ReportedRecipient(
-                kind,
-                recipient,
-                fields,
-                "dsn",
-                *(fields.get(name, [None])[0] for name in ("status", "diagnostic-code")),
-            )
+            status = fields.get("status", [None])[0]
+            diagnostic = fields.get("diagnostic-code", [None])[0]
+            yield _ReportedRecipient(kind, recipient, fields, "dsn", status, diagnostic)
 
 
 def _complaint(part: MimePart) -> Iterator[_ReportedRecipient]:
@@ -158,49 +180,50 @@ def _complaint(part: MimePart) -> Iterator[_ReportedRecipient]:
     if kind is None:
         return
     named = [*fields.get("original-rcpt-to", ()), *fields.get("removal-recipient", ())]
-    for recipient in named or [None]:
-        yield _ReportedRecipient(kind, _address(recipient) if recipient else None, fields, "arf")
+    addresses = [_address(value) for value in named] or [None]
+    for address in addresses:
+        yield _ReportedRecipient(kind, address, fields, "arf")
 
 
 def _failed(parts: Sequence[MimePart]) -> Iterator[_ReportedRecipient]:
-    """Exim's, when it was told to leave the report out; others copy the field."""
+    """Exim's form without a delivery status; other servers copy the field."""
     text = _text(parts)
-    for recipient in ", ".join(parts[0].fields["x-failed-recipients"]).split(",")[:MOST_RECIPIENTS]:
-        if address := _address(recipient):
-            yield _ReportedRecipient(
-                FeedbackKind.BOUNCED, address, {}, "x-failed-recipients", _after(text, address)
-            )
+    recipients = ", ".join(parts[0].fields["x-failed-recipients"]).split(",")
+    for recipient in recipients[:MAX_RECIPIENTS]:
+        address = _address(recipient)
+        if address:
+            said = _after(text, address)
+            yield _ReportedRecipient(FeedbackKind.BOUNCED, address, {}, "x-failed-recipients", said)
 
 
 def _prose(parts: Sequence[MimePart]) -> Iterator[_ReportedRecipient]:
     """qmail's (https://cr.yp.to/proto/qsbmf.txt): a greeting, a paragraph per recipient, a line, the mail."""
     if parts[0].kind != "text/plain":
         return
-    first, *paragraphs = _BLANK_LINE.split(parts[0].body[:MOST_PROSE].lstrip(), MOST_PARAGRAPHS)
+    first, *paragraphs = _BLANK_LINE.split(parts[0].body[:MAX_PROSE].lstrip(), MAX_PARAGRAPHS)
     if not first.startswith(b"Hi. This is"):
         return
-    for paragraph in paragraphs[:MOST_PARAGRAPHS]:
+    for paragraph in paragraphs[:MAX_PARAGRAPHS]:
         if paragraph.startswith(b"-"):
             return
         head, colon, reason = decoded(paragraph).partition(">:")
-        if head.startswith("<") and colon and (address := _address(head[1:])):
+        address = _address(head[1:]) if head.startswith("<") and colon else None
+        if address:
             yield _ReportedRecipient(FeedbackKind.BOUNCED, address, {}, "qsbmf", reason)
 
 
 def _text(parts: Sequence[MimePart]) -> str:
-    part = next((part for part in parts if part.kind == "text/plain"), None)
-    return decoded(part.body[:MOST_PROSE]) if part else ""
+    part = _first_of(parts, ("text/plain",))
+    return decoded(part.body[:MAX_PROSE]) if part else ""
 
 
 def _after(text: str, address: str) -> str:
-    """What a text says of an address: the lines that follow its name."""
-    lowered = text.lower()
-    place = lowered.find(address.lower())
-    return (
-        text[place + len(address) :].lstrip(">: \r\n").partition("\n\n")[0][:1000]
-        if place >= 0
-        else ""
-    )
+    """The paragraph that follows an address in a text."""
+    _, found, rest = text.lower().partition(address.lower())
+    if not found:
+        return ""
+    following = text[len(text) - len(rest) :].lstrip(">: \r\n")
+    return following.partition("\n\n")[0][:1000]
 
 
 def _recipient(fields: Fields, *names: str) -> str | None:
@@ -209,47 +232,46 @@ def _recipient(fields: Fields, *names: str) -> str | None:
 
 
 def _address(value: str) -> str | None:
-    """The address in `rfc822; <ada@mail.example>`; in reports in UTF-8 letters may be written as numbers."""
+    """The address in `rfc822; <ada@mail.example>`; reports may escape letters as `\\x{e9}`."""
     plain = _ESCAPED.sub(lambda found: chr(min(int(found[1], 16), 0x10FFFF)), value[:1000])
     found = _ADDRESS.search(plain)
     return found[0].rstrip(".") if found else None
 
 
-def _hard(one: _ReportedRecipient) -> bool:
-    if one.kind is not FeedbackKind.BOUNCED:
-        return one.kind in (FeedbackKind.COMPLAINED, FeedbackKind.UNSUBSCRIBED)
-    codes = [
-        found
-        for text in one.texts
-        for found in re.findall(r"\b[245]\.\d{1,3}\.\d{1,3}\b", text[:1000])
-    ]
-    telling = [code for code in codes if not code.endswith(".0.0")]
-    if telling:
-        return is_hard(*telling) is True
-    said = " ".join(one.texts)[:2000]
-    return bool(_NOBODY_THERE.search(said)) and (
-        "5.0.0" in codes or bool(_PERMANENT.search(f" {said}"))
-    )
+def _hard(recipient: _ReportedRecipient) -> bool:
+    """Whether the report proves that the address must not be used again."""
+    if recipient.kind is not FeedbackKind.BOUNCED:
+        return recipient.kind in (FeedbackKind.COMPLAINED, FeedbackKind.UNSUBSCRIBED)
+    codes: list[str] = []
+    for text in recipient.texts:
+        codes += _ENHANCED_CODE.findall(text[:1000])
+    specific = [code for code in codes if not code.endswith(".0.0")]
+    if specific:
+        return is_hard(*specific) is True
+    text = " ".join(recipient.texts)[:2000]
+    is_permanent = "5.0.0" in codes or bool(_PERMANENT.search(f" {text}"))
+    return bool(_NO_SUCH_USER.search(text)) and is_permanent
 
 
-def _reason(one: _ReportedRecipient) -> Reason:
-    if _hard(one):
+def _reason(recipient: _ReportedRecipient) -> Reason:
+    if _hard(recipient):
         return Reason.INVALID_RECIPIENT
-    telling = [text for text in one.texts if not re.search(r"\b[245]\.0\.0\b", text[:1000])]
-    return reason_of(*telling, *one.texts)
+    specific = [text for text in recipient.texts if not _UNSPECIFIC_CODE.search(text[:1000])]
+    return reason_of(*specific, *recipient.texts)
 
 
 def _message(parts: Sequence[MimePart], key: bytes) -> UUID | None:
-    """The message that a report is about: by the return path, which is proven; or by the mail that came back."""
-    heads = [parts[0].fields, *_returned(parts)]
-    for fields, names in [(parts[0].fields, TO), *((head, FROM) for head in heads)]:
-        for name in names:
-            for value in fields.get(name, ())[:20]:
-                for address in _ADDRESS.findall(value[:2000]):
-                    if found := return_path.read(address, key):
-                        return found
-    for head in heads[1:]:
-        if found := message_of(*(value for name in OURS for value in head.get(name, ())[:5])):
+    """The message of a report: by the return path, which is signed, or by the returned mail."""
+    returned = list(_returned(parts))
+    found = _by_return_path(parts[0].fields, TO, key)
+    for fields in (parts[0].fields, *returned):
+        found = found or _by_return_path(fields, FROM, key)
+    if found:
+        return found
+    for fields in returned:
+        values = [value for name in MESSAGE_IDS for value in fields.get(name, ())[:5]]
+        found = message_of(*values)
+        if found:
             return found
     return message_of(
         parts[0].first("x-pillarbox-message"),
@@ -258,21 +280,36 @@ def _message(parts: Sequence[MimePart], key: bytes) -> UUID | None:
     )
 
 
+def _by_return_path(fields: Fields, names: Sequence[str], key: bytes) -> UUID | None:
+    for name in names:
+        for value in fields.get(name, ())[:20]:
+            for address in _ADDRESS.findall(value[:2000]):
+                found = return_path.read(address, key)
+                if found:
+                    return found
+    return None
+
+
 def _returned(parts: Sequence[MimePart]) -> Iterator[Fields]:
-    """The headers of the mail that came back, where they stand; and the fields of a complaint."""
+    """The header sections of the returned mail, and the fields of a complaint."""
     for part in parts:
         if part.kind in RETURNED:
             head = _BLANK_LINE.split(part.body.lstrip(b"\r\n"), 1)[0]
             yield fields_of(head)
         elif part.kind == "message/feedback-report":
             yield fields_of(part.body)
-    if parts[0].kind == "text/plain" and (copy := _COPY.search(parts[0].body[:MOST_PROSE])):
+    copy = None
+    if parts[0].kind == "text/plain":
+        copy = _COPY.search(parts[0].body[:MAX_PROSE])
+    if copy:
         yield fields_of(_BLANK_LINE.split(parts[0].body[copy.end() :].lstrip(), 1)[0])
 
 
 def _date(text: str | None) -> datetime | None:
+    if not text:
+        return None
     try:
-        date = parsedate_to_datetime(text) if text else None
+        date = parsedate_to_datetime(text)
     except (ValueError, TypeError, OverflowError):
         return None
-    return date.replace(tzinfo=date.tzinfo or UTC) if date else None
+    return date.replace(tzinfo=date.tzinfo or UTC)

@@ -1,4 +1,8 @@
-"""Takes feedback in: redacted, found to be about a delivery, and counted; many requests in one statement."""
+"""Ingests feedback: redacts it, stores it, and applies it to deliveries, many requests at a time.
+
+The rules (which feedback moves a delivery to which state, whom it suppresses, what customers are
+notified of) are in store/schema/feedback.sql, since they run in one statement with the locked rows.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, NamedTuple
 
 import idna
@@ -22,25 +25,22 @@ from pillarbox.track import bounce_reports
 from pillarbox.track.feedback.base import FeedbackEvent, ReplayToken
 from pillarbox.track.feedback_redaction import redact_text, redacted
 
-# Pieces in one statement: it stays well under a tenth of a second, and nobody waits for its locks
-# longer.
-MOST = 500
-# Statements at the same time; a second one only when the first has met a lock.
-AT_ONCE = 2
-# Pieces that are redacted in passing; more are some tens of milliseconds' work, done beside the
-# loop.
-FEW = 20
-# Tries of a statement that PostgreSQL gave up because of another.
+# Events in one statement: it takes well under a tenth of a second, and so do its locks.
+MAX_EVENTS = 500
+# Concurrent statements: a second one only while the first waits for a lock.
+MAX_CONCURRENCY = 2
+# Events that are redacted in the event loop; more take tens of milliseconds and use a thread.
+MAX_IN_LOOP = 20
+# Tries of a statement that PostgreSQL rolled back because of another one.
 TRIES = 3
-# SQLSTATE class of statements that PostgreSQL rolled back for its own reasons (deadlock,
-# serialization failure).
+# SQLSTATE class of transaction rollbacks (deadlock, serialization failure).
 ROLLED_BACK = "40"
 
 Redact = Callable[[str], str]
 
 
 class FeedbackSource(NamedTuple):
-    """Who told it: a provider, or somebody who handed a report in, perhaps of one tenant only."""
+    """The source of feedback: a provider, or a submitted report, perhaps for one tenant only."""
 
     name: str
     provider_id: int = store.NO_PROVIDER
@@ -51,131 +51,153 @@ REPORT = FeedbackSource("report")
 
 
 class FeedbackIngest:
-    """One for each process. When a call returns, what it was given is committed."""
+    """Ingests the feedback of one process. When a call returns, its events are committed."""
 
     def __init__(
-        self, database: Database, metrics: Metrics, redact: Redact, lasts: float | None = None
+        self,
+        database: Database,
+        metrics: Metrics,
+        redact: Redact,
+        suppress_for: float | None = None,
     ) -> None:
         self._database = database
         self._metrics = metrics
         self._redact = redact
-        self._lasts = None if lasts is None else timedelta(seconds=lasts)
-        self._events = Batcher(self._hear, max_weight=MOST, weigh=len, max_concurrency=AT_ONCE)
-        self._tokens = Batcher(self._use)
+        self._suppress_for = None
+        if suppress_for is not None:
+            self._suppress_for = timedelta(seconds=suppress_for)
+        self._events = Batcher(
+            self._apply, max_weight=MAX_EVENTS, weigh=len, max_concurrency=MAX_CONCURRENCY
+        )
+        self._tokens = Batcher(self._use_tokens)
 
     async def take(
-        self, source: FeedbackSource, heard: Sequence[FeedbackEvent], redact: Redact | None = None
+        self, source: FeedbackSource, events: Sequence[FeedbackEvent], redact: Redact | None = None
     ) -> list[FeedbackMatch | None]:
-        """Let feedback count; says of each piece what it is about, None if that is nothing of ours."""
-        make = partial(_rows, source, heard, redact or self._redact)
-        rows = make() if len(heard) <= FEW else await asyncio.to_thread(make)
-        parts = [rows[start : start + MOST] for start in range(0, len(rows), MOST)]
-        found: list[FeedbackMatch | None] = []
-        for answer in await self._events.submit_many(parts):
-            if isinstance(answer, Exception):
-                raise answer
-            found += answer
-        self._count(source, heard, found)
-        return found
+        """Store and apply events; returns the delivery of each, None if it is unknown."""
+        rows = await self._rows(source, events, redact or self._redact)
+        parts = [rows[start : start + MAX_EVENTS] for start in range(0, len(rows), MAX_EVENTS)]
+        matches: list[FeedbackMatch | None] = []
+        for result in await self._events.submit_many(parts):
+            if isinstance(result, Exception):
+                raise result
+            matches += result
+        self._count(source, events, matches)
+        return matches
 
-    async def use(self, provider_id: int, once: ReplayToken) -> None:
-        """Use a token up; Forged if it came with another body before."""
-        token = ReplayTokenRow(provider_id, once.token, once.digest, once.expires_at)
-        if await self._tokens.submit(token) != once.digest:
+    async def _rows(
+        self, source: FeedbackSource, events: Sequence[FeedbackEvent], redact: Redact
+    ) -> list[FeedbackRow]:
+        if len(events) <= MAX_IN_LOOP:
+            return _rows(source, events, redact)
+        return await asyncio.to_thread(_rows, source, events, redact)
+
+    async def use(self, provider_id: int, token: ReplayToken) -> None:
+        """Use a replay token; Forged if it was used with another body."""
+        row = ReplayTokenRow(provider_id, token.token, token.digest, token.expires_at)
+        if await self._tokens.submit(row) != token.digest:
             raise Forged("replayed", "the token was used before, with another body")
 
     async def take_report(
         self, mail: bytes, return_path_key: bytes, tenant_id: int | None = None
     ) -> list[tuple[FeedbackEvent, FeedbackMatch | None]]:
-        """Process a bounce mail or a complaint, for one tenant or for all; NotAReport if it is neither."""
+        """Ingest a bounce mail or complaint, for one tenant or all; NotAReport if it is neither."""
         now = datetime.now(UTC)
         events = await asyncio.to_thread(bounce_reports.parse, mail, return_path_key, now)
         matches = await self.take(REPORT._replace(tenant_id=tenant_id), events)
         return list(zip(events, matches, strict=True))
 
     async def catch_up(self) -> int:
-        """Let feedback count that came while its mail was being handed over; returns how much."""
-        done = 0
-        while count := await store.catch_up(self._database, MOST, self._lasts):
-            done += count
-        return done
+        """Apply feedback that arrived before its attempt was settled; returns how much."""
+        applied = 0
+        while count := await store.catch_up(self._database, MAX_EVENTS, self._suppress_for):
+            applied += count
+        return applied
 
-    async def _hear(self, batch: list[list[FeedbackRow]]) -> Results[list[FeedbackMatch | None]]:
+    async def _apply(self, batch: list[list[FeedbackRow]]) -> Results[list[FeedbackMatch | None]]:
         rows = [row for part in batch for row in part]
-        found = iter(await self._insist(rows))
-        return [[next(found) for _ in part] for part in batch]
+        matches = iter(await self._apply_with_retries(rows))
+        return [[next(matches) for _ in part] for part in batch]
 
-    async def _insist(self, rows: Sequence[FeedbackRow]) -> list[FeedbackMatch | None]:
-        for left in range(TRIES, 0, -1):
+    async def _apply_with_retries(self, rows: Sequence[FeedbackRow]) -> list[FeedbackMatch | None]:
+        for tries_left in range(TRIES, 0, -1):
             try:
-                return await store.hear(self._database, rows, self._lasts)
+                return await store.hear(self._database, rows, self._suppress_for)
             except StoreError as error:
-                if left == 1 or not (error.sqlstate or "").startswith(ROLLED_BACK):
+                was_rolled_back = (error.sqlstate or "").startswith(ROLLED_BACK)
+                if tries_left == 1 or not was_rolled_back:
                     raise
         raise AssertionError
 
-    async def _use(self, tokens: list[ReplayTokenRow]) -> Results[bytes]:
+    async def _use_tokens(self, tokens: list[ReplayTokenRow]) -> Results[bytes]:
         digests = await store.use_tokens(self._database, tokens)
         return [REQUEUE if digest is None else digest for digest in digests]
 
     def _count(
         self,
         source: FeedbackSource,
-        heard: Sequence[FeedbackEvent],
-        found: Sequence[FeedbackMatch | None],
+        events: Sequence[FeedbackEvent],
+        matches: Sequence[FeedbackMatch | None],
     ) -> None:
-        for one, about in zip(heard, found, strict=True):
-            if about is None:
+        for event, match in zip(events, matches, strict=True):
+            if match is None:
                 self._metrics.feedback_unmatched.inc()
-            elif about.is_new:
-                self._metrics.feedback.labels(source.name, one.kind.value).inc()
+            elif match.is_new:
+                self._metrics.feedback.labels(source.name, event.kind.value).inc()
 
 
 def _rows(
-    source: FeedbackSource, heard: Sequence[FeedbackEvent], redact: Redact
+    source: FeedbackSource, events: Sequence[FeedbackEvent], redact: Redact
 ) -> list[FeedbackRow]:
-    return [row_of(source, one, redact) for one in heard]
+    return [row_of(source, event, redact) for event in events]
 
 
-def row_of(source: FeedbackSource, heard: FeedbackEvent, redact: Redact) -> FeedbackRow:
-    """One piece as it is stored."""
-    recipient, other = spellings(heard.recipient)
+def row_of(source: FeedbackSource, event: FeedbackEvent, redact: Redact) -> FeedbackRow:
+    """An event as it is stored."""
+    recipient, other = spellings(event.recipient)
+    reason = event.reason.value if event.reason else None
+    raw = json.dumps(redacted(event.raw, redact)) if event.raw else None
+    required_id = None
+    if event.doubtful:
+        required_id = event.provider_message_id or ""
     return FeedbackRow(
-        source.provider_id,
-        heard.event_id.replace("\0", ""),
-        source.tenant_id,
-        heard.message_id,
-        heard.n,
-        recipient,
-        other,
-        heard.kind.value,
-        heard.at,
-        heard.hard,
-        heard.reason and heard.reason.value,
-        json.dumps(data_of(source, heard, redact)),
-        json.dumps(redacted(heard.raw, redact)) if heard.raw else None,
-        (heard.provider_message_id or "") if heard.doubtful else None,
+        provider_id=source.provider_id,
+        event_id=event.event_id.replace("\0", ""),
+        tenant_id=source.tenant_id,
+        message_id=event.message_id,
+        n=event.n,
+        recipient=recipient,
+        other=other,
+        kind=event.kind.value,
+        at=event.at,
+        hard=event.hard,
+        reason=reason,
+        data=json.dumps(data_of(source, event, redact)),
+        raw=raw,
+        provider_message_id=required_id,
     )
 
 
-def data_of(source: FeedbackSource, heard: FeedbackEvent, redact: Redact) -> dict[str, Any]:
-    """What the event tells."""
-    told = {
-        "provider": source.name if source.provider_id else None,
-        "reason": heard.reason and heard.reason.value,
-        "hard": heard.hard or None,
-        "text": redact_text(heard.text, redact) if heard.text else None,
-    }
-    return {name: value for name, value in told.items() if value is not None}
+def data_of(source: FeedbackSource, event: FeedbackEvent, redact: Redact) -> dict[str, Any]:
+    """The data of the stored event."""
+    data: dict[str, Any] = {}
+    if source.provider_id:
+        data["provider"] = source.name
+    if event.reason:
+        data["reason"] = event.reason.value
+    if event.hard:
+        data["hard"] = True
+    if event.text:
+        data["text"] = redact_text(event.text, redact)
+    return data
 
 
 def spellings(recipient: object) -> tuple[str | None, str | None]:
-    """An address in lower case with its domain in A-labels, and in letters; nothing if it can be no address."""
+    """An address in lower case, with its domain in A-labels and in Unicode; None if it is none."""
     if not isinstance(recipient, str) or "@" not in recipient or len(recipient) > MAX_ADDRESS_BYTES:
         return None, None
-    address = (
-        recipient.strip().strip("<>").replace("\0", "").encode("utf-8", "replace").decode().lower()
-    )
+    bare = recipient.strip().strip("<>").replace("\0", "")
+    address = bare.encode("utf-8", "replace").decode().lower()
     local, _, domain = address.rpartition("@")
     if domain.isascii() and "xn--" not in domain:
         return address, None

@@ -1,4 +1,4 @@
-"""Where providers' feedback arrives: which provider it is, whether it is true, and what it says."""
+"""Receives the feedback of providers: finds the provider, verifies the request, parses its events."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from pillarbox.model.provider import Provider
 
 log = logs.get("pillarbox.feedback")
-# Seconds that providers are known without looking again: soon enough for a person who has just
-# added one.
-KNOWN_FOR = 2.0
-# Octets of a body that is parsed beside the loop.
+# Seconds for which the list of providers is cached: a new provider is known soon enough.
+CACHED_FOR = 2.0
+# Bytes of a body that is parsed in a thread.
 LARGE = 256 * 1024
 
 Load = Callable[[], Awaitable[Sequence["Provider"]]]
@@ -29,11 +28,11 @@ Build = Callable[["Provider"], Feedback]
 
 
 class UnreadableFeedback(Exception):
-    """A true request that says nothing we understand."""
+    """A verified request that cannot be parsed."""
 
 
 class FeedbackReceiver:
-    """Knows the providers, each with whoever understands its feedback."""
+    """Receives feedback for all providers that send it."""
 
     def __init__(
         self,
@@ -49,26 +48,21 @@ class FeedbackReceiver:
         self._ingest = ingest
         self._metrics = metrics
         self._known: dict[int, tuple[Provider, Feedback, Redact]] = {}
-        self._looked_at = -KNOWN_FOR
-        self._looking = asyncio.Lock()
+        self._loaded_at = -CACHED_FOR
+        self._loading = asyncio.Lock()
 
-    async def take(self, kind: str, provider_id: int, posted: SignedRequest) -> int:
-        """Take a request with feedback in; returns how much it says.
+    async def take(self, kind: str, provider_id: int, request: SignedRequest) -> int:
+        """Process a request with feedback; returns the number of its events, which are committed.
 
-        NotFound: there is no such provider. Forged: it is not the provider's. Garbled: nobody
-        understands it. When this returns, what it said is committed.
+        NotFound: there is no such provider. Forged: the provider did not sign the request.
+        UnreadableFeedback: it cannot be parsed.
         """
         provider, feedback, redact = await self._find(kind, provider_id)
         try:
-            once = await feedback.verify(posted, time.time())
-            if once is not None:
-                await self._ingest.use(provider.id, once)
-            large = len(posted.body) > LARGE
-            heard = (
-                await asyncio.to_thread(_parsed, feedback, posted)
-                if large
-                else _parsed(feedback, posted)
-            )
+            token = await feedback.verify(request, time.time())
+            if token is not None:
+                await self._ingest.use(provider.id, token)
+            events = await _parse(feedback, request)
         except (Forged, UnreadableFeedback) as error:
             reason = error.reason if isinstance(error, Forged) else "garbled"
             self._metrics.feedback_refused.labels(provider.name, reason).inc()
@@ -76,19 +70,19 @@ class FeedbackReceiver:
                 "feedback was refused", provider=provider.name, reason=reason, error=str(error)
             )
             raise
-        await self._answer(provider, feedback, posted)
-        if heard:
-            await self._ingest.take(FeedbackSource(provider.name, provider.id), heard, redact)
-        return len(heard)
+        await self._answer(provider, feedback, request)
+        if events:
+            await self._ingest.take(FeedbackSource(provider.name, provider.id), events, redact)
+        return len(events)
 
     async def close(self) -> None:
         for _, feedback, _ in self._known.values():
             await feedback.close()
         self._known.clear()
 
-    async def _answer(self, provider: Provider, feedback: Feedback, posted: SignedRequest) -> None:
+    async def _answer(self, provider: Provider, feedback: Feedback, request: SignedRequest) -> None:
         try:
-            await feedback.answer(posted)
+            await feedback.answer(request)
         except Forged as error:
             self._metrics.feedback_refused.labels(provider.name, error.reason).inc()
             raise
@@ -97,18 +91,18 @@ class FeedbackReceiver:
             raise
 
     async def _find(self, kind: str, provider_id: int) -> tuple[Provider, Feedback, Redact]:
-        async with self._looking:
-            if time.monotonic() - self._looked_at > KNOWN_FOR:
-                await self._look()
+        async with self._loading:
+            if time.monotonic() - self._loaded_at > CACHED_FOR:
+                await self._reload()
         known = self._known.get(provider_id)
         if known is None or known[0].kind != kind:
             raise NotFound("there is no such provider")
         return known
 
-    async def _look(self) -> None:
-        """Learn of new and changed providers; what did not change keeps what it has learned."""
-        found = {one.id: one for one in await self._load()}
-        self._looked_at = time.monotonic()
+    async def _reload(self) -> None:
+        """Load the providers; unchanged ones keep their Feedback with its state."""
+        found = {provider.id: provider for provider in await self._load()}
+        self._loaded_at = time.monotonic()
         for provider_id, (old, feedback, _) in list(self._known.items()):
             if found.get(provider_id) != old:
                 del self._known[provider_id]
@@ -122,8 +116,14 @@ class FeedbackReceiver:
                 )
 
 
-def _parsed(feedback: Feedback, posted: SignedRequest) -> Sequence[FeedbackEvent]:
+async def _parse(feedback: Feedback, request: SignedRequest) -> Sequence[FeedbackEvent]:
+    if len(request.body) > LARGE:
+        return await asyncio.to_thread(_parse_now, feedback, request)
+    return _parse_now(feedback, request)
+
+
+def _parse_now(feedback: Feedback, request: SignedRequest) -> Sequence[FeedbackEvent]:
     try:
-        return feedback.parse(posted)
+        return feedback.parse(request)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise UnreadableFeedback(f"the feedback cannot be read: {type(error).__name__}") from None
