@@ -23,7 +23,7 @@ from pillarbox.lifecycle.batch_policy import (
 )
 from pillarbox.loops import wait, wait_for_any
 from pillarbox.store import lifecycle_schema
-from pillarbox.store.notifications import hear
+from pillarbox.store.notifications import listen
 from pillarbox.store.opening import patiently
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
@@ -182,13 +182,7 @@ class Collector:
     def _listener(self, stop: asyncio.Event) -> Callable[[], Awaitable[None]]:
         handlers = {self._settings.lifecycle_channel: self._hinted.set}
         health_check = self._settings.lifecycle_healthcheck
-        return partial(
-            hear,
-            self._shared_database,
-            handlers,
-            stop,
-            health_check,
-        )
+        return partial(listen, self._shared_database, handlers, stop, health_check)
 
     async def sweep(self) -> int:
         """Release held tokens that are due, trigger a look, and measure; return how many wait."""

@@ -1,4 +1,4 @@
-"""Hearing notifications: hints, which may be lost with the connection; polling is the truth."""
+"""Listens for notifications of PostgreSQL: hints that may be lost; polling is the truth."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from collections.abc import Callable, Mapping
 from pillarbox.loops import wait_for_any
 from pillarbox.store.database import Database, translated
 
-# How often a silent connection is proven alive: a dead one would leave polling alone.
+# Seconds between tests of a silent connection: a dead one would leave only polling.
 PROBE_INTERVAL = 30.0
 
 
-async def hear(
+async def listen(
     database: Database,
-    told: Mapping[str, Callable[[], None]],
+    listeners: Mapping[str, Callable[[], None]],
     stop: asyncio.Event,
     probe: float = PROBE_INTERVAL,
 ) -> None:
-    """Tell of every notification whoever waits for its channel, until `stop`.
+    """Call the listener of a channel at each notification, until `stop`.
 
-    Everybody is told once at first, for what was committed while nobody listened. Returns when the
-    connection is lost, so that the caller's loop opens a new one; a silent one is tried every
-    `probe` seconds.
+    Every listener is called once at first, for what was committed before. Returns when the
+    connection is lost, so that the caller's loop opens a new one; a silent connection is tested
+    every `probe` seconds.
     """
     lost = asyncio.Event()
-    async with database.listening(told) as connection:
+    async with database.listening(listeners) as connection:
         connection.add_termination_listener(lambda _: lost.set())
-        for one in told.values():
-            one()
+        for notify in listeners.values():
+            notify()
         while not (stop.is_set() or lost.is_set()):
             if not await wait_for_any(stop, lost, seconds=probe):
                 with translated():

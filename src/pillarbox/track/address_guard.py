@@ -1,10 +1,9 @@
-"""Where calls to customers may go: to the public internet, and nowhere else (against server-side request forgery).
+"""Restricts webhook calls to the public internet, against server-side request forgery.
 
-An address of a customer is theirs to choose, and so is what its name resolves to. So the URL is
-looked at when it is given and again at each call; names are resolved here, every address that comes
-out is checked, and the connection is made to exactly those (no second look-up, which could answer
-differently). The socket itself is made only for an address that passes: a literal address, or one
-that came some other way, meets the same rule.
+A customer chooses the URL, and what its name resolves to. So the URL is checked when it is given and
+again at each call. Names are resolved here, every address is checked, and the connection goes to
+exactly these addresses: a second look-up could answer differently. A socket is created only for an
+address that passes, so literal addresses meet the same rule.
 """
 
 from __future__ import annotations
@@ -25,38 +24,38 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from pillarbox.errors import RefusedAddress
 
-LONGEST_URL = 2048
-# Below are the ports of mail, shells and files, which do not speak HTTP but may be confused by it.
+MAX_URL = 2048
+# Lower ports belong to mail, shells and files, whose servers could be confused by HTTP.
 FIRST_FREE_PORT = 1024
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Lookup = Callable[[str, int, socket.AddressFamily], Awaitable[list[tuple[Any, ...]]]]
 
-# Beyond what `is_global` knows in every version of Python.
+# Networks that `is_global` does not exclude in every version of Python.
 _NEVER = [
-    ipaddress.ip_network(one)
-    for one in (
-        "0.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24",
-        "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
-        "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "5f00::/16", "64:ff9b:1::/48",
+    ipaddress.ip_network(network)
+    for network in (
+        "0.0.0.0/8", "100.64.0.0/10", "169.254.0.0/16", "192.0.0.0/24", "192.0.2.0/24",
+        "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
+        "224.0.0.0/4", "240.0.0.0/4", "2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20",
+        "5f00::/16", "64:ff9b:1::/48",
     )
 ]  # fmt: skip
-# The one range of IPv6 in which public hosts are.
+# The range of IPv6 that contains all public hosts.
 _UNICAST = ipaddress.ip_network("2000::/3")
-# How hosts of IPv4 look from a network that has IPv6 alone (RFC 6052).
+# IPv4 hosts as seen from an IPv6-only network (RFC 6052).
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
-# What programs in C read as a number: 127.1, 0x7f000001, 2130706433, 0177.0.0.1.
+# Forms that C libraries read as an address: 127.1, 0x7f000001, 2130706433, 0177.0.0.1.
 _numeric = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)", re.IGNORECASE).fullmatch
 _label = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?", re.IGNORECASE).fullmatch
 _LOCAL = ("localhost", "local", "internal", "intranet", "lan", "home.arpa", "localdomain")
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is one of the public internet; those that wrap another are judged by it."""
+    """Whether an address is public; for an address that wraps another, whether that one is."""
     if isinstance(address, ipaddress.IPv6Address):
         if address in _NAT64:
             return is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-        # Mapped, compatible, 6to4, Teredo and the like lie outside 2000::/3 or among _NEVER: nobody
-        # is reached by them.
+        # Mapped, compatible, 6to4, Teredo and similar addresses are outside 2000::/3 or in _NEVER.
         if address.scope_id or address not in _UNICAST or _wraps_private(address):
             return False
     in_any = any(address in network for network in _NEVER if network.version == address.version)
@@ -64,7 +63,7 @@ def is_public(address: Address) -> bool:
 
 
 def _wraps_private(address: ipaddress.IPv6Address) -> bool:
-    """Whether it is an ISATAP address (RFC 5214): a router of that kind would lead to the one in its last 32 bits."""
+    """Whether it is an ISATAP address (RFC 5214) whose last 32 bits are a private IPv4 address."""
     number = int(address)
     return (number >> 32) & 0xFDFFFFFF == 0x00005EFE and not is_public(
         ipaddress.IPv4Address(number & 0xFFFFFFFF)
@@ -72,9 +71,9 @@ def _wraps_private(address: ipaddress.IPv6Address) -> bool:
 
 
 def check_url(url: str, *, allow_private: bool) -> str:
-    """The URL, if calls may go there as far as one can tell without asking; RefusedAddress says why not."""
-    if len(url) > LONGEST_URL:
-        raise RefusedAddress(f"the URL is longer than {LONGEST_URL} characters")
+    """The URL, if calls may go there as far as its text tells; RefusedAddress says why not."""
+    if len(url) > MAX_URL:
+        raise RefusedAddress(f"the URL is longer than {MAX_URL} characters")
     if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
         raise RefusedAddress(
             "the URL has characters that must be escaped (names of other scripts: as xn--…)"
@@ -102,7 +101,8 @@ def check_url(url: str, *, allow_private: bool) -> str:
 def _check_host(host: str, port: int | None) -> None:
     if port is not None and port != 443 and port < FIRST_FREE_PORT:
         raise RefusedAddress(f"the port must be 443, or {FIRST_FREE_PORT} or higher")
-    if (address := parse_address(host)) is not None:
+    address = parse_address(host)
+    if address is not None:
         if not is_public(address):
             raise RefusedAddress("the address is not one of the public internet")
         return
@@ -111,12 +111,13 @@ def _check_host(host: str, port: int | None) -> None:
         raise RefusedAddress("that is not a host name")
     if _numeric(labels[-1]):  # no top-level domain is one
         raise RefusedAddress("write the address as four numbers from 0 to 255, or a name")
-    if any(host == one or host.endswith("." + one) for one in _LOCAL) or len(labels) == 1:
+    is_local = any(host == name or host.endswith("." + name) for name in _LOCAL)
+    if is_local or len(labels) == 1:
         raise RefusedAddress("the name is not one of the public internet")
 
 
 def parse_address(host: str) -> Address | None:
-    """A literal address in its one proper spelling; None for everything else."""
+    """A literal address in its standard spelling; None for everything else."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -124,7 +125,7 @@ def parse_address(host: str) -> Address | None:
 
 
 class ThreadedResolver:
-    """The system's resolver, in threads of its own: a name server that hangs keeps nobody else here waiting."""
+    """The system's resolver in separate threads: a hanging name server delays nothing else."""
 
     def __init__(self, threads: int) -> None:
         self._threads = ThreadPoolExecutor(threads, "webhook-names")
@@ -140,7 +141,7 @@ class ThreadedResolver:
 
 
 class GuardedResolver(AbstractResolver):
-    """Resolves names and refuses the whole name if one of its addresses is not public."""
+    """Resolves names; refuses a name if any of its addresses is not public."""
 
     def __init__(self, allow_private: bool, look_up: Lookup) -> None:
         self._allow_private = allow_private
@@ -155,16 +156,20 @@ class GuardedResolver(AbstractResolver):
             self.check(where)
             results.append(
                 ResolveResult(
-                    hostname=host, host=where[0], port=where[1], family=family_found, proto=proto,
+                    hostname=host,
+                    host=where[0],
+                    port=where[1],
+                    family=family_found,
+                    proto=proto,
                     flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
                 )
-            )  # fmt: skip
+            )
         if not results:
             raise OSError("the name has no address")
         return results
 
     def check(self, where: tuple[Any, ...]) -> None:
-        """Raise RefusedAddress for an address, as sockets have it, that calls may not go to."""
+        """Raise RefusedAddress for a socket address that calls may not go to."""
         if self._allow_private:
             return
         address = parse_address(str(where[0]))
@@ -179,9 +184,9 @@ class GuardedResolver(AbstractResolver):
 def guarded_connector(
     resolver: GuardedResolver, connections: int, tls: ssl.SSLContext | bool = True
 ) -> aiohttp.TCPConnector:
-    """Connections to what the resolver lets pass. No cache: each new connection is a new look.
+    """A connector to addresses that the resolver allows, without a cache of names.
 
-    `tls` verifies certificates; true: by the system's authorities.
+    `tls` verifies certificates; True: by the system's authorities.
     """
 
     def make_socket(found: tuple[Any, ...]) -> socket.socket:
@@ -190,6 +195,10 @@ def guarded_connector(
         return socket.socket(family, kind, proto)
 
     return aiohttp.TCPConnector(
-        resolver=resolver, use_dns_cache=False, limit=connections, socket_factory=make_socket, keepalive_timeout=5,
+        resolver=resolver,
+        use_dns_cache=False,
+        limit=connections,
+        socket_factory=make_socket,
+        keepalive_timeout=5,
         ssl=tls,
-    )  # fmt: skip
+    )

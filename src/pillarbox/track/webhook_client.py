@@ -1,4 +1,4 @@
-"""One call to a customer: signed, guarded, timed, and judged by its answer."""
+"""Makes one webhook call: signs it, checks its address, limits its time, reads the response."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from pillarbox.track.address_guard import (
     guarded_connector,
 )
 
-# What is read of an answer: enough for any message of an error, too little to hurt.
-LONGEST_ANSWER = 64 * 1024
-# What is kept of it.
-LONGEST_ERROR = 500
+# Bytes that are read of a response: enough for any error message.
+MAX_RESPONSE = 64 * 1024
+# Characters of it that are stored.
+MAX_ERROR = 500
 GONE = 410
 
 
-# OpenSSL's codes of what is wrong with a certificate, in words that a customer can act on.
+# OpenSSL's verification codes, as texts that a customer can act on.
 CERTIFICATE_FAULTS = {
     9: "the certificate is not yet valid",
     10: "the certificate has expired",
@@ -43,7 +43,7 @@ CERTIFICATE_FAULTS = {
 
 
 def trusted(ca_file: Path | None = None) -> ssl.SSLContext:
-    """Verifies certificates and names by the system's authorities and those in a file; SettingsError if it is none."""
+    """A TLS context with the system's authorities and those in a file; SettingsError if unreadable."""
     context = ssl.create_default_context()
     if ca_file is not None:
         try:
@@ -56,7 +56,7 @@ def trusted(ca_file: Path | None = None) -> ssl.SSLContext:
 
 
 class WebhookClient:
-    """Makes calls. Redirects are not followed, cookies not kept, proxies of the environment not used."""
+    """Makes calls, without redirects, cookies or the proxies of the environment."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class WebhookClient:
                 "User-Agent": f"pillarbox-webhooks/{version}",
                 "Content-Type": "application/json",
             },
-            auto_decompress=False,  # a small answer must not become a large one
+            auto_decompress=False,  # a small response must not become a large one
             max_line_size=8190,
             max_field_size=8190,
         )
@@ -89,7 +89,7 @@ class WebhookClient:
         self._names.close()
 
     async def call(self, call: ClaimedCall) -> CallResult:
-        """Make one call; never raises for what the other side does."""
+        """Make one call; never raises for anything that the receiver does."""
         started = time.monotonic()
         status: int | None = None
         try:
@@ -103,13 +103,13 @@ class WebhookClient:
         took = time.monotonic() - started
         if error is None:
             return CallResult(CallState.DELIVERED, status, None, took)
-        told = self._redact(without_secrets(error, call.secrets))[:LONGEST_ERROR]
-        again = webhook.delay(call.attempts + 1, random.random())  # noqa: S311 -- jitter, not a secret
-        state = CallState.FAILED if again is None else CallState.WAITING
-        return CallResult(state, status, told, took, again, status == GONE)
+        redacted = self._redact(without_secrets(error, call.secrets))[:MAX_ERROR]
+        delay = webhook.delay(call.attempts + 1, random.random())  # noqa: S311 -- jitter, not a secret
+        state = CallState.FAILED if delay is None else CallState.WAITING
+        return CallResult(state, status, redacted, took, delay, gone=status == GONE)
 
     async def _post(self, call: ClaimedCall) -> tuple[int, str | None]:
-        """The status, and what is wrong with it if anything is."""
+        """The status of the response, and an error unless it is a success."""
         if not call.secrets:
             raise RefusedAddress(
                 "the signing secret cannot be opened with the keys of this installation"
@@ -119,41 +119,43 @@ class WebhookClient:
         headers = webhook.headers(str(call.id), int(time.time()), content, call.secrets)
         async with self._session.post(
             url, data=content, headers=headers, allow_redirects=False
-        ) as answer:
-            said = await _beginning(answer)
-        if 200 <= answer.status < 300:
-            return answer.status, None
-        if 300 <= answer.status < 400:
+        ) as response:
+            text = await _beginning(response)
+        status = response.status
+        if 200 <= status < 300:
+            return status, None
+        if 300 <= status < 400:
             return (
-                answer.status,
-                f"answered {answer.status}: redirects are not followed; give the URL that it leads to",
+                status,
+                f"answered {status}: redirects are not followed; give the URL that it leads to",
             )
-        return answer.status, f"answered {answer.status}: {said}".removesuffix(": ")
+        return status, f"answered {status}: {text}".removesuffix(": ")
 
 
 def without_secrets(text: str, secrets: Sequence[Secret]) -> str:
-    """What a receiver said, should it repeat what calls are signed with."""
+    """A text of the receiver without the secrets that sign calls."""
     for secret in secrets:
         text = masked(masked(text, secret), Secret(secret.reveal().removeprefix(webhook.PREFIX)))
     return text
 
 
-async def _beginning(answer: aiohttp.ClientResponse) -> str:
-    """The first words of an answer, on one line; the connection is closed if there is more than we read."""
+async def _beginning(response: aiohttp.ClientResponse) -> str:
+    """The beginning of a response on one line; the connection is closed if there is more."""
     content = b""
-    while len(content) < LONGEST_ANSWER:
-        some = await answer.content.read(LONGEST_ANSWER - len(content))
-        if not some:
+    while len(content) < MAX_RESPONSE:
+        part = await response.content.read(MAX_RESPONSE - len(content))
+        if not part:
             break
-        content += some
+        content += part
     else:
-        answer.close()
-    text = content[: 4 * LONGEST_ERROR].decode("utf-8", "replace")
-    return " ".join("".join(one if one.isprintable() else " " for one in text).split())
+        response.close()
+    text = content[: 4 * MAX_ERROR].decode("utf-8", "replace")
+    printable = "".join(char if char.isprintable() else " " for char in text)
+    return " ".join(printable.split())
 
 
 def _words(fault: Exception) -> str:
-    """What went wrong, without addresses: they are the resolver's business."""
+    """The error in words, without IP addresses, which are internal."""
     match fault:
         case aiohttp.ClientConnectorDNSError():
             return "the name does not resolve"
@@ -172,5 +174,5 @@ def _words(fault: Exception) -> str:
 
 
 def lease_of(timeout: float) -> float:
-    """Seconds that a call is one caller's: its timeout, and time to write down how it ended while the store is away."""
+    """The seconds of a claim: the timeout, and time to store the result during an outage."""
     return timeout + 30.0

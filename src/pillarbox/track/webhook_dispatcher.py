@@ -1,7 +1,7 @@
-"""Calls customers: takes what is due, a few at a time from each, and writes down how each call went.
+"""Dispatches webhook calls: claims due calls, makes a few per endpoint, and stores the results.
 
-Any number of processes may do this at once. Calls are made at least once: one whose caller died, or
-lost the store for longer than its lease, is made again under the same id.
+Any number of processes may do this at once. Calls are made at least once: if a dispatcher dies, or
+loses the database for longer than its lease, its calls are made again with the same id.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pillarbox.model.webhook import CallState
 from pillarbox.settings import Settings
 from pillarbox.store import webhooks
 from pillarbox.store.database import Database
-from pillarbox.store.notifications import hear
+from pillarbox.store.notifications import listen
 from pillarbox.store.webhooks import CallResult, ClaimedCall, Keys
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
@@ -28,19 +28,17 @@ from pillarbox.telemetry.metrics import Metrics
 from pillarbox.track.webhook_client import WebhookClient, lease_of, trusted
 
 log = logs.get("pillarbox.webhooks")
-# How often to look without being told: a call is no mail, a second or two later is as good.
+# Seconds between looks without a notification: a call may be a second or two late.
 POLL = 2.0
-# Overdue calls that a claim did not return are held back by earlier ones, or by how many may be
-# made at once.
+# Seconds before claiming again while calls are overdue: they wait for earlier ones or for room.
 SOONEST = 0.1
-# Pauses after a failure to look for calls, or to write a result, double from the first to the
-# longest.
+# Pauses after a failure to claim calls or to store a result double from the first to the longest.
 STORE_PAUSE, LONGEST_PAUSE = 0.5, 10.0
-# Stands for a text about a failed call that PostgreSQL cannot hold.
+# Replaces an error text that PostgreSQL cannot store.
 UNSTORABLE = "the reason cannot be stored"
-# How often a broken listening connection is opened again.
+# Seconds before a lost listening connection is opened again.
 LISTEN_PAUSE = 1.0
-# How often the number of waiting calls is read.
+# Seconds between counts of the waiting calls.
 MEASURE = 5.0
 
 
@@ -56,8 +54,16 @@ def open_client(settings: Settings, redact: Callable[[str], str], version: str) 
     )
 
 
+# The states of a call as results in metrics and logs.
+RESULTS = {
+    CallState.DELIVERED: "delivered",
+    CallState.WAITING: "retry",
+    CallState.FAILED: "failed",
+}
+
+
 class WebhookDispatcher:
-    """Makes the calls of this process."""
+    """Makes the webhook calls of this process."""
 
     def __init__(
         self,
@@ -65,66 +71,63 @@ class WebhookDispatcher:
         keys: Keys,
         settings: Settings,
         metrics: Metrics,
-        line: WebhookClient,
+        client: WebhookClient,
         supervisor: Supervisor | None = None,
     ) -> None:
         self._database = database
         self._keys = keys
         self._settings = settings
         self._metrics = metrics
-        self._line = line
+        self._client = client
         self._supervisor = supervisor or Supervisor(metrics)
-        self._most = settings.webhook_concurrency
-        # So that one customer's slow server cannot take every place.
-        self._per_endpoint = max(1, self._most // 5)
-        self._in_hand: Counter[UUID] = Counter()
+        self._max_calls = settings.webhook_concurrency
+        # One slow endpoint cannot use all of them.
+        self._per_endpoint = max(1, self._max_calls // 5)
+        self._calls_of: Counter[UUID] = Counter()
         self._tasks: dict[asyncio.Task[None], ClaimedCall] = {}
-        self._look = asyncio.Event()
+        self._wake = asyncio.Event()
         self._pauses = backoff(STORE_PAUSE, LONGEST_PAUSE)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Make calls until `stop`; then wait for those in hand, and give back what does not end."""
+        """Make calls until `stop`; then wait for the current ones, and release those that do not end."""
         run_every = self._supervisor.run_every
         loops = [run_every("count webhook calls", MEASURE, self._measure, stop)]
         if self._settings.notify:
-            told = {webhooks.CHANNEL: self._look.set}
-            loops.append(
-                run_every(
-                    "webhook hints", LISTEN_PAUSE, partial(hear, self._database, told, stop), stop
-                )
-            )
-        background = [asyncio.create_task(one) for one in loops]
+            listeners = {webhooks.CHANNEL: self._wake.set}
+            listen_once = partial(listen, self._database, listeners, stop)
+            loops.append(run_every("webhook hints", LISTEN_PAUSE, listen_once, stop))
+        background = [asyncio.create_task(loop) for loop in loops]
         try:
             while not stop.is_set():
                 pause = await self._round()
-                await wait_for_any(stop, self._look, seconds=pause)
-                self._look.clear()
+                await wait_for_any(stop, self._wake, seconds=pause)
+                self._wake.clear()
         finally:
             await self._drain()
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
-            await self._line.close()
+            await self._client.close()
 
     async def run_once(self) -> int:
-        """Begin what is due, as far as there is room; returns how many."""
-        room = self._most - len(self._tasks)
+        """Start due calls as far as there is room; returns how many."""
+        room = self._max_calls - len(self._tasks)
         if room <= 0:
             return 0
         lease = lease_of(self._settings.webhook_timeout)
-        found = await webhooks.claim(
-            self._database, self._keys, lease, room, self._per_endpoint, dict(self._in_hand)
+        claimed = await webhooks.claim(
+            self._database, self._keys, lease, room, self._per_endpoint, dict(self._calls_of)
         )
-        for call in found:
-            self._in_hand[call.endpoint_id] += 1
+        for call in claimed:
+            self._calls_of[call.endpoint_id] += 1
             task = asyncio.create_task(self._make(call))
             self._tasks[task] = call
             task.add_done_callback(self._done(call))
             self._supervisor.watch("webhook call", task)
-        return len(found)
+        return len(claimed)
 
     async def _round(self) -> float:
-        """Begin what is due; returns how long to wait before looking again."""
+        """Start due calls; returns the seconds until the next look."""
         try:
             if await self.run_once():
                 return SOONEST
@@ -134,42 +137,51 @@ class WebhookDispatcher:
             return next(self._pauses)
         self._supervisor.succeeded("webhooks")
         self._pauses = backoff(STORE_PAUSE, LONGEST_PAUSE)
-        return POLL if due is None else min(POLL, max(due, SOONEST))
+        if due is None:
+            return POLL
+        return min(POLL, max(due, SOONEST))
 
     def _done(self, call: ClaimedCall) -> Callable[[asyncio.Task[None]], None]:
         def done(task: asyncio.Task[None]) -> None:
             self._tasks.pop(task, None)
-            self._in_hand[call.endpoint_id] -= 1
-            if not self._in_hand[call.endpoint_id]:
-                del self._in_hand[call.endpoint_id]
-            self._look.set()
+            self._calls_of[call.endpoint_id] -= 1
+            if not self._calls_of[call.endpoint_id]:
+                del self._calls_of[call.endpoint_id]
+            self._wake.set()
 
         return done
 
     async def _make(self, call: ClaimedCall) -> None:
-        result = await self._line.call(call)
+        result = await self._client.call(call)
         settled = await self._settle(call, result)
-        word = {
-            CallState.DELIVERED: "delivered",
-            CallState.WAITING: "retry",
-            CallState.FAILED: "failed",
-        }[result.state]
+        word = RESULTS[result.state]
         self._metrics.webhook_calls.labels(word).inc()
+        message = "webhook call made"
+        if not settled.held:
+            message = "webhook call made, but its claim was lost"
         write = log.debug if result.state is CallState.DELIVERED else log.mail
         write(
-            "webhook call made" if settled.held else "webhook call made, but its claim was lost",
-            call=call.id, endpoint=call.endpoint_id, kind=call.kind, result=word, status=result.status,
-            error=result.error, seconds=round(result.took, 3), attempt=call.attempts + 1,
-        )  # fmt: skip
+            message,
+            call=call.id,
+            endpoint=call.endpoint_id,
+            kind=call.kind,
+            result=word,
+            status=result.status,
+            error=result.error,
+            seconds=round(result.took, 3),
+            attempt=call.attempts + 1,
+        )
         if settled.disabled:
             self._metrics.webhook_disabled.labels(settled.disabled).inc()
             log.warning(
-                "a webhook was disabled; what waits is kept until it is enabled again",
-                endpoint=call.endpoint_id, tenant=settled.tenant_id, reason=settled.disabled,
-            )  # fmt: skip
+                "a webhook was disabled; its calls wait until it is enabled again",
+                endpoint=call.endpoint_id,
+                tenant=settled.tenant_id,
+                reason=settled.disabled,
+            )
 
     async def _settle(self, call: ClaimedCall, result: CallResult) -> webhooks.SettledCall:
-        """Insist until it is written; after the lease another makes the call again, and this changes nothing."""
+        """Store a result, with retries; once the lease has ended this changes nothing."""
         pauses = backoff(STORE_PAUSE, LONGEST_PAUSE)
         while True:
             try:
@@ -178,7 +190,7 @@ class WebhookDispatcher:
                 )
             except StoreDataError as error:
                 if result.error in (None, UNSTORABLE):
-                    raise  # not the text's fault: the call is made again when its lease has run out
+                    raise  # another value is wrong: the call is made again when its lease ends
                 self._supervisor.report("webhook call", error)
                 result = replace(result, error=UNSTORABLE)
             except StoreError as error:
@@ -195,7 +207,7 @@ class WebhookDispatcher:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         for call in left.values():
-            with contextlib.suppress(StoreError):  # then their leases end by themselves
+            with contextlib.suppress(StoreError):  # then their leases expire
                 await webhooks.release(self._database, call)
 
     async def _measure(self) -> None:

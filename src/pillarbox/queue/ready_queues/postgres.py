@@ -10,7 +10,7 @@ from pillarbox.queue.ledger import Ledger
 from pillarbox.queue.records import ClaimedMessage, SurveyedLane
 from pillarbox.queue.signal import WorkSignal
 from pillarbox.store.database import Database
-from pillarbox.store.notifications import hear
+from pillarbox.store.notifications import listen
 
 CHANNEL = "pillarbox_wake"
 # Seconds after a hint at which to look again. Enqueuers send at most one hint in 10 ms, so the last
@@ -31,7 +31,7 @@ class PostgresReadyQueue(WorkSignal):
         self, stop: asyncio.Event, others: Mapping[str, Callable[[], None]] | None = None
     ) -> None:
         """Listen for notifications; `others` are more channels for the same connection."""
-        await hear(self._database, {CHANNEL: self.wake, **(others or {})}, stop)
+        await listen(self._database, {CHANNEL: self.wake, **(others or {})}, stop)
 
     async def survey(self, after: LaneId, limit: int) -> list[SurveyedLane]:
         return await self._ledger.survey(after, limit)
