@@ -20,7 +20,7 @@ class AttemptResult:
 
     claimed: ClaimedMessage
     settlements: Sequence[Settlement]
-    conversation: str | None
+    transcript: str | None
     secret: bool
     events: Sequence[tuple[str, str]] = ()  # kind, and data as JSON
 
@@ -52,13 +52,13 @@ def conclude(attempt: DeliveryAttempt) -> AttemptResult:
     return AttemptResult(
         claimed,
         settlements,
-        conversation(attempt.transcripts),
+        join_transcripts(attempt.transcripts),
         message_class.secret,
         attempt.events,
     )
 
 
-def conversation(transcripts: Sequence[tuple[ProviderChannel, str]]) -> str | None:
+def join_transcripts(transcripts: Sequence[tuple[ProviderChannel, str]]) -> str | None:
     """The redacted transcripts, with the names of the providers if there were several."""
     if not transcripts:
         return None

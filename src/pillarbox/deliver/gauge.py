@@ -1,4 +1,4 @@
-"""How busy a worker is: utilisation and pool use for the metrics, and a warning before it saturates."""
+"""Measures a worker: utilisation and pool use for the metrics, and a warning near saturation."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 
 log = logs.get("pillarbox.gauge")
-# Weight of the newest reading: at one a second the average follows about a minute, so a burst alone
-# warns nobody.
+# Weight of the newest reading: at one a second the average covers about a minute, so that a short
+# burst causes no warning.
 NEWEST = 1 / 60
 
 
@@ -48,7 +48,7 @@ class Gauge:
             )
 
     def _warn(self) -> None:
-        """Say it once when the average crosses the limit, and once when it is well below again."""
+        """Log once when the average exceeds the limit, and once when it is well below again."""
         if self._average > self._alert and not self._alerted:
             self._alerted = True
             log.warning(

@@ -22,21 +22,21 @@ log = logs.get("pillarbox.chores")
 BATCH = 1000
 # Scheduled mails leave within a second of their time, with room for a busy moment.
 PROMOTE_INTERVAL = 0.5
-# How often a process notes that the database is available: often enough that a gap of a third of
-# any lease is noticed, also of a shorter lease of another process. It is one cheap statement, and
-# one process writes.
+# How often a process notes that the database is available: often enough to notice a gap of a third
+# of any lease, also of a shorter lease of another process. It is one cheap statement, and only one
+# process writes.
 TOUCH_INTERVAL, TOUCHES_PER_LEASE = 1.0, 12
-# How often mails are looked for that have waited for a provider for too long, and rounds of BATCH
-# at a time: a million waiting mails are looked at within the hour, and some days of waiting are
-# kept to that precision.
+# How often to look for mails that have waited too long for a provider, and rounds of BATCH at a
+# time: a million waiting mails are examined within the hour, and waits of days need no more
+# precision.
 GIVE_UP_INTERVAL = 10.0
 GIVE_UP_ROUNDS = 5
-# Tenants whose depth is read; as many as there are series for is enough.
+# Tenants whose depth is read: as many as the metrics have series for.
 LONGEST_SHOWN = 50
 
 
 class Housekeeping:
-    """Each method does one round and returns how much it did."""
+    """Each method does one round and returns how many rows it changed."""
 
     def __init__(
         self,
@@ -55,8 +55,9 @@ class Housekeeping:
         self._patience = MaxWaitEnforcer(database)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Do all of them, each at its own interval, until `stop`."""
-        settings, run_every = self._settings, self._supervisor.run_every
+        """Run all of them until `stop`, each at its own interval."""
+        settings = self._settings
+        run_every = self._supervisor.run_every
         await asyncio.gather(
             run_every(
                 "availability",
@@ -73,22 +74,25 @@ class Housekeeping:
         )
 
     async def touch(self) -> None:
-        """Note that the database is available: the reaper takes nothing before it was for a lease."""
+        """Note that the database is available; the reaper needs that for the length of a lease."""
         await self._ledger.touch(self._settings.worker_lease)
 
-    async def reap_patiently(self, told: Callable[[float], None]) -> int:
-        """Reap as soon as it is safe, for a process that does nothing else; tells how many seconds that takes."""
+    async def reap_patiently(self, on_wait: Callable[[float], None]) -> int:
+        """Reap as soon as it is safe, in a process without workers.
+
+        `on_wait` is called with the seconds until then, if that is not now.
+        """
         lease = self._settings.worker_lease
         wait = await self._ledger.reap_wait(lease)
         if wait is not None and wait > 0:
-            told(wait)
+            on_wait(wait)
         while wait is not None and wait > 0:
             await asyncio.sleep(min(wait, self._touch_interval))
             wait = await self._ledger.reap_wait(lease)
         return await self.reap()
 
     async def reap(self) -> int:
-        """Return the claims of workers whose lease ran out."""
+        """Take back the claims of workers whose lease ran out."""
         reaped = 0
         while count := await self._ledger.reap(BATCH, self._settings.worker_lease):
             reaped += count
@@ -125,7 +129,7 @@ class Housekeeping:
         return total
 
     async def retain(self) -> int:
-        """Drop what is older than it may be."""
+        """Delete what is older than its retention."""
         settings = self._settings
         dropped = await purge(
             self._database,
@@ -142,19 +146,16 @@ class Housekeeping:
         return dropped.total()
 
     async def _drop_tokens(self) -> int:
-        """Drop old tokens of accounts, where there are any."""
+        """Delete old tokens of accounts, if accounts are installed."""
         settings = self._settings
         age = settings.retention_tokens
-        if age is None or not await lifecycle_schema.is_installed(
-            self._database, settings.lifecycle_schema
-        ):
+        schema = settings.lifecycle_schema
+        if age is None or not await lifecycle_schema.is_installed(self._database, schema):
             return 0
-        return await TokenStore(settings.lifecycle_schema).purge(
-            self._database, age, settings.retention_batch
-        )
+        return await TokenStore(schema).purge(self._database, age, settings.retention_batch)
 
     async def measure(self) -> int:
-        """Look at the queue's depth for the metrics."""
+        """Measure the queue's depth for the metrics."""
         depth = await self._ledger.depth()
         self._metrics.depth(depth, self._settings.depth_alert)
         self._metrics.waiting_by_tenant(*await self._ledger.longest(LONGEST_SHOWN))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-# Goes on while the machine sleeps, which time.monotonic() does not.
+# Counts while the machine sleeps, which time.monotonic() does not.
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-# Share of the lease after which no send begins any more: what was begun must reach the wire in the
-# rest.
+# Share of the lease after which no send begins: one that has begun must reach the wire in the rest.
 SAFE_SHARE = 0.8
 
 
@@ -17,7 +16,7 @@ def boot_clock() -> float:
 
 
 class Lease:
-    """Tells whether a send may still begin, counting from before the request that renewed the lease was made."""
+    """Whether a send may still begin, counted from before the request that renewed the lease."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = boot_clock) -> None:
         self.seconds = seconds

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
+from uuid import UUID
 
 from pillarbox.deliver.attempt_result import AttemptResult
 from pillarbox.errors import StoreDataError, StoreError
@@ -20,27 +21,26 @@ from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
 
 log = logs.get("pillarbox.attempt")
-# Messages per statement: beyond some hundreds a larger one saves nothing and holds its locks
-# longer.
+# Messages per statement: beyond some hundreds a larger one saves nothing and holds locks longer.
 LARGEST_BATCH = 500
-# Pauses between tries double from the first to the longest; short, because nothing is claimed until
-# one succeeds.
+# Pauses between retries double from the first to the longest; short, because nothing is claimed
+# until one succeeds.
 RETRY_PAUSE, LONGEST_PAUSE = 0.5, 5.0
-# What a reply code can be; others are not written for an outcome that PostgreSQL refused.
+# Valid reply codes; others are dropped from an outcome that PostgreSQL refused.
 CODES = range(100, 1000)
-
-# Stands for the provider where a mail was refused before it had one.
-NOBODY = "none"
+# The label of mails that were refused before they had a provider.
+NO_PROVIDER = "none"
 Postponed = tuple[ClaimedMessage, float, Reason]
 T = TypeVar("T")
 Batch = TypeVar("Batch")
 
 
 class Settler:
-    """Collects results, untouched claims and postponed ones, and writes them in the background while more gather.
+    """Collects results, released and postponed claims, and writes them in the background.
 
-    `freed` is called with claims that need no more place, `abandoned` with one that cannot be written at all, and
-    `broke` with an error that proves a bug.
+    `freed` is called with claims that are done, `deferred` with the seconds until one is due again,
+    `abandoned` with a claim that cannot be written at all, and `broke` with an error that proves a
+    bug.
     """
 
     def __init__(
@@ -63,17 +63,17 @@ class Settler:
         self._abandoned = abandoned
         self._broke = broke
         self._results: list[AttemptResult] = []
-        self._untouched: list[ClaimedMessage] = []
+        self._released: list[ClaimedMessage] = []
         self._postponed: list[Postponed] = []
         self._work = asyncio.Event()
-        self.failing = False  # since the last try to write something
+        self.failing = False  # whether the last write failed
 
     def settle(self, result: AttemptResult) -> None:
         self._results.append(result)
         self._work.set()
 
     def release(self, claimed: ClaimedMessage) -> None:
-        self._untouched.append(claimed)
+        self._released.append(claimed)
         self._work.set()
 
     def postpone(self, claimed: ClaimedMessage, seconds: float, reason: Reason) -> None:
@@ -81,26 +81,29 @@ class Settler:
         self._work.set()
 
     async def run(self) -> None:
-        """Write for ever. A shutdown cancels this only when everything is written, or nothing more can be."""
+        """Write until cancelled: a shutdown does so when everything is written, or cannot be."""
         while True:
-            while self._results or self._untouched or self._postponed:
+            while self._results or self._released or self._postponed:
                 await self._write_some()
             await self._work.wait()
             self._work.clear()
 
     async def _write_some(self) -> None:
-        if results := self._results[:LARGEST_BATCH]:
+        results = self._results[:LARGEST_BATCH]
+        if results:
             await self._write_results(results)
             del self._results[: len(results)]
-        if claims := self._untouched[:LARGEST_BATCH]:
-            await self._write_claims(self._ledger.release, claims, lambda claimed: claimed)
-            del self._untouched[: len(claims)]
-        if aside := self._postponed[:LARGEST_BATCH]:
-            await self._write_claims(self._ledger.postpone, aside, lambda one: one[0])
-            del self._postponed[: len(aside)]
+        released = self._released[:LARGEST_BATCH]
+        if released:
+            await self._write_claims(self._ledger.release, released, lambda claimed: claimed)
+            del self._released[: len(released)]
+        postponed = self._postponed[:LARGEST_BATCH]
+        if postponed:
+            await self._write_claims(self._ledger.postpone, postponed, lambda entry: entry[0])
+            del self._postponed[: len(postponed)]
 
     async def _write_results(self, results: list[AttemptResult]) -> None:
-        """Write a batch; one with an outcome that PostgreSQL refuses is halved until that outcome is alone."""
+        """Write a batch; one that PostgreSQL refuses is halved until the bad outcome is alone."""
         try:
             settled = await self._insist(self._ledger.settle, batch_of(results))
         except Exception as error:
@@ -114,7 +117,7 @@ class Settler:
         await self._written(results, settled)
 
     async def _write_stripped(self, result: AttemptResult, refused: Exception) -> None:
-        """Write an outcome without the texts that came from outside."""
+        """Write an outcome without the texts that came from a provider."""
         self._supervisor.report("settle", refused)
         bare = stripped(result)
         try:
@@ -157,10 +160,10 @@ class Settler:
         self._abandoned(claimed)
 
     async def _insist(self, call: Callable[[Batch], Awaitable[T]], batch: Batch) -> T:
-        """Repeat while PostgreSQL is unavailable. Repeating is harmless: what was settled is no longer held.
+        """Retry while PostgreSQL is unavailable; a retry is harmless, because settling is fenced.
 
         Raises StoreDataError, and errors that do not come from PostgreSQL. A statement that is
-        wrong is repeated too, until the worker has drained: somebody may be changing the schema.
+        wrong is retried, too, until the worker has drained: the schema may be changing.
         """
         pauses = backoff(RETRY_PAUSE, LONGEST_PAUSE)
         while True:
@@ -195,22 +198,21 @@ class Settler:
                 self._deferred(min(delays))
             for result in results:
                 for settlement in result.settlements:
-                    self._tell(result, settlement, settled)
-        except Exception as error:  # no error here may make it be written again
+                    self._report(result, settlement, settled)
+        except Exception as error:  # it must not be written again
             self._supervisor.report("settle", error)
 
-    def _tell(
+    def _report(
         self, result: AttemptResult, settlement: Settlement, settled: set[DeliveryKey]
     ) -> None:
-        """One log line and the metrics of one settled delivery."""
+        """Log and count one settled delivery."""
         outcome = settlement.outcome
-        held = (
-            DeliveryKey(settlement.message_id, settlement.recipient_number, settlement.claim)
-            in settled
-        )
-        write = log.mail if held and outcome.verdict is not Verdict.UNKNOWN else log.warning
+        key = DeliveryKey(settlement.message_id, settlement.recipient_number, settlement.claim)
+        is_settled = key in settled
+        is_unknown = outcome.verdict is Verdict.UNKNOWN
+        write = log.mail if is_settled and not is_unknown else log.warning
         write(
-            "attempt settled" if held else "claim was lost; outcome not settled",
+            "attempt settled" if is_settled else "claim was lost; outcome not settled",
             message=settlement.message_id,
             delivery=settlement.recipient_number,
             attempt=settlement.claim,
@@ -220,14 +222,14 @@ class Settler:
             state=settlement.state,
             seconds=round(settlement.took, 6),
         )
-        if not held:
+        if not is_settled:
             self._metrics.stale_settlements.inc()
             return
         self._metrics.settled_for(result.claimed.tenant_id, settlement.state)
         self._metrics.outcome(
-            settlement.provider or NOBODY, outcome.verdict, settlement.reason, settlement.took
+            settlement.provider or NO_PROVIDER, outcome.verdict, settlement.reason, settlement.took
         )
-        if outcome.verdict is Verdict.UNKNOWN:
+        if is_unknown:
             self._metrics.unknown.inc()
         if settlement.state is State.SENT:
             self._metrics.sent_after(
@@ -236,35 +238,37 @@ class Settler:
 
 
 def batch_of(results: Sequence[AttemptResult]) -> SettlementBatch:
-    """Results as the queue wants them."""
-    return SettlementBatch(
-        [settlement for result in results for settlement in result.settlements],
-        [
-            (r.claimed.message.id, r.claimed.claim, r.conversation)
-            for r in results
-            if r.conversation
-        ],
-        [
-            (r.claimed.message.id, r.claimed.claim, kind, data)
-            for r in results
-            for kind, data in r.events
-        ],
-        [r.claimed.message.id for r in results if r.secret],
-    )
+    """The results as one batch for the ledger."""
+    settlements: list[Settlement] = []
+    transcripts: list[tuple[UUID, int, str]] = []
+    events: list[tuple[UUID, int, str, str]] = []
+    secret_messages: list[UUID] = []
+    for result in results:
+        message_id, claim = result.claimed.message.id, result.claimed.claim
+        settlements += result.settlements
+        if result.transcript:
+            transcripts.append((message_id, claim, result.transcript))
+        for kind, data in result.events:
+            events.append((message_id, claim, kind, data))
+        if result.secret:
+            secret_messages.append(message_id)
+    return SettlementBatch(settlements, transcripts, events, secret_messages)
 
 
 def stripped(result: AttemptResult) -> AttemptResult:
-    """A result without free text: replies, the transcript, the data of events, the provider's id of the message."""
-    settlements = [_stripped_settlement(one) for one in result.settlements]
+    """A result without free text: replies, transcript, event data, provider message ids."""
+    settlements = [_stripped_settlement(settlement) for settlement in result.settlements]
     events = [(kind, "{}") for kind, _ in result.events]
-    return replace(result, settlements=settlements, conversation=None, events=events)
+    return replace(result, settlements=settlements, transcript=None, events=events)
 
 
-def _stripped_settlement(one: Settlement) -> Settlement:
+def _stripped_settlement(settlement: Settlement) -> Settlement:
     earlier = [
-        replace(each, reply=None, outcome=stripped_outcome(each.outcome)) for each in one.earlier
+        replace(attempt, reply=None, outcome=stripped_outcome(attempt.outcome))
+        for attempt in settlement.earlier
     ]
-    return replace(one, reply=None, outcome=stripped_outcome(one.outcome), earlier=earlier)
+    outcome = stripped_outcome(settlement.outcome)
+    return replace(settlement, reply=None, outcome=outcome, earlier=earlier)
 
 
 def stripped_outcome(outcome: Outcome) -> Outcome:

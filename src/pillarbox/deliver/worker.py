@@ -27,15 +27,15 @@ log = logs.get("pillarbox.worker")
 # While mails are in flight, wait until this share of the window is free: few large claims cost less
 # than many small.
 WORTH_CLAIMING = 0.25
-# A survey, a claim and a settlement cost PostgreSQL far more than a mail in a large batch: where
-# mails come in one by one, a few are let gather first. As long as the pause between hints, so that
-# it at most doubles the wait.
+# A survey, a claim and a settlement cost PostgreSQL far more than a mail in a large batch: while
+# mails come in one by one, the worker lets a few gather first. As long as the pause between hints,
+# so that it at most doubles the wait.
 CLAIM_GAP = 0.01
-# A worker that had no room for so long lets others dispatch its lanes: its provider is slow, theirs
-# may not be.
+# A worker without room for so long lets other workers dispatch its lanes: its provider is slow,
+# theirs may not be.
 FULL_FOR = 0.1
-# How often it does so again while nothing ends: more of what it claimed may have begun, and others
-# may have come.
+# How often it does so again while no mail ends: more claimed mails may have begun, and more workers
+# may have started.
 ASIDE_AGAIN = 1.0
 # Pauses after claims that failed double from the first to the longest.
 STORE_PAUSE, LONGEST_PAUSE = 1.0, 10.0
@@ -56,7 +56,7 @@ class WorkerLimits:
 
 
 class Worker:
-    """One worker of one process. `run` returns when `stop` was called and everything is settled or released."""
+    """One worker; `run` returns after `stop`, with every claim settled or released."""
 
     def __init__(
         self,
@@ -96,9 +96,8 @@ class Worker:
         self._pauses = backoff(STORE_PAUSE, LONGEST_PAUSE)  # after claims that failed
         self._error: Exception | None = None  # what ends this worker
         self._full_since: float | None = None
-        self._barred: set[LaneId] = (
-            set()
-        )  # lanes left out of the last claim, since their provider had enough
+        # Lanes left out of the last claim: their provider holds its share of the window.
+        self._barred: set[LaneId] = set()
         self._claimed_at = float("-inf")  # when a claim last returned something
         self._due_soon: asyncio.TimerHandle | None = None
         self._strays_from = 0.0  # when to look for claims whose answer was lost
@@ -110,24 +109,27 @@ class Worker:
 
     @property
     def window(self) -> int:
-        """How many it may hold, whatever the number of its providers: what a kill can leave unknown."""
+        """How many messages it may hold, for all providers: what a kill can leave unknown."""
         return self.limits.window
 
     @property
     def utilisation(self) -> float:
-        """How much of what it can hold is in use; where there are several providers, for the busiest of them."""
+        """The used share of the window; with several providers, that of the busiest one."""
         held = self.in_flight
-        return held / (held + self._pool.capacity.least_room(self.window - held)) if held else 0.0
+        if not held:
+            return 0.0
+        return held / (held + self._pool.capacity.least_room(self.window - held))
 
     def stop(self) -> None:
-        """Claim nothing more; finish what is in flight, then let `run` return."""
+        """Claim nothing more; `run` returns when the mails in flight are finished."""
         self._stop.set()
         self._space.set()
         self._ready.wake()
 
     async def run(self) -> None:
-        """Work until `stop`. An error that proves a bug stops the worker too, and is raised after draining."""
-        never, beat = asyncio.Event(), self.limits.lease / 4
+        """Work until `stop`, or an error that proves a bug, which is raised after draining."""
+        never = asyncio.Event()
+        beat = self.limits.lease / 4
         heartbeat = asyncio.create_task(
             self._supervisor.run_every("heartbeat", beat, self._heartbeat, never, longest=beat),
             name="heartbeat",
@@ -150,10 +152,10 @@ class Worker:
             raise self._error
 
     def _broke(self, error: Exception) -> None:
-        """Stop for an error that repeating cannot mend."""
+        """Stop because of an error that a retry cannot repair."""
         if self._error is None:
             self._error = error
-            log.error("the worker cannot go on; draining", error=repr(error))
+            log.error("the worker cannot continue; draining", error=repr(error))
             self.stop()
 
     # -- the lease
@@ -167,23 +169,23 @@ class Worker:
             raise
 
     async def _extend_lease(self) -> None:
-        asked = self.lease.now()
+        asked_at = self.lease.now()
         if self._ledger.worker and await self._ledger.heartbeat(self.limits.lease):
-            self.lease.renewed(asked)
+            self.lease.renewed(asked_at)
             return
         if self._ledger.worker:
             log.warning(
-                "the lease was lost; registering anew",
+                "the lease was lost; registering again",
                 worker=self._ledger.worker,
                 in_flight=self.in_flight,
             )
-        # A lease of its own for each registration: the next must not revive what was claimed under
-        # this one.
+        # Each registration has a lease object of its own: the next one must not make claims of
+        # this one valid again.
         self.lease.lost()
         self.lease = Lease(self.limits.lease)
-        asked = self.lease.now()
+        asked_at = self.lease.now()
         worker = await self._dispatcher.register(self.name, self.limits.lease)
-        self.lease.renewed(asked)
+        self.lease.renewed(asked_at)
         self._ready.wake()
         log.info("worker registered", worker=worker, name=self.name, window=self.limits.window)
 
@@ -193,7 +195,7 @@ class Worker:
                 await self._ledger.release_strays(self._known_claims())
                 await self._dispatcher.retire()
         except (TimeoutError, StoreError) as error:
-            log.warning("could not end the lease; it will run out", error=repr(error))
+            log.warning("the lease could not be ended; it will run out", error=repr(error))
 
     # -- claiming
 
@@ -205,7 +207,7 @@ class Worker:
                 await self._wait_for_room()
             elif await self._claim(room, look):
                 look = False
-            else:  # the queue is empty, as far as is known: wait for a reason to look again
+            else:  # as far as is known, no mail is due: wait for a reason to look again
                 source = await self._ready.wait(self.limits.poll, self._next_due())
                 self._metrics.wakeups.labels(source).inc()
                 look = source != "settled"
@@ -213,18 +215,18 @@ class Worker:
                     await self._let_gather()
 
     def _next_due(self) -> float | None:
-        """Seconds until there may be something to do: a mail falls due, or a provider may be usable again."""
+        """Seconds until a mail falls due or a provider may be usable again; None if unknown."""
         waits = (self._dispatcher.next_due(), self._pool.usable_in())
         return min((wait for wait in waits if wait is not None), default=None)
 
     async def _let_gather(self) -> None:
-        """Leave a moment between claims while mails trickle in; the first after a pause goes at once."""
+        """Pause between claims while mails come one by one; not before the first of them."""
         left = self._claimed_at + CLAIM_GAP - asyncio.get_running_loop().time()
         if left > 0:
             await wait(self._stop, left)
 
     async def _wait_for_room(self) -> None:
-        """Wait until something ends; a worker that stays full does not keep lanes from the others."""
+        """Wait until a mail ends; a worker that stays full lets others dispatch its lanes."""
         now = asyncio.get_running_loop().time()
         if self._full_since is None:
             self._full_since = now
@@ -240,7 +242,7 @@ class Worker:
             await self._dispatcher.step_aside()
 
     def _room(self) -> int:
-        """How many messages to claim now; 0 while too few places are free to be worth a claim, or settling fails."""
+        """How many messages to claim now; 0 while that is not worth a claim, or settling fails."""
         if self._settler.failing:
             return 0
         held = self.in_flight
@@ -254,7 +256,7 @@ class Worker:
         return room
 
     async def _claim(self, room: int, look: bool) -> bool:
-        """Claim and start what fits; says whether it is worth claiming again before waiting."""
+        """Claim and start what fits; True if it is worth claiming again before waiting."""
         lease = self.lease  # the claim's, even if it is lost and replaced before the answer comes
         if not (lease.valid() and self._pool.usable):
             return False
@@ -263,11 +265,7 @@ class Worker:
         try:
             await self._return_strays()
             claims = await self._dispatcher.claim(
-                room,
-                spare,
-                not self._held,
-                look=look,
-                barred=self._barred,
+                room, spare, not self._held, look=look, barred=self._barred
             )
         except StoreError as error:
             if not error.retryable:
@@ -282,14 +280,13 @@ class Worker:
             self._claimed_at = asyncio.get_running_loop().time()
         for claimed in claims:
             self._start(claimed, lease)
-        await asyncio.sleep(
-            0
-        )  # until they are with their providers: how much these hold decides on the next claim
+        # Let them reach their providers: how much these hold decides on the next claim.
+        await asyncio.sleep(0)
         self._metrics.claimed(sum(len(claimed.recipient_numbers) for claimed in claims))
         return bool(claims) or await self._cut_short(spare)
 
     async def _cut_short(self, spare: int) -> bool:
-        """Whether a claim of nothing may be for want of bytes, not of mails; then wait for some to be free."""
+        """Whether a claim may have been empty for lack of bytes; then wait until some are free."""
         if not self._held or spare >= LARGEST_MESSAGE:
             return False
         self._space.clear()
@@ -297,16 +294,17 @@ class Worker:
         return True
 
     async def _return_strays(self) -> None:
-        """Give back claims whose answer was lost: they would wait for as long as this worker lives."""
+        """Release claims whose answer was lost: they would wait for as long as this worker runs."""
         if self.lease.now() < self._strays_from:
             return
-        if strays := await self._ledger.release_strays(self._known_claims()):
-            log.warning("claims whose answer was lost were given back", deliveries=strays)
-        # Not only after errors: a statement given up on may still have been carried out later.
+        strays = await self._ledger.release_strays(self._known_claims())
+        if strays:
+            log.warning("claims whose answer was lost were released", deliveries=strays)
+        # Not only after errors: a statement that timed out may have been executed later.
         self._strays_from = self.lease.now() + self.limits.lease / 2
 
     def _known_claims(self) -> list[int]:
-        """The claims that are not strays. One left to the reaper is not: its mail may have left."""
+        """The claims that are not strays, those left to the reaper included: they may have left."""
         return [*self._held, *self._left]
 
     def _start(self, claimed: ClaimedMessage, lease: Lease) -> None:
@@ -328,16 +326,16 @@ class Worker:
 
     def _wait_for_provider(self, claimed: ClaimedMessage, wait: Wait) -> None:
         """Let a mail wait, or its lane with it."""
-        place = hold_or_postpone(
+        decision = hold_or_postpone(
             wait,
             pool_usable=self._pool.usable,
             may_postpone=self._dispatcher.may_postpone(claimed),
         )
-        if isinstance(place, Postpone):
-            self._settler.postpone(claimed, place.seconds, wait.reason)
+        if isinstance(decision, Postpone):
+            self._settler.postpone(claimed, decision.seconds, wait.reason)
             return
-        self._dispatcher.hold(claimed, place.seconds)
-        if place.marked:
+        self._dispatcher.hold(claimed, decision.seconds)
+        if decision.marked:
             self._dispatcher.give_back(claimed)
             self._settler.postpone(claimed, 0.0, wait.reason)
         else:
@@ -357,35 +355,39 @@ class Worker:
         self._tasks.discard(task)
         if task.cancelled():  # before its first step: nothing was sent
             self._release(claimed)
-        elif isinstance(error := task.exception(), Exception):
-            log.error("an attempt broke", message=claimed.message.id, begun=claimed.begun)
-            self._supervisor.report("attempt", error)
-            if claimed.begun:
-                self._abandoned(claimed)
-            else:
-                self._wait_for_provider(claimed, Wait(LONGEST_POSTPONE, Reason.NO_PROVIDER))
+            return
+        error = task.exception()
+        if not isinstance(error, Exception):
+            return
+        log.error("an attempt failed unexpectedly", message=claimed.message.id, begun=claimed.begun)
+        self._supervisor.report("attempt", error)
+        if claimed.begun:
+            self._abandoned(claimed)
+        else:
+            self._wait_for_provider(claimed, Wait(LONGEST_POSTPONE, Reason.NO_PROVIDER))
 
     def _abandoned(self, claimed: ClaimedMessage) -> None:
-        """Leave a mail to the reaper: it may have been sent, and becomes unknown when this worker ends."""
+        """Leave a mail to the reaper: it may have been sent, and becomes unknown."""
         self._left.add(claimed.claim)
         self._freed([claimed])
 
     def _freed(self, claims: list[ClaimedMessage]) -> None:
-        if sum(self._dispatcher.end(claimed) for claimed in claims) or self._barred:
+        waiting_lanes = sum(self._dispatcher.end(claimed) for claimed in claims)
+        if waiting_lanes or self._barred:
             self._ready.resume()
         self._held.subtract(claimed.claim for claimed in claims)
-        self._held = +self._held  # without those that are settled whole
+        self._held = +self._held  # drops claims without unsettled messages
         self._held_bytes -= sum(claimed.size for claimed in claims)
         self._space.set()
 
     def _deferred(self, seconds: float) -> None:
-        """Something will be due again after so long: look then, unless a look comes earlier anyway."""
+        """A mail will be due again after so long: look then, unless a look comes earlier anyway."""
         loop = asyncio.get_running_loop()
-        if seconds >= self.limits.poll or (
-            self._due_soon and self._due_soon.when() <= loop.time() + seconds
-        ):
+        if seconds >= self.limits.poll:
             return
         if self._due_soon:
+            if self._due_soon.when() <= loop.time() + seconds:
+                return
             self._due_soon.cancel()
         self._due_soon = loop.call_later(seconds, self._look_for_due)
 
@@ -396,28 +398,31 @@ class Worker:
     # -- stopping
 
     async def _drain(self) -> None:
-        """Finish what is in flight; past the deadline, cancel. Then wait for the settler."""
+        """Finish mails in flight; cancel them after the deadline. Then wait for the settler."""
         if self._tasks:
             log.info("draining", in_flight=len(self._tasks), seconds=self.limits.drain)
-            await self._finish(asyncio.get_running_loop().time() + self.limits.drain)
+            await self._finish_tasks(asyncio.get_running_loop().time() + self.limits.drain)
         for task in self._tasks:
             task.cancel()
-        deadline = asyncio.get_running_loop().time() + LAST_SETTLE
-        while self._held and (left := deadline - asyncio.get_running_loop().time()) > 0:
-            self._space.clear()
-            await wait(self._space, left)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_SETTLE):
+                while self._held:
+                    self._space.clear()
+                    await self._space.wait()
         if self._held:
             log.warning(
                 "stopping with unsettled claims; the reaper will return them",
                 unsettled=self.in_flight,
             )
 
-    async def _finish(self, deadline: float) -> None:
-        """Wait for what is in flight; others dispatch the lanes meanwhile, as soon as what was claimed has begun."""
-        while self._tasks and (left := deadline - asyncio.get_running_loop().time()) > 0:
+    async def _finish_tasks(self, deadline: float) -> None:
+        """Wait for mails in flight; other workers take over lanes with nothing unbegun."""
+        left = deadline - asyncio.get_running_loop().time()
+        while self._tasks and left > 0:
             await asyncio.wait(self._tasks, timeout=min(left, FULL_FOR))
             if self._tasks:
                 await self._step_aside()
+            left = deadline - asyncio.get_running_loop().time()
 
 
 async def _end(*tasks: asyncio.Task[None]) -> None:

@@ -1,8 +1,8 @@
-"""Who goes next: how a worker's free places are divided between priorities, and between the tenants of one. Pure.
+"""Fair queueing: how a worker's room is divided between priorities, and between tenants. Pure.
 
-Higher lanes go first, within and across tenants, but while they fill every place the lower ones
-still get a little. Lanes of one priority take turns, the least served first, so that a tenant with
-a million mails and one with a single mail wait for each other no longer than a turn takes.
+Higher priorities go first, within and across tenants, but while they could fill all of the room the
+lower ones still get a little. Lanes of one priority take turns, the least served first, so that a
+tenant with a million mails and one with a single mail wait for each other no longer than a turn.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Generic, NamedTuple, TypeVar
 
 from pillarbox.model.access import Order
 
-# Of the places, while higher lanes could take them all: a normal mail in five, a bulk mail in
-# twenty. Enough to move, too little to be felt by what is urgent.
+# Shares of the room while higher priorities could fill it: a normal mail in five, a bulk mail in
+# twenty. Enough to progress, too little to delay urgent mails noticeably.
 FLOORS = {0: 0.0, 1: 0.2, 2: 0.05}
-# Mails that a lane gets in its turn where more lanes wait than there are places; of many places an
-# eighth, up to ten. A statement then touches fewer lanes: in single runs mails of a thousand
+# Mails that a lane gets in its turn while more lanes wait than there is room for; of a large room
+# an eighth, up to ten. A statement then touches fewer lanes: in single runs mails of a thousand
 # tenants left half as fast again.
 QUANTUM, LARGE_QUANTUM = 4, 10
-_SERVED = attrgetter("served")
 BULK = 2
+_SERVED = attrgetter("served")
 T = TypeVar("T")
 
 
 class LaneId(NamedTuple):
-    """Names a lane."""
+    """Names a lane: a tenant's queue at one priority."""
 
     tenant: int
     priority: int  # 0 urgent, 1 normal, 2 bulk
@@ -36,7 +36,7 @@ class LaneId(NamedTuple):
 
 @dataclass(slots=True)
 class ReadyLane:
-    """What a dispatcher knows of a lane in which something waits."""
+    """What a dispatcher knows of a lane with waiting mails."""
 
     id: LaneId
     order: Order
@@ -46,7 +46,7 @@ class ReadyLane:
 
 
 class Quota(NamedTuple):
-    """How many mails to take from a lane, and how many of them may be deferred ones."""
+    """How many mails to claim from a lane, and how many of them may be deferred ones."""
 
     lane: ReadyLane
     limit: int
@@ -55,82 +55,98 @@ class Quota(NamedTuple):
 
 @dataclass(slots=True)
 class FairShare:
-    """Remembers who had how much, and what share the lower lanes are owed."""
+    """Remembers how much each lane was served, and what lower priorities are owed."""
 
     _owed: dict[int, float] = field(default_factory=dict)
-    _level: dict[int, int] = field(
-        default_factory=dict
-    )  # by priority: what the least served that waits has had
-    _left: dict[LaneId, int] = field(
-        default_factory=dict
-    )  # what lanes have had in which nothing waits any more
+    # By priority: what the least served waiting lane has had.
+    _level: dict[int, int] = field(default_factory=dict)
+    # What lanes have had in which no mail waits any more.
+    _left: dict[LaneId, int] = field(default_factory=dict)
 
-    def enter(self, key: LaneId, served: int = -1) -> int:
-        """Where a lane begins to count, in which something waits anew: nobody saves up turns, newcomers go first."""
-        return max(served, self._left.pop(key, -1), self._level.get(key.priority, 0) - 1)
+    def enter(self, lane_id: LaneId, served: int = -1) -> int:
+        """Where a lane with newly waiting mails starts to count.
+
+        A lane cannot save up turns; a lane that is new goes first.
+        """
+        level = self._level.get(lane_id.priority, 0)
+        return max(served, self._left.pop(lane_id, -1), level - 1)
 
     def leave(self, lanes: Iterable[ReadyLane]) -> None:
-        """Remember lanes in which nothing waits any more, lest they come back as newcomers before others had a turn."""
-        left = ((lane.id, lane.served) for lane in lanes)
+        """Remember lanes that were emptied, so that they do not come back as new ones too soon."""
+        for lane in lanes:
+            self._left[lane.id] = lane.served
         level = self._level
         self._left = {
-            key: had
-            for key, had in (*self._left.items(), *left)
-            if had >= level.get(key.priority, 0)
+            lane_id: served
+            for lane_id, served in self._left.items()
+            if served >= level.get(lane_id.priority, 0)
         }
 
     def divide(self, lanes: Iterable[ReadyLane], room: int) -> list[Quota]:
-        """Portions of `room` places for the lanes; together at most `room`."""
+        """Divide the room between lanes with waiting mails; the quotas add up to at most `room`."""
         waiting: dict[int, list[ReadyLane]] = {}
         for lane in lanes:
             if lane.fresh or lane.due:
                 waiting.setdefault(lane.id.priority, []).append(lane)
         quotas: list[Quota] = []
-        for priority, places in self._places(sorted(waiting), room):
-            in_order = sorted(waiting[priority], key=_SERVED)
-            self._level[priority] = max(self._level.get(priority, 0), in_order[0].served)
-            quotas += _take_turns(in_order, places)
+        for priority, share in self._shares(sorted(waiting), room):
+            by_served = sorted(waiting[priority], key=_SERVED)
+            self._level[priority] = max(self._level.get(priority, 0), by_served[0].served)
+            quotas += _take_turns(by_served, share)
         return quotas
 
-    def _places(self, priorities: Sequence[int], room: int) -> list[tuple[int, int]]:
-        """How many places each priority gets: the lower ones what they are owed, the highest all the rest."""
-        self._owed = {one: self._owed.get(one, 0.0) + FLOORS[one] * room for one in priorities[1:]}
-        given = []
-        for one in priorities[1:]:
-            places = min(int(self._owed[one]), room)
-            self._owed[one] -= places
-            room -= places
-            given.append((one, places))
-        return [(priorities[0], room), *given] if priorities else []
+    def _shares(self, priorities: Sequence[int], room: int) -> list[tuple[int, int]]:
+        """The room of each priority: lower ones get what they are owed, the highest the rest."""
+        if not priorities:
+            self._owed = {}
+            return []
+        highest, *lower = priorities
+        owed = {
+            priority: self._owed.get(priority, 0.0) + FLOORS[priority] * room for priority in lower
+        }
+        shares = []
+        for priority in lower:
+            share = min(int(owed[priority]), room)
+            owed[priority] -= share
+            room -= share
+            shares.append((priority, share))
+        self._owed = owed
+        return [(highest, room), *shares]
 
 
-def _take_turns(lanes: Sequence[ReadyLane], places: int) -> list[Quota]:
-    """As equal as whole mails allow, or a quantum each where places are short; who gets less is first next time."""
-    each, more = divmod(places, len(lanes))
-    quantum = min(max(places // 8, QUANTUM), LARGE_QUANTUM)
+def _take_turns(lanes: Sequence[ReadyLane], room: int) -> list[Quota]:
+    """Equal quotas, or a quantum each while room is short; the others are first next time."""
+    equal, remainder = divmod(room, len(lanes))
+    quantum = min(max(room // 8, QUANTUM), LARGE_QUANTUM)
     quotas: list[Quota] = []
-    for place, lane in enumerate(lanes):
-        if places <= 0:
+    for turn, lane in enumerate(lanes):
+        if room <= 0:
             break
-        quota = _quota(lane, min(places, max(each + (place < more), quantum)))
-        places -= quota.limit
+        fair = equal + 1 if turn < remainder else equal
+        quota = _quota(lane, min(room, max(fair, quantum)))
+        room -= quota.limit
         lane.served += quota.limit
         quotas.append(quota)
     return quotas
 
 
-def _quota(lane: ReadyLane, most: int) -> Quota:
-    if lane.order is Order.STRICT:  # what is due again comes before all others
+def _quota(lane: ReadyLane, limit: int) -> Quota:
+    if lane.order is Order.STRICT:  # a mail that is due again comes before all others
         return Quota(lane, 1, 1)
-    if not (lane.fresh and lane.due):
-        return Quota(lane, most, most if lane.due else 0)
-    # Neither new mails nor retries starve the other; a single place goes to each in turn.
-    return Quota(lane, most, most // 2 if most > 1 else lane.served % 2)
+    if not lane.due:
+        return Quota(lane, limit, 0)
+    if not lane.fresh:
+        return Quota(lane, limit, limit)
+    # Neither new mails nor retries starve; a single place goes to each kind in turn.
+    deferred_limit = limit // 2 if limit > 1 else lane.served % 2
+    return Quota(lane, limit, deferred_limit)
 
 
 class RoundRobinQueue(Generic[T]):
-    """What waits for one provider: each lane in its order, the lanes in turn. One that was empty comes first, so that
-    another tenant's single mail does not wait behind a whole window; but bulk waits for its turn.
+    """What waits for one provider: each lane in its order, the lanes in turn.
+
+    A lane that was empty comes first, so that another tenant's single mail does not wait behind a
+    whole window; a bulk lane waits for its turn.
     """
 
     def __init__(self) -> None:
@@ -140,22 +156,22 @@ class RoundRobinQueue(Generic[T]):
     def __len__(self) -> int:
         return self._count
 
-    def add(self, key: LaneId, one: T) -> None:
-        lane = self._lanes.get(key)
+    def add(self, lane_id: LaneId, item: T) -> None:
+        lane = self._lanes.get(lane_id)
         if lane is None:
-            lane = self._lanes[key] = deque()
-            if key.priority != BULK:
-                self._lanes.move_to_end(key, last=False)
-        lane.append(one)
+            lane = self._lanes[lane_id] = deque()
+            if lane_id.priority != BULK:
+                self._lanes.move_to_end(lane_id, last=False)
+        lane.append(item)
         self._count += 1
 
     def take(self) -> T:
-        """The next; there must be one."""
-        key, lane = next(iter(self._lanes.items()))
-        one = lane.popleft()
+        """The next item; the queue must not be empty."""
+        lane_id, lane = next(iter(self._lanes.items()))
+        item = lane.popleft()
         if lane:
-            self._lanes.move_to_end(key)
+            self._lanes.move_to_end(lane_id)
         else:
-            del self._lanes[key]
+            del self._lanes[lane_id]
         self._count -= 1
-        return one
+        return item

@@ -115,7 +115,7 @@ class Dispatcher:
         return claimed.begun
 
     def give_back(self, claimed: ClaimedMessage) -> None:
-        """Note that a message will be released before it began: its lane begins nothing until then."""
+        """Note that an unbegun message will be released: its lane begins nothing until then."""
         if not claimed.begun:
             self._lanes.returning(claimed.lane_id)
 

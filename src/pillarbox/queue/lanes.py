@@ -61,7 +61,7 @@ class LaneTracker:
     # -- surveys
 
     def stale(self, hinted: bool = False) -> bool:
-        """Whether it is time for a survey: with few lanes before every claim; earlier after a hint."""
+        """Whether to survey: with few lanes before every claim; sooner after a hint."""
         now = self._clock()
         if hinted:
             self._hinted = True
@@ -210,11 +210,11 @@ class LaneTracker:
         return lane_id in self._strict
 
     def may_begin(self, lane_id: LaneId) -> bool:
-        """Whether a claimed mail may begin: not while an earlier one of its lane is being released."""
+        """Whether a claimed mail may begin: not while one of its lane is being released."""
         return lane_id not in self._returning
 
     def begun(self, lane_id: LaneId) -> None:
-        """A claimed mail has begun: the order of its lane no longer depends on it, unless strict."""
+        """A claimed mail has begun: its lane's order no longer depends on it, unless strict."""
         if lane_id not in self._strict:
             _decrement(self._unbegun, lane_id)
 
@@ -223,7 +223,7 @@ class LaneTracker:
         self._returning.add(lane_id)
 
     def ended(self, lane_id: LaneId, begun: bool) -> bool:
-        """A claimed mail was settled or released; True if its lane waited for that and may go on."""
+        """A claimed mail was settled or released; True if its lane waited for that."""
         if begun and lane_id not in self._strict:
             return False
         _decrement(self._unbegun, lane_id)

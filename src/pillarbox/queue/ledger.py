@@ -210,7 +210,7 @@ class Ledger:
         return int(await self._database.fetchval(*SQL.reap(limit=limit, lease=lease)))
 
     async def reap_wait(self, lease: float) -> float | None:
-        """Seconds until all workers whose lease ran out may be reaped; None without such workers."""
+        """Seconds until all workers whose lease ran out may be reaped; None if there are none."""
         wait: float | None = await self._database.fetchval(*SQL.reap_wait(lease=lease))
         return wait
 

@@ -27,14 +27,32 @@ Columns = dict[str, list[Any]]
 
 _OUTCOMES = ("message_ids", "recipient_numbers", "claims", "verdicts", "reasons", "provider_ids")
 _SETTLEMENTS = (
-    *_OUTCOMES, "states", "retries", "delays", "codes", "replies", "provider_message_ids", "ended_ago", "took",
-    "expires_at", "steps",
-)  # fmt: skip
+    *_OUTCOMES,
+    "states",
+    "retries",
+    "delays",
+    "codes",
+    "replies",
+    "provider_message_ids",
+    "ended_ago",
+    "took",
+    "expires_at",
+    "steps",
+)
 _EARLIER_ATTEMPTS = (
-    "earlier_message_ids", "earlier_recipient_numbers", "earlier_claims", "earlier_steps", "earlier_provider_ids",
-    "earlier_verdicts", "earlier_reasons", "earlier_codes", "earlier_replies", "earlier_provider_message_ids",
-    "earlier_ended_ago", "earlier_took",
-)  # fmt: skip
+    "earlier_message_ids",
+    "earlier_recipient_numbers",
+    "earlier_claims",
+    "earlier_steps",
+    "earlier_provider_ids",
+    "earlier_verdicts",
+    "earlier_reasons",
+    "earlier_codes",
+    "earlier_replies",
+    "earlier_provider_message_ids",
+    "earlier_ended_ago",
+    "earlier_took",
+)
 _TRANSCRIPTS = ("transcript_message_ids", "transcript_claims", "transcripts")
 _EVENTS = ("event_message_ids", "event_claims", "event_kinds", "event_data")
 

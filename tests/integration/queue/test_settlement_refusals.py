@@ -86,7 +86,7 @@ def with_nul(result: AttemptResult, where: str) -> AttemptResult:
             outcome = replace(settlement.outcome, code=10**6)
             return replace(result, settlements=[replace(settlement, outcome=outcome)])
         case "conversation":
-            return replace(result, conversation=NUL)
+            return replace(result, transcript=NUL)
         case _:
             return replace(result, events=[("failed_over", '{"said": "\\u0000"}')])
 
