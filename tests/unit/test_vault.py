@@ -69,7 +69,7 @@ def test_a_missing_key_is_named_by_its_id() -> None:
     alone = EncryptionKeyRing([NEW])
     with pytest.raises(SecretError) as caught:
         alone.open(sealed, "provider:7")
-    assert f"provider:7 was sealed with key {ring.key_ids[1]}; at hand: {ring.key_ids[0]}" in str(
+    assert f"provider:7 was sealed with key {ring.key_ids[1]}; available: {ring.key_ids[0]}" in str(
         caught.value
     )
 

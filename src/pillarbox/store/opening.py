@@ -1,4 +1,4 @@
-"""Opening the database: one that is named, or the embedded one; at once, or patiently while it is away."""
+"""Opens the configured or the embedded database, at once or with retries while it is unavailable."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ from pillarbox.telemetry import logs
 
 log = logs.get("pillarbox.store")
 T = TypeVar("T")
-# Pauses between tries to reach a database at the start double from the first to the longest: a
-# wrong password tried every second would fill the server's log.
+# Pauses between connection attempts double from the first to the longest: a wrong password tried
+# every second would fill the server's log.
 CONNECT_PAUSE, LONGEST_CONNECT_PAUSE = 1.0, 10.0
-# SQLSTATE of a database name that the server does not know.
+# SQLSTATE of a database that does not exist.
 NO_SUCH_DATABASE = "3D000"
-# How often the embedded server is looked after: the first moment without it is the time that mails
-# wait.
+# Seconds between checks of the embedded server: mails wait while it is down.
 WATCH_INTERVAL = 1.0
 
 
@@ -39,8 +38,8 @@ async def open_database(
 ) -> AsyncIterator[Database]:
     """Connect to the database, whatever its schema.
 
-    `start` starts the embedded one and stops it at the end. With `patient`, wait for one that is away until that event
-    is set, as a service does that starts before its database.
+    `start` starts the embedded server and stops it at the end. With `patient`, retry while the
+    database is unavailable until that event is set, like a service that starts before its database.
     """
     server = None
     url = settings.database_url
@@ -50,11 +49,10 @@ async def open_database(
             await asyncio.to_thread(server.start)
         url = running_url(settings)
     try:
-        database = (
-            await _connect_patiently(settings, url, patient)
-            if patient
-            else await _connect(settings, url)
-        )
+        if patient:
+            database = await _connect_patiently(settings, url, patient)
+        else:
+            database = await _connect(settings, url)
         try:
             yield database
         finally:
@@ -65,14 +63,14 @@ async def open_database(
 
 
 def running_url(settings: Settings) -> str:
-    """The URL of the database in use; if it is the embedded one, that must run."""
+    """The URL of the database; the embedded server must be running."""
     if settings.database_url is not None:
         return settings.database_url
     server = _embedded(settings)
     if not server.running():
         raise StoreError(
-            f"no database: nothing runs in {settings.data_dir}. Start it with `pillarbox up`, or name a database"
-            " with --database-url or PILLARBOX_DATABASE_URL"
+            f"no database: nothing runs in {settings.data_dir}. Start it with `pillarbox up`, or name"
+            " a database with --database-url or PILLARBOX_DATABASE_URL"
         )
     return server.url()
 
@@ -88,8 +86,8 @@ async def _connect(settings: Settings, url: str) -> Database:
     except ValueError:  # its text may quote a part of the password
         raise SettingsError(
             f"the database URL cannot be read: {show_url(url)}\n"
-            "write postgresql://user:password@host:5432/name, with / as %2F, @ as %40, : as %3A, # as %23 and ? as %3F"
-            " in the password"
+            "write postgresql://user:password@host:5432/name, with / as %2F, @ as %40, : as %3A,"
+            " # as %23 and ? as %3F in the password"
         ) from None
     except StoreError as error:
         if isinstance(error.__cause__, ClientConfigurationError):
@@ -109,22 +107,22 @@ async def _connect_patiently(settings: Settings, url: str, stop: asyncio.Event) 
         except StoreError as error:
             if stop.is_set() or not error.retryable:
                 raise
-            place = show_url(url).rpartition("@")[2]
-            log.warning("waiting for the database", database=place, error=str(error.__cause__))
+            address = show_url(url).rpartition("@")[2]
+            log.warning("waiting for the database", database=address, error=str(error.__cause__))
             await wait(stop, next(pauses))
 
 
 def is_final(error: StoreError) -> bool:
-    """Whether waiting for the database cannot help: the named database does not exist, or the URL is wrong.
+    """Whether retrying cannot help: the database does not exist, or the URL is wrong.
 
-    A refused login (class 28) or a missing privilege (42501) is waited for: a service may start
-    while a person changes the password.
+    A refused login (class 28) or a missing privilege (42501) is retried: a service may start while
+    a person changes the password.
     """
     return not error.retryable or error.sqlstate == NO_SUCH_DATABASE
 
 
 async def patiently(call: Callable[[], Awaitable[T]], stop: asyncio.Event | None) -> T:
-    """Make a call of a start; again while PostgreSQL is unavailable. Without `stop`, once."""
+    """Make a call; with `stop`, retry while PostgreSQL is unavailable until that event is set."""
     pauses = backoff(CONNECT_PAUSE, LONGEST_CONNECT_PAUSE)
     while True:
         try:
@@ -139,7 +137,7 @@ async def patiently(call: Callable[[], Awaitable[T]], stop: asyncio.Event | None
 async def keep_embedded_running(
     settings: Settings, supervisor: Supervisor, stop: asyncio.Event
 ) -> None:
-    """Start the embedded server again, with backoff, whenever it has ended before `stop`."""
+    """Restart the embedded server, with backoff, if it ends before `stop` is set."""
     server = _embedded(settings)
 
     async def check() -> None:
@@ -156,12 +154,12 @@ async def keep_embedded_running(
 
 
 def embedded_data(settings: Settings) -> Path:
-    """Where the data of the embedded server really is: see `service_account`."""
+    """The directory of the embedded server's data: see `service_account`."""
     return _embedded(settings).data
 
 
 def place_of(settings: Settings) -> str:
-    """The URL of the database in use, for people: without its password."""
+    """The URL of the database without its password, for people."""
     return show_url(settings.database_url or _embedded(settings).url())
 
 

@@ -1,4 +1,4 @@
-"""Provider secrets at rest: sealed with the newest key of a ring, opened with whichever sealed them.
+"""Encrypts stored secrets: sealed with the newest key of a ring, opened with the key that sealed them.
 
 A sealed secret is  version (1 byte) | key id (4) | nonce (12) | AES-256-GCM ciphertext and tag.
 Version, key id and context are authenticated, so a row cannot be altered, nor its secret moved to
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
 VERSION = b"\x01"
 _ID = slice(1, 5)
-_NONCE = slice(
-    5, 17
-)  # 96 random bits: safe for 2^32 seals per key (NIST SP 800-38D), we make a handful
+_NONCE = slice(5, 17)  # 96 random bits: safe for 2^32 seals per key (NIST SP 800-38D)
 _HEADER = 17
 _TAG = 16
 # The key file of a development installation, beside the embedded database.
@@ -39,46 +37,44 @@ KEY_FILE = "secret.key"
 
 
 class EncryptionKeyRing:
-    """Keys, newest first: the first seals, every one opens."""
+    """Keys, newest first: the first one seals, all of them open."""
 
     def __init__(self, keys: Sequence[Secret]) -> None:
         if not keys:
             raise SecretError("no secret key: set PILLARBOX_SECRET_KEYS")
-        self._raw = raw = [_decode(key) for key in keys]
+        raw = [_decode(key) for key in keys]
+        self._raw = raw
         self._current = _key_id(raw[0])
-        self._ciphers = {
-            _key_id(one): AESGCM(one) for one in reversed(raw)
-        }  # the newest wins a shared id
+        # Reversed: the newest key wins if two have the same id.
+        self._ciphers = {_key_id(key): AESGCM(key) for key in reversed(raw)}
 
     def __repr__(self) -> str:
         return f"EncryptionKeyRing({', '.join(self.key_ids)})"
 
     @property
     def key_ids(self) -> list[str]:
-        """The ids of the keys at hand, newest first; an id tells nothing about its key."""
-        return [one.hex() for one in reversed(self._ciphers)]
+        """The ids of the keys, newest first; an id reveals nothing about its key."""
+        return [key_id.hex() for key_id in reversed(self._ciphers)]
 
     def seal(self, plaintext: str, context: str) -> bytes:
-        """Encrypt for one place; `context` names it (`provider:7`) and must be the same when opening."""
+        """Encrypt a secret; `context` (`provider:7`) must be the same when opening."""
         header = VERSION + self._current
         nonce = os.urandom(12)
         cipher = self._ciphers[self._current]
         try:
             plain = plaintext.encode()
-        except (
-            UnicodeEncodeError
-        ):  # half of a surrogate pair; the original error would carry the secret
+        except UnicodeEncodeError:  # half of a surrogate pair; its error would contain the secret
             raise SecretError(f"the secret of {context} is not text that can be stored") from None
         return header + nonce + cipher.encrypt(nonce, plain, header + context.encode())
 
     def open(self, sealed: bytes, context: str) -> Secret:
-        """Decrypt, or say which key is missing, or that the bytes were changed or moved."""
+        """Decrypt a secret; SecretError names a missing key, or says that the bytes were changed."""
         key_id = _read_key_id(sealed)
         cipher = self._ciphers.get(key_id)
         if cipher is None:
             have = ", ".join(self.key_ids)
             raise SecretError(
-                f"the secret of {context} was sealed with key {key_id.hex()}; at hand: {have}"
+                f"the secret of {context} was sealed with key {key_id.hex()}; available: {have}"
             )
         try:
             plain = cipher.decrypt(sealed[_NONCE], sealed[_HEADER:], sealed[:5] + context.encode())
@@ -89,7 +85,7 @@ class EncryptionKeyRing:
         return Secret(plain.decode())
 
     def is_current(self, sealed: bytes) -> bool:
-        """Whether it was sealed with the newest key; rotation seals again what was not."""
+        """Whether it was sealed with the newest key; rotation reseals the others."""
         return _read_key_id(sealed) == self._current
 
     def derive(self, purpose: bytes) -> list[bytes]:
@@ -102,7 +98,7 @@ class EncryptionKeyRing:
 
 
 def key_ring(settings: Settings) -> EncryptionKeyRing:
-    """The key ring of PILLARBOX_SECRET_KEYS; in development, of a file beside the embedded database."""
+    """The keys of PILLARBOX_SECRET_KEYS; in development, of a file beside the embedded database."""
     if settings.secret_keys:
         return EncryptionKeyRing(settings.secret_keys)
     if settings.database_url is None:
@@ -113,17 +109,17 @@ def key_ring(settings: Settings) -> EncryptionKeyRing:
 
 
 def generate_key() -> str:
-    """A new key, as PILLARBOX_SECRET_KEYS takes it."""
+    """A new key in the format of PILLARBOX_SECRET_KEYS."""
     return base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
 
 
 def load_or_create_key_file(path: Path) -> Secret:
-    """The key of a development installation; made on first use, readable by its owner only."""
+    """The key of a development installation; created on first use, readable by its owner only."""
     try:
         return _load_key_file(path)
     except FileNotFoundError:
         _create_key_file(path)
-    return _load_key_file(path)  # what is on disk counts: another process may have been first
+    return _load_key_file(path)  # read it again: another process may have created it first
 
 
 def _load_key_file(path: Path) -> Secret:
@@ -141,7 +137,7 @@ def _load_key_file(path: Path) -> Secret:
 
 
 def _create_key_file(path: Path) -> None:
-    """Write beside, then link: a reader sees the whole key or none, and the first writer wins."""
+    """Write a draft, then link it: readers see a whole key or none, and the first writer wins."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     with _naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -154,7 +150,7 @@ def _create_key_file(path: Path) -> None:
 
 
 def read_private_file(path: Path) -> str | None:
-    """What stands in a file that nobody else can read; None when there is no file."""
+    """The content of a file that only its owner can read; None if there is no file."""
     try:
         with _naming(path):
             text = path.read_text("ascii")
@@ -165,7 +161,7 @@ def read_private_file(path: Path) -> str | None:
 
 
 def write_private_file(path: Path, text: str) -> None:
-    """Put a line into a file that nobody else can read; whoever reads meanwhile sees the old or the new."""
+    """Replace the content of a file that only its owner can read, atomically."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     with _naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -185,14 +181,14 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def _warrant_private(path: Path) -> None:
-    """Refuse a key that others on this machine can read; restoring a backup often opens it up."""
+    """Refuse a file that other users can read; restoring a backup often makes it readable."""
     if os.name == "posix" and path.stat().st_mode & 0o077:
         raise SecretError(f"{path} can be read by others: chmod 600 it")
 
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Turn what the file system refuses into our own error; a missing file is the caller's to handle."""
+    """Map errors of the file system to SecretError; the caller handles a missing file."""
     try:
         yield
     except FileNotFoundError:
