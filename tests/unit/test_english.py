@@ -20,7 +20,7 @@ BANNED = {
     r"told|tells|said": "reported, received, sent, stated",
     r"octets?": "bytes",
     r"doors?|doorkeeper": "HTTP and SMTP; the entrance's name",
-    r"crew|pool|vitals|journeys?|chores?|twins?": "the conventional term",
+    r"crew|roster|vitals|journeys?|chores?|twins?": "the conventional term",
     r"no more\b(?! than)": "disable, stop; at most; no longer",
     r"of another kind": "unsupported; of a different type",
     r"(?:is|are|was|were|be) away": "unavailable",
@@ -34,7 +34,7 @@ BANNED = {
 }
 PATTERN = re.compile(rf"(?i)(?<![\w-])(?:{'|'.join(BANNED)})(?![\w-])")
 # How many are left. This number only shrinks.
-REMAINING = 600
+REMAINING = 330
 
 
 @cache
