@@ -11,23 +11,12 @@ from typing import Any
 from django.core.mail import EmailMessage
 
 from pillarbox.accept.checks import MAX_HEADERS, is_reserved
-from pillarbox.accept.mail import Attachment, Mail
+from pillarbox.accept.mail import FIELDS, Attachment, Mail
 
 # Fields of Mail that `message.pillarbox` can set: Django has no equivalent.
-OPTIONS = frozenset(
-    {
-        "class_",
-        "kind",
-        "priority",
-        "send_at",
-        "expires_at",
-        "max_attempts",
-        "idempotency_key",
-        "tags",
-        "metadata",
-        "tenant",
-    }
-)
+OPTIONS = frozenset(field.attribute for field in FIELDS) - {
+    "sender", "to", "cc", "bcc", "reply_to", "subject", "text", "html", "raw", "headers", "attachments",
+}  # fmt: skip
 # Headers of a MIME part that the composer writes itself.
 _OF_PARTS = frozenset(
     {

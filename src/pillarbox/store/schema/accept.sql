@@ -232,6 +232,11 @@ CREATE OR REPLACE FUNCTION pillarbox._list_fields() RETURNS text[] LANGUAGE sql 
   SELECT '{to,cc,bcc,reply_to,tags}'::text[]
 $$;
 
+-- The header fields that are stored of a mail: those given, and those that other fields make.
+CREATE OR REPLACE FUNCTION pillarbox._stored_headers(fields jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+  SELECT nullif(fields->'headers', 'null')
+$$;
+
 -- Note which of several mails is being checked, for _fail; null for none. (Not a SET clause of
 -- the function, which needs a superuser for a custom setting. An error undoes it with the rest
 -- of the transaction.)

@@ -64,7 +64,7 @@ BEGIN
       (fields->>'expires_at')::timestamptz, class, fields->>'kind', sender,
       CASE WHEN starts_with(mailboxes, '{') THEN mailboxes::text[] ELSE ARRAY[mailboxes] END,
       pillarbox._texts(fields->'cc', 'cc'), pillarbox._texts(fields->'reply_to', 'reply_to'), subject,
-      nullif(fields->'headers', 'null'), pillarbox._texts(fields->'tags', 'tags'), nullif(fields->'metadata', 'null')
+      pillarbox._stored_headers(fields), pillarbox._texts(fields->'tags', 'tags'), nullif(fields->'metadata', 'null')
     FROM (SELECT unnest(ids) AS id, unnest(tenant_ids) AS tenant_id, unnest(sizes) AS size, unnest(lanes) AS lane,
             unnest(classes) AS class, unnest(senders) AS sender, unnest(mailboxes) AS mailboxes,
             unnest(subjects) AS subject, unnest(fields) AS fields, unnest(verdicts) AS verdict) AS given
