@@ -27,7 +27,7 @@ from pillarbox.model.access import Scope
 from pillarbox.model.delivery import State, delivery_id
 from pillarbox.store import messages as store
 from pillarbox.store import operations
-from pillarbox.store.dlq import leaving
+from pillarbox.store.dlq import outgoing_envelopes
 from pillarbox.wire.messages import Accepted, ChangedDelivery, Changes, FullMessage
 
 if TYPE_CHECKING:
@@ -111,7 +111,9 @@ def receipt_body(receipt: Receipt) -> dict[str, object]:
 )
 async def get_message(context: Context, message_id: MessageId) -> Response:
     return json_response(
-        full_message(await store.story(context.app.database, message_id, context.tenant.id))
+        full_message(
+            await store.message_details(context.app.database, message_id, context.tenant.id)
+        )
     )
 
 
@@ -133,7 +135,7 @@ async def get_message(context: Context, message_id: MessageId) -> Response:
     tags=["messages"],
 )
 async def get_raw_message(context: Context, message_id: MessageId) -> Response:
-    envelope = await store.envelope_of(context.app.database, message_id, context.tenant.id)
+    envelope = await store.message_record(context.app.database, message_id, context.tenant.id)
     if envelope.secret:
         raise ProblemError(
             "not-allowed",
@@ -199,7 +201,7 @@ class NewTime(StrictModel):
     tags=["messages"],
 )
 async def reschedule_message(context: Context, message_id: MessageId, when: NewTime) -> Response:
-    envelope = await store.envelope_of(context.app.database, message_id, context.tenant.id)
+    envelope = await store.message_record(context.app.database, message_id, context.tenant.id)
     _check_time(when.send_at, envelope.expires_at)
     if is_restricted(context.principal):
         await _check_leaving(context, message_id)
@@ -212,7 +214,9 @@ async def reschedule_message(context: Context, message_id: MessageId, when: NewT
 async def _check_leaving(context: RequestContext, message_id: UUID) -> None:
     """Raise unless the principal is allowed to send this message."""
     deliveries = await store.deliveries_of(context.app.database, message_id, context.tenant.id)
-    async for one in leaving(context.app.database, [(message_id, each.n) for each in deliveries]):
+    async for one in outgoing_envelopes(
+        context.app.database, [(message_id, each.n) for each in deliveries]
+    ):
         check_leaving(context.principal, one)
 
 

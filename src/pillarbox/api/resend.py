@@ -91,10 +91,10 @@ def mail_again(
 async def _record_events(context: RequestContext, old: UUID, new: UUID) -> None:
     """Record an event for both messages; if that fails, the new one stays accepted."""
     try:
-        await operations.tell(
+        await operations.record_event(
             context.app.database, old, "resent", {**context.who, "message": str(new)}
         )
-        await operations.tell(
+        await operations.record_event(
             context.app.database, new, "resend_of", {**context.who, "message": str(old)}
         )
     except StoreError as error:

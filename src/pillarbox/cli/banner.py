@@ -17,7 +17,7 @@ from pillarbox.app import App
 from pillarbox.cli import output
 from pillarbox.model.provider_kinds import kind_of
 from pillarbox.settings import DEFAULTS, Settings
-from pillarbox.store.opening import embedded_data, place_of
+from pillarbox.store.opening import embedded_data, shown_url
 
 if TYPE_CHECKING:
     from pillarbox.cli.demo import Demo
@@ -39,7 +39,7 @@ def told(app: App, roles: Sequence[str], places: Mapping[str, str]) -> None:
     output.say(
         Text(f"Pillarbox {version('pillarbox')} serves: {', '.join(roles)}", style="bold green")
     )
-    output.pairs([*_shown(places), ("database", place_of(app.settings)), ("stop", "Ctrl-C")])
+    output.pairs([*_shown(places), ("database", shown_url(app.settings)), ("stop", "Ctrl-C")])
 
 
 def _shown(places: Mapping[str, str]) -> list[tuple[str, object]]:
@@ -74,7 +74,7 @@ def banner(
     output.pairs(
         [
             *_shown(places),
-            ("database", place_of(settings)),
+            ("database", shown_url(settings)),
             ("data", _data(settings) if embedded else None),
             ("smtp ca", _ca_file(settings)),
             ("access", KEYLESS if app.keyless else None),

@@ -20,7 +20,7 @@ from pillarbox.cli import output
 from pillarbox.cli.flag_help import FlagCommand
 from pillarbox.errors import PillarboxError, SettingsError, StoreError
 from pillarbox.settings import SPECS, Settings, load
-from pillarbox.store.opening import place_of
+from pillarbox.store.opening import shown_url
 from pillarbox.telemetry import logs
 
 P = ParamSpec("P")
@@ -107,7 +107,7 @@ def placed(settings: Settings) -> Iterator[None]:
     except StoreError as error:
         if not str(error).startswith("PostgreSQL: "):
             raise
-        reason, place = str(error).removeprefix("PostgreSQL: "), place_of(settings)
+        reason, place = str(error).removeprefix("PostgreSQL: "), shown_url(settings)
         if error.sqlstate is None or error.sqlstate[:2] in UNAVAILABLE:
             raise StoreError(
                 f"lost the database {place}: {reason}. Is it still running?"

@@ -83,7 +83,7 @@ async def migrate(context: CommandContext, parts: Parts = None, adopt: Adopt = N
         applied = [("pillarbox", one) for one in await apply(connection)]
         applied += [(schema, one) for one in await lifecycle(connection, schema)]
         exceeding = (
-            await lineage.exceeding(database)
+            await lineage.find_excessive(database)
             if any(one.name == PARENTS for _, one in applied)
             else []
         )

@@ -148,7 +148,9 @@ async def list_(
 
 
 async def _list_exceeding(app: App, tenant: str | None, as_json: bool) -> None:
-    found = [one for one in await lineage.exceeding(app.database) if tenant in (None, one.tenant)]
+    found = [
+        one for one in await lineage.find_excessive(app.database) if tenant in (None, one.tenant)
+    ]
     if as_json:
         output.print_json([output.plain(one) for one in found])
         return

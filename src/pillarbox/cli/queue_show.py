@@ -54,7 +54,7 @@ async def show(
     """
     async with context.app() as app:
         message_id = await messages.find_message(app.database, id)
-        story = await messages.story(app.database, message_id)
+        story = await messages.message_details(app.database, message_id)
         content = await messages.content(app.database, message_id)
     if raw:
         if content is None:

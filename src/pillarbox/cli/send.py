@@ -20,7 +20,7 @@ from pillarbox.cli.command import CommandContext, command
 from pillarbox.cli.send_wait import SETTLED, DeliveryWatch
 from pillarbox.errors import InvalidMail, NotPossible
 from pillarbox.model.delivery import State
-from pillarbox.store.messages import provider_name, short_id, story
+from pillarbox.store.messages import message_details, provider_name, short_id
 
 if TYPE_CHECKING:
     from pillarbox.app import App
@@ -184,7 +184,7 @@ async def _await(app: App, ids: Sequence[UUID], timeout: float, json: bool) -> i
 
 
 async def _tell(app: App, message_id: UUID) -> None:
-    told = await story(app.database, message_id)
+    told = await message_details(app.database, message_id)
     for one in told.deliveries:
         last = next((attempt for attempt in reversed(told.attempts) if attempt.n == one.n), None)
         words = [

@@ -118,7 +118,7 @@ class Administrators:
         """A session without password or mail, for a person with access to this machine."""
         admin = await admins.get(self._database, email)
         async with self._database.transaction() as connection:
-            if await admins.hold(connection, admin.id) is None:
+            if await admins.lock(connection, admin.id) is None:
                 raise NotPossible(
                     "this administrator is disabled: enable them with `pillarbox admin enable`"
                 )
@@ -141,7 +141,7 @@ class Administrators:
             codes = await self._codes()
             tenant = await tenants.get_tenant(self._database, self._settings.lifecycle_tenant)
             async with self._database.transaction() as connection:
-                admin = await admins.hold(connection, verified.id, password=verified.password)
+                admin = await admins.lock(connection, verified.id, password=verified.password)
                 if admin is not None:
                     self._authenticator.admit(_METHOD)
                     recipient = LifecycleRecipient(admin.email, admin.email, admin.name)
@@ -200,7 +200,7 @@ class Administrators:
         admin_id = tried.subject
         assert admin_id is not None
         async with self._database.transaction() as connection:
-            if await admins.hold(connection, admin_id, since=tried.created_at) is None:
+            if await admins.lock(connection, admin_id, since=tried.created_at) is None:
                 raise WrongCode(
                     "the administrator was disabled or has changed the password", void=True
                 )

@@ -98,7 +98,7 @@ async def explain_message(
 
     With a tenant, only if the message is its own; NotFound otherwise.
     """
-    envelope = await messages.envelope_of(database, message_id, tenant_id)
+    envelope = await messages.message_record(database, message_id, tenant_id)
     deliveries = await messages.deliveries_of(database, message_id, tenant_id)
     chosen = await routes.chosen_providers(database, message_id)
     world = await load_routing_snapshot(database, development=development)

@@ -145,7 +145,7 @@ def _authenticate(
         row["expires_at"],
     )
     if row["parent_id"] is not None:
-        grant = lineage.through(grant, ancestors[row["parent_id"]])
+        grant = lineage.limited_by(grant, ancestors[row["parent_id"]])
         if grant.expires_at is not None and grant.expires_at <= row["now"]:
             return None
     tenant = None
@@ -246,7 +246,7 @@ async def add_key(
     if tenant is not None:
         tenant_id = (await tenants.get_tenant(database, tenant)).id
     async with database.transaction() as connection:
-        await lineage.hold_parent(connection, maker)
+        await lineage.lock_parent(connection, maker)
         await connection.execute(*SQL.retire_key(tenant_id=tenant_id, name=name))
         row = await connection.fetchrow(
             *SQL.add_key(
@@ -320,7 +320,7 @@ async def add_login(
     senders, recipients = _domains(sender_domains, recipient_domains)
     tenant_id = (await tenants.get_tenant(database, tenant)).id
     async with database.transaction() as connection:
-        await lineage.hold_parent(connection, maker)
+        await lineage.lock_parent(connection, maker)
         await connection.execute(*SQL.retire_login(username=username))
         row = await connection.fetchrow(
             *SQL.add_login(

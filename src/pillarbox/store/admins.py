@@ -94,7 +94,7 @@ async def password_of(database: Database, email: str) -> AdminPassword | None:
     return AdminPassword(**row) if row else None
 
 
-async def hold(
+async def lock(
     connection: asyncpg.Connection,
     admin: int,
     *,

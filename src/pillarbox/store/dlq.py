@@ -298,7 +298,9 @@ async def provider_id(database: Database, name: str, tenant_id: int | None) -> i
     return int(found)
 
 
-async def leaving(database: Database, keys: Sequence[Key]) -> AsyncIterator[OutgoingEnvelope]:
+async def outgoing_envelopes(
+    database: Database, keys: Sequence[Key]
+) -> AsyncIterator[OutgoingEnvelope]:
     """The sender and recipient of deliveries, in the order given."""
     for start in range(0, len(keys), ENVELOPES_AT_ONCE):
         message_ids, numbers = columns_of(keys[start : start + ENVELOPES_AT_ONCE])

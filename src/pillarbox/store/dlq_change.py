@@ -149,7 +149,7 @@ async def _permitted(
 ) -> list[CheckedDelivery]:
     """The same deliveries; those that are not permitted are blocked."""
     keys = [one.delivery.key for one in checked]
-    envelopes = [envelope async for envelope in dlq.leaving(database, keys)]
+    envelopes = [envelope async for envelope in dlq.outgoing_envelopes(database, keys)]
     result = []
     for one, envelope in zip(checked, envelopes, strict=True):
         if one.blocked is None and not permitted(envelope):

@@ -54,7 +54,7 @@ class ReplayTokenRow(NamedTuple):
     expires_at: datetime
 
 
-async def hear(
+async def apply_feedback(
     database: Database, rows: Sequence[FeedbackRow], suppress_for: timedelta | None
 ) -> list[FeedbackMatch | None]:
     """Store and apply feedback, all or nothing; returns the delivery of each, None if unknown.
@@ -107,6 +107,6 @@ async def use_tokens(database: Database, tokens: Sequence[ReplayTokenRow]) -> li
     return [row["digest"] for row in rows]
 
 
-async def forget_tokens(database: Database, limit: int) -> int:
+async def purge_tokens(database: Database, limit: int) -> int:
     """Delete tokens whose requests are refused by their age anyway; returns how many."""
     return await database.execute(*SQL.forget_tokens(limit=limit))

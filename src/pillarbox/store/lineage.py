@@ -92,14 +92,14 @@ def grant_of(row: asyncpg.Record) -> Grant:
     )
 
 
-def through(own: Grant, above: Sequence[Grant]) -> Grant:
+def limited_by(own: Grant, above: Sequence[Grant]) -> Grant:
     """A grant limited by all grants above it."""
     for grant in above:
         own = narrowed(own, grant)
     return own
 
 
-async def hold_parent(connection: asyncpg.Connection, maker: KeyCreator) -> None:
+async def lock_parent(connection: asyncpg.Connection, maker: KeyCreator) -> None:
     """Lock the creating key against revocation until COMMIT; NotAllowed if it is revoked already."""
     if maker.key_id is None:
         return
@@ -114,7 +114,7 @@ async def descendants(database: Database, key_id: int) -> RevokedCredentials:
     return RevokedCredentials(row["keys"], row["logins"])
 
 
-async def exceeding(database: Database) -> list[ExcessiveGrant]:
+async def find_excessive(database: Database) -> list[ExcessiveGrant]:
     """The valid keys and logins that exceed their parent, or a possible parent if none is recorded.
 
     Version 0.1.0 did not record parents. There a parent may be any key of the same tenant with the

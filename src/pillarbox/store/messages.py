@@ -18,7 +18,7 @@ from pillarbox.store import sql
 from pillarbox.store.contents import read_attachments
 from pillarbox.store.masking import masked_content, masked_values
 from pillarbox.store.provider_waits import outage_since
-from pillarbox.store.rate_limit_wait import RateLimitWait, waiting
+from pillarbox.store.rate_limit_wait import RateLimitWait, find_rate_limit_wait
 
 if TYPE_CHECKING:
     import asyncpg
@@ -318,17 +318,17 @@ def _candidates(begin: Sequence[UUID], end: Sequence[UUID]) -> str:
     return "\n".join(lines)
 
 
-async def story(
+async def message_details(
     database: Database, message_id: UUID, tenant_id: int | None = None
 ) -> MessageDetails:
     """Everything that retention left of a message; NotFound if it is not that tenant's."""
-    envelope = await envelope_of(database, message_id, tenant_id)
+    envelope = await message_record(database, message_id, tenant_id)
     attempts = await database.fetch(*SQL.attempts(message_id=message_id))
     events = await database.fetch(*SQL.events(message_id=message_id))
     deliveries = await deliveries_of(database, message_id, tenant_id)
     rate_limit_wait = unavailable_since = None
     if any(delivery.state == State.QUEUED for delivery in deliveries):
-        rate_limit_wait = await waiting(database, message_id)
+        rate_limit_wait = await find_rate_limit_wait(database, message_id)
         unavailable_since = await outage_since(database)
     return MessageDetails(
         envelope,
@@ -340,7 +340,7 @@ async def story(
     )
 
 
-async def envelope_of(
+async def message_record(
     database: Database, message_id: UUID, tenant_id: int | None = None
 ) -> MessageRecord:
     """A message as accepted; NotFound if it does not exist or is another tenant's."""

@@ -158,7 +158,7 @@ def embedded_data(settings: Settings) -> Path:
     return _embedded(settings).data
 
 
-def place_of(settings: Settings) -> str:
+def shown_url(settings: Settings) -> str:
     """The URL of the database without its password, for people."""
     return show_url(settings.database_url or _embedded(settings).url())
 

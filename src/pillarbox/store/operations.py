@@ -151,7 +151,7 @@ async def change_message(
     database: Database, operation: DeliveryOperation, message_id: UUID, n: int | None = None
 ) -> Keys:
     """Change the deliveries of a message (or only number `n`); NotPossible if no state allows it."""
-    details = await messages.story(database, message_id)
+    details = await messages.message_details(database, message_id)
     keys = [
         (message_id, delivery.n)
         for delivery in details.deliveries
@@ -222,7 +222,9 @@ async def _changed(
     )
 
 
-async def tell(database: Database, message_id: UUID, kind: str, data: Mapping[str, str]) -> None:
+async def record_event(
+    database: Database, message_id: UUID, kind: str, data: Mapping[str, str]
+) -> None:
     """Record an event of a whole message."""
     await database.execute(*SQL.tell(message_id=message_id, kind=kind, data=json.dumps(dict(data))))
 

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from pillarbox.store import admins, auth_failures, challenges, sql
 from pillarbox.store.database import Database
-from pillarbox.store.feedback import forget_tokens
+from pillarbox.store.feedback import purge_tokens
 
 SQL = sql.load("retention")
 WEBHOOKS = sql.load("webhooks")
@@ -57,7 +57,7 @@ def _purges(
     if content_age is not None:
         captured = SQL.purge_captured(age=content_age, limit=batch)
         yield "captured", lambda: database.execute(*captured)
-    yield "tokens", lambda: forget_tokens(database, batch)
+    yield "tokens", lambda: purge_tokens(database, batch)
     suppressions = SQL.purge_suppressions(limit=batch)
     yield "suppressions", lambda: database.execute(*suppressions)
     yield "challenges", lambda: challenges.purge(database, batch)

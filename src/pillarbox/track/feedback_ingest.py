@@ -122,7 +122,7 @@ class FeedbackIngest:
     async def _apply_with_retries(self, rows: Sequence[FeedbackRow]) -> list[FeedbackMatch | None]:
         for tries_left in range(TRIES, 0, -1):
             try:
-                return await store.hear(self._database, rows, self._suppress_for)
+                return await store.apply_feedback(self._database, rows, self._suppress_for)
             except StoreError as error:
                 was_rolled_back = (error.sqlstate or "").startswith(ROLLED_BACK)
                 if tries_left == 1 or not was_rolled_back:

@@ -42,7 +42,7 @@ CERTIFICATE_FAULTS = {
 }
 
 
-def trusted(ca_file: Path | None = None) -> ssl.SSLContext:
+def tls_context(ca_file: Path | None = None) -> ssl.SSLContext:
     """A TLS context with the system's authorities and those in a file; SettingsError if unreadable."""
     context = ssl.create_default_context()
     if ca_file is not None:

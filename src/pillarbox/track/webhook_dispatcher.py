@@ -25,7 +25,7 @@ from pillarbox.store.webhooks import CallResult, ClaimedCall, Keys
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry import logs
 from pillarbox.telemetry.metrics import Metrics
-from pillarbox.track.webhook_client import WebhookClient, lease_of, trusted
+from pillarbox.track.webhook_client import WebhookClient, lease_of, tls_context
 
 log = logs.get("pillarbox.webhooks")
 # Seconds between looks without a notification: a call may be a second or two late.
@@ -50,7 +50,7 @@ def open_client(settings: Settings, redact: Callable[[str], str], version: str) 
         redact,
         version,
         settings.webhook_allow_private,
-        trusted(settings.webhook_ca_file),
+        tls_context(settings.webhook_ca_file),
     )
 
 

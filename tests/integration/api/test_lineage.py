@@ -97,7 +97,7 @@ async def test_a_narrower_parent_narrows_its_descendants(api: Api) -> None:
     [who] = await access.find_keys(api.database, [child["secret"]])
     assert who
     assert (who.scopes, who.sender_domains) == ({Scope.SEND, Scope.MANAGE}, ("shop.example",))
-    exceeding = await lineage.exceeding(api.database)
+    exceeding = await lineage.find_excessive(api.database)
     assert [(one.name, one.fields, one.certain) for one in exceeding] == [
         ("child", ("scopes", "sender_domains"), True)
     ]
@@ -144,7 +144,7 @@ async def test_a_key_is_not_made_by_one_that_is_being_revoked(database: Database
     parent, _ = await access.add_key(database, "default", "parent", MANAGER)
     maker = KeyCreator("key", parent.id)
     async with database.transaction() as connection:
-        await lineage.hold_parent(connection, maker)
+        await lineage.lock_parent(connection, maker)
         revoking = asyncio.create_task(access.revoke_key(database, parent.id))
 
         async def waits() -> bool:
@@ -176,7 +176,7 @@ async def test_what_may_exceed_its_maker_after_an_upgrade(database: Database) ->
     await access.add_key(database, "default", "known", [Scope.SEND])
     for table in ("api_keys", "smtp_logins"):
         await database.execute(f"UPDATE pillarbox.{table} SET made_by = NULL WHERE name <> 'known'")
-    found = await lineage.exceeding(database)
+    found = await lineage.find_excessive(database)
     assert [(one.kind, one.name, one.parent, one.fields, one.certain) for one in found] == [
         ("key", "lasting", manager.prefix, ("expires_at",), False),
         ("login", "printer", manager.prefix, ("expires_at",), False),

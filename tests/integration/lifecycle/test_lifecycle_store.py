@@ -333,7 +333,7 @@ async def test_an_older_mail_that_still_waits_is_cancelled(
     new = await mailed(db, tokens, newest)
     assert await states(db, old) == ["cancelled"]
     assert [await states(db, mail) for mail in (*beside, new)] == [["queued"]] * 3
-    story = await messages.story(db, old)
+    story = await messages.message_details(db, old)
     assert [(event.kind, event.data) for event in story.events] == [
         ("cancelled", {"who": "lifecycle", "superseded_by": newest})
     ]

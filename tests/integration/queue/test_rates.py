@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from pillarbox.store import providers, tenants
 from pillarbox.store.database import Database
-from pillarbox.store.rate_limit_wait import waiting
+from pillarbox.store.rate_limit_wait import find_rate_limit_wait
 from pillarbox.testing import SmtpServer
 from tests.harness import add_smtp, enqueue, settled, working
 from tests.integration.cli.cli_helpers import Cli
@@ -57,16 +57,16 @@ async def test_a_mail_that_waits_says_for_what_and_until_when(
     await tenants.change_tenant(database, "default", rate_per_hour=3600)
     ids = [await enqueue(database) for _ in range(400)]
     asked = datetime.now(UTC)
-    held = await waiting(database, ids[-1])
+    held = await find_rate_limit_wait(database, ids[-1])
     assert held is not None
-    assert (held.waits_for, held.most, held.period) == ("tenant_rate", 3600, "hour")
+    assert (held.waits_for, held.limit, held.period) == ("tenant_rate", 3600, "hour")
     # 360 leave at once, 40 a second apart.
     assert (held.expected_at - asked).total_seconds() > 35
     assert (held.expected_at - datetime.now(UTC)).total_seconds() < 41
-    assert await waiting(database, ids[0]) is None
+    assert await find_rate_limit_wait(database, ids[0]) is None
     await providers.add_provider(database, lambda: None, "relay", "capture", {})
     await providers.limit_provider(database, "relay", None, None, 100)
-    held = await waiting(database, ids[-1])
+    held = await find_rate_limit_wait(database, ids[-1])
     assert held is not None
     assert (held.waits_for, held.period) == ("provider_rate", "day")
 

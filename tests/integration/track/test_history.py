@@ -51,7 +51,7 @@ async def tell(
         data,
         None,
     )
-    assert (await feedback.hear(database, [row], None))[0] is not None
+    assert (await feedback.apply_feedback(database, [row], None))[0] is not None
 
 
 async def test_a_bounce_is_told_at_its_time_and_the_sending_at_its_own(

@@ -45,8 +45,8 @@ READERS: dict[str, Read] = {
     ),
     "page": _page,
     "dead_messages": _dead_letters,
-    "message": messages.envelope_of,
-    "story": messages.story,
+    "message": messages.message_record,
+    "story": messages.message_details,
     "content": messages.content,
 }
 # Statements that name a subject or a content, but show none: they send it, store it, compare it with

@@ -13,7 +13,7 @@ from pillarbox.model.webhook import CallState
 from pillarbox.store import webhooks
 from pillarbox.testing.certificates import Certificate, CertificateAuthority, make_ca
 from pillarbox.testing.webhook_receiver import WebhookReceiver
-from pillarbox.track.webhook_client import trusted
+from pillarbox.track.webhook_client import tls_context
 from pillarbox.track.webhook_dispatcher import send_test_call
 from tests.harness import enqueue, eventually, opened
 from tests.integration.track.test_customer_webhooks import KEYS, add, notifying, tell
@@ -141,11 +141,11 @@ def test_a_file_that_holds_no_certificates(tmp_path: Path) -> None:
         if content is not None:
             file.write_bytes(content)
         with pytest.raises(SettingsError, match="webhook_ca_file"):
-            trusted(file)
+            tls_context(file)
 
 
 def test_the_oldest_versions_of_tls_are_refused() -> None:
-    context = trusted()
+    context = tls_context()
     assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
     assert context.check_hostname
     assert context.verify_mode is ssl.CERT_REQUIRED
