@@ -12,9 +12,9 @@ from pillarbox.deliver.health_monitor import CHECK_TIMEOUT, READ_INTERVAL
 from pillarbox.route.circuit_breaker import (
     FAILURES_TO_OPEN,
     FIRST_WAIT,
-    FORGIVEN_AFTER,
+    FORGOTTEN_AFTER,
     LONGEST_WAIT,
-    MOST_OPENED,
+    MAX_OPENED,
     SLOW,
     SLOW_FACTOR,
     SLOWEST,
@@ -166,13 +166,13 @@ def test_failing_probes_double_the_wait_too() -> None:
 
 def test_openings_are_forgiven_slowly() -> None:
     health = CircuitBreaker(CircuitState.CLOSED, NOW, opened=3)
-    assert well(health, 100, NOW + FORGIVEN_AFTER - 1).opened == 3
-    assert well(health, 100, NOW + FORGIVEN_AFTER).opened == 2
+    assert well(health, 100, NOW + FORGOTTEN_AFTER - 1).opened == 3
+    assert well(health, 100, NOW + FORGOTTEN_AFTER).opened == 2
     assert (
-        well(well(health, 1, NOW + FORGIVEN_AFTER), 100, NOW + 2 * FORGIVEN_AFTER - 1).opened == 2
+        well(well(health, 1, NOW + FORGOTTEN_AFTER), 100, NOW + 2 * FORGOTTEN_AFTER - 1).opened == 2
     )
-    assert well(health, 1, NOW + 2 * FORGIVEN_AFTER).opened == 1
-    assert well(health, 1, NOW + 100 * FORGIVEN_AFTER).opened == 0
+    assert well(health, 1, NOW + 2 * FORGOTTEN_AFTER).opened == 1
+    assert well(health, 1, NOW + 100 * FORGOTTEN_AFTER).opened == 0
 
 
 def test_a_long_outage_is_not_held_against_it_for_long() -> None:
@@ -181,7 +181,7 @@ def test_a_long_outage_is_not_held_against_it_for_long() -> None:
     for _ in range(500):
         probed = health.probed(health.retry_at)
         health = probed.failed(probed.since, "unavailable")
-    assert health.opened == MOST_OPENED
+    assert health.opened == MAX_OPENED
     back = well(health.probed(health.retry_at), 3, health.retry_at)
     assert well(back, 1, back.since + 3600).opened == 0
 
@@ -189,7 +189,7 @@ def test_a_long_outage_is_not_held_against_it_for_long() -> None:
 def test_a_failure_does_not_wait_for_forgiveness() -> None:
     """Only answers forgive: silence proves nothing."""
     health = failing(
-        CircuitBreaker(CircuitState.CLOSED, NOW, opened=3), 3, NOW + 5 * FORGIVEN_AFTER
+        CircuitBreaker(CircuitState.CLOSED, NOW, opened=3), 3, NOW + 5 * FORGOTTEN_AFTER
     )
     assert health.retry_at - health.since == LONGEST_WAIT
 
@@ -210,7 +210,7 @@ def test_whatever_happens_it_stays_sound(steps: list[tuple[float, str]]) -> None
             health = health.probed(now)
         else:
             health = health.failed(now, "timeout", trouble=what == "trouble")
-        assert 0 <= health.opened <= MOST_OPENED
+        assert 0 <= health.opened <= MAX_OPENED
         assert 0 <= health.failures < FAILURES_TO_OPEN
         assert 0 <= health.successes < SUCCESSES_TO_CLOSE
         assert health.since <= now

@@ -160,7 +160,7 @@ def test_the_order_of_rules_is_that_of_the_table(given: list[tuple[int | None, i
     router = Router(reversed(rules), [])
     for tenant in (SHOP, OTHER, 99):
         mine = [one for one in rules if one.enabled and one.tenant_id in (tenant, None)]
-        wanted = sorted(mine, key=lambda one: (one.tenant_id is None, one.place, one.id))
+        wanted = sorted(mine, key=lambda one: (one.tenant_id is None, one.position, one.id))
         assert list(router.rules_for(tenant)) == wanted
 
 

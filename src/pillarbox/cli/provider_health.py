@@ -118,7 +118,7 @@ def _budget(use: ProviderUse) -> Text:
 
 def _tell(use: ProviderUse, row: HealthRow) -> None:
     output.say(Text.assemble((output.clean(use.name), "bold"), (f" ({use.kind})", "dim")))
-    limits = ", ".join(f"{one.most:,} per {one.period}" for one in use.rates)
+    limits = ", ".join(f"{one.limit:,} per {one.period}" for one in use.rates)
     output.pairs([
         ("enabled", "yes" if use.enabled else "no"),
         ("release only", "yes" if use.release_only else None),

@@ -177,7 +177,7 @@ async def list_(
         output.print_json([one.shown() for one in found])
         return
     rows = [
-        (one.tenant or "all", str(one.rule.place), one.rule.name, conditions_of(one), providers_of(one),
+        (one.tenant or "all", str(one.rule.position), one.rule.name, conditions_of(one), providers_of(one),
          Text("on", style="green") if one.rule.enabled else Text("off", style="dim"))
         for one in found
     ]  # fmt: skip
@@ -214,7 +214,7 @@ async def move(
     async with context.app() as app:
         found = await _find(app, name, tenant)
         moved = await routes.move_route(app.database, found.rule.id, before=before, place=place)
-    _tell(context, moved, f"{name} stands at place {moved.rule.place}")
+    _tell(context, moved, f"{name} stands at place {moved.rule.position}")
 
 
 async def enable(context: CommandContext, name: Known, tenant: Of = None) -> None:
@@ -278,7 +278,7 @@ def _tell(context: CommandContext, route: Route, done: str | None) -> None:
     output.say(done if done else Text(route.rule.name, style="bold"))
     conditions = [(FLAGS[field], value_of(route, field)) for field in CONDITIONS]
     output.pairs([
-        ("for", route.tenant or "all tenants"), ("place", str(route.rule.place)),
+        ("for", route.tenant or "all tenants"), ("place", str(route.rule.position)),
         ("enabled", "yes" if route.rule.enabled else "no"), *conditions, ("providers", providers_of(route)),
     ])  # fmt: skip
 
@@ -286,7 +286,7 @@ def _tell(context: CommandContext, route: Route, done: str | None) -> None:
 def _warn_of_shadow(made: Route, known: Sequence[Route]) -> None:
     """Say so if a route before it takes every mail: the new one would never be asked."""
     for one in known:
-        before = one.tenant == made.tenant and one.rule.place < made.rule.place
+        before = one.tenant == made.tenant and one.rule.position < made.rule.position
         if before and one.rule.enabled and one.rule.match == RuleMatch():
             output.note(f"{one.rule.name} stands before it and takes every mail: put it first with "
                         f"`pillarbox route move {made.rule.name}{f' --tenant {made.tenant}' if made.tenant else ''} "

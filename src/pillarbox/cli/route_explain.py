@@ -33,16 +33,17 @@ async def explain(
         str | None, typer.Argument(metavar="[ID]", help="A message's id, or its beginning.")
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="ADDRESS", help="To whom: an address or a domain.")
+        str | None,
+        typer.Option("--to", metavar="ADDRESS", help="Recipient: an address or a domain."),
     ] = None,
     sender: Annotated[
         str | None,
         typer.Option(
-            "--from", metavar="ADDRESS", help="From whom; the tenant's default when not given."
+            "--from", metavar="ADDRESS", help="Sender; the tenant's default unless given."
         ),
     ] = None,
     tenant: Annotated[
-        str, typer.Option("--tenant", metavar="NAME", help="Whose mail it is.")
+        str, typer.Option("--tenant", metavar="NAME", help="Tenant of the mail.")
     ] = "default",
     tag: Annotated[
         list[str] | None, typer.Option("--tag", metavar="TAG", help="May be repeated.")
@@ -52,7 +53,9 @@ async def explain(
     ] = "normal",
     class_: Annotated[
         str | None,
-        typer.Option("--class", metavar="NAME", help="The tenant's default when not given."),
+        typer.Option(
+            "--class", metavar="NAME", help="Message class; the tenant's default unless given."
+        ),
     ] = None,
     kind: Annotated[
         str | None, typer.Option("--kind", metavar="KIND", help="A label of what the mail is.")
@@ -60,16 +63,20 @@ async def explain(
     size: Annotated[
         int,
         typer.Option(
-            "--size", metavar="SIZE", parser=octets, help="How large: 5MB.", show_default=False
+            "--size",
+            metavar="SIZE",
+            parser=octets,
+            help="Size of the mail: 5MB.",
+            show_default=False,
         ),
     ] = explain_query.EMPTY,
     raw: Annotated[
-        bool, typer.Option("--raw", help="It is a finished mail: by SMTP, or `raw`.")
+        bool, typer.Option("--raw", help="The mail is finished: submitted by SMTP, or with `raw`.")
     ] = False,
 ) -> None:
-    """Tell which route a mail takes now: every rule tried, the providers in order, and why each is skipped.
+    """Show which route a mail takes now: rules, providers in order, and why some are skipped.
 
-    Give a message's id, or describe a mail that nobody has sent yet.
+    Give the id of a message, or describe a mail.
 
     \b
     Examples:
@@ -80,11 +87,11 @@ async def explain(
     if (id is None) == (to is None):
         raise typer.BadParameter("give a message's id, or describe a mail with --to")
     async with context.app() as app:
+        development = app.settings.is_development
         if id is not None:
-            found = await explain_query.explain_message(
-                app.database,
-                await messages.find_message(app.database, id),
-                development=app.settings.is_development,
+            message_id = await messages.find_message(app.database, id)
+            explanations = await explain_query.explain_message(
+                app.database, message_id, development=development
             )
         else:
             owner = await tenants.get_tenant(app.database, tenant)
@@ -99,92 +106,102 @@ async def explain(
                 tags=tag or (),
                 size=size,
             )
-            found = [
-                (
-                    await explain_query.load_routing_snapshot(
-                        app.database, development=app.settings.is_development
-                    )
-                ).explain(facts, raw=raw)
-            ]
+            snapshot = await explain_query.load_routing_snapshot(
+                app.database, development=development
+            )
+            explanations = [snapshot.explain(facts, raw=raw)]
         names = await _tenant_names(app)
     if context.json:
         output.print_json(
-            [explanation_json(one) | {"tenant": names.get(one.facts.tenant_id)} for one in found]
+            [
+                explanation_json(explanation) | {"tenant": names.get(explanation.facts.tenant_id)}
+                for explanation in explanations
+            ]
         )
         return
-    for place, one in enumerate(found):
-        output.say() if place else None
-        _tell(one, names.get(one.facts.tenant_id, ""))
+    for index, explanation in enumerate(explanations):
+        if index:
+            output.say()
+        _show(explanation, names.get(explanation.facts.tenant_id, ""))
 
 
 async def _tenant_names(app: App) -> dict[int, str]:
-    return {one.id: one.name for one in await tenants.list_tenants(app.database)}
+    return {tenant.id: tenant.name for tenant in await tenants.list_tenants(app.database)}
 
 
-def _tell(one: Explanation, tenant: str) -> None:
-    facts = one.facts
-    about = [
-        facts.lane,
-        facts.class_name,
-        facts.kind or "",
-        ", ".join(facts.tags),
-        output.octets(facts.size),
-    ]
-    words = f": {', '.join(word for word in about if word)}{', raw' if one.raw else ''}"
-    numbers = f" (deliveries {', '.join(map(str, one.recipients))})" if one.recipients else ""
-    output.say(Text.assemble(
-        (output.clean(tenant), "bold"),
-        output.clean(f", from {facts.sender_domain or 'anywhere'} to {facts.recipient_domain}{numbers}{words}"),
-    ))  # fmt: skip
+def _show(explanation: Explanation, tenant: str) -> None:
+    output.say(Text.assemble((output.clean(tenant), "bold"), output.clean(_title(explanation))))
     output.say()
-    if one.tried:
+    if explanation.rules:
         rows = [
-            (tried.rule.name, tenant if tried.rule.tenant_id else "all", _fits(tried))
-            for tried in one.tried
+            (checked.rule.name, tenant if checked.rule.tenant_id else "all", _matches(checked))
+            for checked in explanation.rules
         ]
         output.table(("route", "for", "fits~"), rows)
         output.say()
-    if one.via is None and one.rule is None:
-        output.say(
-            "no route fits: the default order holds"
-            if one.tried
-            else "no routes: the default order holds"
-        )
-    elif one.via is not None:
+    if explanation.via is not None:
         output.say("a person chose the provider: no route was asked")
-    _tell_providers(one)
+    elif explanation.rule is None and explanation.rules:
+        output.say("no route fits: the default order holds")
+    elif explanation.rule is None:
+        output.say("no routes: the default order holds")
+    _show_providers(explanation)
     output.say()
-    output.say(_end(one))
+    output.say(_fate(explanation))
 
 
-def _fits(tried: CheckedRule) -> Text:
-    if tried.misses is None:
+def _title(explanation: Explanation) -> str:
+    facts = explanation.facts
+    sender = facts.sender_domain or "anywhere"
+    numbers = ""
+    if explanation.recipients:
+        numbers = f" (deliveries {', '.join(map(str, explanation.recipients))})"
+    details = [facts.lane, facts.class_name]
+    if facts.kind:
+        details.append(facts.kind)
+    details += facts.tags
+    details.append(output.octets(facts.size))
+    if explanation.raw:
+        details.append("raw")
+    return f", from {sender} to {facts.recipient_domain}{numbers}: {', '.join(details)}"
+
+
+def _matches(checked: CheckedRule) -> Text:
+    if checked.misses is None:
         return Text("yes", style="green")
-    return Text(
-        output.clean(f"no: {tried.misses} {tried.wants}; the mail has {tried.has}"), style="dim"
-    )
+    text = f"no: {checked.misses} {checked.wants}; the mail has {checked.has}"
+    return Text(output.clean(text), style="dim")
 
 
-def _tell_providers(one: Explanation) -> None:
-    weighted = any(provider.share is not None for provider in one.providers)
-    rows = [
-        (provider.name, provider.kind, Text(provider.use, style=STYLES[provider.use]),
-         *([f"{provider.share or 0:.0%}"] if weighted else []), _notes(provider.notes))
-        for provider in one.providers
-    ]  # fmt: skip
-    heads = ("provider", "kind", "use", *(["share#"] if weighted else []), "why~")
+def _show_providers(explanation: Explanation) -> None:
+    weighted = any(candidate.share is not None for candidate in explanation.providers)
+    heads = ["provider", "kind", "use", "why~"]
+    if weighted:
+        heads.insert(3, "share#")
+    rows = []
+    for candidate in explanation.providers:
+        use = Text(candidate.use, style=STYLES[candidate.use])
+        row = [candidate.name, candidate.kind, use, _reasons(candidate.obstacles)]
+        if weighted:
+            row.insert(3, f"{candidate.share or 0:.0%}")
+        rows.append(row)
     output.table(heads, rows, "no provider: add one with `pillarbox provider add`")
 
 
-def _notes(notes: Sequence[Obstacle]) -> str:
-    return "; ".join(
-        f"{one.said}{f', until {output.when(one.until)}' if one.until else ''}" for one in notes
-    )
+def _reasons(obstacles: Sequence[Obstacle]) -> str:
+    reasons = []
+    for obstacle in obstacles:
+        text = obstacle.text
+        if obstacle.until:
+            text += f", until {output.when(obstacle.until)}"
+        reasons.append(text)
+    return "; ".join(reasons)
 
 
-def _end(one: Explanation) -> Text:
-    if one.used is not None:
-        return Text.assemble("it leaves through ", (output.clean(one.used.name), "bold green"))
-    if one.fate is MailFate.FAILS:
+def _fate(explanation: Explanation) -> Text:
+    if explanation.used is not None:
+        name = output.clean(explanation.used.name)
+        return Text.assemble("it leaves through ", (name, "bold green"))
+    if explanation.fate is MailFate.FAILS:
         return Text("it fails: no provider of its route can carry it", style="red")
     return Text("it waits until a provider of its route can be used", style="yellow")

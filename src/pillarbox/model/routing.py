@@ -74,7 +74,7 @@ class RoutingRule:
     id: int
     name: str
     tenant_id: int | None
-    place: int
+    position: int  # among the rules of its tenant, or of those for all
     match: RuleMatch
     providers: Sequence[int]
     weights: Sequence[int] | None = None

@@ -1,4 +1,4 @@
-"""Why a mail leaves through which provider: what the router and the workers decide, told to people. Pure."""
+"""Explains which provider a mail takes, and why: what router and workers decide. Pure."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pillarbox.route.decide import LONGEST_PAUSE, SHORT_WAIT
 from pillarbox.route.router import Router
 
 # Mails wait for a provider whose rate, or whose pause, ends so soon; else they go to the next.
-SOON = timedelta(seconds=SHORT_WAIT)
-PATIENCE = timedelta(seconds=LONGEST_PAUSE)
+SHORT_RATE_WAIT = timedelta(seconds=SHORT_WAIT)
+SHORT_PAUSE = timedelta(seconds=LONGEST_PAUSE)
 
 
 class CandidateUse(StrEnum):
     USED = "used"  # the mail leaves through it
-    NEXT = "next"  # if those before it fail
+    NEXT = "next"  # if the providers before it fail
     SKIPPED = "skipped"
 
 
 class MailFate(StrEnum):
-    """What becomes of a mail now."""
+    """What happens to a mail now."""
 
     LEAVES = "leaves"
     WAITS = "waits"  # until a provider of its route can be used
@@ -33,24 +33,22 @@ class MailFate(StrEnum):
 
 
 class ObstacleReason(StrEnum):
-    """Why a provider is skipped, or what is special about its use; a short list, for programs."""
+    """Why a provider is skipped, or what limits its use; a short list, for programs."""
 
     REMOVED = "removed"
     DISABLED = "disabled"
     RAW = "raw"  # it cannot carry finished mails
     TOO_BIG = "too_big"
     BREAKER_OPEN = "breaker_open"
-    PAUSED = "paused"  # it asked for it
+    PAUSED = "paused"  # by its own request
     BUDGET = "budget"
     RATE = "rate"
-    HALF_OPEN = "half_open"  # one mail at a time, to see
+    HALF_OPEN = "half_open"  # one mail at a time
 
 
-# A provider that cannot carry a mail never will; one that is not there stands in nobody's way.
-NEVER, ABSENT = (
-    frozenset({ObstacleReason.RAW, ObstacleReason.TOO_BIG}),
-    frozenset({ObstacleReason.REMOVED, ObstacleReason.DISABLED}),
-)
+# A provider that cannot carry a mail never will; an absent one decides nothing.
+NEVER = frozenset({ObstacleReason.RAW, ObstacleReason.TOO_BIG})
+ABSENT = frozenset({ObstacleReason.REMOVED, ObstacleReason.DISABLED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ class ExhaustedLimit:
 
 @dataclass(frozen=True, slots=True)
 class ProviderStatus:
-    """How a provider stands now, as far as it decides about one mail."""
+    """The status of a provider, as far as it decides about one mail."""
 
     id: int
     name: str
@@ -76,24 +74,24 @@ class ProviderStatus:
     reason: str | None = None  # of the last failure
     retry_at: datetime | None = None
     held_until: datetime | None = None
-    used_up: Sequence[ExhaustedLimit] = ()
+    exhausted: Sequence[ExhaustedLimit] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedRule:
-    """A rule that was looked at: the condition that the mail does not meet, or None when it fits."""
+    """A rule that was checked: the condition that the mail misses, or None if the rule matches."""
 
     rule: RoutingRule
     misses: str | None
-    has: str = ""  # the mail
-    wants: str = ""  # the rule
+    has: str = ""  # the value of the mail
+    wants: str = ""  # the values of the rule
 
 
 class Obstacle(NamedTuple):
-    """What stands in a provider's way, in a word and in words; soon over or not."""
+    """What stands in the way of using a provider; `skips`: mails go to the next one."""
 
     why: ObstacleReason
-    said: str
+    text: str
     until: datetime | None = None
     skips: bool = True
 
@@ -106,39 +104,44 @@ class Candidate:
     name: str
     kind: str
     use: CandidateUse
-    notes: Sequence[Obstacle] = ()
-    share: float | None = None  # of the mails, where they are drawn by weight
+    obstacles: Sequence[Obstacle] = ()
+    share: float | None = None  # of the mails, if the rule has weights
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Which rule decides about a mail, and which provider."""
+    """Which rule decides about a mail, and which provider it takes."""
 
     facts: MailFacts
-    tried: Sequence[CheckedRule]
-    rule: RoutingRule | None  # None: none fits, the default order holds
+    rules: Sequence[CheckedRule]
+    rule: RoutingRule | None  # None: no rule matches, the default order applies
     providers: Sequence[Candidate]
     raw: bool = False
-    via: int | None = None  # a person's choice, before all rules
-    recipients: Sequence[int] = field(default=())  # of a message: the deliveries it is about
+    via: int | None = None  # the provider that a person chose
+    recipients: Sequence[int] = field(default=())  # numbers of a message's deliveries
 
     @property
     def used(self) -> Candidate | None:
-        """The provider that the mail leaves through; None: it waits."""
-        return next((one for one in self.providers if one.use is CandidateUse.USED), None)
+        """The provider that the mail leaves through; None: it waits or fails."""
+        for candidate in self.providers:
+            if candidate.use is CandidateUse.USED:
+                return candidate
+        return None
 
     @property
     def fate(self) -> MailFate:
         if self.used is not None:
             return MailFate.LEAVES
-        first = {one.notes[0].why for one in self.providers if one.notes}
-        return MailFate.FAILS if first & NEVER and first <= NEVER | ABSENT else MailFate.WAITS
+        main = {candidate.obstacles[0].why for candidate in self.providers if candidate.obstacles}
+        if main & NEVER and main <= NEVER | ABSENT:
+            return MailFate.FAILS
+        return MailFate.WAITS
 
 
 def explain(
     router: Router,
     facts: MailFacts,
-    standings: Mapping[int, ProviderStatus],
+    statuses: Mapping[int, ProviderStatus],
     now: datetime,
     *,
     chance: float = 0.0,
@@ -146,127 +149,128 @@ def explain(
     via: int | None = None,
     recipients: Sequence[int] = (),
 ) -> Explanation:
-    """What becomes of a mail with these facts; `via` is the provider that a person chose for it, if one did.
+    """Explain a mail with these facts; `via` is the provider that a person chose for it.
 
-    `chance` draws among weighted providers; without one the heaviest comes first, the order that is most likely.
+    `chance` draws one of several weighted providers; 0 gives the most likely order.
     """
-    if via is not None and via in standings and not standings[via].removed:
-        return Explanation(
-            facts,
-            (),
-            None,
-            _considered([via], {}, facts, standings, now, raw),
-            raw,
-            via,
-            recipients,
-        )
-    chosen = router.choose(facts, chance)
-    shares = _shares(chosen.rule)
-    providers = _considered(chosen.providers, shares, facts, standings, now, raw)
-    return Explanation(facts, _tried(router, facts), chosen.rule, providers, raw, None, recipients)
+    if via is not None and via in statuses and not statuses[via].removed:
+        providers = _candidates([via], {}, facts, statuses, now, raw)
+        return Explanation(facts, (), None, providers, raw, via, recipients)
+    choice = router.choose(facts, chance)
+    shares = _shares(choice.rule)
+    providers = _candidates(choice.providers, shares, facts, statuses, now, raw)
+    rules = _checked_rules(router, facts)
+    return Explanation(facts, rules, choice.rule, providers, raw, None, recipients)
 
 
-def _tried(router: Router, facts: MailFacts) -> list[CheckedRule]:
-    """The rules up to the one that fits."""
-    tried: list[CheckedRule] = []
+def _checked_rules(router: Router, facts: MailFacts) -> list[CheckedRule]:
+    """The rules up to the one that matches."""
+    checked: list[CheckedRule] = []
     for rule in router.rules_for(facts.tenant_id):
         missed = rule.match.misses(facts)
         if missed is None:
-            return [*tried, CheckedRule(rule, None)]
-        tried.append(
-            CheckedRule(rule, missed, _has(facts, missed), _words(getattr(rule.match, missed)))
-        )
-    return tried
+            checked.append(CheckedRule(rule, None))
+            break
+        wants = _text(getattr(rule.match, missed))
+        checked.append(CheckedRule(rule, missed, _value_of(facts, missed), wants))
+    return checked
 
 
-def _has(facts: MailFacts, condition: str) -> str:
-    """What the mail has where a rule wants something else."""
+def _value_of(facts: MailFacts, condition: str) -> str:
+    """What the mail has for a condition of a rule."""
     values: dict[str, object] = {
-        "sender_domains": facts.sender_domain, "recipient_domains": facts.recipient_domain, "tags": facts.tags,
-        "lanes": facts.lane, "classes": facts.class_name, "kinds": facts.kind, "min_size": facts.size,
+        "sender_domains": facts.sender_domain,
+        "recipient_domains": facts.recipient_domain,
+        "tags": facts.tags,
+        "lanes": facts.lane,
+        "classes": facts.class_name,
+        "kinds": facts.kind,
+        "min_size": facts.size,
         "max_size": facts.size,
-    }  # fmt: skip
-    return _words(values[condition])
+    }
+    return _text(values[condition])
 
 
-def _words(value: object) -> str:
-    if value is None or isinstance(value, str):
-        return value or "none"
-    return (", ".join(map(str, value)) or "none") if isinstance(value, Sequence) else str(value)
+def _text(value: object) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        value = ", ".join(map(str, value))
+    if value is None or value == "":
+        return "none"
+    return str(value)
 
 
 def _shares(rule: RoutingRule | None) -> dict[int, float]:
-    if rule is None or rule.weights is None or not (total := sum(rule.weights)):
+    if rule is None or rule.weights is None:
         return {}
-    return {
-        provider: weight / total
-        for provider, weight in zip(rule.providers, rule.weights, strict=True)
-    }
+    total = sum(rule.weights)
+    if not total:
+        return {}
+    weighted = zip(rule.providers, rule.weights, strict=True)
+    return {provider_id: weight / total for provider_id, weight in weighted}
 
 
-def _considered(
+def _candidates(
     providers: Sequence[int],
     shares: Mapping[int, float],
     facts: MailFacts,
-    standings: Mapping[int, ProviderStatus],
+    statuses: Mapping[int, ProviderStatus],
     now: datetime,
     raw: bool,
 ) -> list[Candidate]:
-    considered: list[Candidate] = []
-    use = CandidateUse.USED
-    for provider in providers:
-        one = standings.get(provider) or ProviderStatus(provider, f"#{provider}", "", removed=True)
-        notes = obstacles(one, facts.size, now, raw)
-        skipped = any(note.skips for note in notes)
-        mine = CandidateUse.SKIPPED if skipped else use
-        considered.append(Candidate(one.id, one.name, one.kind, mine, notes, shares.get(provider)))
-        use = use if skipped else CandidateUse.NEXT
-    return considered
+    candidates: list[Candidate] = []
+    next_use = CandidateUse.USED
+    for provider_id in providers:
+        status = statuses.get(provider_id)
+        if status is None:
+            status = ProviderStatus(provider_id, f"#{provider_id}", "", removed=True)
+        found = obstacles(status, facts.size, now, raw)
+        use = CandidateUse.SKIPPED
+        if not any(obstacle.skips for obstacle in found):
+            use, next_use = next_use, CandidateUse.NEXT
+        share = shares.get(provider_id)
+        candidates.append(Candidate(status.id, status.name, status.kind, use, found, share))
+    return candidates
 
 
-def obstacles(one: ProviderStatus, size: int, now: datetime, raw: bool) -> list[Obstacle]:
-    """What keeps a mail of this size from leaving through a provider, or makes it wait; the weightiest first."""
-    if one.removed:
+def obstacles(status: ProviderStatus, size: int, now: datetime, raw: bool) -> list[Obstacle]:
+    """What keeps a mail from leaving through a provider, or makes it wait; the main one first."""
+    if status.removed:
         return [Obstacle(ObstacleReason.REMOVED, "was removed")]
-    if not one.enabled:
+    if not status.enabled:
         return [Obstacle(ObstacleReason.DISABLED, "is disabled")]
     found = []
-    if raw and one.takes_parts:
+    if raw and status.takes_parts:
         found.append(Obstacle(ObstacleReason.RAW, "cannot carry raw mails"))
-    if one.max_bytes is not None and size > one.max_bytes:
-        found.append(Obstacle(ObstacleReason.TOO_BIG, f"takes at most {one.max_bytes:,} octets"))
-    found += _breaker(one, now)
-    if one.held_until is not None and one.held_until > now:
-        found.append(
-            _passing(ObstacleReason.PAUSED, "asked for a pause", one.held_until, now, PATIENCE)
+    if status.max_bytes is not None and size > status.max_bytes:
+        text = f"takes at most {status.max_bytes:,} bytes"
+        found.append(Obstacle(ObstacleReason.TOO_BIG, text))
+    found += _breaker_obstacles(status)
+    if status.held_until is not None and status.held_until > now:
+        paused = _temporary(
+            ObstacleReason.PAUSED, "asked for a pause", status.held_until, now, SHORT_PAUSE
         )
-    found += [
-        _passing(used.why, f"its {used.why} is used up", used.until, now, SOON)
-        for used in one.used_up
-    ]
+        found.append(paused)
+    for limit in status.exhausted:
+        text = f"its {limit.why} is used up"
+        found.append(_temporary(limit.why, text, limit.until, now, SHORT_RATE_WAIT))
     return found
 
 
-def _breaker(one: ProviderStatus, now: datetime) -> list[Obstacle]:
-    after = f" after {one.reason}" if one.reason else ""
-    if one.circuit is CircuitState.OPEN:
-        return [Obstacle(ObstacleReason.BREAKER_OPEN, f"its breaker is open{after}", one.retry_at)]
-    if one.circuit is CircuitState.HALF_OPEN:
-        return [
-            Obstacle(
-                ObstacleReason.HALF_OPEN,
-                f"is being tried again{after}: one mail at a time",
-                None,
-                skips=False,
-            )
-        ]
+def _breaker_obstacles(status: ProviderStatus) -> list[Obstacle]:
+    after = f" after {status.reason}" if status.reason else ""
+    if status.circuit is CircuitState.OPEN:
+        text = f"its breaker is open{after}"
+        return [Obstacle(ObstacleReason.BREAKER_OPEN, text, status.retry_at)]
+    if status.circuit is CircuitState.HALF_OPEN:
+        text = f"is being tried again{after}: one mail at a time"
+        return [Obstacle(ObstacleReason.HALF_OPEN, text, None, skips=False)]
     return []
 
 
-def _passing(
-    why: ObstacleReason, said: str, until: datetime, now: datetime, patience: timedelta
+def _temporary(
+    why: ObstacleReason, text: str, until: datetime, now: datetime, short: timedelta
 ) -> Obstacle:
-    """Something that passes: mails wait for it if that is soon."""
-    if until - now <= patience:
-        return Obstacle(why, f"{said}; mails wait for it", until, skips=False)
-    return Obstacle(why, said, until)
+    """An obstacle with an end: mails wait for it if that is soon."""
+    if until - now <= short:
+        return Obstacle(why, f"{text}; mails wait for it", until, skips=False)
+    return Obstacle(why, text, until)

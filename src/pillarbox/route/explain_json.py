@@ -1,4 +1,4 @@
-"""An explanation as programs see it."""
+"""An explanation of a route as JSON."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any
 from pillarbox.route.explain import Candidate, CheckedRule, Explanation
 
 
-def explanation_json(one: Explanation, *, foreign: bool = True) -> dict[str, Any]:
-    """Plain values. Without `foreign` it hides what rules for all tenants want, which may be other tenants' domains."""
-    facts = one.facts
+def explanation_json(explanation: Explanation, *, foreign: bool = True) -> dict[str, Any]:
+    """Plain values. Without `foreign`, the conditions of rules for all tenants are hidden.
+
+    These may name domains of other tenants.
+    """
+    facts, rule, used = explanation.facts, explanation.rule, explanation.used
     return {
-        "deliveries": list(one.recipients),
+        "deliveries": list(explanation.recipients),
         "sender_domain": facts.sender_domain,
         "recipient_domain": facts.recipient_domain,
         "lane": facts.lane,
@@ -19,28 +22,51 @@ def explanation_json(one: Explanation, *, foreign: bool = True) -> dict[str, Any
         "kind": facts.kind,
         "tags": list(facts.tags),
         "size": facts.size,
-        "raw": one.raw,
-        "rules": [_rule(tried, foreign) for tried in one.tried],
-        "rule": one.rule.name if one.rule else None,
-        "decided_by": "person" if one.via is not None else "rule" if one.rule else "default_order",
-        "providers": [_provider(provider) for provider in one.providers],
-        "provider": one.used.name if one.used else None,
-        "fate": one.fate,
+        "raw": explanation.raw,
+        "rules": [_rule_json(checked, foreign) for checked in explanation.rules],
+        "rule": rule and rule.name,
+        "decided_by": _decided_by(explanation),
+        "providers": [_provider_json(candidate) for candidate in explanation.providers],
+        "provider": used and used.name,
+        "fate": explanation.fate,
     }
 
 
-def _rule(tried: CheckedRule, foreign: bool) -> dict[str, Any]:
-    own = tried.rule.tenant_id is not None
+def _decided_by(explanation: Explanation) -> str:
+    if explanation.via is not None:
+        return "person"
+    if explanation.rule is not None:
+        return "rule"
+    return "default_order"
+
+
+def _rule_json(checked: CheckedRule, foreign: bool) -> dict[str, Any]:
+    is_own = checked.rule.tenant_id is not None
+    found: dict[str, Any] = {
+        "name": checked.rule.name,
+        "for": "all",
+        "fits": checked.misses is None,
+        "misses": checked.misses,
+        "has": None,
+        "wants": None,
+    }
+    if is_own:
+        found["for"] = "tenant"
+    if checked.misses:
+        found["has"] = checked.has
+        if is_own or foreign:
+            found["wants"] = checked.wants
+    return found
+
+
+def _provider_json(candidate: Candidate) -> dict[str, Any]:
+    notes = [
+        {"why": obstacle.why, "said": obstacle.text, "until": obstacle.until}
+        for obstacle in candidate.obstacles
+    ]
     return {
-        "name": tried.rule.name,
-        "for": "tenant" if own else "all",
-        "fits": tried.misses is None,
-        "misses": tried.misses,
-        "has": tried.has if tried.misses else None,
-        "wants": tried.wants if tried.misses and (own or foreign) else None,
+        "name": candidate.name,
+        "use": candidate.use,
+        "share": candidate.share,
+        "notes": notes,
     }
-
-
-def _provider(one: Candidate) -> dict[str, Any]:
-    notes = [{"why": note.why, "said": note.said, "until": note.until} for note in one.notes]
-    return {"name": one.name, "use": one.use, "share": one.share, "notes": notes}

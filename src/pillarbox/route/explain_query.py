@@ -1,4 +1,4 @@
-"""Why mails leave through which provider, asked by people: what explaining needs is looked up in the store."""
+"""Explains to people which provider a mail takes: loads from the store what explaining needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pillarbox.model.provider_kinds import kind_of
 from pillarbox.model.routing import MailFacts
 from pillarbox.route.circuit_breaker import CircuitState
 from pillarbox.route.explain import Explanation, ProviderStatus, explain
-from pillarbox.route.quota import Rate, Usage, used_up
+from pillarbox.route.quota import QuotaUsage, RateUsage, exhausted_limits
 from pillarbox.route.router import Router, chance_of
 from pillarbox.store import catalog, health, messages, providers, routes, tenants
 from pillarbox.store.health import HealthRow, ProviderUse
@@ -22,13 +22,13 @@ from pillarbox.store.health import HealthRow, ProviderUse
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
-# What an empty mail counts.
+# The size of an empty mail.
 EMPTY = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingSnapshot:
-    """The rules, the providers and how they stand, all of one moment."""
+    """The rules, and the providers with their health and usage, at one moment."""
 
     router: Router
     health: Mapping[int, HealthRow]
@@ -44,11 +44,13 @@ class RoutingSnapshot:
         via: int | None = None,
         recipients: Sequence[int] = (),
     ) -> Explanation:
-        standings = {one: self._standing(one, facts.lane) for one in self.usage}
+        statuses = {
+            provider_id: self._status(provider_id, facts.lane) for provider_id in self.usage
+        }
         return explain(
             self.router,
             facts,
-            standings,
+            statuses,
             self.now,
             chance=chance,
             raw=raw,
@@ -56,72 +58,96 @@ class RoutingSnapshot:
             recipients=recipients,
         )
 
-    def _standing(self, provider: int, lane: str) -> ProviderStatus:
-        use, well = self.usage[provider], self.health.get(provider, HealthRow())
-        limits = kind_of(use.kind).limits
-        usage = Usage(
-            [Rate(one.most, one.seconds, one.used_until, one.period == "day") for one in use.rates],
-            use.spent, use.price, use.budget_per_month, use.reserve_urgent, use.reserve_normal,
-        )  # fmt: skip
+    def _status(self, provider_id: int, lane: str) -> ProviderStatus:
+        provider = self.usage[provider_id]
+        health = self.health.get(provider_id, HealthRow())
+        limits = kind_of(provider.kind).limits
+        rates = [
+            RateUsage(rate.limit, rate.seconds, rate.used_until, rate.period == "day")
+            for rate in provider.rates
+        ]
+        usage = QuotaUsage(
+            rates,
+            provider.spent,
+            provider.price,
+            provider.budget_per_month,
+            provider.reserve_urgent,
+            provider.reserve_normal,
+        )
         return ProviderStatus(
-            use.id,
-            use.name,
-            use.kind,
-            use.enabled,
-            use.removed,
+            provider.id,
+            provider.name,
+            provider.kind,
+            provider.enabled,
+            provider.removed,
             limits.max_bytes,
             limits.takes_parts,
-            CircuitState(well.state),
-            well.reason,
-            well.retry_at,
-            well.held_until,
-            used_up(usage, lane, self.now),
+            CircuitState(health.state),
+            health.reason,
+            health.retry_at,
+            health.held_until,
+            exhausted_limits(usage, lane, self.now),
         )
 
 
 async def load_routing_snapshot(
     database: Database, *, development: bool = False
 ) -> RoutingSnapshot:
-    """Everything that decides about routes, as processes see it that are in `development` or not."""
+    """Load what decides about routes, for processes in `development` or not."""
     usage = await health.list_usage(database)
     captures = await providers.captures_by_default(database, development=development)
     known = await providers.list_providers(database)
     router = Router(await routes.list_rules(database), known, captures=captures)
-    now = max((one.at for one in usage.values()), default=datetime.fromtimestamp(0).astimezone())
+    long_ago = datetime.fromtimestamp(0).astimezone()
+    now = max((provider.at for provider in usage.values()), default=long_ago)
     return RoutingSnapshot(router, await health.list_health(database), usage, now)
 
 
 async def explain_message(
     database: Database, message_id: UUID, tenant_id: int | None = None, *, development: bool = False
 ) -> list[Explanation]:
-    """Why a message would leave as it would now: once for recipients whose route is the same.
+    """Explain how a message would leave now: once for recipients with the same route.
 
-    With a tenant, only if the message is its own; NotFound otherwise.
+    With a tenant, only its own messages are found; NotFound otherwise.
     """
     envelope = await messages.message_record(database, message_id, tenant_id)
     deliveries = await messages.deliveries_of(database, message_id, tenant_id)
     chosen = await routes.chosen_providers(database, message_id)
-    world = await load_routing_snapshot(database, development=development)
+    snapshot = await load_routing_snapshot(database, development=development)
     tenant = await tenants.get_tenant(database, envelope.tenant)
-    alike: dict[tuple[str, int | None], list[int]] = {}
-    for one in deliveries:
-        alike.setdefault((domain_of(one.recipient), chosen.get(one.n)), []).append(one.n)
-    raw = "raw" in (envelope.content or ())
-    return [
-        world.explain(
-            MailFacts(
-                tenant.id, domain_of(envelope.sender), domain, envelope.priority, envelope.class_name, envelope.kind,
-                envelope.tags, envelope.size,
-            ),
-            chance=chance_of(message_id), raw=raw, via=via, recipients=numbers,
+    groups: dict[tuple[str, int | None], list[int]] = {}
+    for delivery in deliveries:
+        route = domain_of(delivery.recipient), chosen.get(delivery.n)
+        groups.setdefault(route, []).append(delivery.n)
+    explanations = []
+    for (domain, via), recipient_numbers in groups.items():
+        facts = MailFacts(
+            tenant.id,
+            domain_of(envelope.sender),
+            domain,
+            envelope.priority,
+            envelope.class_name,
+            envelope.kind,
+            envelope.tags,
+            envelope.size,
         )
-        for (domain, via), numbers in alike.items()
-    ]  # fmt: skip
+        explanation = snapshot.explain(
+            facts,
+            chance=chance_of(message_id),
+            raw="raw" in (envelope.content or ()),
+            via=via,
+            recipients=recipient_numbers,
+        )
+        explanations.append(explanation)
+    return explanations
 
 
 async def check_class(database: Database, name: str | None) -> None:
-    """UnknownName if a class is named that does not exist: no mail could be of it."""
-    if name is not None and all(one.name != name for one in await catalog.list_classes(database)):
+    """Raise UnknownName if the class does not exist."""
+    if name is None:
+        return
+    classes = await catalog.list_classes(database)
+    if name not in {known.name for known in classes}:
         raise UnknownName(
             "unknown_class",
             "class",
@@ -141,16 +167,22 @@ def facts_of(
     tags: Sequence[str] = (),
     size: int = EMPTY,
 ) -> MailFacts:
-    """A mail that somebody thinks of; what is not given is the tenant's default. Addresses may be bare domains."""
-    given = sender or tenant.default_sender
+    """The facts of a described mail, with the tenant's defaults. Addresses may be bare domains."""
+    sender = sender or tenant.default_sender
     return MailFacts(
-        tenant.id, _domain("from", given) if given else "", _domain("to", recipient), lane,
-        class_name or tenant.default_class, kind, tags, size,
-    )  # fmt: skip
+        tenant.id,
+        _checked_domain("from", sender) if sender else "",
+        _checked_domain("to", recipient),
+        lane,
+        class_name or tenant.default_class,
+        kind,
+        tags,
+        size,
+    )
 
 
-def _domain(field: str, given: str) -> str:
-    domain = domain_of(given)
+def _checked_domain(field: str, address: str) -> str:
+    domain = domain_of(address)
     try:
         if domain_pattern(domain).startswith("*"):
             raise ValueError

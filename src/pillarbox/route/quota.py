@@ -1,7 +1,7 @@
-"""What is left of a provider's rates and budget for one lane: the lanes above have a part of it for themselves. Pure.
+"""What is left of a provider's rates and budget for a lane; higher lanes have reserves. Pure.
 
-`pillarbox._spend` in store/migrations/0009_routes.sql decides; tests/integration/route/test_routes.py holds the two
-together.
+`pillarbox._spend` decides when mails are sent, in SQL; this tells people what it would decide.
+tests/integration/route/test_routes.py compares the two.
 """
 
 from __future__ import annotations
@@ -13,60 +13,70 @@ from decimal import Decimal
 
 from pillarbox.route.explain import ExhaustedLimit, ObstacleReason
 
-# Seconds that are no wait; as in pillarbox._wait.
-SLIGHT = 0.001
+# A shorter wait counts as none; as in pillarbox._wait.
+NEGLIGIBLE = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
-    """A limit of so many mails in so many seconds, and until when what has left was allowed for."""
+class RateUsage:
+    """A rate of `limit` mails in so many seconds, and until when it is used up."""
 
-    most: int
+    limit: int
     seconds: int
     used_until: datetime | None
-    reserved: bool = False  # whether lanes have their parts of it
+    reserved: bool = False  # whether higher lanes have reserves in it
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """What a provider has used up, and what is reserved of it, in percent."""
+class QuotaUsage:
+    """What a provider has used up, and its reserves in percent."""
 
-    rates: Sequence[Rate] = ()
+    rates: Sequence[RateUsage] = ()
     spent: Decimal = Decimal(0)
-    price: Decimal = Decimal(0)  # of one more
+    price: Decimal = Decimal(0)  # of one more mail
     budget: Decimal | None = None
     reserve_urgent: int = 10
     reserve_normal: int = 20
 
 
-def kept_from(lane: str, reserve_urgent: int, reserve_normal: int) -> Decimal:
-    """The part of a limit that is not for mails of a lane: bulk ones leave both reserves, normal ones the first."""
-    percent = {"urgent": 0, "normal": reserve_urgent}.get(lane, reserve_urgent + reserve_normal)
+def reserved_from(lane: str, reserve_urgent: int, reserve_normal: int) -> Decimal:
+    """The part of a limit that mails of a lane must leave to higher lanes."""
+    if lane == "urgent":
+        percent = 0
+    elif lane == "normal":
+        percent = reserve_urgent
+    else:
+        percent = reserve_urgent + reserve_normal
     return Decimal(percent) / 100
 
 
-def used_up(usage: Usage, lane: str, now: datetime) -> list[ExhaustedLimit]:
-    """The limits that keep one more mail of a lane from leaving now, with their ends; the budget first."""
-    kept = kept_from(lane, usage.reserve_urgent, usage.reserve_normal)
+def exhausted_limits(usage: QuotaUsage, lane: str, now: datetime) -> list[ExhaustedLimit]:
+    """The limits that keep one more mail of a lane from leaving now; the budget first."""
+    reserved = reserved_from(lane, usage.reserve_urgent, usage.reserve_normal)
     found = []
-    if usage.budget is not None and usage.spent + usage.price > usage.budget * (1 - kept):
-        found.append(ExhaustedLimit(ObstacleReason.BUDGET, next_month(now)))
-    waits = [_wait(rate, kept if rate.reserved else Decimal(0), now) for rate in usage.rates]
-    if longest := max(waits, default=0.0):
+    if usage.budget is not None:
+        available = usage.budget * (1 - reserved)
+        if usage.spent + usage.price > available:
+            found.append(ExhaustedLimit(ObstacleReason.BUDGET, next_month(now)))
+    longest = max((_wait(rate, reserved, now) for rate in usage.rates), default=0.0)
+    if longest:
         found.append(ExhaustedLimit(ObstacleReason.RATE, now + timedelta(seconds=longest)))
     return found
 
 
-def _wait(rate: Rate, kept: Decimal, now: datetime) -> float:
-    """Seconds until one more may leave: a tenth of the limit, and at least one, may leave in one go."""
-    burst = max(1, rate.most // 10)
-    mine = burst - int(burst * kept)
-    used = max(0.0, (rate.used_until - now).total_seconds()) if rate.used_until is not None else 0.0
-    wait = used - (mine - 1) * rate.seconds / rate.most
-    return wait if wait > SLIGHT else 0.0
+def _wait(rate: RateUsage, reserved: Decimal, now: datetime) -> float:
+    """Seconds until one more mail may leave. A tenth of the limit may leave in one burst."""
+    if rate.used_until is None:
+        return 0.0
+    burst = max(1, rate.limit // 10)
+    if rate.reserved:
+        burst -= int(burst * reserved)
+    used = max(0.0, (rate.used_until - now).total_seconds())
+    wait = used - (burst - 1) * rate.seconds / rate.limit
+    return wait if wait > NEGLIGIBLE else 0.0
 
 
 def next_month(now: datetime) -> datetime:
-    """When the month (UTC) is over."""
+    """When the month (UTC) ends."""
     first = now.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     return (first + timedelta(days=32)).replace(day=1)

@@ -47,7 +47,7 @@ class RateUse:
     """One rate limit of a provider."""
 
     period: str  # second, hour or day
-    most: int
+    limit: int
     used_until: datetime | None  # what has left was allowed for until then
 
     @property

@@ -72,7 +72,7 @@ class Route:
             "id": rule.id,
             "name": rule.name,
             "tenant": self.tenant,
-            "place": rule.place,
+            "place": rule.position,
             "enabled": rule.enabled,
         }
         conditions = {name: getattr(rule.match, name) for name in CONDITIONS}

@@ -52,9 +52,10 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health_monitor, "BUDGET_INTERVAL", 0.1)
     monkeypatch.setattr(health_monitor, "CHECK_INTERVAL", 0.6)
     monkeypatch.setattr(webhook_dispatcher, "MEASURE", 0.1)
-    for module in (settler, worker, webhook_dispatcher, collector, supervisor):
+    for module in (settler, worker, webhook_dispatcher, supervisor):
         monkeypatch.setattr(module, "LONGEST_PAUSE", 0.1)
     monkeypatch.setattr(collector, "FIRST_PAUSE", 0.02)
+    monkeypatch.setattr(collector, "MAX_PAUSE", 0.1)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ async def store(database: Database) -> Database:
 
 async def order(database: Database) -> list[tuple[str | None, str, int]]:
     return [
-        (one.tenant, one.rule.name, one.rule.place) for one in await routes.list_routes(database)
+        (one.tenant, one.rule.name, one.rule.position) for one in await routes.list_routes(database)
     ]
 
 
@@ -67,7 +67,7 @@ async def test_a_route_is_read_back_as_it_was_given(store: Database) -> None:
         10**6,
     )
     assert ([one.name for one in made.providers], made.weights) == (["c", "a"], {"c": 0, "a": 3})
-    assert (made.tenant, made.rule.place, made.rule.enabled) == ("shop", 1, True)
+    assert (made.tenant, made.rule.position, made.rule.enabled) == ("shop", 1, True)
     assert (
         await routes.get_route(store, made.rule.id)
         == made
@@ -130,7 +130,7 @@ async def test_routes_are_moved(
     await add(store, *"xyz", tenant="shop")
     found = await routes.find_route(store, moved, None)
     made = await routes.move_route(store, found.rule.id, **more)
-    assert made.rule.place == wanted.index(moved) + 1
+    assert made.rule.position == wanted.index(moved) + 1
     assert await names(store) == [*"xyz", *wanted]
 
 
@@ -341,7 +341,9 @@ async def why(
     database: Database, facts: MailFacts = MAIL, **more: Any
 ) -> list[tuple[str, CandidateUse, list[ObstacleReason]]]:
     found = (await explain_query.load_routing_snapshot(database)).explain(facts, **more)
-    return [(one.name, one.use, [note.why for note in one.notes]) for one in found.providers]
+    return [
+        (one.name, one.use, [obstacle.why for obstacle in one.obstacles]) for one in found.providers
+    ]
 
 
 @pytest.mark.req("REQ-QUEUE-S007")
@@ -412,7 +414,7 @@ async def test_a_raw_message_and_a_persons_choice(store: Database) -> None:
     id = await enqueue(store, subject=None, text=None, raw=raw)
     [found] = await explain_query.explain_message(store, id)
     assert found.raw
-    assert found.providers[0].notes[0].why is ObstacleReason.RAW
+    assert found.providers[0].obstacles[0].why is ObstacleReason.RAW
     await store.execute("UPDATE pillarbox.deliveries SET via = 3")
     [found] = await explain_query.explain_message(store, id)
     assert (found.via, [one.name for one in found.providers]) == (3, ["c"])
