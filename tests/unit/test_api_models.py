@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from pillarbox.accept.mail import Mail
-from pillarbox.api.access_models import RETENTIONS, TenantSettings, TenantShown
+from pillarbox.api.access_models import RETENTIONS, TenantDetails, TenantSettings
 from pillarbox.api.fields import Base64, StringList, Timestamp
 from pillarbox.api.new_message import NewMessage
 from pillarbox.api.pagination import cursor_of, read_cursor
@@ -35,7 +35,7 @@ def named(names: tuple[str, ...] | set[str]) -> set[str]:
 
 def test_every_setting_of_a_tenant_can_be_given_and_is_shown() -> None:
     assert TenantSettings.model_fields.keys() == named(SETTINGS)
-    assert TenantShown.model_fields.keys() == named({one.name for one in fields(Tenant)} - {"id"})
+    assert TenantDetails.model_fields.keys() == named({one.name for one in fields(Tenant)} - {"id"})
 
 
 @pytest.mark.parametrize("given", [b"", b"x", b"\x00\xff" * 1000])

@@ -60,7 +60,7 @@ class NewTenant(TenantSettings):
     name: Name
 
 
-class TenantShown(BaseModel):
+class TenantDetails(BaseModel):
     """A tenant and its settings."""
 
     name: str
@@ -79,7 +79,7 @@ class TenantShown(BaseModel):
 
 
 class TenantList(BaseModel):
-    tenants: list[TenantShown]
+    tenants: list[TenantDetails]
 
 
 class NewLogin(StrictModel):
@@ -97,7 +97,7 @@ class NewKey(NewLogin):
     scopes: Annotated[list[Scope], Field(min_length=1)]
 
 
-class KeyShown(BaseModel):
+class KeyDetails(BaseModel):
     """A key, without its secret."""
 
     name: str
@@ -117,17 +117,17 @@ class KeyShown(BaseModel):
     made_by: MadeBy
 
 
-class KeyMade(KeyShown):
+class KeyWithSecret(KeyDetails):
     """A new key with its secret, which is shown only once and not stored."""
 
     secret: str
 
 
 class KeyList(BaseModel):
-    keys: list[KeyShown]
+    keys: list[KeyDetails]
 
 
-class LoginShown(BaseModel):
+class LoginDetails(BaseModel):
     """An SMTP login, without its password."""
 
     name: str
@@ -141,29 +141,29 @@ class LoginShown(BaseModel):
     made_by: MadeBy
 
 
-class LoginMade(LoginShown):
+class LoginWithPassword(LoginDetails):
     """A new login with its password, which is shown only once and not stored."""
 
     password: str
 
 
 class LoginList(BaseModel):
-    logins: list[LoginShown]
+    logins: list[LoginDetails]
 
 
-def tenant_shown(one: Tenant) -> TenantShown:
+def tenant_details(one: Tenant) -> TenantDetails:
     kept: dict[str, Any] = {f"{name}_seconds": _seconds(getattr(one, name)) for name in RETENTIONS}
-    names = TenantShown.model_fields.keys() - kept.keys()
-    return TenantShown(**{name: getattr(one, name) for name in names}, **kept)
+    names = TenantDetails.model_fields.keys() - kept.keys()
+    return TenantDetails(**{name: getattr(one, name) for name in names}, **kept)
 
 
 def _seconds(age: timedelta | None) -> float | None:
     return None if age is None else age.total_seconds()
 
 
-def key_shown(one: ApiKeyRecord) -> KeyShown:
-    return KeyShown(**{name: getattr(one, name) for name in KeyShown.model_fields})
+def key_details(one: ApiKeyRecord) -> KeyDetails:
+    return KeyDetails(**{name: getattr(one, name) for name in KeyDetails.model_fields})
 
 
-def login_shown(one: SmtpLoginRecord) -> LoginShown:
-    return LoginShown(**{name: getattr(one, name) for name in LoginShown.model_fields})
+def login_details(one: SmtpLoginRecord) -> LoginDetails:
+    return LoginDetails(**{name: getattr(one, name) for name in LoginDetails.model_fields})

@@ -90,7 +90,8 @@ ENGLISH = PageTexts(
     endings={
         "forged": EndingTexts(
             "This link is not valid",
-            "It may be cut off. Open it from the mail once more, or copy the whole address from there.",
+            "It may be cut off. Open it from the mail once more, or copy the whole address from"
+            " there.",
         ),
         "expired": EndingTexts(
             "This link has expired", "Links work for a limited time only. Please ask for a new one."
@@ -148,11 +149,12 @@ GERMAN = PageTexts(
         ),
         "password_recovery": ActionTexts(
             "Passwort zurücksetzen",
-            "Bitte den Code aus unserer E-Mail eingeben. So ist sicher, dass niemand anderes hier ist."
-            " Das neue Passwort wird danach bei {portal} gewählt, nicht hier.",
+            "Bitte den Code aus unserer E-Mail eingeben. So ist sicher, dass niemand anderes hier"
+            " ist. Das neue Passwort wird danach bei {portal} gewählt, nicht hier.",
             "Bestätigen",
             "Danke, der Code stimmt",
-            "Noch hat sich nichts geändert. Weiter geht es bei {portal}: dort ein neues Passwort wählen.",
+            "Noch hat sich nichts geändert. Weiter geht es bei {portal}: dort ein neues Passwort"
+            " wählen.",
         ),
         "email_verification": ActionTexts(
             "E-Mail-Adresse bestätigen",
@@ -195,11 +197,13 @@ GERMAN = PageTexts(
         ),
         "used": EndingTexts(
             "Dieser Link wurde schon benutzt",
-            "Jeder Link gilt einmal. Geschah es hier, ist alles erledigt. Wenn nicht, bitte einen neuen anfordern.",
+            "Jeder Link gilt einmal. Geschah es hier, ist alles erledigt. Wenn nicht, bitte einen"
+            " neuen anfordern.",
         ),
         "superseded": EndingTexts(
             "Es gibt einen neueren Link",
-            "Seitdem haben wir eine weitere E-Mail geschickt. Bitte den Link aus der neuesten nehmen.",
+            "Seitdem haben wir eine weitere E-Mail geschickt. Bitte den Link aus der neuesten"
+            " nehmen.",
         ),
         "wrong_code": EndingTexts(
             "Der Code stimmt nicht", "Bitte den Link noch einmal aus der E-Mail öffnen."
@@ -219,7 +223,8 @@ GERMAN = PageTexts(
         ),
         "away": EndingTexts(
             "Das lässt sich gerade nicht prüfen",
-            "Nichts ist verloren. Bitte den Link in einer Minute noch einmal öffnen; er gilt weiterhin.",
+            "Nichts ist verloren. Bitte den Link in einer Minute noch einmal öffnen; er gilt"
+            " weiterhin.",
         ),
     },
     hello="Hallo {name},",

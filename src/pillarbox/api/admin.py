@@ -7,16 +7,16 @@ from starlette.responses import Response
 from pillarbox.api import key_management
 from pillarbox.api.access_models import (
     KeyList,
-    KeyMade,
+    KeyWithSecret,
     LoginList,
-    LoginMade,
+    LoginWithPassword,
     NewKey,
     NewLogin,
     NewTenant,
+    TenantDetails,
     TenantList,
     TenantSettings,
-    TenantShown,
-    tenant_shown,
+    tenant_details,
 )
 from pillarbox.api.openapi import (
     BODY,
@@ -46,7 +46,7 @@ ADMIN = needs(Scope.ADMIN)
 )
 async def list_tenants(context: Context) -> Response:
     found = await tenants.list_tenants(context.app.database)
-    return json_response(TenantList(tenants=[tenant_shown(one) for one in found]))
+    return json_response(TenantList(tenants=[tenant_details(one) for one in found]))
 
 
 @routes.post(
@@ -54,7 +54,7 @@ async def list_tenants(context: Context) -> Response:
     operation_id="admin_add_tenant",
     summary="Add a tenant",
     status_code=201,
-    response_model=TenantShown,
+    response_model=TenantDetails,
     responses=problems("taken", "invalid-setting", *BODY),
     openapi_extra=ADMIN,
     tags=["admin"],
@@ -62,20 +62,20 @@ async def list_tenants(context: Context) -> Response:
 async def add_tenant(context: Context, new: NewTenant) -> Response:
     with key_management.setting_problems():
         added = await tenants.add_tenant(context.app.database, new.name, **new.given())
-    return json_response(tenant_shown(added), 201)
+    return json_response(tenant_details(added), 201)
 
 
 @routes.get(
     "/admin/tenants/{name}",
     operation_id="admin_get_tenant",
     summary="Show a tenant",
-    response_model=TenantShown,
+    response_model=TenantDetails,
     responses=problems("not-found"),
     openapi_extra=ADMIN,
     tags=["admin"],
 )
 async def get_tenant(context: Context, name: NamePath) -> Response:
-    return json_response(tenant_shown(await tenants.get_tenant(context.app.database, name)))
+    return json_response(tenant_details(await tenants.get_tenant(context.app.database, name)))
 
 
 @routes.patch(
@@ -83,7 +83,7 @@ async def get_tenant(context: Context, name: NamePath) -> Response:
     operation_id="admin_change_tenant",
     summary="Change a tenant",
     description="Omitted settings are not changed. Applies to mails accepted from now on.",
-    response_model=TenantShown,
+    response_model=TenantDetails,
     responses=problems("not-found", "invalid-setting", *BODY),
     openapi_extra=ADMIN,
     tags=["admin"],
@@ -91,7 +91,7 @@ async def get_tenant(context: Context, name: NamePath) -> Response:
 async def change_tenant(context: Context, name: NamePath, settings: TenantSettings) -> Response:
     with key_management.setting_problems():
         changed = await tenants.change_tenant(context.app.database, name, **settings.given())
-    return json_response(tenant_shown(changed))
+    return json_response(tenant_details(changed))
 
 
 @routes.get(
@@ -114,7 +114,7 @@ async def list_tenant_keys(context: Context, name: NamePath) -> Response:
     summary="Create a key for a tenant",
     description="The secret is shown only once.",
     status_code=201,
-    response_model=KeyMade,
+    response_model=KeyWithSecret,
     responses=problems("not-found", "taken", "invalid-setting", *BODY),
     openapi_extra=ADMIN,
     tags=["admin"],
@@ -145,7 +145,7 @@ async def list_tenant_smtp_logins(context: Context, name: NamePath) -> Response:
     summary="Create an SMTP login for a tenant",
     description="The password is shown only once.",
     status_code=201,
-    response_model=LoginMade,
+    response_model=LoginWithPassword,
     responses=problems("not-found", "taken", "invalid-setting", *BODY),
     openapi_extra=ADMIN,
     tags=["admin"],
@@ -176,7 +176,7 @@ async def list_keys(context: Context) -> Response:
     summary="Create a key for an administrator",
     description="Its only scope is `admin`. The secret is shown only once.",
     status_code=201,
-    response_model=KeyMade,
+    response_model=KeyWithSecret,
     responses=problems("taken", "invalid-setting", *BODY),
     openapi_extra=ADMIN,
     tags=["admin"],

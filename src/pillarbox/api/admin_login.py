@@ -51,7 +51,7 @@ class AdminVerification(StrictModel):
         return self
 
 
-class SessionBegun(BaseModel):
+class NewSession(BaseModel):
     """A session, shown only once. It is used like a key: `Authorization: Bearer pbs_…`."""
 
     session: str
@@ -62,8 +62,9 @@ class SessionBegun(BaseModel):
     "/admin/login",
     operation_id="admin_login",
     summary="Begin to sign in as an administrator",
-    description="Mails a code to the administrator with this address and password. The response, and its"
-    " time, are the same for an unknown address, a wrong password and a disabled administrator.",
+    description="Mails a code to the administrator with this address and password. The response,"
+    " and its time, are the same for an unknown address, a wrong password and a disabled"
+    " administrator.",
     status_code=202,
     response_model=SignInChallenge,
     responses=problems("wrong-password", *BODY),
@@ -84,8 +85,9 @@ async def login(context: Anonymous, given: AdminLogin) -> Response:
     "/admin/verify",
     operation_id="admin_verify",
     summary="Sign in as an administrator",
-    description="Takes the code from the mail, or a recovery code of the administrator. Starts a session.",
-    response_model=SessionBegun,
+    description="Takes the code from the mail, or a recovery code of the administrator. Starts a"
+    " session.",
+    response_model=NewSession,
     responses=problems("code", *BODY),
     openapi_extra=PUBLIC,
     tags=TAGS,
@@ -95,7 +97,7 @@ async def verify(context: Anonymous, given: AdminVerification) -> Response:
         session = await context.app.lifecycle.administrators.verify(
             given.challenge, given.code, given.recovery_code
         )
-    shown = SessionBegun(session=session.secret.reveal(), expires_at=session.expires_at)
+    shown = NewSession(session=session.secret.reveal(), expires_at=session.expires_at)
     return json_response(shown, 200, {"Cache-Control": "no-store"})
 
 

@@ -58,10 +58,10 @@ class BatchResult(BaseModel):
     "/messages/batch",
     operation_id="send_batch",
     summary="Send up to 100 mails",
-    description="Takes `messages`; or one `message` with `{{name}}` in its subject, text or html, and"
-    " `recipients` with the values for each, which are escaped in html; with a `template` they are added"
-    " to its `data`. Each mail is accepted or refused individually: 200 means that each has a result. An"
-    " idempotency key applies to each mail by its position.",
+    description="Takes `messages`; or one `message` with `{{name}}` in its subject, text or html,"
+    " and `recipients` with the values for each, which are escaped in html; with a `template`"
+    " they are added to its `data`. Each mail is accepted or refused individually: 200 means that"
+    " each has a result. An idempotency key applies to each mail by its position.",
     response_model=BatchResult,
     response_description="A result for each mail",
     responses=problems("invalid-mail", "template", *BODY),

@@ -37,9 +37,9 @@ routes = router()
     "/dlq",
     operation_id="list_dead_letters",
     summary="List dead letters",
-    description="Messages with failed deliveries, newest first: each failed delivery with its reason, its"
-    " last error and all attempts. With filters a page examines a limited number of messages: it can be"
-    " short, or empty, and still have a `next`.",
+    description="Messages with failed deliveries, newest first: each failed delivery with its"
+    " reason, its last error and all attempts. With filters a page examines a limited number of"
+    " messages: it can be short, or empty, and still have a `next`.",
     response_model=DeadLetterPage,
     responses=problems("invalid-request"),
     openapi_extra=needs(Scope.READ),
@@ -64,7 +64,8 @@ async def list_dead_letters(
     "/dlq/summary",
     operation_id="summarize_dead_letters",
     summary="Count dead letters",
-    description="The number of failed deliveries that match the filters, by reason and by provider.",
+    description="The number of failed deliveries that match the filters, by reason and by"
+    " provider.",
     response_model=DeadLetterSummary,
     responses=problems("invalid-request"),
     openapi_extra=needs(Scope.READ),
@@ -92,10 +93,10 @@ async def summarize_dead_letters(
     "/dlq/reprocess",
     operation_id="reprocess_dead_letters",
     summary="Reprocess dead letters",
-    description="Queues failed deliveries again and resets their number of attempts; their history stays."
-    " Deliveries are skipped if their content was deleted, if they have expired, or if the key is not"
-    " allowed to send from or to their domains. At most `limit` in one call: repeat it while `left` is"
-    " not zero.",
+    description="Queues failed deliveries again and resets their number of attempts; their"
+    " history stays. Deliveries are skipped if their content was deleted, if they have expired,"
+    " or if the key is not allowed to send from or to their domains. At most `limit` in one call:"
+    " repeat it while `left` is not zero.",
     response_model=Reprocessed,
     responses=problems(*BODY),
     openapi_extra=needs(Scope.MANAGE),
@@ -128,8 +129,8 @@ async def reprocess_dead_letters(context: Context, given: Reprocess) -> Response
     "/dlq/discard",
     operation_id="discard_dead_letters",
     summary="Discard dead letters",
-    description="Failed deliveries become `cancelled`, and are no dead letters any longer. At most `limit` in"
-    " one call.",
+    description="Failed deliveries become `cancelled`, and are no dead letters any longer. At"
+    " most `limit` in one call.",
     response_model=Discarded,
     responses=problems(*BODY),
     openapi_extra=needs(Scope.MANAGE),

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 from pillarbox.api.access_models import (
     RETENTIONS,
     KeyList,
-    KeyMade,
+    KeyWithSecret,
     LoginList,
-    LoginMade,
+    LoginWithPassword,
     NewKey,
     NewLogin,
-    key_shown,
-    login_shown,
+    key_details,
+    login_details,
 )
 from pillarbox.api.problems import ProblemError
 from pillarbox.errors import InvalidMail, NotAllowed, NotFound, NotPossible
@@ -47,12 +47,12 @@ def setting_problems() -> Iterator[None]:
 
 
 async def keys_of(database: Database, tenant: str | None) -> KeyList:
-    return KeyList(keys=[key_shown(one) for one in await access.list_keys(database, tenant)])
+    return KeyList(keys=[key_details(one) for one in await access.list_keys(database, tenant)])
 
 
 async def logins_of(database: Database, tenant: str | None) -> LoginList:
     return LoginList(
-        logins=[login_shown(one) for one in await access.list_logins(database, tenant)]
+        logins=[login_details(one) for one in await access.list_logins(database, tenant)]
     )
 
 
@@ -63,7 +63,7 @@ def maker_of(principal: Principal) -> KeyCreator:
 
 async def make_key(
     database: Database, tenant: str | None, new: NewKey, principal: Principal
-) -> KeyMade:
+) -> KeyWithSecret:
     """Create a key of a tenant, or (None) of an administrator."""
     _check_expiry(new.expires_at)
     new = narrowed(principal, new, new.scopes)
@@ -78,12 +78,12 @@ async def make_key(
             expires_at=new.expires_at,
             maker=maker_of(principal),
         )
-    return KeyMade(**key_shown(facts).model_dump(), secret=secret.reveal())
+    return KeyWithSecret(**key_details(facts).model_dump(), secret=secret.reveal())
 
 
 async def make_login(
     database: Database, tenant: str, new: NewLogin, principal: Principal
-) -> LoginMade:
+) -> LoginWithPassword:
     """Create an SMTP login of a tenant."""
     _check_expiry(new.expires_at)
     new = narrowed(principal, new, [Scope.SEND])
@@ -97,7 +97,7 @@ async def make_login(
             expires_at=new.expires_at,
             maker=maker_of(principal),
         )
-    return LoginMade(**login_shown(facts).model_dump(), password=secret.reveal())
+    return LoginWithPassword(**login_details(facts).model_dump(), password=secret.reveal())
 
 
 def _check_expiry(expires_at: datetime | None) -> None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from pillarbox.api import key_management
-from pillarbox.api.access_models import KeyList, KeyMade, LoginList, LoginMade, NewKey, NewLogin
+from pillarbox.api.access_models import (
+    KeyList,
+    KeyWithSecret,
+    LoginList,
+    LoginWithPassword,
+    NewKey,
+    NewLogin,
+)
 from pillarbox.api.openapi import BODY, KeepDescendants, Prefix, Username, needs, problems
 from pillarbox.api.routing import Context, json_response, router
 from pillarbox.model.access import Scope
@@ -32,10 +39,10 @@ async def list_keys(context: Context) -> Response:
     "/keys",
     operation_id="make_key",
     summary="Create a key",
-    description="The secret is shown only once. A new key cannot have more rights than the key that creates"
-    " it, nor outlive it.",
+    description="The secret is shown only once. A new key cannot have more rights than the key"
+    " that creates it, nor outlive it.",
     status_code=201,
-    response_model=KeyMade,
+    response_model=KeyWithSecret,
     responses=problems("taken", "invalid-setting", *BODY),
     openapi_extra=MANAGE,
     tags=["keys"],
@@ -86,7 +93,7 @@ async def list_smtp_logins(context: Context) -> Response:
     summary="Create an SMTP login",
     description="The password is shown only once. The key needs the scope `send`, too.",
     status_code=201,
-    response_model=LoginMade,
+    response_model=LoginWithPassword,
     responses=problems("taken", "invalid-setting", *BODY),
     openapi_extra=MANAGE,
     tags=["keys"],

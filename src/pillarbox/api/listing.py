@@ -52,7 +52,8 @@ class MessageQuery(BaseModel):
     state: Annotated[
         list[StateWord] | None,
         Field(
-            description="A delivery is in one of these states; synonyms such as `success` and `dlq` work."
+            description="A delivery is in one of these states; synonyms such as `success` and"
+            " `dlq` work."
         ),
     ] = None
     recipient: Annotated[
@@ -95,8 +96,8 @@ class MessageQuery(BaseModel):
     "/messages",
     operation_id="list_messages",
     summary="List messages",
-    description="Newest first. New mails do not shift the pages. With filters a page examines a limited"
-    " number of messages: it can be short, or empty, and still have a `next`.",
+    description="Newest first. New mails do not shift the pages. With filters a page examines a"
+    " limited number of messages: it can be short, or empty, and still have a `next`.",
     response_model=MessagePage,
     responses=problems("invalid-request"),
     openapi_extra=needs(Scope.READ),

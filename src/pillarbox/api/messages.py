@@ -52,8 +52,8 @@ MessageId = Annotated[UUID, Path(description="The message's id.")]
     "/messages",
     operation_id="send_message",
     summary="Send a mail",
-    description="Accepts a mail. The response means that it is committed: it will be delivered, or fail with a"
-    " reason.",
+    description="Accepts a mail. The response means that it is committed: it will be delivered,"
+    " or fail with a reason.",
     status_code=202,
     response_model=Accepted,
     response_description="Accepted and committed",
@@ -103,7 +103,8 @@ def receipt_body(receipt: Receipt) -> dict[str, object]:
     "/messages/{message_id}",
     operation_id="get_message",
     summary="Show a message",
-    description="The envelope, every delivery with its attempts and redacted transcripts, and all events.",
+    description="The envelope, every delivery with its attempts and redacted transcripts, and all"
+    " events.",
     response_model=FullMessage,
     responses=problems("not-found"),
     openapi_extra=needs(Scope.READ),
@@ -121,8 +122,8 @@ async def get_message(context: Context, message_id: MessageId) -> Response:
     "/messages/{message_id}/raw",
     operation_id="get_raw_message",
     summary="Download the mail",
-    description="The mail as it is sent (RFC 5322). Not available for secret classes, nor after retention deleted"
-    " the content.",
+    description="The mail as it is sent (RFC 5322). Not available for secret classes, nor after"
+    " retention deleted the content.",
     response_class=Response,
     responses=problems("not-found", "not-possible", "content-purged")
     | {
@@ -167,8 +168,9 @@ async def _composed(envelope: MessageRecord, content: Content) -> bytes:
     "/messages/{message_id}/cancel",
     operation_id="cancel_message",
     summary="Cancel a message",
-    description="Cancels every delivery that waits or is held. A delivery in flight cannot be cancelled. If no"
-    " delivery was cancelled, the response is 409; otherwise `changed` is true for those that were.",
+    description="Cancels every delivery that waits or is held. A delivery in flight cannot be"
+    " cancelled. If no delivery was cancelled, the response is 409; otherwise `changed` is true"
+    " for those that were.",
     response_model=Changes,
     responses=problems("not-found", "in-flight", "not-possible"),
     openapi_extra=needs(Scope.MANAGE),
@@ -193,8 +195,8 @@ class NewTime(StrictModel):
     "/messages/{message_id}/reschedule",
     operation_id="reschedule_message",
     summary="Reschedule a message",
-    description="Reschedules every delivery that was not tried yet. `send_at` of the message does not change;"
-    " `next_attempt_at` of its deliveries, and an event, contain the new time.",
+    description="Reschedules every delivery that was not tried yet. `send_at` of the message does"
+    " not change; `next_attempt_at` of its deliveries, and an event, contain the new time.",
     response_model=Changes,
     responses=problems("not-found", "in-flight", "not-possible", "invalid-mail", *BODY),
     openapi_extra=needs(Scope.MANAGE),

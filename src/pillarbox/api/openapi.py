@@ -32,9 +32,9 @@ IdempotencyKey = Annotated[
     Header(
         alias="Idempotency-Key",
         max_length=255,
-        description="Your identifier of this request: up to 255 printable ASCII characters. If the request is"
-        " repeated within a day, the response is the same and nothing is sent twice; a different request"
-        " with the same key is refused with 409.",
+        description="Your identifier of this request: up to 255 printable ASCII characters. If"
+        " the request is repeated within a day, the response is the same and nothing is sent"
+        " twice; a different request with the same key is refused with 409.",
     ),
 ]
 NamePath = Annotated[str, Path(pattern=NAME, description="The name of a tenant.")]

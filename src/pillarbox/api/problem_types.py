@@ -23,21 +23,22 @@ TYPES: dict[str, ProblemType] = {
     "invalid-request": ProblemType(
         422,
         "Invalid, missing or unknown field",
-        "`errors` lists each invalid field with its `field` and a `code`: `missing`, `unknown_field`,"
-        " `bad_type`, `bad_value`, `unknown_provider`, `not_storable` (PostgreSQL cannot store the"
-        " value), or for an address one of the codes of `enqueue`.",
+        "`errors` lists each invalid field with its `field` and a `code`: `missing`,"
+        " `unknown_field`, `bad_type`, `bad_value`, `unknown_provider`, `not_storable`"
+        " (PostgreSQL cannot store the value), or for an address one of the codes of `enqueue`.",
     ),
     "invalid-mail": ProblemType(
         422,
         "Invalid mail",
-        "`field` names the field, `code` the rule; the codes are those of `enqueue`. Nothing was stored.",
+        "`field` names the field, `code` the rule; the codes are those of `enqueue`. Nothing was"
+        " stored.",
     ),
     "template": ProblemType(
         422,
         "The template cannot be rendered",
-        "`template` is its name; `part` (`subject`, `text` or `html`) and `line` are the position of"
-        " the error; `variable` is missing in `data`. Without `part`, the template does not exist, or"
-        " not in this language. Nothing was stored.",
+        "`template` is its name; `part` (`subject`, `text` or `html`) and `line` are the position"
+        " of the error; `variable` is missing in `data`. Without `part`, the template does not"
+        " exist, or not in this language. Nothing was stored.",
     ),
     "invalid-setting": ProblemType(
         422,
@@ -64,17 +65,17 @@ TYPES: dict[str, ProblemType] = {
     "code": ProblemType(
         422,
         "The code is not valid",
-        "If `void` is true, the code was used, has expired, was replaced by a newer one, or there were"
-        " too many wrong attempts: request a new one. If it is false, the code is wrong and can be"
-        " entered again.",
+        "If `void` is true, the code was used, has expired, was replaced by a newer one, or there"
+        " were too many wrong attempts: request a new one. If it is false, the code is wrong and"
+        " can be entered again.",
     ),
     "not-allowed": ProblemType(
         403,
         "Not allowed with this key",
-        "`code` is the reason: `scope` (the key lacks a scope), `no_tenant` (an administrator's key has"
-        " no mails), `sender_domain`, `recipient_domain`, `wider` (a key cannot create a key with more"
-        " rights than its own), `secret` (the content of this class is never shown), or `no_accounts`"
-        " (the accounts belong to a different tenant).",
+        "`code` is the reason: `scope` (the key lacks a scope), `no_tenant` (an administrator's"
+        " key has no mails), `sender_domain`, `recipient_domain`, `wider` (a key cannot create a"
+        " key with more rights than its own), `secret` (the content of this class is never"
+        " shown), or `no_accounts` (the accounts belong to a different tenant).",
     ),
     "forged": ProblemType(
         403,
@@ -85,10 +86,10 @@ TYPES: dict[str, ProblemType] = {
     "link": ProblemType(
         422,
         "The link is not valid",
-        "`reason` is one of `forged` (changed, incomplete, for a different action, or signed with an"
-        " unknown key), `expired`, `used`, `superseded` (a newer link exists), `wrong_code`, `void`"
-        " (too many wrong codes), or `suspended` (the account is). Nothing was changed, except that a"
-        " wrong code is counted.",
+        "`reason` is one of `forged` (changed, incomplete, for a different action, or signed with"
+        " an unknown key), `expired`, `used`, `superseded` (a newer link exists), `wrong_code`,"
+        " `void` (too many wrong codes), or `suspended` (the account is). Nothing was changed,"
+        " except that a wrong code is counted.",
     ),
     "password": ProblemType(
         422,
@@ -117,8 +118,8 @@ TYPES: dict[str, ProblemType] = {
     "in-flight": ProblemType(
         409,
         "The message is being sent",
-        "A delivery that a worker has claimed cannot be changed. Try again later: `deliveries` contains"
-        " the state of each delivery.",
+        "A delivery that a worker has claimed cannot be changed. Try again later: `deliveries`"
+        " contains the state of each delivery.",
     ),
     "not-possible": ProblemType(
         409,

@@ -22,7 +22,7 @@ routes = router()
 MAIL = "message/rfc822"
 
 
-class HeardOf(BaseModel):
+class ReportedEvent(BaseModel):
     """The report about one recipient."""
 
     kind: FeedbackKind
@@ -36,19 +36,20 @@ class HeardOf(BaseModel):
     ]
 
 
-class Reported(BaseModel):
+class ReportResult(BaseModel):
     """The events in a report."""
 
-    events: list[HeardOf]
+    events: list[ReportedEvent]
 
 
 @routes.post(
     "/reports",
     operation_id="report",
     summary="Submit a bounce mail or a complaint",
-    description="Takes a complete mail as it was received: a delivery report (RFC 3464) or a complaint"
-    " (RFC 5965). It is processed like feedback of a provider, for messages of the tenant only.",
-    response_model=Reported,
+    description="Takes a complete mail as it was received: a delivery report (RFC 3464) or a"
+    " complaint (RFC 5965). It is processed like feedback of a provider, for messages of the"
+    " tenant only.",
+    response_model=ReportResult,
     responses=problems(*BODY),
     openapi_extra=needs(Scope.MANAGE)
     | {"requestBody": {"required": True, "content": {MAIL: {"schema": {"type": "string"}}}}},
@@ -67,7 +68,7 @@ async def report(context: Context, request: Request) -> Response:
                 "invalid-request", str(error), code="no_report", field="body"
             ) from None
     events = [
-        HeardOf(
+        ReportedEvent(
             kind=one.kind,
             delivery=delivery_id(found.message_id, found.n) if found else None,
             reason=one.reason,
@@ -76,4 +77,4 @@ async def report(context: Context, request: Request) -> Response:
         )
         for one, found in heard
     ]
-    return json_response(Reported(events=events))
+    return json_response(ReportResult(events=events))

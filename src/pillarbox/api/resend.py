@@ -33,8 +33,8 @@ routes = router()
     "/messages/{message_id}/resend",
     operation_id="resend_message",
     summary="Resend a message",
-    description="Creates a new message, due now, with the same content and all recipients. The old message is"
-    " not changed. The new one does not expire. Needs both scopes.",
+    description="Creates a new message, due now, with the same content and all recipients. The"
+    " old message is not changed. The new one does not expire. Needs both scopes.",
     status_code=202,
     response_model=Accepted,
     response_description="A new message was accepted and committed",

@@ -26,8 +26,8 @@ Domains = Annotated[
 Weights = Annotated[
     dict[str, StrictInt] | None,
     Field(
-        description="By provider: how often it is chosen first. 0 or missing: only if the others fail."
-        " Null: in order."
+        description="By provider: how often it is chosen first. 0 or missing: only if the others"
+        " fail. Null: in order."
     ),
 ]
 
@@ -81,7 +81,7 @@ class RouteProvider(BaseModel):
     weight: int | None
 
 
-class RouteShown(BaseModel):
+class RouteDetails(BaseModel):
     """A route: mails that match all its conditions are sent through its providers."""
 
     id: int
@@ -102,7 +102,7 @@ class RouteShown(BaseModel):
 
 
 class RouteList(BaseModel):
-    routes: list[RouteShown]
+    routes: list[RouteDetails]
 
 
 class MailToExplain(StrictModel):
@@ -253,7 +253,7 @@ class ProviderHealthList(BaseModel):
     providers: list[ProviderHealth]
 
 
-class ProviderEventShown(BaseModel):
+class ProviderEventDetails(BaseModel):
     id: int
     at: datetime
     provider: str
@@ -264,11 +264,11 @@ class ProviderEventShown(BaseModel):
 class ProviderEventList(BaseModel):
     """Newest first."""
 
-    events: list[ProviderEventShown]
+    events: list[ProviderEventDetails]
 
 
-def route_shown(one: Route) -> RouteShown:
-    return RouteShown.model_validate(one.shown())
+def route_details(one: Route) -> RouteDetails:
+    return RouteDetails.model_validate(one.shown())
 
 
 def explained(found: list[Explanation], *, foreign: bool) -> Explanations:
@@ -279,7 +279,7 @@ def explained(found: list[Explanation], *, foreign: bool) -> Explanations:
     )
 
 
-def health_shown(use: ProviderUse, row: HealthRow) -> ProviderHealth:
+def provider_health_details(use: ProviderUse, row: HealthRow) -> ProviderHealth:
     budget = Budget(**use.money) if use.money else None
     values = {name: getattr(row, name) for name in HealthRow.__slots__}
     return ProviderHealth(

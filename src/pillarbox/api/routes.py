@@ -16,15 +16,15 @@ from pillarbox.api.route_models import (
     Explanations,
     MailToExplain,
     NewRoute,
+    ProviderEventDetails,
     ProviderEventList,
-    ProviderEventShown,
     ProviderHealthList,
     RouteChange,
+    RouteDetails,
     RouteList,
-    RouteShown,
     explained,
-    health_shown,
-    route_shown,
+    provider_health_details,
+    route_details,
 )
 from pillarbox.api.routing import Context, json_response, router
 from pillarbox.errors import NotFound
@@ -61,7 +61,8 @@ MAIL = "Give `message_id`, or describe a mail. The decision is the one that woul
     "/routes/explain",
     operation_id="explain_route",
     summary="Explain the route of a mail",
-    description=f"{MAIL} Names the rules of the tenant and those for all tenants, and the providers.",
+    description=f"{MAIL} Names the rules of the tenant and those for all tenants, and the"
+    " providers.",
     response_model=Explanations,
     responses=problems("not-found", "invalid-setting", *BODY),
     openapi_extra=needs(Scope.READ),
@@ -127,7 +128,7 @@ async def _explain(
 )
 async def list_routes(context: Context, tenant: Tenant_ = None) -> Response:
     found = await store.list_routes(context.app.database, tenant)
-    return json_response(RouteList(routes=[route_shown(one) for one in found]))
+    return json_response(RouteList(routes=[route_details(one) for one in found]))
 
 
 @routes.post(
@@ -136,7 +137,7 @@ async def list_routes(context: Context, tenant: Tenant_ = None) -> Response:
     summary="Add a route",
     description="Workers use it within seconds.",
     status_code=201,
-    response_model=RouteShown,
+    response_model=RouteDetails,
     responses=problems("not-found", "taken", "invalid-setting", *BODY),
     openapi_extra=ADMIN,
     tags=["admin"],
@@ -144,20 +145,20 @@ async def list_routes(context: Context, tenant: Tenant_ = None) -> Response:
 async def add_route(context: Context, new: NewRoute) -> Response:
     with setting_problems():
         added = await store.add_route(context.app.database, **{"tenant": None} | new.given())
-    return json_response(route_shown(added), 201)
+    return json_response(route_details(added), 201)
 
 
 @routes.get(
     "/admin/routes/{route_id}",
     operation_id="admin_get_route",
     summary="Show a route",
-    response_model=RouteShown,
+    response_model=RouteDetails,
     responses=problems("not-found"),
     openapi_extra=ADMIN,
     tags=["admin"],
 )
 async def get_route(context: Context, route_id: RouteId) -> Response:
-    return json_response(route_shown(await store.get_route(context.app.database, route_id)))
+    return json_response(route_details(await store.get_route(context.app.database, route_id)))
 
 
 @routes.patch(
@@ -165,7 +166,7 @@ async def get_route(context: Context, route_id: RouteId) -> Response:
     operation_id="admin_change_route",
     summary="Change or move a route",
     description="Omitted settings are not changed. Workers use the change within seconds.",
-    response_model=RouteShown,
+    response_model=RouteDetails,
     responses=problems("not-found", "taken", "invalid-setting", *BODY),
     openapi_extra=ADMIN,
     tags=["admin"],
@@ -173,7 +174,7 @@ async def get_route(context: Context, route_id: RouteId) -> Response:
 async def change_route(context: Context, route_id: RouteId, change: RouteChange) -> Response:
     with setting_problems():
         changed = await store.change_route(context.app.database, route_id, **change.given())
-    return json_response(route_shown(changed))
+    return json_response(route_details(changed))
 
 
 @routes.delete(
@@ -195,7 +196,8 @@ async def remove_route(context: Context, route_id: RouteId) -> Response:
     "/admin/providers/health",
     operation_id="admin_provider_health",
     summary="Show the health of the providers",
-    description="Circuit breakers, checks, pauses, and the spent part of the budgets of this month.",
+    description="Circuit breakers, checks, pauses, and the spent part of the budgets of this"
+    " month.",
     response_model=ProviderHealthList,
     responses=problems(),
     openapi_extra=ADMIN,
@@ -205,7 +207,7 @@ async def provider_health(context: Context) -> Response:
     usage = await health.list_usage(context.app.database)
     rows = await health.list_health(context.app.database)
     shown = [
-        health_shown(one, rows.get(one.id, HealthRow()))
+        provider_health_details(one, rows.get(one.id, HealthRow()))
         for one in usage.values()
         if not one.removed
     ]
@@ -229,7 +231,7 @@ async def provider_events(
     provider_id = None if provider is None else await _provider_id(database, provider)
     found = await health.list_events(database, provider_id, limit, before)
     return json_response(
-        ProviderEventList(events=[ProviderEventShown(**asdict(one)) for one in found])
+        ProviderEventList(events=[ProviderEventDetails(**asdict(one)) for one in found])
     )
 
 

@@ -68,9 +68,9 @@ def code_problems() -> Iterator[None]:
     "/sign-in",
     operation_id="begin_sign_in",
     summary="Mail a sign-in code",
-    description="Mails a code of six digits to the active account with this address. Neither the response nor"
-    " its time shows whether there is one. If repeated within `code_pause`, the response is the same and"
-    " nothing is mailed.",
+    description="Mails a code of six digits to the active account with this address. Neither the"
+    " response nor its time shows whether there is one. If repeated within `code_pause`, the"
+    " response is the same and nothing is mailed.",
     status_code=202,
     response_model=SignInChallenge,
     responses=problems("not-possible", *BODY),
@@ -86,8 +86,8 @@ async def begin(context: Context, given: SignInRequest) -> Response:
     "/sign-in/verify",
     operation_id="verify_sign_in",
     summary="Verify a sign-in code",
-    description="Returns the account of the code. A code is valid once, for `code_lifetime`, and for at most"
-    " `code_tries` attempts.",
+    description="Returns the account of the code. A code is valid once, for `code_lifetime`, and"
+    " for at most `code_tries` attempts.",
     response_model=Verified,
     responses=problems("code", "not-possible", *BODY),
     openapi_extra=SEND,

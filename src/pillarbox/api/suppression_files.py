@@ -32,9 +32,9 @@ CSV = "text/csv"
     "/suppressions/import",
     operation_id="import_suppressions",
     summary="Import suppressed addresses",
-    description=f"Takes CSV in UTF-8 with the columns `{','.join(COLUMNS)}`; only the first is required. If a line"
-    " is invalid, nothing is stored, unless `partial` is true: then invalid lines are skipped and listed."
-    f" At most {MAX_LINES:,} lines and {MAX_BYTES // 2**20} MiB.",
+    description=f"Takes CSV in UTF-8 with the columns `{','.join(COLUMNS)}`; only the first is"
+    " required. If a line is invalid, nothing is stored, unless `partial` is true: then invalid"
+    f" lines are skipped and listed. At most {MAX_LINES:,} lines and {MAX_BYTES // 2**20} MiB.",
     response_model=SuppressionsImported,
     responses=problems(*BODY),
     openapi_extra=needs(Scope.MANAGE)
@@ -100,7 +100,8 @@ def _parsed(content: bytes) -> tuple[list[SuppressionEntry], list[SuppressionFau
     "/suppressions/export",
     operation_id="export_suppressions",
     summary="Export suppressed addresses",
-    description="The whole list as CSV, in the format of the import. Expired addresses are omitted.",
+    description="The whole list as CSV, in the format of the import. Expired addresses are"
+    " omitted.",
     response_class=Response,
     responses=problems("invalid-request")
     | {200: {"description": "The list", "content": {CSV: {"schema": {"type": "string"}}}}},

@@ -84,8 +84,9 @@ class NewSuppressions(StrictModel):
     "/suppressions",
     operation_id="list_suppressions",
     summary="List suppressed addresses",
-    description="In alphabetical order, without expired addresses. With `prefix` or `reason` a page examines a"
-    " limited number of addresses: it can be short, or empty, and still have a `next`.",
+    description="In alphabetical order, without expired addresses. With `prefix` or `reason` a"
+    " page examines a limited number of addresses: it can be short, or empty, and still have a"
+    " `next`.",
     response_model=SuppressionPage,
     responses=problems("invalid-request"),
     openapi_extra=needs(Scope.READ),
@@ -124,8 +125,8 @@ def _page(request: Request, found: Sequence[Suppression], cursor: str | None) ->
     "/suppressions",
     operation_id="add_suppressions",
     summary="Suppress addresses",
-    description=f"Adds up to {MAX_PER_CALL} addresses, all or none. Queued mails to them fail with the reason"
-    " `suppressed` when they are due.",
+    description=f"Adds up to {MAX_PER_CALL} addresses, all or none. Queued mails to them fail"
+    " with the reason `suppressed` when they are due.",
     response_model=SuppressionsAdded,
     responses=problems(*BODY),
     openapi_extra=needs(Scope.MANAGE),
@@ -156,7 +157,8 @@ async def add_suppressions(context: Context, new: NewSuppressions) -> Response:
     "/suppressions/{address:path}",
     operation_id="remove_suppression",
     summary="Remove a suppressed address",
-    description="Mails to it are sent again. Deliveries that failed stay failed: see `/dlq/reprocess`.",
+    description="Mails to it are sent again. Deliveries that failed stay failed: see"
+    " `/dlq/reprocess`.",
     status_code=204,
     responses=problems("not-found"),
     openapi_extra=needs(Scope.MANAGE),

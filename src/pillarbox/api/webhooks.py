@@ -108,7 +108,8 @@ async def _shown(context: Context, webhook_id: UUID) -> Response:
     "/webhooks/{webhook_id}",
     operation_id="change_webhook",
     summary="Change a webhook",
-    description="Omitted fields are not changed. While a webhook is disabled, no new calls are created for it.",
+    description="Omitted fields are not changed. While a webhook is disabled, no new calls are"
+    " created for it.",
     response_model=WebhookDetails,
     responses=problems("not-found", "invalid-setting", *BODY),
     openapi_extra=MANAGE,
@@ -179,7 +180,8 @@ async def rotate_webhook(context: Context, webhook_id: WebhookId) -> Response:
     "/webhooks/{webhook_id}/test",
     operation_id="test_webhook",
     summary="Test a webhook",
-    description="Makes one call of the type `webhook.test` now, even to a disabled webhook. Returns its result.",
+    description="Makes one call of the type `webhook.test` now, even to a disabled webhook."
+    " Returns its result.",
     response_model=WebhookTest,
     responses=problems("not-found"),
     openapi_extra=MANAGE,
@@ -231,7 +233,8 @@ async def list_calls(
     "/webhooks/{webhook_id}/replay",
     operation_id="replay_webhook",
     summary="Replay calls",
-    description="Repeats calls with their ids, the oldest first. Calls in progress and tests are not repeated.",
+    description="Repeats calls with their ids, the oldest first. Calls in progress and tests are"
+    " not repeated.",
     response_model=Replayed,
     responses=problems("not-found", *BODY),
     openapi_extra=MANAGE,
