@@ -135,7 +135,8 @@ def _code(words: PageTexts, wrong: bool, typed: str) -> str:
         f'<label for="code">{escape(words.code)}</label>'
         f'<input id="code" name="code"{value} required autofocus'
         ' autocomplete="one-time-code" inputmode="numeric"'
-        rf' maxlength="20" pattern="\s*([0-9]\s*){{5}}" title="{escape(words.code_hint)}" {described}>'
+        r' maxlength="20" pattern="\s*([0-9]\s*){5}"'
+        f' title="{escape(words.code_hint)}" {described}>'
         f'<p class="hint" id="hint">{escape(words.code_hint)}</p>'
     )
 

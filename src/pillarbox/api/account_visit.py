@@ -94,7 +94,7 @@ class Visit:
         self.given = _given(fields)
 
     def new_password(self) -> str:
-        """The new password; PasswordRefused if it is missing, invalid, or differs from its repetition."""
+        """The new password; PasswordRefused if it is invalid, or differs from its repetition."""
         words = LANGUAGES[self._language]
         password, again = self._passwords
         if not password or len(password) > MAX_PASSWORD_LENGTH or not password.isprintable():

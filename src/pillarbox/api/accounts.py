@@ -81,7 +81,7 @@ class Actions:
         return self._known.get(path)
 
     async def _refresh(self) -> None:
-        """Read the actions again unless they are recent; keep the old ones if the database fails."""
+        """Read the actions again if they are old; keep them if the database is unavailable."""
         if time.monotonic() < self._due:
             return
         try:
@@ -125,7 +125,7 @@ class AccountEndpoint:
 
     @cached_property
     def _failures(self) -> Failures:
-        """Counted separately from keys: guessed links do not lock out API clients of the address."""
+        """Counted separately from keys: guessed links do not lock out API clients."""
         return Failures(self._app.settings.auth_failures_per_minute * PEER_FACTOR)
 
     @cached_property
@@ -150,11 +150,9 @@ class AccountEndpoint:
         try:
             return await self._visited(visit)
         except InvalidToken as error:
-            return (
-                visit.ended(error)
-                if self._counted(visit, error)
-                else visit.problem(self._throttled(visit))
-            )
+            if self._counted(visit, error):
+                return visit.ended(error)
+            return visit.problem(self._throttled(visit))
         except PasswordRefused as error:
             return visit.refused(error)
         except NoAnswer as error:  # of the application's endpoint

@@ -71,19 +71,16 @@ async def _principal_of(request: HTTPConnection, app: App) -> Principal:
     if needs_no_key(request, app):
         return await app.authenticator.development()
     token = bearer_of(request)
-    enter = (
-        app.authenticator.by_session
-        if token.startswith(SESSION_PREFIX)
-        else app.authenticator.by_key
-    )
-    return await enter(token, peer_of(request))
+    if token.startswith(SESSION_PREFIX):
+        return await app.authenticator.by_session(token, peer_of(request))
+    return await app.authenticator.by_key(token, peer_of(request))
 
 
 def bearer_of(request: HTTPConnection) -> str:
     """The key or session of a request; Unauthorized if it has none, or several."""
-    given = request.headers.getlist("authorization")
-    scheme, _, token = given[0].partition(" ") if len(given) == 1 else ("", "", "")
-    if scheme.lower() != "bearer":
+    values = request.headers.getlist("authorization")
+    scheme, _, token = values[0].partition(" ") if values else ("", "", "")
+    if len(values) != 1 or scheme.lower() != "bearer":
         raise Unauthorized(
             "a key is required: create one with `pillarbox key add` and send it as"
             " `Authorization: Bearer …`"

@@ -18,7 +18,7 @@ from pillarbox.api.dlq_models import (
     dead_letter,
 )
 from pillarbox.api.openapi import BODY, needs, problems
-from pillarbox.api.pagination import cursor_of, next_path, page_response, read_cursor
+from pillarbox.api.pagination import next_cursor, next_path, page_response, row_before
 from pillarbox.api.problems import ProblemError
 from pillarbox.api.routing import Context, json_response, router
 from pillarbox.errors import NotFound
@@ -48,11 +48,11 @@ routes = router()
 async def list_dead_letters(
     context: Context, request: Request, query: Annotated[DeadLetterQuery, Query()]
 ) -> Response:
-    before = read_cursor(query.cursor) if query.cursor else None
+    before = row_before(query.cursor)
     found = await store.page(
         context.app.database, context.tenant.id, query.to_filter(before), query.limit
     )
-    cursor = cursor_of(found.next) if found.next else None
+    cursor = next_cursor(found.next)
     path = next_path(request, "/dlq", cursor)
     body = DeadLetterPage(
         messages=[dead_letter(one) for one in found.messages], next_cursor=cursor, next=path

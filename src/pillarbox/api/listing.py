@@ -16,10 +16,10 @@ from pillarbox.api.openapi import needs, problems
 from pillarbox.api.pagination import (
     MAX_PAGE_SIZE,
     Cursor,
-    cursor_of,
+    next_cursor,
     next_path,
     page_response,
-    read_cursor,
+    row_before,
 )
 from pillarbox.api.routing import Context, router
 from pillarbox.model.access import Scope
@@ -38,7 +38,8 @@ SYNONYMS = {
     "dlq": State.FAILED,
     "canceled": State.CANCELLED,
 }
-StateWord = StrEnum("StateWord", {word.upper(): word for word in (*State, *SYNONYMS)})  # type: ignore[misc]
+_STATE_NAMES = {name.upper(): name for name in (*State, *SYNONYMS)}
+StateWord = StrEnum("StateWord", _STATE_NAMES)  # type: ignore[misc]
 
 
 class MessageQuery(BaseModel):
@@ -106,11 +107,11 @@ class MessageQuery(BaseModel):
 async def list_messages(
     context: Context, request: Request, query: Annotated[MessageQuery, Query()]
 ) -> Response:
-    before = read_cursor(query.cursor) if query.cursor else None
+    before = row_before(query.cursor)
     found = await page(
         context.app.database, context.tenant.id, query.to_filter(before), query.limit
     )
-    cursor = cursor_of(found.next) if found.next else None
+    cursor = next_cursor(found.next)
     path = next_path(request, "/messages", cursor)
     body = MessagePage(
         messages=[message_summary(one) for one in found.messages], next_cursor=cursor, next=path

@@ -46,7 +46,9 @@ def ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 def name_of(header: str) -> str:
     """The host in a Host header, without port and brackets."""
-    name = header.lower().rsplit(":", 1)[0] if not header.endswith("]") else header.lower()
+    name = header.lower()
+    if not name.endswith("]"):
+        name = name.rsplit(":", 1)[0]
     return name.removeprefix("[").removesuffix("]")
 
 
@@ -59,7 +61,7 @@ def host_of_origin(origin: str) -> str:
 
 
 def _may_be_form(scope: Scope) -> bool:
-    """Whether a request may be a form of the account pages, which a browser posts with Origin `null`.
+    """Whether a request may be a form of the account pages: browsers send it with Origin `null`.
 
     These pages forbid referrers. A form contains the signed link; the API accepts no forms.
     """

@@ -17,14 +17,24 @@ from pillarbox.api.routing import json_response
 MAX_PAGE_SIZE = 200
 
 
-def cursor_of(message_id: UUID) -> str:
-    """The opaque cursor of the page that begins after this message."""
-    return urlsafe_b64encode(message_id.bytes).decode().rstrip("=")
+def cursor_of(row_id: UUID) -> str:
+    """The opaque cursor of the page that begins after this row."""
+    return urlsafe_b64encode(row_id.bytes).decode().rstrip("=")
+
+
+def next_cursor(row_id: UUID | None) -> str | None:
+    """The cursor of the next page; None at the end."""
+    return None if row_id is None else cursor_of(row_id)
 
 
 def read_cursor(cursor: str) -> UUID:
     """The id in a checked cursor."""
     return UUID(bytes=urlsafe_b64decode(cursor + "=="))
+
+
+def row_before(cursor: str | None) -> UUID | None:
+    """The last row of the previous page; None: this is the first page."""
+    return read_cursor(cursor) if cursor else None
 
 
 def checked_cursor(cursor: str | None) -> str | None:

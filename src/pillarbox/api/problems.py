@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -102,11 +102,10 @@ def problem_of(error: BaseException) -> ProblemError:
 
 def _of_pillarbox_error(error: PillarboxError) -> ProblemError:
     match error:
+        case IdempotencyConflict():
+            return _of_field("idempotency-conflict", error)
         case InvalidMail():
-            name = (
-                "idempotency-conflict" if isinstance(error, IdempotencyConflict) else "invalid-mail"
-            )
-            return _of_field(name, error)
+            return _of_field("invalid-mail", error)
         case RenderError():
             return _of_template(error)
         case NotAllowed():
@@ -153,11 +152,13 @@ def _of_field(name: str, error: InvalidMail | NotAllowed) -> ProblemError:
 
 
 def _of_template(error: RenderError) -> ProblemError:
-    field = "template" if error.variable is None else f"data.{error.variable}"
+    code, field = "bad_value", "template"
+    if error.variable is not None:
+        code, field = "missing", f"data.{error.variable}"
     return ProblemError(
         "template",
         error.message,
-        code="missing" if error.variable else "bad_value",
+        code=code,
         field=field[:MAX_FIELD_LENGTH],
         template=error.template,
         part=error.part,
@@ -167,7 +168,8 @@ def _of_template(error: RenderError) -> ProblemError:
 
 
 def _of_http(error: HTTPException) -> ProblemError:
-    name = _BY_STATUS.get(error.status_code, "malformed" if error.status_code < 500 else "internal")
+    default = "malformed" if error.status_code < 500 else "internal"
+    name = _BY_STATUS.get(error.status_code, default)
     details = {
         "not-found": "the path does not exist",
         "method-not-allowed": "the path does not support this method",
@@ -179,11 +181,9 @@ def _of_http(error: HTTPException) -> ProblemError:
 
 def options_answer(request: Request, error: BaseException) -> Response | None:
     """The response to OPTIONS: the methods of the path; None for any other request."""
-    if (
-        request.method != "OPTIONS"
-        or not isinstance(error, HTTPException)
-        or error.status_code != 405
-    ):
+    if not isinstance(error, HTTPException) or error.status_code != 405:
+        return None
+    if request.method != "OPTIONS":
         return None
     return Response(status_code=204, headers=error.headers)
 
@@ -196,31 +196,31 @@ def invalid(
     error: ValidationError | Sequence[Mapping[str, Any]], *before: str | int
 ) -> ProblemError:
     """Validation errors of pydantic as a problem, without values; `before` is a path prefix."""
-    found = (
-        error.errors(include_url=False, include_input=False)
-        if isinstance(error, ValidationError)
-        else error
-    )
-    if any(one["type"] == "json_invalid" for one in found):
+    if isinstance(error, ValidationError):
+        error = error.errors(include_url=False, include_input=False)
+    if any(each["type"] == "json_invalid" for each in error):
         return ProblemError("malformed", "the body is not JSON")
-    faults = [_fault(one, before) for one in found[:MAX_FAULTS]]
+    faults = [_fault(each, before) for each in error[:MAX_FAULTS]]
     first = faults[0]
     return ProblemError(
         "invalid-request", first["detail"], code=first["code"], field=first["field"], errors=faults
     )
 
 
-def _fault(one: Mapping[str, Any], before: tuple[str | int, ...]) -> dict[str, str]:
-    kind = one["type"]
-    code = _CODES.get(kind) or ("bad_type" if kind.endswith("_type") else "bad_value")
-    return {"field": path_of((*before, *one["loc"])), "code": code, "detail": message_for(one)}
+def _fault(error: Mapping[str, Any], before: tuple[str | int, ...]) -> dict[str, str]:
+    field = path_of((*before, *error["loc"]))
+    return {"field": field, "code": _code_of(error["type"]), "detail": message_for(error)}
 
 
-def path_of(place: Sequence[str | int]) -> str:
+def _code_of(kind: str) -> str:
+    if kind in _CODES:
+        return _CODES[kind]
+    return "bad_type" if kind.endswith("_type") else "bad_value"
+
+
+def path_of(location: Sequence[str | int]) -> str:
     """The path of a value in a body: `attachments[0].content`."""
-    return "".join(_steps(place)).removeprefix(".")[:MAX_FIELD_LENGTH] or "body"
-
-
-def _steps(place: Sequence[str | int]) -> Iterator[str]:
-    for step in place:
-        yield f"[{step}]" if isinstance(step, int) else f".{step}"
+    path = ""
+    for step in location:
+        path += f"[{step}]" if isinstance(step, int) else f".{step}"
+    return path.removeprefix(".")[:MAX_FIELD_LENGTH] or "body"

@@ -65,18 +65,20 @@ def mail_again(
     envelope: MessageRecord, deliveries: Sequence[DeliveryRecord], content: Content, key: str | None
 ) -> Mail:
     """The mail of this message, to be sent now."""
-    is_raw = content.raw is not None
+    reply_to, headers = envelope.reply_to, envelope.headers
+    if content.raw is not None:
+        reply_to, headers = (), {}
     return Mail(
         sender=envelope.sender,
         to=envelope.to,
         cc=envelope.cc,
         bcc=[one.recipient for one in deliveries if one.role == "bcc"],
-        reply_to=() if is_raw else envelope.reply_to,
+        reply_to=reply_to,
         subject=envelope.subject,
         text=content.text,
         html=content.html,
         raw=content.raw,
-        headers={} if is_raw else envelope.headers,
+        headers=headers,
         attachments=content.attachments,
         class_=envelope.class_name,
         kind=envelope.kind,

@@ -97,7 +97,7 @@ class BufferedRequest(Request):
 
 
 class SubmissionRoute(OperationRoute):
-    """An operation that accepts mails: a large body is parsed from bytes to the model in one step."""
+    """An operation that accepts mails: its large body is parsed from bytes to the model at once."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -115,7 +115,8 @@ class SubmissionRoute(OperationRoute):
 
     def get_route_handler(self) -> Handler:
         call, scopes = self.endpoint, self.scopes
-        model: type[BaseModel] = self.body_field.field_info.annotation  # type: ignore[union-attr,assignment]
+        assert self.body_field is not None
+        model: Any = self.body_field.field_info.annotation
 
         async def run(request: Request) -> Response:
             app, bodies = context_of(request)

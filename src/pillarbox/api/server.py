@@ -66,7 +66,7 @@ async def serve_http(
 ) -> None:
     """Serve HTTP until `stop`; `ready` gets the URL when the server accepts connections."""
     host, _ = app.settings.http_address
-    app.lifecycle.templates  # noqa: B018 -- read now: a wrong folder stops us here, not the first mail
+    app.lifecycle.templates  # noqa: B018 -- reads them now: an invalid folder is an error here
     with listen(*app.settings.http_address, "http") as listener:
         port = listener.getsockname()[1]
 
@@ -100,13 +100,13 @@ def _config(app: App, host: str) -> uvicorn.Config:
         settings.http_connections, settings.http_connections_per_peer, settings.http_request_timeout
     )
     proxies = TrustedProxies(settings.trusted_proxies)
+    limits = ConnectionLimits(bounds, proxies, app.metrics)
+    requests = RequestMiddleware(build(app, host), app.metrics, settings.http_concurrency)
     return uvicorn.Config(
-        ForwardedMiddleware(
-            RequestMiddleware(build(app, host), app.metrics, settings.http_concurrency), proxies
-        ),
-        http=partial(HttpConnection, limits=ConnectionLimits(bounds, proxies, app.metrics)),  # type: ignore[arg-type]  # called like the class
+        ForwardedMiddleware(requests, proxies),
+        http=partial(HttpConnection, limits=limits),  # type: ignore[arg-type]  # called like the class
         ws="none",
-        proxy_headers=False,  # uvicorn would believe every proxy on this machine; see ForwardedMiddleware
+        proxy_headers=False,  # ForwardedMiddleware trusts fewer proxies than uvicorn
         timeout_keep_alive=settings.http_keep_alive,  # type: ignore[arg-type]  # any number will do
         log_config=None,
         log_level=logging.WARNING,
@@ -126,7 +126,7 @@ class _Server(uvicorn.Server):
 
 
 def _url(host: str, port: int) -> str:
-    wildcard = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 -- where it listens, not where it is reached
+    wildcard = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 -- of a listener
     return f"http://{show_address(wildcard.get(host, host), port)}/"
 
 
@@ -155,7 +155,8 @@ def build(app: App, host: str) -> Starlette:
         Refused: _refused,
         HTTPException: _refused,
     }
-    guard = Middleware(HostMiddleware, host=host, hosts=app.settings.http_hosts if app else ())
+    hosts = app.settings.http_hosts if app else ()  # None: only to list the routes
+    guard = Middleware(HostMiddleware, host=host, hosts=hosts)
     served = Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
     served.router.default = AccountEndpoint(
         app, served.router.default
@@ -164,7 +165,7 @@ def build(app: App, host: str) -> Starlette:
 
 
 class Site:
-    """The pages. `private`: the server listens on a loopback address; captured mails may be shown."""
+    """The pages. `private`: the server listens on a loopback address, and shows captured mails."""
 
     def __init__(self, app: App, private: bool) -> None:
         self._app = app
@@ -177,7 +178,7 @@ class Site:
         return PlainTextResponse("ok\n")
 
     async def readyz(self, request: Request) -> Response:
-        """Readiness: the database is writable, its schema fits, and the worker claims and settles."""
+        """Readiness: the database is writable, the schema fits, the worker claims and settles."""
         try:
             async with (
                 asyncio.timeout(READY_TIMEOUT),
@@ -204,15 +205,13 @@ class Site:
     async def status(self, request: Request) -> Response:
         await check_operator(request, self._app)
         numbers = await statistics(self._app.database)
-        mails = (
-            await catalog.list_captured(self._app.database, 10)
-            if self._shows_captured(request)
-            else None
-        )
+        mails = None
+        if self._shows_captured(request):
+            mails = await catalog.list_captured(self._app.database, 10)
         return HTMLResponse(status_pages.status(numbers, mails))
 
     def _shows_captured(self, request: Request) -> bool:
-        """Captured mails contain codes and links: only `up` shows them, to this machine, without a key."""
+        """Captured mails contain codes and links: only `up` shows them, and only to this machine."""
         return self._private and needs_no_key(request, self._app)
 
     async def problems(self, request: Request) -> Response:
@@ -220,15 +219,15 @@ class Site:
         name = request.path_params.get("name")
         if name is not None and name not in TYPES:
             raise NotFound("there is no problem type with this name")
-        return HTMLResponse(status_pages.problems([name] if name else TYPES))
+        names = TYPES if name is None else [name]
+        return HTMLResponse(status_pages.problems(names))
 
     async def captured(self, request: Request) -> Response:
         if not self._shows_captured(request):
             return _private_only()
-        before = request.query_params.get("before", "")
-        mails = await catalog.list_captured(
-            self._app.database, CAPTURED_SHOWN, int(before[:18]) if before.isdecimal() else None
-        )
+        text = request.query_params.get("before", "")
+        before = int(text[:18]) if text.isdecimal() else None
+        mails = await catalog.list_captured(self._app.database, CAPTURED_SHOWN, before)
         return HTMLResponse(status_pages.captured(mails, len(mails) == CAPTURED_SHOWN))
 
     async def captured_mail(self, request: Request) -> Response:

@@ -88,7 +88,10 @@ def _parsed(content: bytes) -> tuple[list[SuppressionEntry], list[SuppressionFau
     entries: list[SuppressionEntry] = []
     faults: list[SuppressionFault] = []
     for one in read(io.StringIO(text, newline="")):
-        entries.append(one) if isinstance(one, SuppressionEntry) else faults.append(one)
+        if isinstance(one, SuppressionEntry):
+            entries.append(one)
+        else:
+            faults.append(one)
         if len(entries) + len(faults) > MAX_LINES:
             raise ProblemError(
                 "too-large", f"an import may have at most {MAX_LINES:,} lines: split it"

@@ -97,22 +97,21 @@ async def list_suppressions(
 ) -> Response:
     database, tenant_id = context.app.database, context.tenant.id
     if query.address is not None:
-        one = await store.find(database, tenant_id, query.address)
-        fits = (
-            one is not None
-            and query.reason in (None, one.reason)
-            and one.address.startswith(_lower(query.prefix))
-        )
-        return _page(request, [one] if one is not None and fits else [], None)
+        suppression = await store.find(database, tenant_id, query.address)
+        if suppression is None or not _matches(suppression, query):
+            return _page(request, [], None)
+        return _page(request, [suppression], None)
     after = _read_cursor(query.cursor) if query.cursor else None
-    found = await store.page(
-        database, tenant_id, store.SuppressionFilter(query.prefix, query.reason, after), query.limit
-    )
-    return _page(request, found.found, _cursor(found.next) if found.next else None)
+    which = store.SuppressionFilter(query.prefix, query.reason, after)
+    page = await store.page(database, tenant_id, which, query.limit)
+    cursor = _cursor(page.next) if page.next else None
+    return _page(request, page.found, cursor)
 
 
-def _lower(prefix: str | None) -> str:
-    return (prefix or "").lower()
+def _matches(suppression: Suppression, query: SuppressionQuery) -> bool:
+    prefix = (query.prefix or "").lower()
+    is_reason = query.reason in (None, suppression.reason)
+    return is_reason and suppression.address.startswith(prefix)
 
 
 def _page(request: Request, found: Sequence[Suppression], cursor: str | None) -> Response:
@@ -134,11 +133,11 @@ def _page(request: Request, found: Sequence[Suppression], cursor: str | None) ->
 )
 async def add_suppressions(context: Context, new: NewSuppressions) -> Response:
     entries, faults = [], []
-    for place, one in enumerate(new.suppressions):
+    for index, entry in enumerate(new.suppressions):
         try:
-            entries.append(checked(one.address, one.reason, one.note, one.expires_at))
+            entries.append(checked(entry.address, entry.reason, entry.note, entry.expires_at))
         except InvalidMail as error:
-            field = f"suppressions[{place}].{error.field}"
+            field = f"suppressions[{index}].{error.field}"
             faults.append({"field": field, "code": error.code, "detail": error.message})
     if faults:
         first = faults[0]

@@ -22,7 +22,7 @@ _MADE = ("subject", "text", "html", "raw")
 def mail_of(
     app: App, message: NewMessage, key: str | None, more: Mapping[str, Any] | None = None
 ) -> Mail:
-    """The mail of a request; `more` is the data of one recipient. RenderError if it cannot be rendered."""
+    """The mail of a request, rendered if it has a template; `more` is data of one recipient."""
     mail = message.to_mail(key)
     if message.template is None:
         _check_no_template(message)

@@ -128,7 +128,7 @@ class ApiApplication(FastAPI):
         return HTMLResponse(status_pages.operations(description(), API_PREFIX))
 
     async def _check(self, request: Request) -> None:
-        """Raise unless the client has a key, with any scope: the description is not for scanners."""
+        """Raise unless the client has a key, with any scope: scanners get no description."""
         app, _ = self.state.context
         await authenticate(request, app, [])
 

@@ -9,7 +9,7 @@ from fastapi import Path, Query
 from starlette.responses import Response
 
 from pillarbox.api.openapi import BODY, needs, problems
-from pillarbox.api.pagination import cursor_of, read_cursor
+from pillarbox.api.pagination import cursor_of, next_cursor, row_before
 from pillarbox.api.problems import ProblemError
 from pillarbox.api.routing import Context, json_response, router
 from pillarbox.api.webhook_models import (
@@ -218,7 +218,7 @@ async def list_calls(
 ) -> Response:
     database, tenant_id = context.app.database, context.tenant.id
     await webhooks.get_endpoint(database, webhook_id, tenant_id)
-    before = read_cursor(query.cursor) if query.cursor else None
+    before = row_before(query.cursor)
     states = [str(one) for one in query.state or ()]
     found = await webhook_log.list_calls(
         database, webhook_id, tenant_id, states, before, query.limit + 1
@@ -249,8 +249,6 @@ async def replay(context: Context, webhook_id: WebhookId, which: Replay) -> Resp
         states=[str(one) for one in which.state or (CallState.FAILED,)],
         since=which.since,
         until=which.until,
-        after=read_cursor(which.cursor) if which.cursor else None,
+        after=row_before(which.cursor),
     )
-    return json_response(
-        Replayed(replayed=done.count, next_cursor=cursor_of(done.last) if done.last else None)
-    )
+    return json_response(Replayed(replayed=done.count, next_cursor=next_cursor(done.last)))
