@@ -24,12 +24,12 @@ from pillarbox.api.protocol import MAX_HEAD_BYTES
 from pillarbox.api.suppression_files import MAX_BYTES, MAX_LINES
 from pillarbox.api.suppressions import SuppressionQuery
 from pillarbox.api.v1 import description
-from pillarbox.lifecycle.set_aside_tokens import COUNTED
+from pillarbox.lifecycle.set_aside_tokens import MAX_COUNTED
 from pillarbox.model.suppression import SuppressionReason
 from pillarbox.settings import SPECS
 from pillarbox.store import dlq
 from pillarbox.store.message_pages import LOOKED_AT
-from pillarbox.store.webhook_log import MOST_REPLAYED
+from pillarbox.store.webhook_log import MAX_REPLAYED
 from pillarbox.wire.dlq import DeadLetterSummary, Reprocessed
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
@@ -117,5 +117,5 @@ def test_limits_are_documented_with_their_values() -> None:
 
 def test_descriptions_name_the_limits_of_the_store() -> None:
     schemas = description()["components"]["schemas"]
-    assert f"{MOST_REPLAYED:,}" in schemas["Replayed"]["properties"]["next_cursor"]["description"]
-    assert f"{COUNTED:,}" in schemas["DeadLetterSummary"]["properties"]["tokens"]["description"]
+    assert f"{MAX_REPLAYED:,}" in schemas["Replayed"]["properties"]["next_cursor"]["description"]
+    assert f"{MAX_COUNTED:,}" in schemas["DeadLetterSummary"]["properties"]["tokens"]["description"]
