@@ -29,7 +29,7 @@ __version__: str
 
 
 def __getattr__(name: str) -> Any:
-    """What is looked up or imported only when it is asked for: each takes longer than all else here together."""
+    """Import names when first used: each takes longer than the rest of this package."""
     if name == "Client":
         from pillarbox.client.sync import Client
 

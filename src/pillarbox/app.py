@@ -205,8 +205,8 @@ async def open_app(
 ) -> AsyncIterator[App]:
     """Connect to the database and build what every command needs.
 
-    See `open_database` and `App.keyless`. With `owns_process` all log lines of the process, those of
-    other libraries included, are written as the settings say; without it, Pillarbox logs to the
+    See `open_database` and `App.keyless`. With `owns_process` all log lines of the process, those
+    of other libraries included, are written as the settings say; without it, Pillarbox logs to the
     standard loggers of the application that embeds it.
     """
     async with open_database(settings, start=start, patient=patient) as database:

@@ -1,4 +1,4 @@
-"""Group commit: one statement serves many callers. Items that arrive while it runs form the next."""
+"""Group commit: one statement serves all callers that wait."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Batcher(Generic[Item, Result]):
                 self._started_at = loop.time()
                 await self._run_batch(self._take_batch())
         finally:
-            # Here, not when the loop finds the task done: an item put in between would wait forever.
+            # Here, not in a callback: an item put in between would wait forever.
             self._running -= 1
             if self._collecting == number:
                 self._collecting = 0

@@ -47,7 +47,7 @@ class SettingSources:
         self.problems: list[str] = []
 
     def file(self, env: Mapping[str, str], file: Path | None) -> None:
-        """Read `file`, else the file that PILLARBOX_CONFIG names, else pillarbox.toml if present."""
+        """Read `file`, else the file of PILLARBOX_CONFIG, else pillarbox.toml if present."""
         path = file or Path(env.get(CONFIG_ENV) or CONFIG_FILE)
         is_named = file is not None or bool(env.get(CONFIG_ENV))
         if not is_named and not path.exists():

@@ -45,7 +45,7 @@ def listen(host: str, port: int, setting: str) -> socket.socket:
 
 
 def check_free(addresses: Mapping[str, tuple[str, int]]) -> None:
-    """Raise a SettingsError that names every address that cannot be used, before anything starts."""
+    """Raise a SettingsError that names every address that is in use, before anything starts."""
     problems = []
     for setting, (host, port) in addresses.items():
         try:

@@ -72,7 +72,7 @@ class Supervisor:
     async def keep(
         self, name: str, run: Callable[[], Awaitable[object]], stop: asyncio.Event
     ) -> None:
-        """Keep `run` running until `stop` is set: restart it with backoff if it raises or returns."""
+        """Keep `run` running until `stop`: restart it with backoff if it raises or returns."""
         pauses = backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while not stop.is_set():
             began = self._clock()
@@ -93,7 +93,7 @@ class Supervisor:
     async def run_roles(
         self, roles: Sequence[tuple[str, Coroutine[Any, Any, None]]], stop: asyncio.Event
     ) -> None:
-        """Run named roles until `stop`. One that fails or returns early stops the others, which drain.
+        """Run named roles until `stop`. One that fails or returns early stops the others.
 
         Raises the error of the role that ended first.
         """
@@ -129,7 +129,7 @@ class Supervisor:
 
     @contextmanager
     def catching_unhandled(self) -> Iterator[None]:
-        """Report errors of tasks that are not awaited as task `other`, so that no task ends silently."""
+        """Report errors of tasks that are not awaited, as task `other`: no task ends silently."""
         loop = asyncio.get_running_loop()
         before = loop.get_exception_handler()
         loop.set_exception_handler(self._unhandled)

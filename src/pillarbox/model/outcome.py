@@ -48,7 +48,7 @@ class Reason(StrEnum):
     BUDGET = "budget"  # the provider's rate or budget is used up for now
 
 
-# The account is the problem, not the mail: the provider becomes unhealthy, and the mail uses another.
+# The account is at fault, not the mail: the provider becomes unhealthy, the mail uses another.
 TROUBLE = frozenset({Reason.CREDENTIAL, Reason.SUSPENDED, Reason.PAUSED, Reason.QUOTA})
 
 

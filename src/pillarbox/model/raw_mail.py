@@ -37,8 +37,8 @@ def with_crlf(raw: bytes) -> bytes:
 def as_sent(raw: bytes) -> bytes:
     """A stored raw mail with CRLF line ends; the same object if it has them already.
 
-    Only mails that 0.1.0 accepted may lack them. A bare CR in the header section becomes a space, so
-    that text within a field cannot become a field. In the body it becomes a line end.
+    Only mails that 0.1.0 accepted may lack them. A bare CR in the header section becomes a space,
+    so that text within a field cannot become a field. In the body it becomes a line end.
     """
     raw = with_crlf(raw)
     if not has_bare_cr(raw):

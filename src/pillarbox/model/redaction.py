@@ -24,7 +24,7 @@ from urllib.parse import unquote
 
 
 def _compiled(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
-    """A pattern. Python before 3.11.5 loses parts of possessive groups (gh-106052): not used there."""
+    """A pattern; without possessive groups before Python 3.11.5, which has a bug (gh-106052)."""
     if isinstance(pattern, str) and sys.version_info < (3, 11, 5):
         pattern = re.sub(r"\)(\?|\*|\+|\{[0-9,]+\})\+", r")\1", pattern)
     return re.compile(pattern, flags)
@@ -146,7 +146,7 @@ def _normal_address(raw: str, sigil: str = "") -> str:
 
 
 def _domain_end(text: str, start: int, sigil: str) -> int:
-    """Where the domain at `start` ends, line breaks inside it included; `start` if there is none."""
+    """Where the domain at `start` ends, line breaks included; `start` if there is none."""
     found = _DOMAIN.get(sigil, _DOMAIN[""]).match(text, start)
     if found is None:
         return start
@@ -224,7 +224,8 @@ _SECRET = _compiled(
 _SECRET_HINTS = _compiled(r"key|token|secret|pass|pwd|credential|auth|sig|bearer|basic")
 _PROSE = _compiled(  # what follows "invalid token:" or "basic" in a sentence
     r"(?i)an?|and|auth[a-z]*|credentials|disabled|error|expected|expired|failed|has|in|incorrect"
-    r"|invalid|is|mismatch|missing|must|none|not|null|of|or|required|scheme|the|tokens?|unauthorized|was"
+    r"|invalid|is|mismatch|missing|must|none|not|null|of|or|required|scheme|the|tokens?"
+    r"|unauthorized|was"
     r"|calls|its|without|(?:pb[xs]_)?…`?"  # as in messages of Pillarbox
 )
 _SASL = _compiled(r"(\bAUTH[ \t]{1,4}[A-Z0-9-]{3,20}[ \t]{1,4})([A-Za-z0-9+/_-]{4,}+={0,2})", re.I)

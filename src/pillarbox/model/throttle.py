@@ -1,10 +1,10 @@
-"""Throttling of failures: clients that fail too often must wait. Pure: the caller passes the time."""
+"""Throttling: clients that fail too often must wait. Pure: the caller passes the time."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 
-# Limits are per minute: long enough to stop guessing, short enough to forgive a wrong configuration.
+# Limits are per minute: long enough to stop guessing, short enough to forgive a wrong setting.
 WINDOW = 60.0
 # Some 2 MB. With more clients than this within a minute, the oldest counts are forgotten.
 REMEMBERED = 10_000
@@ -37,7 +37,7 @@ class Failures:
         self._forget(now)
 
     def learn(self, client: Hashable, now: float, count: int, age: float) -> None:
-        """Use the count of all processes, since `age` seconds, if it is higher than the local one."""
+        """Use the count of all processes, since `age` seconds, if it is the higher one."""
         first, known = self._counts.get(client, (now, 0))
         if now - first >= self._window:
             known = 0

@@ -134,7 +134,7 @@ class Cleaner:
 
 @contextmanager
 def _without_rows(error: BaseException) -> Iterator[None]:
-    """Hide the details of PostgreSQL's errors, which show rows: no rule recognises a mail's body."""
+    """Hide the details of PostgreSQL's errors: they show rows, with bodies of mails."""
     hidden: list[tuple[Any, object]] = []
     for cause in _chain(error):
         detail = getattr(cause, "detail", None)
@@ -338,7 +338,7 @@ class Sink(logging.Handler):
 
 
 class StandardLogging:
-    """Passes lines on to the loggers of `logging`, redacted; handlers and levels are not touched."""
+    """Passes lines on to the loggers of `logging`, redacted; changes no handler and no level."""
 
     level = DEBUG  # the level of the standard logger decides
 

@@ -362,7 +362,7 @@ class Metrics:
             self.claimed_deliveries.inc(deliveries)
 
     def depth(self, by_state: Mapping[str, tuple[int, float | None]], alert: int) -> None:
-        """A reading of the queue: count and age of the oldest, by state; missing states are empty."""
+        """A reading of the queue: count and age of the oldest, by state; others are empty."""
         for state in LIVE:
             self.deliveries.labels(state).set(by_state.get(state, (0, None))[0])
         waiting = sum(by_state.get(state, (0, None))[0] for state in WAITING)
