@@ -15,7 +15,13 @@ from uuid import UUID
 from pillarbox.model import return_path
 from pillarbox.model.outcome import Reason
 from pillarbox.track.feedback.base import FeedbackEvent, FeedbackKind
-from pillarbox.track.feedback.event_fields import UNHAPPY, is_hard, message_of, reason_of, text_of
+from pillarbox.track.feedback.event_fields import (
+    UNDELIVERED,
+    is_hard,
+    message_of,
+    reason_of,
+    text_of,
+)
 from pillarbox.track.mime_parts import Fields, MimePart, decoded, fields_of, parts_of
 
 ACTIONS = {
@@ -127,7 +133,7 @@ def _event(
         if name in STORED:
             raw[name] = values[0][:500]
     reason = text = None
-    if recipient.kind in UNHAPPY:
+    if recipient.kind in UNDELIVERED:
         reason, text = _reason(recipient), text_of(*recipient.texts)
     return FeedbackEvent(
         kind=recipient.kind,

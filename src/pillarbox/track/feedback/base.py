@@ -1,4 +1,4 @@
-"""The Feedback port: what a provider tells us of the mails it took, in our own words."""
+"""The Feedback port: what a provider reports about the mails it accepted, as our own events."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pillarbox.model.outcome import Reason
 
 
 class FeedbackKind(StrEnum):
-    """What was heard. The first three are states of a delivery; `dropped` makes it bounced; the rest are events."""
+    """The first three are states of a delivery; `dropped` makes it bounced; the rest are events."""
 
-    DELIVERED = "delivered"  # the recipient's server took it
+    DELIVERED = "delivered"  # the recipient's server accepted it
     BOUNCED = "bounced"  # it will not arrive: that server refused it
     COMPLAINED = "complained"  # the recipient called it spam
     DROPPED = "dropped"  # it will not arrive: the provider did not even try
@@ -27,14 +27,14 @@ class FeedbackKind(StrEnum):
 
 
 class SignedRequest(NamedTuple):
-    """A request as it came: names of headers in lower case, and the very bytes of the body."""
+    """A request as received: header names in lower case, and the unchanged bytes of the body."""
 
     headers: Mapping[str, str]
     body: bytes
 
 
 class ReplayToken(NamedTuple):
-    """A token that may come with one body only, and when its time stamp will be refused."""
+    """A nonce that is valid with one body only, until its timestamp is refused anyway."""
 
     token: str
     digest: bytes
@@ -43,37 +43,39 @@ class ReplayToken(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FeedbackEvent:
-    """One thing that was heard. Nothing of it was redacted yet."""
+    """One reported event, not redacted yet."""
 
     kind: FeedbackKind
-    event_id: str  # the provider's own: the same thing heard again has the same
+    event_id: str  # the provider's own: a repeated event has the same
     at: datetime
-    message_id: UUID | None  # ours
-    n: int | None = None
+    message_id: UUID | None  # Pillarbox's
+    n: int | None = None  # the number of the delivery within its message
     recipient: str | None = None
     provider_message_id: str | None = None
-    doubtful: bool = (
-        False  # only the mail itself says which message it is: the provider's id of it must agree
-    )
-    hard: bool = False  # the address shall not be written to again
+    # Only the mail itself names the message: the provider's message id must match, too.
+    doubtful: bool = False
+    hard: bool = False  # the address must be suppressed
     reason: Reason | None = None
     text: str | None = None  # in the provider's words
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 class Feedback(Protocol):
-    """Understands the feedback of one provider."""
+    """Verifies and reads the feedback of one provider."""
 
-    async def verify(self, posted: SignedRequest, now: float) -> ReplayToken | None:
-        """Raise Forged unless the provider made this request, and lately; what it returns must be used up."""
+    async def verify(self, request: SignedRequest, now: float) -> ReplayToken | None:
+        """Raise Forged unless the provider made this request recently.
+
+        The caller must use up the token that it returns.
+        """
         ...
 
-    def parse(self, posted: SignedRequest) -> Sequence[FeedbackEvent]:
-        """What a verified request says; ValueError if that is nothing we understand."""
+    def parse(self, request: SignedRequest) -> Sequence[FeedbackEvent]:
+        """The events of a verified request; ValueError if it is not understood."""
         ...
 
-    async def answer(self, posted: SignedRequest) -> None:
-        """Do what a verified request asks for besides, such as confirming a topic; NoAnswer if that fails."""
+    async def answer(self, request: SignedRequest) -> None:
+        """Do what a verified request asks for, such as confirming a topic; NoAnswer if it fails."""
         ...
 
     async def close(self) -> None: ...

@@ -13,8 +13,8 @@ from urllib.parse import parse_qsl
 from pillarbox.track.mime_parts import parts_of
 
 URLENCODED, MULTIPART = "application/x-www-form-urlencoded", "multipart/form-data"
-# Fields of a form: theirs have about twenty, and the custom variables.
-MOST_FIELDS = 100
+# Fields of a form: real ones have about twenty, and the custom variables.
+MAX_FIELDS = 100
 SIGNATURE = ("timestamp", "token", "signature")
 # What each becomes; the names of the others are the same.
 EVENTS: Mapping[str, Mapping[str, str]] = {
@@ -23,38 +23,41 @@ EVENTS: Mapping[str, Mapping[str, str]] = {
 }
 # The address is on Mailgun's own list, of bounces, unsubscribes or complaints: nothing was tried.
 SUPPRESSED_CODES = ("605", "606", "607")
-# May come more than once for a mail, and are told apart by their time. Of the others a repetition
-# is the same event.
+# May happen more than once to a mail, and differ by their time. A repetition of another event is
+# the same event.
 REPEATED = ("opened", "clicked")
 
 
 def is_form(headers: Mapping[str, str]) -> bool:
-    """Whether a request brings a form."""
+    """Whether the body of a request is a form."""
     return headers.get("content-type", "").lower().startswith((URLENCODED, MULTIPART))
 
 
 def fields_of(headers: Mapping[str, str], body: bytes) -> dict[str, str]:
-    """The fields of a form by name, files left out; ValueError if it is none, or has too many."""
+    """The fields of a form by name, without files; ValueError if it is malformed or too large."""
     kind = headers["content-type"]
     if kind.lower().startswith(URLENCODED):
-        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
         return dict(pairs)
     _, *fields = parts_of(b"Content-Type: " + kind.encode("latin-1") + b"\r\n\r\n" + body)
     found = {}
-    for one in fields:
-        name = _parameter(one.first("content-disposition") or "", "name")
-        if name is not None and 'filename="' not in (one.first("content-disposition") or ""):
-            found[name] = one.body.removesuffix(b"\r").decode()
+    for field in fields:
+        disposition = field.first("content-disposition") or ""
+        name = _parameter(disposition, "name")
+        if name is not None and 'filename="' not in disposition:
+            found[name] = field.body.removesuffix(b"\r").decode()
     return found
 
 
 def _parameter(disposition: str, name: str) -> str | None:
     before, mark, rest = disposition.partition(f'{name}="')
-    return rest.partition('"')[0] if mark and before.rstrip().endswith(";") else None
+    if not mark or not before.rstrip().endswith(";"):
+        return None
+    return rest.partition('"')[0]
 
 
 def as_json(fields: Mapping[str, str]) -> dict[str, Any]:
-    """The form as the newer webhooks put it."""
+    """The form in the shape of the newer webhooks."""
     signature = {name: fields[name] for name in SIGNATURE if name in fields}
     headers = _headers(fields.get("message-headers", ""))
     message_id = (
@@ -75,7 +78,7 @@ def as_json(fields: Mapping[str, str]) -> dict[str, Any]:
         "reject": {"reason": fields.get("reason")},
     }
     if event["event"] not in REPEATED:
-        del event["timestamp"]  # it is that of the signature
+        del event["timestamp"]  # the timestamp of the signature
     if fields.get("code") in SUPPRESSED_CODES:
         event["reason"] = "suppress-by-code"
     event.update(EVENTS.get(event["event"], {}))
@@ -84,8 +87,10 @@ def as_json(fields: Mapping[str, str]) -> dict[str, Any]:
 
 def _headers(text: str) -> dict[str, str]:
     """The header fields of a mail by name in lower case, from a JSON list of pairs."""
+    if not text:
+        return {}
     try:
-        pairs = json.loads(text) if text else []
+        pairs = json.loads(text)
         return {str(name).lower(): str(value) for name, value in pairs}
     except (ValueError, TypeError, RecursionError):
         return {}

@@ -9,6 +9,7 @@ import base64
 import binascii
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cryptography.exceptions import InvalidSignature
@@ -20,7 +21,7 @@ from pillarbox.errors import Forged
 from pillarbox.model.outcome import Reason
 from pillarbox.track.feedback.base import FeedbackEvent, FeedbackKind, SignedRequest
 from pillarbox.track.feedback.event_fields import (
-    UNHAPPY,
+    UNDELIVERED,
     check_time,
     delivery_of,
     id_of,
@@ -49,7 +50,7 @@ KINDS = {
     "unsubscribe": FeedbackKind.UNSUBSCRIBED,
     "group_unsubscribe": FeedbackKind.UNSUBSCRIBED,
 }
-# A group's unsubscription is about one kind of mails: SendGrid keeps it, we go on with the others.
+# Unsubscribing from a group concerns one kind of mails, and SendGrid keeps it: it is not here.
 HARD = {"spamreport", "unsubscribe"}
 
 
@@ -60,26 +61,27 @@ class SendGridFeedback:
         self._key = _public_key(provider.settings.get("webhook_key"))
         self._window = window
 
-    async def verify(self, posted: SignedRequest, now: float) -> None:
+    async def verify(self, request: SignedRequest, now: float) -> None:
         if self._key is None:
             raise Forged("no_key", "the provider has no webhook_key to verify feedback with")
-        stamp = posted.headers.get(TIMESTAMP, "")
-        if not (stamp.isascii() and stamp.isdecimal() and len(stamp) < 16):
-            raise Forged("unsigned", "the time stamp is missing")
+        timestamp = request.headers.get(TIMESTAMP, "")
+        if not (timestamp.isascii() and timestamp.isdecimal() and len(timestamp) < 16):
+            raise Forged("unsigned", "the timestamp is missing")
+        signed = timestamp.encode() + request.body
         try:
-            signature = base64.b64decode(posted.headers.get(SIGNATURE, ""), validate=True)
-            self._key.verify(signature, stamp.encode() + posted.body, ec.ECDSA(hashes.SHA256()))
+            signature = base64.b64decode(request.headers.get(SIGNATURE, ""), validate=True)
+            self._key.verify(signature, signed, ec.ECDSA(hashes.SHA256()))
         except (binascii.Error, ValueError, InvalidSignature):
             raise Forged("signature", "the signature is wrong") from None
-        check_time(float(stamp), now, self._window)
+        check_time(float(timestamp), now, self._window)
 
-    def parse(self, posted: SignedRequest) -> Sequence[FeedbackEvent]:
-        events = json.loads(posted.body)
-        if not isinstance(events, list):
+    def parse(self, request: SignedRequest) -> Sequence[FeedbackEvent]:
+        payloads = json.loads(request.body)
+        if not isinstance(payloads, list):
             raise ValueError("not a list of events")
-        return list(_heard(events))
+        return list(_events(payloads))
 
-    async def answer(self, posted: SignedRequest) -> None:
+    async def answer(self, request: SignedRequest) -> None:
         """SendGrid asks for nothing."""
 
     async def close(self) -> None:
@@ -87,58 +89,60 @@ class SendGridFeedback:
 
 
 def _public_key(text: object) -> ec.EllipticCurvePublicKey | None:
+    if not isinstance(text, str):
+        return None
     try:
-        key = (
-            load_der_public_key(base64.b64decode(text, validate=True))
-            if isinstance(text, str)
-            else None
-        )
+        key = load_der_public_key(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError):
         return None
-    is_right = isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
-    return key if is_right else None  # type: ignore[return-value]  # just looked at
+    if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
+        return key
+    return None
 
 
-def _heard(events: Sequence[Any]) -> Iterator[FeedbackEvent]:
-    """What of the events concerns us; one that cannot be read does not spoil the others."""
-    for event in events:
-        if isinstance(event, dict) and str(event.get("event")) in KINDS:
+def _events(payloads: Sequence[Any]) -> Iterator[FeedbackEvent]:
+    """The known events; one that cannot be read does not prevent the others."""
+    for payload in payloads:
+        if isinstance(payload, dict) and str(payload.get("event")) in KINDS:
             try:
-                yield _one(event)
+                yield _event(payload)
             except ValueError:
                 continue
 
 
-def _one(event: Mapping[str, Any]) -> FeedbackEvent:
-    kind, event_id = KINDS[event["event"]], id_of(event.get("sg_event_id"))
+def _event(payload: Mapping[str, Any]) -> FeedbackEvent:
+    name = payload["event"]
+    kind = KINDS[name]
+    event_id = id_of(payload.get("sg_event_id"))
     if event_id is None:
         raise ValueError("an event without an id")
-    message_id, n = delivery_of(event.get("pillarbox_delivery"))
-    message_id = message_id or message_of(event.get("pillarbox_message"))
-    said = (event.get("status"), event.get("reason"), event.get("response"))
-    return FeedbackEvent(
+    message_id, recipient_number = delivery_of(payload.get("pillarbox_delivery"))
+    message_id = message_id or message_of(payload.get("pillarbox_message"))
+    event = FeedbackEvent(
         kind=kind,
         event_id=event_id,
-        at=moment(event.get("timestamp")),
-        message_id=message_id or message_of(event.get("smtp-id")),
+        at=moment(payload.get("timestamp")),
+        message_id=message_id or message_of(payload.get("smtp-id")),
         doubtful=message_id is None,
-        n=n,
-        recipient=event.get("email"),
-        provider_message_id=id_of(event.get("sg_message_id")),
-        hard=event["event"] in HARD or _is_hard_bounce(event),
-        reason=_reason(kind, event, *said) if kind in UNHAPPY else None,
-        text=text_of(*said) if kind in UNHAPPY else None,
-        raw=event,
+        n=recipient_number,
+        recipient=payload.get("email"),
+        provider_message_id=id_of(payload.get("sg_message_id")),
+        hard=name in HARD or _is_hard_bounce(payload),
+        raw=payload,
     )
+    if kind not in UNDELIVERED:
+        return event
+    texts = (payload.get("status"), payload.get("reason"), payload.get("response"))
+    return replace(event, reason=_reason(kind, payload, texts), text=text_of(*texts))
 
 
-def _is_hard_bounce(event: Mapping[str, Any]) -> bool:
-    """SendGrid tells bounces (for good) from blocks (for now) by `type`."""
-    return (event["event"], event.get("type", "bounce")) == ("bounce", "bounce")
+def _is_hard_bounce(payload: Mapping[str, Any]) -> bool:
+    """SendGrid distinguishes bounces (permanent) and blocks (temporary) by `type`."""
+    return (payload["event"], payload.get("type", "bounce")) == ("bounce", "bounce")
 
 
-def _reason(kind: FeedbackKind, event: Mapping[str, Any], *said: object) -> Reason:
-    why = str(event.get("reason", "")).lower()
-    if kind is FeedbackKind.DROPPED and ("address" in why or "unsubscribed" in why):
-        return Reason.SUPPRESSED  # SendGrid's own list has it
-    return reason_of(*said)
+def _reason(kind: FeedbackKind, payload: Mapping[str, Any], texts: Sequence[object]) -> Reason:
+    reason = str(payload.get("reason", "")).lower()
+    if kind is FeedbackKind.DROPPED and ("address" in reason or "unsubscribed" in reason):
+        return Reason.SUPPRESSED  # by SendGrid's own list
+    return reason_of(*texts)

@@ -1,4 +1,4 @@
-"""Amazon SES through SNS: notifications of topics that we expect, signed with a certificate of Amazon's.
+"""Amazon SES through SNS: notifications of expected topics, signed with a certificate of Amazon.
 
 https://docs.aws.amazon.com/ses/latest/dg/notification-contents.html
 https://docs.aws.amazon.com/ses/latest/dg/event-publishing-retrieving-sns-contents.html
@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from pillarbox.errors import Forged
 from pillarbox.model.outcome import Reason
 from pillarbox.telemetry import logs
 from pillarbox.track.feedback.base import FeedbackEvent, FeedbackKind, SignedRequest
 from pillarbox.track.feedback.event_fields import (
-    UNHAPPY,
+    UNDELIVERED,
     check_time,
     id_of,
     message_of,
@@ -46,6 +45,7 @@ NOTIFICATION, SUBSCRIPTION, UNSUBSCRIPTION = (
 SIGNED_FIELDS = frozenset(
     (*SIGNED, *SIGNED_CONFIRMATION, "SignatureVersion", "Signature", "SigningCertURL")
 )
+NOT_SNS = "this is not a message of SNS"
 TYPES = frozenset({NOTIFICATION, SUBSCRIPTION, UNSUBSCRIPTION})
 
 KINDS = {
@@ -60,7 +60,7 @@ KINDS = {
     "Click": FeedbackKind.CLICKED,
     "Subscription": FeedbackKind.UNSUBSCRIBED,
 }
-# Where each says what it is about, and the names of its recipients in there.
+# The object with the details of each event, and the name of its list of recipients.
 DETAILS = {
     "Send": ("send", None),
     "Delivery": ("delivery", "recipients"),
@@ -84,53 +84,55 @@ SUBTYPES = {
     "SpamDetected": Reason.POLICY,
     "IPFailure": Reason.BLOCKED_SENDER,
 }
-# What one recipient does; SES does not say which.
+# Caused by one recipient; SES does not say which.
 BY_ONE = {"Open", "Click", "Subscription"}
-# A message has at most so many recipients, and so has what is said of it.
-MOST_RECIPIENTS = 100
+# The recipients of a message.
+MAX_RECIPIENTS = 100
 
 
 class SesFeedback:
     """Needs the setting `topics`: the ARNs of the topics that SES publishes to.
 
-    Where `url` says that this is no SES but a twin on this machine, certificates may come from
-    there.
+    If the setting `url` is an address of this machine, certificates may come from there, too.
     """
 
     def __init__(self, provider: Provider, window: float) -> None:
         topics = provider.settings.get("topics") or ()
-        self._topics = frozenset([topics] if isinstance(topics, str) else topics)
+        if isinstance(topics, str):
+            topics = [topics]
+        self._topics = frozenset(topics)
         self._certificates = SnsCertificates(provider.settings.get("url"))
         self._window = window
         self._provider = provider.name
 
-    async def verify(self, posted: SignedRequest, now: float) -> None:
-        """The topic comes first: nothing is fetched for strangers."""
-        envelope = _envelope(posted.body)
+    async def verify(self, request: SignedRequest, now: float) -> None:
+        """Check the topic first: nothing is fetched for unknown senders."""
+        envelope = _envelope(request.body)
         if not self._topics:
             raise Forged("no_key", "the provider has no topics to take feedback from")
         if envelope.get("Type") not in TYPES:
-            raise Forged("unsigned", "this is no message of SNS")
+            raise Forged("unsigned", NOT_SNS)
         if envelope.get("TopicArn") not in self._topics:
             raise Forged("topic", "this topic is not expected")
-        check_time(_time(envelope.get("Timestamp")), now, self._window)
+        check_time(_timestamp(envelope.get("Timestamp")), now, self._window)
         check_signature(envelope, await self._certificates.key_of(envelope, now))
 
-    def parse(self, posted: SignedRequest) -> Sequence[FeedbackEvent]:
-        envelope = json.loads(posted.body)
+    def parse(self, request: SignedRequest) -> Sequence[FeedbackEvent]:
+        envelope = json.loads(request.body)
         if envelope["Type"] != NOTIFICATION:
             return []
-        told = _message(envelope["Message"])
-        if told is None:
+        payload = _payload(envelope["Message"])
+        if payload is None:
             log.info("a topic sent a notice, not feedback", provider=self._provider)
             return []
-        name = told.get("eventType") or told.get("notificationType")
+        name = payload.get("eventType") or payload.get("notificationType")
         if name not in KINDS:
             return []
-        return list(_heard(name, told, str(envelope["MessageId"]), _moment(envelope["Timestamp"])))
+        published_at = _moment(envelope["Timestamp"])
+        return list(_events(name, payload, str(envelope["MessageId"]), published_at))
 
-    async def answer(self, posted: SignedRequest) -> None:
-        envelope = json.loads(posted.body)
+    async def answer(self, request: SignedRequest) -> None:
+        envelope = json.loads(request.body)
         if envelope["Type"] == SUBSCRIPTION:
             await confirm(envelope, self._certificates)
             log.info("a topic was confirmed", provider=self._provider)
@@ -147,127 +149,130 @@ def _envelope(body: bytes) -> Mapping[str, Any]:
     try:
         envelope = json.loads(body)
     except (ValueError, RecursionError):
-        raise Forged("unsigned", "this is no message of SNS") from None
+        raise Forged("unsigned", NOT_SNS) from None
     if not isinstance(envelope, dict):
-        raise Forged("unsigned", "this is no message of SNS")
-    # Null is as good as left out, and is not signed. What is not signed, such as attributes, may be
-    # anything.
+        raise Forged("unsigned", NOT_SNS)
+    # A null field counts as missing, and is not signed. Fields that are not signed, such as
+    # attributes, may hold anything.
     given = {name: value for name, value in envelope.items() if value is not None}
     if not all(isinstance(given[name], str) for name in SIGNED_FIELDS & given.keys()):
-        raise Forged("unsigned", "this is no message of SNS")
+        raise Forged("unsigned", NOT_SNS)
     return given
 
 
-def _message(text: str) -> Mapping[str, Any] | None:
-    """What SES tells; None for a notice in plain words, such as that a topic was validated."""
+def _payload(text: str) -> Mapping[str, Any] | None:
+    """The message of SES; None for a notice in plain text, such as that a topic was validated."""
     try:
-        told = json.loads(text)
+        payload = json.loads(text)
     except ValueError:
         return None
-    return told if isinstance(told, dict) else None
+    if isinstance(payload, dict):
+        return payload
+    return None
 
 
-def _time(text: object) -> float:
+def _timestamp(text: object) -> float:
     try:
         return _moment(text).timestamp()
     except ValueError:
-        raise Forged("unsigned", "the time stamp is missing") from None
+        raise Forged("unsigned", "the timestamp is missing") from None
 
 
 def _moment(text: object) -> datetime:
-    moment = datetime.fromisoformat(text) if isinstance(text, str) else None
-    if moment is None:
+    if not isinstance(text, str):
         raise ValueError("not a time")
+    moment = datetime.fromisoformat(text)
     return moment.replace(tzinfo=moment.tzinfo or UTC)
 
 
-def _event_time(published_at: datetime, *given: object) -> datetime:
-    """The first time that is given; where there is none, when the notification was published."""
-    for one in given:
+def _event_time(published_at: datetime, *candidates: object) -> datetime:
+    """The first candidate that is a time; without one, when the notification was published."""
+    for candidate in candidates:
         try:
-            return _moment(one)
+            return _moment(candidate)
         except ValueError:
             continue
     return published_at
 
 
-def _heard(
-    name: str, told: Mapping[str, Any], envelope_id: str, published_at: datetime
+def _events(
+    name: str, payload: Mapping[str, Any], envelope_id: str, published_at: datetime
 ) -> Iterator[FeedbackEvent]:
-    """One for each recipient."""
-    place, list_name = DETAILS[name]
-    mail, detail = part(told, "mail"), part(told, place)
-    recipients = detail.get(list_name) if list_name else mail.get("destination")
-    if not isinstance(recipients, list) or (name == "Subscription" and not _left(detail)):
+    """One event for each recipient."""
+    details_name, list_name = DETAILS[name]
+    mail, details = part(payload, "mail"), part(payload, details_name)
+    recipients = details.get(list_name) if list_name else mail.get("destination")
+    if not isinstance(recipients, list):
+        return
+    if name == "Subscription" and not _unsubscribed_from_all(details):
         return
     if name in BY_ONE and len(recipients) > 1:
-        recipients = [None]  # nobody knows whose
-    tags = part(mail, "tags").get("pillarbox_message")
-    tagged = message_of(*(tags if isinstance(tags, list) else ()))
-    message_id = tagged or message_of(*_message_ids(mail))
-    at = _event_time(published_at, detail.get("timestamp"), mail.get("timestamp"))
-    for number, one in enumerate(recipients[:MOST_RECIPIENTS]):
-        said = one if isinstance(one, dict) else {"emailAddress": one}
-        raw = {
-            **told,
-            "mail": {**mail, "destination": []},
-            place: {**detail, list_name or "recipient": one},
-        }
-        heard = _one(
-            KINDS[name], f"{envelope_id[:200]}:{number}", at, message_id, mail, detail, said, raw
+        recipients = [None]  # which one is unknown
+    common = _event(KINDS[name], mail, details, published_at)
+    for index, listed in enumerate(recipients[:MAX_RECIPIENTS]):
+        recipient = listed if isinstance(listed, dict) else {"emailAddress": listed}
+        event = replace(
+            common,
+            event_id=f"{envelope_id[:200]}:{index}",
+            recipient=recipient.get("emailAddress"),
+            raw={
+                **payload,
+                "mail": {**mail, "destination": []},
+                details_name: {**details, list_name or "recipient": listed},
+            },
         )
-        yield heard if tagged else replace(heard, doubtful=True)
+        yield _explained(event, details, recipient)
 
 
-def _one(
-    kind: FeedbackKind,
-    event_id: str,
-    at: datetime,
-    message_id: UUID | None,
-    mail: Mapping[str, Any],
-    detail: Mapping[str, Any],
-    said: Mapping[str, Any],
-    raw: Mapping[str, Any],
+def _event(
+    kind: FeedbackKind, mail: Mapping[str, Any], details: Mapping[str, Any], published_at: datetime
 ) -> FeedbackEvent:
-    unhappy = kind in UNHAPPY
+    """The fields that are the same for all recipients."""
+    tags = part(mail, "tags").get("pillarbox_message")
+    tagged = message_of(*tags) if isinstance(tags, list) else None
     return FeedbackEvent(
         kind=kind,
-        event_id=event_id,
-        at=at,
-        message_id=message_id,
-        recipient=said.get("emailAddress"),
+        event_id="",
+        at=_event_time(published_at, details.get("timestamp"), mail.get("timestamp")),
+        message_id=tagged or message_of(*_message_ids(mail)),
+        doubtful=tagged is None,
         provider_message_id=id_of(mail.get("messageId")),
-        hard=_hard(kind, detail),
-        reason=_reason(detail, said) if unhappy else None,
-        text=text_of(said.get("diagnosticCode"), detail.get("reason"), detail.get("errorMessage"))
-        if unhappy
-        else None,
-        raw=raw,
+        hard=_hard(kind, details),
     )
 
 
-def _left(detail: Mapping[str, Any]) -> bool:
-    """Whether somebody wants no mail at all; a change of topics, or a return, is told in the same way."""
-    return part(detail, "newTopicPreferences").get("unsubscribeAll") is True
+def _explained(
+    event: FeedbackEvent, details: Mapping[str, Any], recipient: Mapping[str, Any]
+) -> FeedbackEvent:
+    """The event with its reason and text, if the mail was not delivered."""
+    if event.kind not in UNDELIVERED:
+        return event
+    diagnostic = recipient.get("diagnosticCode")
+    text = text_of(diagnostic, details.get("reason"), details.get("errorMessage"))
+    subtype = str(details.get("bounceSubType") or details.get("delayType"))
+    reason = SUBTYPES.get(subtype) or reason_of(recipient.get("status"), diagnostic)
+    return replace(event, reason=reason, text=text)
+
+
+def _unsubscribed_from_all(details: Mapping[str, Any]) -> bool:
+    """Subscribing again, and leaving some topics only, are reported by the same event."""
+    return part(details, "newTopicPreferences").get("unsubscribeAll") is True
 
 
 def _message_ids(mail: Mapping[str, Any]) -> Iterator[object]:
-    """The Message-ID of the mail, where SES tells its headers."""
+    """The Message-ID of the mail, where SES reports its headers."""
     yield part(mail, "commonHeaders").get("messageId")
     headers = mail.get("headers")
-    for header in headers if isinstance(headers, list) else ():
+    if not isinstance(headers, list):
+        return
+    for header in headers:
         if isinstance(header, dict) and str(header.get("name")).lower() == "message-id":
             yield header.get("value")
 
 
-def _hard(kind: FeedbackKind, detail: Mapping[str, Any]) -> bool:
+def _hard(kind: FeedbackKind, details: Mapping[str, Any]) -> bool:
     if kind is FeedbackKind.COMPLAINED:
-        return detail.get("complaintFeedbackType") != "not-spam"
+        return details.get("complaintFeedbackType") != "not-spam"
     if kind is FeedbackKind.BOUNCED:
-        return detail.get("bounceType") == "Permanent"
+        return details.get("bounceType") == "Permanent"
     return kind is FeedbackKind.UNSUBSCRIBED
-
-
-def _reason(detail: Mapping[str, Any], said: Mapping[str, Any]) -> Reason:
-    by_type = SUBTYPES.get(str(detail.get("bounceSubType") or detail.get("delayType")))
-    return by_type or reason_of(said.get("status"), said.get("diagnosticCode"))
