@@ -61,7 +61,7 @@ async def list_(
         bool | None, typer.Option("--enabled/--disabled", help="Only those switched on, or off.")
     ] = None,
 ) -> None:
-    """List the providers. Routes choose among them; without one, the default order. Secrets stay hidden.
+    """List providers, without their secrets.
 
     \b
     Examples:
@@ -71,9 +71,13 @@ async def list_(
     async with context.app() as app:
         found = await providers.list_providers(app.database)
         sealed = await catalog.sealed_providers(app.database)
-    shown = [one for one in found if kind in (None, one.kind) and enabled in (None, one.enabled)]
+    shown = [
+        provider
+        for provider in found
+        if kind in (None, provider.kind) and enabled in (None, provider.enabled)
+    ]
     if context.json:
-        output.print_json([_public(one, sealed) for one in shown])
+        output.print_json([_public(provider, sealed) for provider in shown])
         return
     rows = [_list_row(provider, sealed) for provider in shown]
     heads = ("name", "kind", "server~", "tls", "username~", "secret", "retry", "")
@@ -89,7 +93,7 @@ def _list_row(provider: Provider, sealed: set[tuple[int, str]]) -> tuple[object,
         kind.server(provider.settings),
         settings.get("tls", ""),
         settings.get("username"),
-        MASK if (provider.id, "secret") in sealed else "",
+        _mask(provider, "secret", sealed),
         provider.retry or kind.retry,
         _switched(provider),
     )
@@ -98,23 +102,36 @@ def _list_row(provider: Provider, sealed: set[tuple[int, str]]) -> tuple[object,
 def _switched(provider: Provider) -> Text:
     if not provider.enabled:
         return Text("off", style="dim")
-    return (
-        Text("release only", style="yellow") if provider.release_only else Text("on", style="green")
-    )
+    if provider.release_only:
+        return Text("release only", style="yellow")
+    return Text("on", style="green")
+
+
+def _mask(provider: Provider, secret: str, sealed: set[tuple[int, str]]) -> str | None:
+    """Asterisks for a secret that the provider has."""
+    if (provider.id, secret) in sealed:
+        return MASK
+    return None
 
 
 def _public(provider: Provider, sealed: set[tuple[int, str]]) -> dict[str, Any]:
     """A provider as it may be shown."""
     return {
-        "id": provider.id, "name": provider.name, "kind": provider.kind, "enabled": provider.enabled,
-        "release_only": provider.release_only, "retry": provider.retry, "settings": dict(provider.settings),
-        **{name: MASK if (provider.id, name) in sealed else None for name in ("secret", "webhook_secret")},
+        "id": provider.id,
+        "name": provider.name,
+        "kind": provider.kind,
+        "enabled": provider.enabled,
+        "release_only": provider.release_only,
+        "retry": provider.retry,
+        "settings": dict(provider.settings),
+        "secret": _mask(provider, "secret", sealed),
+        "webhook_secret": _mask(provider, "webhook_secret", sealed),
         **provider_limit.shown(provider),
-    }  # fmt: skip
+    }
 
 
 async def show(context: CommandContext, name: Name) -> None:
-    """Show one provider with every setting; what was not given has its default. The secret stays hidden.
+    """Show one provider with every setting and default, without its secrets.
 
     \b
     Example:
@@ -129,17 +146,14 @@ async def show(context: CommandContext, name: Name) -> None:
     output.say(Text.assemble((provider.name, "bold"), (f" ({provider.kind})", "dim")))
     rows: list[tuple[str, object]] = [
         ("enabled", "yes" if provider.enabled else "no"),
-        (
-            "release only",
-            "yes: used where a route or a person names it" if provider.release_only else None,
-        ),
         ("secret", public["secret"]),
         ("webhook secret", public["webhook_secret"]),
     ]
+    if provider.release_only:
+        rows.insert(1, ("release only", "yes: used where a route or a person names it"))
     rows.append(("retry", provider.retry or f"{kind_of(provider.kind).retry} (default)"))
-    rows += [
-        (key.replace("_", " "), one) for key, one in provider_limit.limits(provider).items() if one
-    ]
+    limits = provider_limit.limits(provider)
+    rows += [(name.replace("_", " "), limit) for name, limit in limits.items() if limit]
     output.pairs(rows + _setting_rows(provider))
 
 
@@ -157,7 +171,9 @@ def _setting_rows(provider: Provider) -> list[tuple[str, object]]:
 
 
 def _shown(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value)
 
 
 async def prove(
@@ -172,7 +188,7 @@ async def prove(
         typer.Option("--from", metavar="ADDRESS", help="Its sender; the recipient when not given."),
     ] = None,
 ) -> int:
-    """Connect, log in and say what was found; with --send-to also send a mail at once, past the queue.
+    """Test a provider: connect and log in; with --send-to also send a mail at once, past the queue.
 
     \b
     Examples:
@@ -189,48 +205,49 @@ async def prove(
             raise NotPossible(redact(str(error))) from None
         finally:
             await transport.close()
-        results = await _try(app, provider, sender, send_to) if send_to else []
+        results = []
+        if send_to:
+            results = await _send_test_mail(app, provider, sender or send_to[0], send_to)
+    ok = all(result["verdict"] == "accepted" for result in results)
     if context.json:
-        output.print_json(
-            {
-                "ok": all(one["verdict"] == "accepted" for one in results),
-                "found": found,
-                "sent": results,
-            }
-        )
+        output.print_json({"ok": ok, "found": found, "sent": results})
     else:
         output.say(Text.assemble(("ok ", "green"), output.clean(found)))
-        for one in results:
-            words = [str(one[key]) for key in ("reason", "code", "text") if one[key] is not None]
-            said = output.clean(f" {one['to']} {' '.join(words)}")
-            output.say(Text.assemble(output.styled(one["verdict"]), said))
-    return 0 if all(one["verdict"] == "accepted" for one in results) else 1
+        for result in results:
+            _say_result(result)
+    return int(not ok)
 
 
-async def _try(
-    app: App, provider: Provider, sender: str | None, to: Sequence[str]
+def _say_result(result: dict[str, Any]) -> None:
+    words = [result["to"], result["reason"], result["code"], result["text"]]
+    text = " ".join(str(word) for word in words if word is not None)
+    output.say(Text.assemble(output.styled(result["verdict"]), output.clean(f" {text}")))
+
+
+async def _send_test_mail(
+    app: App, provider: Provider, sender: str, to: Sequence[str]
 ) -> list[dict[str, Any]]:
-    message = Message(uuid4(), sender or to[0], to, "A test mail from Pillarbox", datetime.now(UTC))
+    message = Message(uuid4(), sender, to, "A test mail from Pillarbox", datetime.now(UTC))
     text = f"This mail left through the provider {provider.name}. If you can read it, it works.\n"
     try:
-        report = await send_directly(app.build_transport(provider), message, Content(text))
+        result = await send_directly(app.build_transport(provider), message, Content(text))
     except ValueError as error:
         raise InvalidMail("bad_address", "--send-to", str(error)) from None
     redact = app.redactor_for(provider)
     return [
         {
             "to": address,
-            "verdict": one.verdict,
-            "reason": one.reason,
-            "code": one.code,
-            "text": one.text and redact(one.text),
+            "verdict": outcome.verdict,
+            "reason": outcome.reason,
+            "code": outcome.code,
+            "text": outcome.text and redact(outcome.text),
         }
-        for address, one in zip(to, report.outcomes, strict=True)
+        for address, outcome in zip(to, result.outcomes, strict=True)
     ]
 
 
 async def enable(context: CommandContext, name: Name) -> None:
-    """Use a provider again.
+    """Enable a provider.
 
     \b
     Example:
@@ -240,7 +257,7 @@ async def enable(context: CommandContext, name: Name) -> None:
 
 
 async def disable(context: CommandContext, name: Name) -> None:
-    """Use a provider no more, until it is enabled again; what is in flight through it ends normally.
+    """Disable a provider until it is enabled again; sends in progress complete normally.
 
     \b
     Example:
@@ -253,9 +270,15 @@ async def _switch(context: CommandContext, name: str, enabled: bool) -> None:
     async with context.app() as app:
         await providers.enable_provider(app.database, name, enabled)
     word = "enabled" if enabled else "disabled"
-    output.print_json({"name": name, "enabled": enabled}) if context.json else output.say(
-        f"{word} {name}"
-    )
+    _confirm(context, {"name": name, "enabled": enabled}, f"{word} {name}")
+
+
+def _confirm(context: CommandContext, values: dict[str, Any], text: str) -> None:
+    """Report a change, as JSON or as text."""
+    if context.json:
+        output.print_json(values)
+    else:
+        output.say(text)
 
 
 async def release_only(
@@ -265,7 +288,9 @@ async def release_only(
         bool, typer.Option("--on/--off", help="Keep it out of the default route, or let it in.")
     ] = True,
 ) -> None:
-    """Use a provider only where a route or a person names it, such as `dlq reprocess --via`; never by default.
+    """Take a provider out of the default route, or put it back.
+
+    Without the default route it is used only where a rule or `dlq reprocess --via` names it.
 
     \b
     Examples:
@@ -274,16 +299,12 @@ async def release_only(
     """
     async with context.app() as app:
         await providers.set_release_only(app.database, name, on)
-    if context.json:
-        output.print_json({"name": name, "release_only": on})
-    else:
-        output.say(
-            f"{name} is used {'only where a route or a person names it' if on else 'by default, too'}"
-        )
+    use = "only where a route or a person names it" if on else "by default, too"
+    _confirm(context, {"name": name, "release_only": on}, f"{name} is used {use}")
 
 
 async def remove(context: CommandContext, name: Name, yes: options.Yes = False) -> None:
-    """Remove a provider and forget its secret; the story of what it sent stays.
+    """Remove a provider and delete its secret; the history of its mails is kept.
 
     \b
     Example:
@@ -292,8 +313,6 @@ async def remove(context: CommandContext, name: Name, yes: options.Yes = False) 
     async with context.app() as app:
         await providers.get_provider(app.database, name)
         await route.warn_of_removal(app, name)
-        options.confirm(f"Remove the provider {name} and forget its secret?", yes)
+        options.confirm(f"Remove the provider {name} and delete its secret?", yes)
         await providers.remove_provider(app.database, name)
-    output.print_json({"name": name, "removed": True}) if context.json else output.say(
-        f"removed {name}"
-    )
+    _confirm(context, {"name": name, "removed": True}, f"removed {name}")

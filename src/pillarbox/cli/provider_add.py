@@ -1,4 +1,4 @@
-"""`provider add KIND`: one command for each kind. Secrets never come as arguments, which others can read."""
+"""`provider add KIND`, for each kind. A secret is never an argument, which others can read."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def register(group: typer.Typer) -> None:
 def add_command(kind: ProviderKind) -> Callable[..., Any]:
     """The function behind `provider add KIND`."""
 
-    async def add(given: CommandContext, name: str, **values: Any) -> None:
+    async def add(context: CommandContext, name: str, **values: Any) -> None:
         settings = _settings(kind, values)
         secret = _secret(kind, settings, values)
         webhook_secret = None
         if kind.webhook_secret and is_secret_given(kind.webhook_secret, values):
             webhook_secret = read_given_secret(kind.webhook_secret, values)
-        await _store(given, kind, name, settings, secret, webhook_secret, values)
+        await _store(context, kind, name, settings, secret, webhook_secret, values)
 
-    first = inspect.Parameter("given", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    first = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     add.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [first, *add_parameters(kind)]
     )
@@ -83,7 +83,7 @@ def _secret(kind: ProviderKind, settings: Values, values: Values) -> Secret | No
 
 
 async def _store(
-    given: CommandContext,
+    context: CommandContext,
     kind: ProviderKind,
     name: str,
     settings: Values,
@@ -92,7 +92,7 @@ async def _store(
     values: Values,
 ) -> None:
     """Add the provider, and say what to do next."""
-    async with given.app() as app:
+    async with context.app() as app:
         number = await providers.add_provider(
             app.database,
             app.keys,
@@ -108,7 +108,7 @@ async def _store(
             app.database, development=app.settings.is_development
         )
     path = feedback_path(kind.name, number) if kind.feedback else None
-    if given.json:
+    if context.json:
         added = {"id": number, "name": name, "kind": kind.name}
         output.print_json(added | ({"webhook": path} if path else {}))
         return

@@ -32,8 +32,8 @@ def feedback_command() -> Callable[..., Any]:
     """The command with the options that verify feedback, of all kinds."""
     own = list(inspect.signature(feedback, eval_str=True).parameters.values())[:-1]
 
-    async def run(given: CommandContext, name: str, **values: Any) -> None:
-        await feedback(given, name, **values)
+    async def run(context: CommandContext, name: str, **values: Any) -> None:
+        await feedback(context, name, **values)
 
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [*own, *_parameters().values()]
@@ -42,8 +42,10 @@ def feedback_command() -> Callable[..., Any]:
     return run
 
 
-async def feedback(given: CommandContext, name: Name, **values: Any) -> None:
-    """Say where a provider's feedback must go, and change what it is checked with. What is not given stays.
+async def feedback(context: CommandContext, name: Name, **values: Any) -> None:
+    """Show where a provider's feedback must be sent, and change what verifies it.
+
+    Options that are not given stay as they are.
 
     \b
     Examples:
@@ -51,14 +53,14 @@ async def feedback(given: CommandContext, name: Name, **values: Any) -> None:
       pillarbox provider feedback ses --topic arn:aws:sns:eu-west-1:123456789012:mail
       pillarbox provider feedback mg --webhook-secret-env MAILGUN_SIGNING_KEY
     """
-    async with given.app() as app:
+    async with context.app() as app:
         provider = await providers.get_provider(app.database, name)
         changed, secret = _read(provider, values)
         if changed or secret:
             await providers.set_feedback(app.database, app.keys, provider, changed, secret)
         sealed = (provider.id, "webhook_secret") in await catalog.sealed_providers(app.database)
     path = feedback_path(provider.kind, provider.id)
-    if given.json:
+    if context.json:
         output.print_json({"name": name, "webhook": path, "changed": bool(changed or secret)})
         return
     word = "changed" if changed or secret else "unchanged"
@@ -66,7 +68,7 @@ async def feedback(given: CommandContext, name: Name, **values: Any) -> None:
     settings = dict(provider.settings) | changed
     if not sealed and not any(settings.get(one) for one in _kind(provider).feedback_settings()):
         output.note(
-            "none is believed yet: give what it is signed with, see"
+            "no feedback is accepted yet: give what verifies it, see"
             " `pillarbox provider feedback --help`"
         )
 
@@ -96,7 +98,7 @@ def _kind(provider: Provider) -> ProviderKind:
 
 
 def _read(provider: Provider, values: Values) -> tuple[Values, Secret | None]:
-    """The settings and the secret that were given; BadParameter if the provider cannot have them."""
+    """The given settings and secret; BadParameter if the provider cannot have them."""
     kind = _kind(provider)
     if kind.feedback is None:
         raise typer.BadParameter(

@@ -1,4 +1,4 @@
-"""`provider limit`: how fast mails leave through a provider, what they may cost, and what is kept for whom."""
+"""`provider limit`: the rates, the budget and the reserves of a provider."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from pillarbox.store import providers
 RATES = ("rate_per_second", "rate_per_hour", "rate_per_day")
 MONEY = ("price_per_thousand", "budget_per_month")
 RESERVES = ("reserve_urgent", "reserve_normal")
-# Of the table: twelve digits, four of them behind the point; fourteen, two.
-PLACES = {"price_per_thousand": (Decimal(10) ** 8, 4), "budget_per_month": (Decimal(10) ** 12, 2)}
+# The limit and the decimal places of the table's columns.
+PRECISION = {
+    "price_per_thousand": (Decimal(10) ** 8, 4),
+    "budget_per_month": (Decimal(10) ** 12, 2),
+}
 
 
 def limits(provider: Provider) -> dict[str, Any]:
@@ -28,26 +31,28 @@ def limits(provider: Provider) -> dict[str, Any]:
 
 
 def shown(provider: Provider) -> dict[str, Any]:
-    """As programs read them: money as numbers."""
-    return {
-        name: float(one) if isinstance(one, Decimal) else one
-        for name, one in limits(provider).items()
-    }
+    """A provider's limits as JSON: money as numbers."""
+    values = limits(provider)
+    for name in MONEY:
+        if values[name] is not None:
+            values[name] = float(values[name])
+    return values
 
 
 def _money(name: str) -> Any:
-    most, places = PLACES[name]
+    limit, places = PRECISION[name]
 
     def read(value: str) -> Decimal:
         try:
-            found = Decimal(value)
+            amount = Decimal(value)
         except InvalidOperation:
             raise typer.BadParameter(f"{value!r}: give a number such as 0.85") from None
-        if not (found.is_finite() and 0 <= found < most) or found != round(found, places):
+        in_range = amount.is_finite() and 0 <= amount < limit
+        if not in_range or amount != round(amount, places):
             raise typer.BadParameter(
-                f"{value!r}: must be from 0, with at most {places} places behind the point"
+                f"{value!r}: must be 0 or more, with at most {places} decimal places"
             )
-        return found
+        return amount
 
     return read
 
@@ -87,10 +92,10 @@ async def limit(
         bool, typer.Option("--none", help="Lift the limits that are not given.")
     ] = False,
 ) -> None:
-    """Limit how many mails leave through a provider, and what they cost; more wait, and say so.
+    """Limit how many mails leave through a provider, and what they cost; other mails wait.
 
-    What is not given stays. The reserves keep a part of the day's rate and of the month's budget
-    for mails that matter: password resets still leave when a newsletter has eaten the rest.
+    Limits that are not given stay. The reserves keep a part of the day's rate and of the month's
+    budget for important mails: password resets are still sent when a newsletter has used the rest.
 
     \b
     Examples:
@@ -98,31 +103,37 @@ async def limit(
       pillarbox provider limit ses --price-per-thousand 0.10 --budget-per-month 200
       pillarbox provider limit relay --none
     """
-    wanted = {
-        "rate_per_second": rate_per_second, "rate_per_hour": rate_per_hour, "rate_per_day": rate_per_day,
-        "price_per_thousand": price_per_thousand, "budget_per_month": budget_per_month,
-        "reserve_urgent": reserve_urgent, "reserve_normal": reserve_normal,
-    }  # fmt: skip
-    if not none and all(one is None for one in wanted.values()):
+    given = {
+        "rate_per_second": rate_per_second,
+        "rate_per_hour": rate_per_hour,
+        "rate_per_day": rate_per_day,
+        "price_per_thousand": price_per_thousand,
+        "budget_per_month": budget_per_month,
+        "reserve_urgent": reserve_urgent,
+        "reserve_normal": reserve_normal,
+    }
+    if not none and all(value is None for value in given.values()):
         raise typer.BadParameter("give a limit, or --none to lift them all")
     async with context.app() as app:
         provider = await providers.get_provider(app.database, name)
-        changed = _changed(limits(provider), wanted, none)
-        await providers.limit_provider(app.database, name, *(changed[one] for one in RATES))
-        await providers.price_provider(
-            app.database, name, *(changed[one] for one in (*MONEY, *RESERVES))
-        )
+        changed = _changed(limits(provider), given, none)
+        rates = [changed[column] for column in RATES]
+        budget = [changed[column] for column in (*MONEY, *RESERVES)]
+        await providers.limit_provider(app.database, name, *rates)
+        await providers.price_provider(app.database, name, *budget)
         provider = await providers.get_provider(app.database, name)
-    output.print_json({"name": name, **shown(provider)}) if context.json else output.say(
-        f"{name}: {_told(provider)}"
-    )
+    if context.json:
+        output.print_json({"name": name, **shown(provider)})
+    else:
+        output.say(f"{name}: {_described(provider)}")
 
 
-def _changed(before: Mapping[str, Any], wanted: Mapping[str, Any], none: bool) -> dict[str, Any]:
-    """What the limits become; wrong ones are refused before anything changes."""
-    defaults: dict[str, Any] = {field.name: field.default for field in fields(Provider)}
-    lifted = defaults if none else before
-    after = {name: lifted[name] if wanted[name] is None else wanted[name] for name in before}
+def _changed(before: Mapping[str, Any], given: Mapping[str, Any], none: bool) -> dict[str, Any]:
+    """The limits after the change; wrong ones are refused before anything changes."""
+    after = dict(before)
+    if none:
+        after = {field.name: field.default for field in fields(Provider) if field.name in before}
+    after |= {name: value for name, value in given.items() if value is not None}
     if after["budget_per_month"] is not None and not after["price_per_thousand"]:
         raise typer.BadParameter("a budget needs a --price-per-thousand above 0")
     if after["reserve_urgent"] + after["reserve_normal"] > 100:
@@ -132,17 +143,17 @@ def _changed(before: Mapping[str, Any], wanted: Mapping[str, Any], none: bool) -
     return after
 
 
-def _told(provider: Provider) -> str:
-    said = [
-        f"{rate:,} {name.removeprefix('rate_').replace('_', ' ')}"
-        for name in RATES
-        if (rate := getattr(provider, name))
-    ]
+def _described(provider: Provider) -> str:
+    words = []
+    for name in RATES:
+        rate = getattr(provider, name)
+        if rate:
+            words.append(f"{rate:,} {name.removeprefix('rate_').replace('_', ' ')}")
     if provider.price_per_thousand is not None:
-        said.append(f"{provider.price_per_thousand.normalize():f} per thousand")
+        words.append(f"{provider.price_per_thousand.normalize():f} per thousand")
     if provider.budget_per_month is not None:
-        said.append(f"{provider.budget_per_month:,} per month")
-    kept = (
-        f"{provider.reserve_urgent} % kept for urgent mails, {provider.reserve_normal} % from bulk"
-    )
-    return f"{', '.join(said)}; {kept}" if said else "no limit"
+        words.append(f"{provider.budget_per_month:,} per month")
+    if not words:
+        return "no limit"
+    urgent, normal = provider.reserve_urgent, provider.reserve_normal
+    return f"{', '.join(words)}; {urgent} % kept for urgent mails, {normal} % from bulk"

@@ -1,4 +1,4 @@
-"""The options of `provider add` and `provider feedback`, as the records of the kinds declare them."""
+"""The options of `provider add` and `provider feedback`, as declared by the kinds."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def setting_parameter(field: Field[Any], option: SettingOption, hint: Any) -> in
 
 
 def _option_type(hint: Any) -> Any:
-    """The type of one value: typer reads a Sequence as a list, and an optional value as the value."""
+    """The type of one value: list[str] for a Sequence, T for T | None."""
     if getattr(hint, "__origin__", None) is not None and get_args(hint) == (str,):
         return list[str]
     kinds = [one for one in get_args(hint) if one is not type(None)]

@@ -53,7 +53,7 @@ class SettingOption:
 
 @dataclass(frozen=True, slots=True)
 class SecretOption:
-    """How a secret is given: typed, from standard input (--FLAG-stdin) or a variable (--FLAG-env)."""
+    """How a secret is given: typed, from stdin (--FLAG-stdin) or a variable (--FLAG-env)."""
 
     label: str  # what the prompt and errors call it
     flag: str
@@ -93,7 +93,7 @@ def _named_server(stored: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProviderKind:
-    """The record of one kind of provider. Adapters are named as `module:name`, and imported when used.
+    """The record of one kind of provider. Adapters are `module:name`, imported when first used.
 
     `transport` builds a Transport from the settings and a TransportContext; `feedback` builds a
     Feedback from the Provider and the age in seconds at which its requests are refused.

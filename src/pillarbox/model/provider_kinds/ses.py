@@ -75,13 +75,16 @@ class SesSettings:
 
 KIND = ProviderKind(
     name="ses",
-    help="""Add Amazon SES in one region. The secret access key is asked for, or comes from stdin or a variable.
+    help="""Add Amazon SES in one region.
+
+    The secret access key is asked for, or comes from stdin or a variable.
 
     \b
     Examples:
-      pillarbox provider add ses ses --region eu-west-1 --access-key-id AKIA… --secret-env AWS_SECRET_ACCESS_KEY
-      pillarbox provider add ses ses --region eu-west-1 --access-key-id AKIA… --configuration-set mail \\
-        --topic arn:aws:sns:eu-west-1:123456789012:mail
+      pillarbox provider add ses ses --region eu-west-1 --access-key-id AKIA… \\
+        --secret-env AWS_SECRET_ACCESS_KEY
+      pillarbox provider add ses ses --region eu-west-1 --access-key-id AKIA… \\
+        --configuration-set mail --topic arn:aws:sns:eu-west-1:123456789012:mail
     """,
     settings=SesSettings,
     transport="pillarbox.deliver.transports.ses:build_transport",
