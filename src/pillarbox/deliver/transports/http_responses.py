@@ -1,4 +1,4 @@
-"""What an HTTP provider answered, and what it means in our words. Pure: a response in, an outcome out."""
+"""Classifies the responses of HTTP providers. Pure: a response in, an outcome out."""
 
 from __future__ import annotations
 
@@ -11,16 +11,27 @@ from typing import Any
 
 from pillarbox.model.outcome import Outcome, Reason, Verdict, accepted, deferred, rejected
 
-# What is kept of a provider's words: enough for the longest explanation with its link, and no more.
+# What is kept of a provider's text: enough for the longest explanation with its link.
 MAX_TEXT = 1_000
-# A provider may ask for patience, but no longer than our longest wait between two attempts.
+# A provider may ask us to wait, but no longer than our longest wait between two attempts.
 MAX_RETRY_AFTER = 3_600.0
+# A reset time above the first is in milliseconds (Mailgun), above the second in seconds since 1970;
+# below, it is a number of seconds from now.
+MILLISECONDS, SINCE_1970 = 1e11, 1e9
 
-# Reasons that are the mail's or the recipient's own: no later attempt, here, can end otherwise.
-FINAL = frozenset({
-    Reason.INVALID_RECIPIENT, Reason.TOO_BIG, Reason.POLICY, Reason.BLOCKED_SENDER, Reason.UNSUPPORTED,
-    Reason.MALFORMED, Reason.REFUSED,
-})  # fmt: skip
+# Faults of the mail or the recipient: a later attempt through this provider ends the same.
+FINAL = frozenset(
+    {
+        Reason.INVALID_RECIPIENT,
+        Reason.TOO_BIG,
+        Reason.POLICY,
+        Reason.BLOCKED_SENDER,
+        Reason.UNSUPPORTED,
+        Reason.MALFORMED,
+        Reason.REFUSED,
+    }
+)
+_NUMBER = re.compile(r"\d{1,15}(\.\d{1,9})?", re.ASCII)
 
 
 @dataclass(slots=True)
@@ -32,15 +43,14 @@ class ProviderResponse:
     body: bytes
 
     def json(self) -> Mapping[str, Any]:
-        """The body's object; an empty one where it is none."""
+        """The object in the body; an empty one if the body is not one."""
         try:
-            found = json.loads(self.body)
-        except (
-            ValueError,
-            RecursionError,
-        ):  # not JSON, or nested deeper than Python reads: its status says enough
+            value = json.loads(self.body)
+        except (ValueError, RecursionError):  # not JSON, or nested too deep
             return {}
-        return found if isinstance(found, dict) else {}
+        if isinstance(value, dict):
+            return value
+        return {}
 
     @property
     def text(self) -> str:
@@ -49,35 +59,36 @@ class ProviderResponse:
 
 @dataclass(frozen=True, slots=True)
 class ResponseRule:
-    """A response with one of these statuses whose words match means this reason."""
+    """A response with one of these statuses whose text matches has this reason."""
 
     statuses: range
     reason: Reason
-    words: re.Pattern[str] | None = None
+    pattern: re.Pattern[str] | None = None
 
-    def fits(self, status: int, words: str) -> bool:
-        return status in self.statuses and (
-            self.words is None or self.words.search(words) is not None
-        )
+    def matches(self, status: int, text: str) -> bool:
+        if status not in self.statuses:
+            return False
+        return self.pattern is None or self.pattern.search(text) is not None
 
 
-def rule(status: int | range, reason: Reason, words: str | None = None) -> ResponseRule:
-    """A line of a table; `words` is a pattern, without regard to case."""
-    statuses = status if isinstance(status, range) else range(status, status + 1)
-    return ResponseRule(statuses, reason, re.compile(words, re.IGNORECASE) if words else None)
+def rule(status: int | range, reason: Reason, pattern: str | None = None) -> ResponseRule:
+    """A row of a provider's table; the pattern ignores case."""
+    if isinstance(status, int):
+        status = range(status, status + 1)
+    if pattern is None:
+        return ResponseRule(status, reason)
+    return ResponseRule(status, reason, re.compile(pattern, re.IGNORECASE))
 
 
 REFUSALS = range(400, 500)
-# Somebody on the way gave up waiting for the provider, which may have the mail.
+# A gateway stopped waiting for the provider, which may have the mail.
 GATEWAY_TIMEOUT = 504
-# What every HTTP server means by a status. Stands behind each provider's own table.
+# What every HTTP server means by a status. Follows each provider's own table.
 COMMON = [
     rule(401, Reason.CREDENTIAL),
     rule(403, Reason.CREDENTIAL),
     rule(407, Reason.CREDENTIAL),
-    rule(
-        404, Reason.PROTOCOL
-    ),  # not the address of this API: a matter of settings, not of the mail
+    rule(404, Reason.PROTOCOL),  # not the address of this API: the settings are wrong, not the mail
     rule(405, Reason.PROTOCOL),
     rule(408, Reason.TIMEOUT),
     rule(413, Reason.TOO_BIG),
@@ -88,14 +99,11 @@ COMMON = [
 
 
 def classify(
-    response: ProviderResponse, words: str, table: Sequence[ResponseRule], now: float
+    response: ProviderResponse, text: str, table: Sequence[ResponseRule], now: float
 ) -> Outcome:
-    """The outcome of a response that is no success: the first rule that fits decides."""
-    found = next((one for one in (*table, *COMMON) if one.fits(response.status, words)), None)
-    reason = (
-        found.reason if found else Reason.PROTOCOL
-    )  # a redirect, which we do not follow, or no HTTP at all
-    text = printable(words)[:MAX_TEXT]
+    """The outcome of a response that is not a success: the first rule that matches decides."""
+    reason = _reason(response.status, text, table)
+    text = printable(text)[:MAX_TEXT]
     if response.status == GATEWAY_TIMEOUT:
         return Outcome(Verdict.UNKNOWN, Reason.TIMEOUT, response.status, text)
     if reason in FINAL:
@@ -103,10 +111,19 @@ def classify(
     return deferred(reason, response.status, text, retry_after(response.headers, now))
 
 
+def _reason(status: int, text: str, table: Sequence[ResponseRule]) -> Reason:
+    for candidate in (*table, *COMMON):
+        if candidate.matches(status, text):
+            return candidate.reason
+    return Reason.PROTOCOL  # a redirect, which is not followed, or not HTTP
+
+
 def success(response: ProviderResponse, message_id: object, text: str = "") -> Outcome:
-    """The outcome of a 2xx; the id is whatever the provider calls the mail."""
-    name = printable(message_id)[:MAX_TEXT] if isinstance(message_id, str) and message_id else None
-    return accepted(response.status, printable(text)[:MAX_TEXT] or None, name)
+    """The outcome of a 2xx; `message_id` is the provider's id of the mail."""
+    kept_id = None
+    if isinstance(message_id, str) and message_id:
+        kept_id = printable(message_id)[:MAX_TEXT]
+    return accepted(response.status, printable(text)[:MAX_TEXT] or None, kept_id)
 
 
 def is_success(response: ProviderResponse) -> bool:
@@ -114,35 +131,44 @@ def is_success(response: ProviderResponse) -> bool:
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """How long to wait, if it says so; `now` is the time in seconds since 1970."""
-    if (said := headers.get("retry-after")) is not None:
-        return _bounded(_seconds(said, now))
-    if (reset := headers.get("x-ratelimit-reset")) is not None and headers.get(
-        "x-ratelimit-remaining", "0"
-    ) == "0":
-        at = _number(reset)
-        if at is None:
-            return None
-        at = at / 1000 if at > 1e11 else at  # Mailgun tells milliseconds
-        return _bounded(at - now if at > 1e9 else at)
-    return None
+    """How many seconds to wait, if the headers say so; `now` is in seconds since 1970."""
+    seconds = None
+    if "retry-after" in headers:
+        seconds = _seconds(headers["retry-after"], now)
+    elif headers.get("x-ratelimit-remaining", "0") == "0":
+        seconds = _until_reset(headers.get("x-ratelimit-reset", ""), now)
+    if seconds is None:
+        return None
+    return min(max(seconds, 0.0), MAX_RETRY_AFTER)
 
 
-def _seconds(said: str, now: float) -> float | None:
-    if (number := _number(said)) is not None:
+def _seconds(value: str, now: float) -> float | None:
+    """The header Retry-After: a number of seconds, or a date."""
+    number = _number(value)
+    if number is not None:
         return number
     try:
-        return parsedate_to_datetime(said).timestamp() - now
+        return parsedate_to_datetime(value).timestamp() - now
     except (ValueError, TypeError, OverflowError):
         return None
 
 
-def _number(said: str) -> float | None:
-    return float(said) if re.fullmatch(r"\d{1,15}(\.\d{1,9})?", said.strip(), re.ASCII) else None
+def _until_reset(value: str, now: float) -> float | None:
+    reset = _number(value)
+    if reset is None:
+        return None
+    if reset > MILLISECONDS:
+        reset /= 1000
+    if reset > SINCE_1970:
+        return reset - now
+    return reset
 
 
-def _bounded(seconds: float | None) -> float | None:
-    return None if seconds is None else min(max(seconds, 0.0), MAX_RETRY_AFTER)
+def _number(value: str) -> float | None:
+    value = value.strip()
+    if not _NUMBER.fullmatch(value):
+        return None
+    return float(value)
 
 
 def printable(text: object) -> str:
@@ -150,4 +176,12 @@ def printable(text: object) -> str:
     line = str(text)
     if line.isprintable():
         return line
-    return "".join(one if one.isprintable() else " " if one.isspace() else "�" for one in line)
+    return "".join(_printable_character(character) for character in line)
+
+
+def _printable_character(character: str) -> str:
+    if character.isprintable():
+        return character
+    if character.isspace():
+        return " "
+    return "�"
