@@ -151,19 +151,21 @@ class LoginList(BaseModel):
     logins: list[LoginDetails]
 
 
-def tenant_details(one: Tenant) -> TenantDetails:
-    kept: dict[str, Any] = {f"{name}_seconds": _seconds(getattr(one, name)) for name in RETENTIONS}
+def tenant_details(tenant: Tenant) -> TenantDetails:
+    kept: dict[str, Any] = {
+        f"{name}_seconds": _seconds(getattr(tenant, name)) for name in RETENTIONS
+    }
     names = TenantDetails.model_fields.keys() - kept.keys()
-    return TenantDetails(**{name: getattr(one, name) for name in names}, **kept)
+    return TenantDetails(**{name: getattr(tenant, name) for name in names}, **kept)
 
 
 def _seconds(age: timedelta | None) -> float | None:
     return None if age is None else age.total_seconds()
 
 
-def key_details(one: ApiKeyRecord) -> KeyDetails:
-    return KeyDetails(**{name: getattr(one, name) for name in KeyDetails.model_fields})
+def key_details(key: ApiKeyRecord) -> KeyDetails:
+    return KeyDetails(**{name: getattr(key, name) for name in KeyDetails.model_fields})
 
 
-def login_details(one: SmtpLoginRecord) -> LoginDetails:
-    return LoginDetails(**{name: getattr(one, name) for name in LoginDetails.model_fields})
+def login_details(login: SmtpLoginRecord) -> LoginDetails:
+    return LoginDetails(**{name: getattr(login, name) for name in LoginDetails.model_fields})

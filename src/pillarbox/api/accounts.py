@@ -96,7 +96,9 @@ class Actions:
         if not await lifecycle_schema.is_installed(database, self._tokens.schema):
             return {}
         return {
-            one.path: one for one in await self._tokens.actions(database) if one.path is not None
+            action.path: action
+            for action in await self._tokens.actions(database)
+            if action.path is not None
         }
 
 

@@ -46,7 +46,7 @@ ADMIN = needs(Scope.ADMIN)
 )
 async def list_tenants(context: Context) -> Response:
     found = await tenants.list_tenants(context.app.database)
-    return json_response(TenantList(tenants=[tenant_details(one) for one in found]))
+    return json_response(TenantList(tenants=[tenant_details(tenant) for tenant in found]))
 
 
 @routes.post(

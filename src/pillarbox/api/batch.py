@@ -75,9 +75,9 @@ async def send_batch(
     results: list[Result] = []
     for some in _slices(_mails(context.app, batch, key)):
         results += await _accept(context, some)
-    if all(isinstance(one, StoreError) for one in results):
+    if all(isinstance(result, StoreError) for result in results):
         raise StoreError("the database is unavailable: no mail of the batch has a result")
-    items = [_item(one) for one in results]
+    items = [_item(result) for result in results]
     count = sum(item["status"] == 202 for item in items)
     body = {"accepted": count, "refused": len(items) - count, "results": items}
     return Response(json.dumps(body), 200, None, "application/json")
@@ -96,11 +96,11 @@ def _mails(app: App, batch: NewBatch, key: str | None) -> Iterator[Prepared]:
 def _given(
     app: App, messages: Sequence[NewMessage | InvalidItem], key: str | None
 ) -> Iterator[Prepared]:
-    for position, one in enumerate(messages):
-        if isinstance(one, InvalidItem):
-            yield invalid(one.error, "messages", position)
+    for position, item in enumerate(messages):
+        if isinstance(item, InvalidItem):
+            yield invalid(item.error, "messages", position)
         else:
-            yield _prepared(app, one, item_key(key, position))
+            yield _prepared(app, item, item_key(key, position))
 
 
 def _prepared(
@@ -139,17 +139,19 @@ def _rendered(
     app: App, message: NewMessage, recipients: Sequence[BatchRecipient], key: str | None
 ) -> Iterator[Prepared]:
     """The template rendered for each recipient, with common and individual values."""
-    for position, one in enumerate(recipients):
-        own = message.model_copy(update={"to": one.to})
-        yield _prepared(app, own, item_key(key, position), one.substitutions)
+    for position, recipient in enumerate(recipients):
+        own = message.model_copy(update={"to": recipient.to})
+        yield _prepared(app, own, item_key(key, position), recipient.substitutions)
 
 
 def _fill(
     template: Template, recipients: Sequence[BatchRecipient], key: str | None
 ) -> Iterator[Prepared]:
-    for position, one in enumerate(recipients):
+    for position, recipient in enumerate(recipients):
         try:
-            yield template.fill(one.to, one.substitutions or {}, item_key(key, position))
+            yield template.fill(
+                recipient.to, recipient.substitutions or {}, item_key(key, position)
+            )
         except InvalidMail as error:
             yield error
 
@@ -163,8 +165,8 @@ def _weight(mail: Prepared) -> int:
     """The approximate size of a mail in bytes."""
     if not isinstance(mail, Mail):
         return 0
-    bodies = sum(len(one or "") for one in (mail.text, mail.html, mail.raw))
-    return bodies + sum(len(one.content) for one in mail.attachments)
+    bodies = sum(len(body or "") for body in (mail.text, mail.html, mail.raw))
+    return bodies + sum(len(attachment.content) for attachment in mail.attachments)
 
 
 def _slices(mails: Iterator[Prepared]) -> Iterator[list[Prepared]]:
@@ -183,9 +185,9 @@ def _slices(mails: Iterator[Prepared]) -> Iterator[list[Prepared]]:
 
 async def _accept(context: RequestContext, prepared: list[Prepared]) -> list[Result]:
     """Accept the valid mails; returns a result for each item, in order."""
-    mails = [one for one in prepared if isinstance(one, Mail)]
+    mails = [item for item in prepared if isinstance(item, Mail)]
     answers = iter(await context.app.intake.accept_many(context.principal, mails))
-    return [next(answers) if isinstance(one, Mail) else one for one in prepared]
+    return [next(answers) if isinstance(item, Mail) else item for item in prepared]
 
 
 def _item(result: Result) -> dict[str, Any]:

@@ -83,7 +83,9 @@ class ConnectionLimits:
     def reserve(self, connection: LimitedConnection) -> bool:
         """Whether a connection above the limit may stay open for a probe."""
         if len(self._reserved) >= RESERVED:
-            waiting = next((one for one, waits in self._reserved.items() if waits), None)
+            waiting = next(
+                (connection for connection, waits in self._reserved.items() if waits), None
+            )
             if waiting is None:
                 return False
             self._close(waiting)
@@ -117,7 +119,11 @@ class ConnectionLimits:
 
     def _close_idle(self, network: str | None = None) -> bool:
         """Close the connection that is idle longest, of one network or of all; false if none is."""
-        found = (one for one in self._idle if network is None or self._places[one] == network)
+        found = (
+            connection
+            for connection in self._idle
+            if network is None or self._places[connection] == network
+        )
         longest = next(found, None)
         if longest is None:
             return False

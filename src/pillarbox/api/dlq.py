@@ -13,7 +13,7 @@ from pillarbox.api.auth import RequestContext
 from pillarbox.api.dlq_models import (
     DeadLetterFilter,
     DeadLetterQuery,
-    DeadLettersWanted,
+    DeadLettersToChange,
     Reprocess,
     dead_letter,
 )
@@ -55,7 +55,7 @@ async def list_dead_letters(
     cursor = next_cursor(found.next)
     path = next_path(request, "/dlq", cursor)
     body = DeadLetterPage(
-        messages=[dead_letter(one) for one in found.messages], next_cursor=cursor, next=path
+        messages=[dead_letter(message) for message in found.messages], next_cursor=cursor, next=path
     )
     return page_response(body, path)
 
@@ -108,9 +108,9 @@ async def reprocess_dead_letters(context: Context, given: Reprocess) -> Response
     )
     principal = context.principal
     permitted = partial(may_leave, principal) if is_restricted(principal) else None
-    wanted = _wanted(context, given)
+    selection = _selection(context, given)
     done = await change(
-        context.app.database, REPROCESS, wanted, manner, context.who, permitted=permitted
+        context.app.database, REPROCESS, selection, manner, context.who, permitted=permitted
     )
     return json_response(
         Reprocessed(
@@ -136,8 +136,8 @@ async def reprocess_dead_letters(context: Context, given: Reprocess) -> Response
     openapi_extra=needs(Scope.MANAGE),
     tags=["dead letters"],
 )
-async def discard_dead_letters(context: Context, given: DeadLettersWanted) -> Response:
-    done = await change(context.app.database, DISCARD, _wanted(context, given), who=context.who)
+async def discard_dead_letters(context: Context, given: DeadLettersToChange) -> Response:
+    done = await change(context.app.database, DISCARD, _selection(context, given), who=context.who)
     return json_response(
         Discarded(
             dry_run=given.dry_run,
@@ -149,7 +149,7 @@ async def discard_dead_letters(context: Context, given: DeadLettersWanted) -> Re
     )
 
 
-def _wanted(context: RequestContext, given: DeadLettersWanted) -> DeadLetterSelection:
+def _selection(context: RequestContext, given: DeadLettersToChange) -> DeadLetterSelection:
     which = given.filter.to_filter() if given.filter else MessageFilter()
     return DeadLetterSelection(
         context.tenant.id, given.message_ids, which, given.limit, given.dry_run

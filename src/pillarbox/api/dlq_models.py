@@ -71,7 +71,7 @@ class DeadLetterQuery(DeadLetterFilter):
     cursor: Cursor = None
 
 
-class DeadLettersWanted(StrictModel):
+class DeadLettersToChange(StrictModel):
     """The dead letters to change: those of `message_ids`, or all that match `filter`."""
 
     message_ids: Annotated[list[UUID] | None, Field(min_length=1, max_length=MAX_PER_CALL)] = None
@@ -83,7 +83,7 @@ class DeadLettersWanted(StrictModel):
     dry_run: Annotated[bool, Field(description="Only count what would be changed.")] = False
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> DeadLettersWanted:
+    def _one_of_both(self) -> DeadLettersToChange:
         if (self.message_ids is None) == (self.filter is None):
             raise ValueError(
                 "must contain either message_ids or filter; an empty filter matches all"
@@ -91,7 +91,7 @@ class DeadLettersWanted(StrictModel):
         return self
 
 
-class Reprocess(DeadLettersWanted):
+class Reprocess(DeadLettersToChange):
     """The dead letters to reprocess."""
 
     reset_retry_count: Annotated[
@@ -103,36 +103,36 @@ class Reprocess(DeadLettersWanted):
     ] = None
 
 
-def dead_letter(one: FailedMessage) -> DeadLetter:
+def dead_letter(message: FailedMessage) -> DeadLetter:
     return DeadLetter(
-        id=one.id,
-        created_at=one.created_at,
-        sender=one.sender,
-        subject=one.subject,
-        class_=one.class_name,
-        kind=one.kind,
-        priority=one.priority,
-        tags=list(one.tags),
-        size=one.size,
-        expires_at=one.expires_at,
-        blocked=one.blocked,
-        deliveries=[_delivery(one.id, each) for each in one.deliveries],
+        id=message.id,
+        created_at=message.created_at,
+        sender=message.sender,
+        subject=message.subject,
+        class_=message.class_name,
+        kind=message.kind,
+        priority=message.priority,
+        tags=list(message.tags),
+        size=message.size,
+        expires_at=message.expires_at,
+        blocked=message.blocked,
+        deliveries=[_delivery(message.id, each) for each in message.deliveries],
     )
 
 
-def _delivery(message_id: UUID, one: FailedDeliveryDetails) -> DeadDelivery:
-    tries = [
+def _delivery(message_id: UUID, delivery: FailedDeliveryDetails) -> DeadDelivery:
+    attempts = [
         AttemptSummary(number=number, **{name: getattr(row, name) for name in row.__slots__})
-        for number, row in enumerate(one.attempts, 1)
+        for number, row in enumerate(delivery.attempts, 1)
     ]
     return DeadDelivery(
-        id=delivery_id(message_id, one.n),
-        recipient=one.recipient,
-        role=one.role,
-        reason=one.reason,
-        error=one.error,
-        failed_at=one.failed_at,
-        provider=one.provider,
-        attempts_made=one.attempts_made,
-        attempts=tries,
+        id=delivery_id(message_id, delivery.n),
+        recipient=delivery.recipient,
+        role=delivery.role,
+        reason=delivery.reason,
+        error=delivery.error,
+        failed_at=delivery.failed_at,
+        provider=delivery.provider,
+        attempts_made=delivery.attempts_made,
+        attempts=attempts,
     )

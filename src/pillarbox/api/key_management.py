@@ -47,12 +47,12 @@ def setting_problems() -> Iterator[None]:
 
 
 async def keys_of(database: Database, tenant: str | None) -> KeyList:
-    return KeyList(keys=[key_details(one) for one in await access.list_keys(database, tenant)])
+    return KeyList(keys=[key_details(key) for key in await access.list_keys(database, tenant)])
 
 
 async def logins_of(database: Database, tenant: str | None) -> LoginList:
     return LoginList(
-        logins=[login_details(one) for one in await access.list_logins(database, tenant)]
+        logins=[login_details(login) for login in await access.list_logins(database, tenant)]
     )
 
 

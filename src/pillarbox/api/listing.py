@@ -114,6 +114,8 @@ async def list_messages(
     cursor = next_cursor(found.next)
     path = next_path(request, "/messages", cursor)
     body = MessagePage(
-        messages=[message_summary(one) for one in found.messages], next_cursor=cursor, next=path
+        messages=[message_summary(message) for message in found.messages],
+        next_cursor=cursor,
+        next=path,
     )
     return page_response(body, path)

@@ -216,10 +216,10 @@ async def reschedule_message(context: Context, message_id: MessageId, when: NewT
 async def _check_leaving(context: RequestContext, message_id: UUID) -> None:
     """Raise unless the principal is allowed to send this message."""
     deliveries = await store.deliveries_of(context.app.database, message_id, context.tenant.id)
-    async for one in outgoing_envelopes(
+    async for envelope in outgoing_envelopes(
         context.app.database, [(message_id, each.n) for each in deliveries]
     ):
-        check_leaving(context.principal, one)
+        check_leaving(context.principal, envelope)
 
 
 def _check_time(send_at: datetime, expires_at: datetime | None) -> None:
@@ -233,24 +233,24 @@ def _changes(message_id: UUID, change: MessageChange, word: str) -> Response:
     """The response to a change; a problem if no delivery was changed."""
     deliveries = [
         ChangedDelivery(
-            id=delivery_id(message_id, one.n),
-            recipient=one.recipient,
-            role=one.role,
-            state=one.state,
-            changed=one.n in change.changed,
-            next_attempt_at=next_attempt(one),
+            id=delivery_id(message_id, delivery.n),
+            recipient=delivery.recipient,
+            role=delivery.role,
+            state=delivery.state,
+            changed=delivery.n in change.changed,
+            next_attempt_at=next_attempt(delivery),
         )
-        for one in change.deliveries
+        for delivery in change.deliveries
     ]
     if change.changed:
         return json_response(Changes(id=message_id, deliveries=deliveries))
-    told = [plain_json(one) for one in deliveries]
-    if any(one.state == State.PROCESSING for one in deliveries):
+    bodies = [plain_json(delivery) for delivery in deliveries]
+    if any(delivery.state == State.PROCESSING for delivery in deliveries):
         detail = "the message is being sent and cannot be changed"
-        raise ProblemError("in-flight", detail, deliveries=told)
-    states = ", ".join(sorted({one.state for one in deliveries}))
+        raise ProblemError("in-flight", detail, deliveries=bodies)
+    states = ", ".join(sorted({delivery.state for delivery in deliveries}))
     raise ProblemError(
         "not-possible",
         f"no delivery of this message can be {word}: the state is {states}",
-        deliveries=told,
+        deliveries=bodies,
     )

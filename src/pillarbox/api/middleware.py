@@ -91,7 +91,9 @@ class HostMiddleware:
             if message["type"] == "http.response.start":
                 given = list(message.get("headers", ()))
                 names = {name for name, _ in given}
-                message["headers"] = given + [one for one in self.HEADERS if one[0] not in names]
+                message["headers"] = given + [
+                    header for header in self.HEADERS if header[0] not in names
+                ]
             await send(message)
 
         answer: ASGIApp = self._app

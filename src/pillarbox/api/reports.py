@@ -62,19 +62,19 @@ async def report(context: Context, request: Request) -> Response:
         mail = await body.read(request.headers, request.receive)
         try:
             key = await app.return_path_key()
-            heard = await app.ingest.take_report(mail, key, context.tenant.id)
+            reported = await app.ingest.take_report(mail, key, context.tenant.id)
         except NotAReport as error:
             raise ProblemError(
                 "invalid-request", str(error), code="no_report", field="body"
             ) from None
     events = [
         ReportedEvent(
-            kind=one.kind,
+            kind=event.kind,
             delivery=delivery_id(found.message_id, found.n) if found else None,
-            reason=one.reason,
-            hard=one.hard,
+            reason=event.reason,
+            hard=event.hard,
             new=found is not None and found.is_new,
         )
-        for one, found in heard
+        for event, found in reported
     ]
     return json_response(ReportResult(events=events))

@@ -72,7 +72,7 @@ def mail_again(
         sender=envelope.sender,
         to=envelope.to,
         cc=envelope.cc,
-        bcc=[one.recipient for one in deliveries if one.role == "bcc"],
+        bcc=[delivery.recipient for delivery in deliveries if delivery.role == "bcc"],
         reply_to=reply_to,
         subject=envelope.subject,
         text=content.text,

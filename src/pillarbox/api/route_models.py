@@ -267,14 +267,15 @@ class ProviderEventList(BaseModel):
     events: list[ProviderEventDetails]
 
 
-def route_details(one: Route) -> RouteDetails:
-    return RouteDetails.model_validate(one.shown())
+def route_details(route: Route) -> RouteDetails:
+    return RouteDetails.model_validate(route.shown())
 
 
 def explained(found: list[Explanation], *, foreign: bool) -> Explanations:
     return Explanations(
         explanations=[
-            Explained.model_validate(explanation_json(one, foreign=foreign)) for one in found
+            Explained.model_validate(explanation_json(explanation, foreign=foreign))
+            for explanation in found
         ]
     )
 

@@ -128,7 +128,7 @@ async def _explain(
 )
 async def list_routes(context: Context, tenant: Tenant_ = None) -> Response:
     found = await store.list_routes(context.app.database, tenant)
-    return json_response(RouteList(routes=[route_details(one) for one in found]))
+    return json_response(RouteList(routes=[route_details(route) for route in found]))
 
 
 @routes.post(
@@ -207,9 +207,9 @@ async def provider_health(context: Context) -> Response:
     usage = await health.list_usage(context.app.database)
     rows = await health.list_health(context.app.database)
     shown = [
-        provider_health_details(one, rows.get(one.id, HealthRow()))
-        for one in usage.values()
-        if not one.removed
+        provider_health_details(provider, rows.get(provider.id, HealthRow()))
+        for provider in usage.values()
+        if not provider.removed
     ]
     return json_response(ProviderHealthList(providers=shown))
 
@@ -231,7 +231,7 @@ async def provider_events(
     provider_id = None if provider is None else await _provider_id(database, provider)
     found = await health.list_events(database, provider_id, limit, before)
     return json_response(
-        ProviderEventList(events=[ProviderEventDetails(**asdict(one)) for one in found])
+        ProviderEventList(events=[ProviderEventDetails(**asdict(event)) for event in found])
     )
 
 

@@ -38,7 +38,7 @@ class OperationRoute(APIRoute):
     def scopes(self) -> list[Scope]:
         """The scopes that a key needs, as the OpenAPI description has them."""
         assert self.openapi_extra is not None
-        return [Scope(one) for one in self.openapi_extra["security"][0]["key"]]
+        return [Scope(scope) for scope in self.openapi_extra["security"][0]["key"]]
 
     def get_route_handler(self) -> Handler:
         handle = super().get_route_handler()

@@ -23,8 +23,10 @@ STYLE = resources.files(__package__).joinpath("status.css").read_text("utf-8")
 
 def policy(*styles: str, forms: str = "'none'") -> str:
     """Allows a page these style sheets, and to post forms where `forms` says; nothing else."""
-    hashes = (base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in styles)
-    allowed = " ".join(f"'sha256-{one}'" for one in hashes)
+    hashes = (
+        base64.b64encode(hashlib.sha256(style.encode()).digest()).decode() for style in styles
+    )
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return (
         f"default-src 'none'; style-src {allowed}; base-uri 'none';"
         f" form-action {forms}; frame-ancestors 'none'"
@@ -61,9 +63,9 @@ def database_unavailable() -> str:
 def operations(description: Mapping[str, Any], prefix: str) -> str:
     """The operations of the API, from its OpenAPI description."""
     rows = [
-        (method.upper(), prefix + path, one["summary"], _scopes(one))
+        (method.upper(), prefix + path, operation["summary"], _scopes(operation))
         for path, methods in description["paths"].items()
-        for method, one in methods.items()
+        for method, operation in methods.items()
     ]
     text = (
         f'<p>OpenAPI description: <a href="{prefix}/openapi.json">openapi.json</a>.'
@@ -122,8 +124,13 @@ def _span(seconds: float) -> str:
 
 def _workers(numbers: QueueStatistics) -> str:
     rows = [
-        (one.name, f"{one.started_at:%Y-%m-%d %H:%M} UTC", str(one.holds), _lease(one.lease_left))
-        for one in numbers.workers
+        (
+            worker.name,
+            f"{worker.started_at:%Y-%m-%d %H:%M} UTC",
+            str(worker.holds),
+            _lease(worker.lease_left),
+        )
+        for worker in numbers.workers
     ]
     if not rows:
         return '<h2>Workers</h2><p class="dim">No worker is running: mails wait.</p>'
@@ -135,7 +142,10 @@ def _lease(left: float) -> str:
 
 
 def _providers(numbers: QueueStatistics) -> str:
-    rows = [(one.name, one.kind, "in use" if one.enabled else "off") for one in numbers.providers]
+    rows = [
+        (provider.name, provider.kind, "in use" if provider.enabled else "off")
+        for provider in numbers.providers
+    ]
     if not rows:
         text = "None yet: add one with <code>pillarbox provider add</code>."
         return f'<h2>Providers</h2><p class="dim">{text}</p>'
@@ -152,12 +162,12 @@ def _tenants(numbers: QueueStatistics) -> str:
 
 def _mails(mails: Sequence[CapturedMail]) -> str:
     rows = "".join(
-        f'<tr><td class="n" data-head="no."><a href="/captured/{one.id}">{one.id}</a></td>'
-        f'<td data-head="subject">{escape(one.subject) or "(no subject)"}</td>'
-        f'<td data-head="from">{escape(one.sender)}</td>'
-        f'<td data-head="to">{escape(", ".join(one.recipients))}</td>'
-        f'<td class="n" data-head="UTC">{one.at:%H:%M:%S}</td></tr>'
-        for one in mails
+        f'<tr><td class="n" data-head="no."><a href="/captured/{mail.id}">{mail.id}</a></td>'
+        f'<td data-head="subject">{escape(mail.subject) or "(no subject)"}</td>'
+        f'<td data-head="from">{escape(mail.sender)}</td>'
+        f'<td data-head="to">{escape(", ".join(mail.recipients))}</td>'
+        f'<td class="n" data-head="UTC">{mail.at:%H:%M:%S}</td></tr>'
+        for mail in mails
     )
     heads = (
         '<tr><th class="n">no.</th><th>subject</th><th>from</th><th>to</th>'
@@ -168,7 +178,7 @@ def _mails(mails: Sequence[CapturedMail]) -> str:
 
 def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     """A table; each cell contains its column name for narrow screens."""
-    names = [escape(one) for one in heads]
+    names = [escape(head) for head in heads]
     head = "".join(f"<th>{name}</th>" for name in names)
     body = ""
     for row in rows:

@@ -55,27 +55,31 @@ async def import_suppressions(
         if faults and not partial:
             raise _refused(faults)
         added = await store.add(context.app.database, context.tenant.id, entries)
-    told = [
-        ImportFault(line=one.line, code=one.code, field=one.field, detail=one.message)
-        for one in faults
+    listed = [
+        ImportFault(line=fault.line, code=fault.code, field=fault.field, detail=fault.message)
+        for fault in faults
     ]
     return json_response(
-        SuppressionsImported(**added._asdict(), refused=len(faults), faults=told[:MAX_FAULTS])
+        SuppressionsImported(**added._asdict(), refused=len(faults), faults=listed[:MAX_FAULTS])
     )
 
 
 def _refused(faults: Sequence[SuppressionFault]) -> ProblemError:
     """The problem with a file of which nothing was stored."""
-    told = [
-        {"field": f"line {one.line}", "code": one.code, "detail": f"{one.field}: {one.message}"}
-        for one in faults[:MAX_FAULTS]
+    errors = [
+        {
+            "field": f"line {fault.line}",
+            "code": fault.code,
+            "detail": f"{fault.field}: {fault.message}",
+        }
+        for fault in faults[:MAX_FAULTS]
     ]
-    first = told[0]
+    first = errors[0]
     detail = (
         f"{first['field']}: {first['detail']}; invalid lines: {len(faults)}; nothing was stored"
     )
     return ProblemError(
-        "invalid-request", detail, code=first["code"], field=first["field"], errors=told
+        "invalid-request", detail, code=first["code"], field=first["field"], errors=errors
     )
 
 
@@ -87,11 +91,11 @@ def _parsed(content: bytes) -> tuple[list[SuppressionEntry], list[SuppressionFau
         raise ProblemError("malformed", "the body is not UTF-8") from None
     entries: list[SuppressionEntry] = []
     faults: list[SuppressionFault] = []
-    for one in read(io.StringIO(text, newline="")):
-        if isinstance(one, SuppressionEntry):
-            entries.append(one)
+    for item in read(io.StringIO(text, newline="")):
+        if isinstance(item, SuppressionEntry):
+            entries.append(item)
         else:
-            faults.append(one)
+            faults.append(item)
         if len(entries) + len(faults) > MAX_LINES:
             raise ProblemError(
                 "too-large", f"an import may have at most {MAX_LINES:,} lines: split it"

@@ -155,9 +155,9 @@ def description() -> dict[str, Any]:
 def _remove_default_errors(document: dict[str, Any]) -> None:
     """Remove FastAPI's default response to invalid parameters, which this API does not use."""
     for methods in document["paths"].values():
-        for one in methods.values():
-            if "application/json" in one["responses"].get("422", {}).get("content", ()):
-                del one["responses"]["422"]
+        for operation in methods.values():
+            if "application/json" in operation["responses"].get("422", {}).get("content", ()):
+                del operation["responses"]["422"]
     for name in ("HTTPValidationError", "ValidationError"):
         document["components"]["schemas"].pop(name, None)
 
@@ -181,6 +181,6 @@ def _methods(request: Request) -> str:
 async def _answer_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     found = error.errors()
-    if any(one["loc"][0] == "path" for one in found):  # an invalid id or name is not found
+    if any(each["loc"][0] == "path" for each in found):  # an invalid id or name is not found
         return ProblemError("not-found", "nothing with this id or name exists").response()
-    return invalid([{**one, "loc": one["loc"][1:]} for one in found]).response()
+    return invalid([{**each, "loc": each["loc"][1:]} for each in found]).response()

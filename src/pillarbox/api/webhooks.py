@@ -53,7 +53,7 @@ WebhookId = Annotated[UUID, Path(description="The webhook's id.")]
 )
 async def list_webhooks(context: Context) -> Response:
     found = await webhooks.list_endpoints(context.app.database, context.tenant.id)
-    return json_response(WebhookList(webhooks=[webhook_details(one) for one in found]))
+    return json_response(WebhookList(webhooks=[webhook_details(webhook) for webhook in found]))
 
 
 @routes.post(
@@ -74,7 +74,7 @@ async def add_webhook(context: Context, new: NewWebhook) -> Response:
         context.app.keys,
         context.tenant.id,
         url,
-        [str(one) for one in new.kinds],
+        [str(kind) for kind in new.kinds],
     )
     return json_response(webhook_with_secret(made, secret), 201)
 
@@ -121,7 +121,7 @@ async def change_webhook(
     database, tenant_id = context.app.database, context.tenant.id
     now = await webhooks.get_endpoint(database, webhook_id, tenant_id)
     url = now.url if change.url is None else _checked(context.app, change.url)
-    kinds = now.kinds if change.kinds is None else [str(one) for one in change.kinds]
+    kinds = now.kinds if change.kinds is None else [str(kind) for kind in change.kinds]
     await webhooks.change_endpoint(database, webhook_id, tenant_id, url, kinds)
     if change.enabled is not None and change.enabled != now.enabled:
         switch = webhooks.enable_endpoint if change.enabled else webhooks.disable_endpoint
@@ -219,13 +219,13 @@ async def list_calls(
     database, tenant_id = context.app.database, context.tenant.id
     await webhooks.get_endpoint(database, webhook_id, tenant_id)
     before = row_before(query.cursor)
-    states = [str(one) for one in query.state or ()]
+    states = [str(state) for state in query.state or ()]
     found = await webhook_log.list_calls(
         database, webhook_id, tenant_id, states, before, query.limit + 1
     )
     cursor = cursor_of(found[query.limit - 1].id) if len(found) > query.limit else None
     return json_response(
-        CallPage(calls=[webhook_call(one) for one in found[: query.limit]], next_cursor=cursor)
+        CallPage(calls=[webhook_call(call) for call in found[: query.limit]], next_cursor=cursor)
     )
 
 
@@ -246,7 +246,7 @@ async def replay(context: Context, webhook_id: WebhookId, which: Replay) -> Resp
         webhook_id,
         context.tenant.id,
         calls=which.calls,
-        states=[str(one) for one in which.state or (CallState.FAILED,)],
+        states=[str(state) for state in which.state or (CallState.FAILED,)],
         since=which.since,
         until=which.until,
         after=row_before(which.cursor),
