@@ -1,4 +1,4 @@
-"""The schema of accounts and tokens: installed on request, under a name of the user's choice."""
+"""The schema of accounts and tokens: installed on request, with a name that the user chooses."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from pillarbox.errors import SettingsError
 from pillarbox.store.database import Db
 from pillarbox.store.migrations import Migration, MigrationSeries, read_all
 
-# Names that need no look at PostgreSQL's rules: what `lifecycle_schema` may be.
+# Names that `lifecycle_schema` may have: a safe part of PostgreSQL's rules.
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 # Pillarbox's own, and PostgreSQL's.
 _TAKEN = re.compile(r"pillarbox|information_schema|pg_.*")
-# Asks the catalog: whoever never installed it may have a schema of this name that we may not even
-# look into.
+# Reads the catalog: the database may have another schema of this name without USAGE.
 _INSTALLED = """
 SELECT EXISTS (
-  SELECT FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid JOIN pg_attribute a ON a.attrelid = c.oid
-  WHERE n.nspname = $1 AND c.relname = 'migrations' AND a.attname = 'checksum' AND has_schema_privilege(n.oid, 'USAGE'))
+  SELECT FROM pg_namespace n
+  JOIN pg_class c ON c.relnamespace = n.oid JOIN pg_attribute a ON a.attrelid = c.oid
+  WHERE n.nspname = $1 AND c.relname = 'migrations' AND a.attname = 'checksum'
+    AND has_schema_privilege(n.oid, 'USAGE'))
 """
 
 
 def quoted(schema: str) -> str:
-    """The schema's name as SQL wants it; SettingsError if it cannot be one for accounts and tokens."""
+    """The schema's name, quoted for SQL; SettingsError if it is not allowed."""
     if not _NAME.fullmatch(schema):
         raise SettingsError(
             f"lifecycle_schema: {schema!r} is no name of small letters, digits and _"
         )
     if _TAKEN.fullmatch(schema):
         raise SettingsError(
-            f"lifecycle_schema: {schema!r} belongs to others: choose another name, such as lifecycle"
+            f"lifecycle_schema: {schema!r} is reserved: choose another name, such as lifecycle"
         )
     return f'"{schema}"'
 
@@ -52,13 +53,15 @@ def series(schema: str) -> MigrationSeries:
 
 
 async def install(connection: asyncpg.Connection, schema: str) -> list[Migration]:
-    """Make the schema, or bring it up to date; returns what was applied. Safe to run concurrently."""
+    """Create or upgrade the schema; returns what was applied. Safe to run concurrently."""
     return await series(schema).migrate(connection)
 
 
 async def upgrade_if_installed(connection: asyncpg.Connection, schema: str) -> list[Migration]:
-    """Bring the schema up to date, if it was installed; returns what was applied."""
-    return await install(connection, schema) if await is_installed(connection, schema) else []
+    """Upgrade the schema if it is installed; returns what was applied."""
+    if not await is_installed(connection, schema):
+        return []
+    return await install(connection, schema)
 
 
 async def check(connection: asyncpg.Connection, schema: str) -> None:
@@ -67,12 +70,12 @@ async def check(connection: asyncpg.Connection, schema: str) -> None:
 
 
 async def check_if_installed(connection: asyncpg.Connection, schema: str) -> None:
-    """Raise SchemaMismatch if the schema was installed, and is not the one this program needs."""
+    """Raise SchemaMismatch if the schema is installed and not the one this program needs."""
     if await is_installed(connection, schema):
         await check(connection, schema)
 
 
 async def is_installed(db: Db, schema: str) -> bool:
-    """Whether the schema was ever installed; its version may be another. One of that name that is others' is not."""
+    """Whether Pillarbox installed the schema, in any version; another schema of that name is not it."""
     quoted(schema)
     return bool(await db.fetchval(_INSTALLED, schema))

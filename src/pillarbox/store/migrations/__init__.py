@@ -1,11 +1,13 @@
 """Forward-only migrations: numbered SQL files, each in its own transaction, under one lock.
 
+The current text of functions, views and triggers is in `store/schema`, which says how to change it.
+
 An index on a table that may be large must not block writes while it is built. Put it into a file of
 its own whose first line is
 
     -- outside a transaction
 
-and which holds only statements of these two forms, any number of them:
+and which contains only statements of these two forms, any number of them:
 
     CREATE INDEX CONCURRENTLY IF NOT EXISTS deliveries_example ON pillarbox.deliveries (example);
     DROP INDEX CONCURRENTLY IF EXISTS pillarbox.deliveries_example;
@@ -27,9 +29,9 @@ from pillarbox.errors import SchemaMismatch, WrongDatabase
 from pillarbox.store.database import Db
 from pillarbox.store.migrations import concurrent
 
-# PostgreSQL 14 is the oldest that still gets fixes and knows lz4 TOAST compression.
+# PostgreSQL 14 is the oldest that still gets fixes and has lz4 TOAST compression.
 OLDEST_SERVER = 140000
-# Any number will do, as long as it is ours: "pillarbx" in ASCII.
+# The advisory lock of migrations: "pillarbx" in ASCII.
 LOCK = 0x70696C6C61726278
 
 
@@ -50,9 +52,9 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class MigrationSeries:
-    """The migrations of one schema: its name as SQL wants it, what is to be applied, and the command that does it.
+    """The migrations of one schema: its quoted name, its title, and the command that migrates it.
 
-    `{schema}` in their SQL stands for the name; the checksum is that of the text before it is filled in.
+    `{schema}` in their SQL stands for the name; the checksum is that of the text before.
     """
 
     schema: str
@@ -63,59 +65,65 @@ class MigrationSeries:
     async def migrate(
         self, connection: asyncpg.Connection, to: int | None = None
     ) -> list[Migration]:
-        """Bring the schema up to date (or up to version `to`); returns what was applied. Safe to run concurrently."""
+        """Migrate to the newest version, or to `to`; returns what was applied. Safe concurrently."""
         check_server(connection)
-        applied = []
-        while (step := await self._apply_next(connection, to)) is not None:
-            if not step.outside_transaction or await self._apply_outside_transaction(
-                connection, step
-            ):
-                applied.append(step)
-        return applied
+        applied: list[Migration] = []
+        while True:
+            migration = await self._apply_next(connection, to)
+            if migration is None:
+                return applied
+            is_applied = True
+            if migration.outside_transaction:
+                is_applied = await self._apply_outside_transaction(connection, migration)
+            if is_applied:
+                applied.append(migration)
 
     async def _apply_next(self, connection: asyncpg.Connection, to: int | None) -> Migration | None:
-        """Apply the next migration and return it; one that runs outside a transaction is only returned."""
+        """Apply and return the next migration; one outside a transaction is only returned."""
         async with connection.transaction():
             # Released at the end of the transaction, so it also works through a transaction pooler.
             await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
             await self.prepare(connection)
             done = await self._applied(connection)
             self._compare(done)
-            steps = (one for one in self.available() if one.version not in done)
-            step = next((one for one in steps if to is None or one.version <= to), None)
-            if step is not None and not step.outside_transaction:
-                await connection.execute(step.sql.replace("{schema}", self.schema))
-                await self.record(connection, step)
-            return step
+            missing = [migration for migration in self.available() if migration.version not in done]
+            if not missing or (to is not None and missing[0].version > to):
+                return None
+            migration = missing[0]
+            if not migration.outside_transaction:
+                await connection.execute(migration.sql.replace("{schema}", self.schema))
+                await self.record(connection, migration)
+            return migration
 
     async def prepare(self, connection: asyncpg.Connection) -> None:
-        """Make the schema, and the table of what was applied in it, unless they are there."""
+        """Create the schema and its table of applied migrations if they do not exist."""
         await connection.execute(
             f"CREATE SCHEMA IF NOT EXISTS {self.schema};"
-            f"CREATE TABLE IF NOT EXISTS {self.schema}.migrations (version integer PRIMARY KEY, name text NOT NULL,"
-            " checksum text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now())"
+            f"CREATE TABLE IF NOT EXISTS {self.schema}.migrations (version integer PRIMARY KEY,"
+            " name text NOT NULL, checksum text NOT NULL,"
+            " applied_at timestamptz NOT NULL DEFAULT now())"
         )
 
     async def _apply_outside_transaction(
-        self, connection: asyncpg.Connection, step: Migration
+        self, connection: asyncpg.Connection, migration: Migration
     ) -> bool:
-        """Apply a migration outside a transaction; returns false if another process did it meanwhile."""
+        """Apply a migration outside a transaction; false if another process did it meanwhile."""
         async with concurrent.exclusive(connection):
-            if step.version in await self._applied(connection):
+            if migration.version in await self._applied(connection):
                 return False
-            await concurrent.run(connection, step.sql.replace("{schema}", self.schema))
-            await self.record(connection, step)
+            await concurrent.run(connection, migration.sql.replace("{schema}", self.schema))
+            await self.record(connection, migration)
             return True
 
-    async def record(self, connection: asyncpg.Connection, step: Migration) -> None:
-        """Note that a migration was applied."""
+    async def record(self, connection: asyncpg.Connection, migration: Migration) -> None:
+        """Record that a migration was applied."""
         record = (
             f"INSERT INTO {self.schema}.migrations (version, name, checksum) VALUES ($1, $2, $3)"  # noqa: S608
         )
-        await connection.execute(record, step.version, step.name, step.checksum)
+        await connection.execute(record, migration.version, migration.name, migration.checksum)
 
     async def is_installed(self, db: Db) -> bool:
-        """Whether any of it was ever applied."""
+        """Whether any migration was ever applied."""
         return await db.fetchval("SELECT to_regclass($1)", f"{self.schema}.migrations") is not None
 
     async def check(self, connection: asyncpg.Connection) -> None:
@@ -125,7 +133,7 @@ class MigrationSeries:
             raise SchemaMismatch(f"the database has no {self.title} yet: run `{self.command}`")
         done = await self._applied(connection)
         self._compare(done)
-        missing = [one for one in self.available() if one.version not in done]
+        missing = [migration for migration in self.available() if migration.version not in done]
         if missing:
             raise SchemaMismatch(
                 f"the schema lacks {len(missing)} migration(s): run `{self.command}`"
@@ -141,11 +149,12 @@ class MigrationSeries:
         return {row["version"]: row["checksum"] for row in rows}
 
     def _compare(self, done: dict[int, str]) -> None:
-        known = {one.version: one for one in self.available()}
+        known = {migration.version: migration for migration in self.available()}
         for version, checksum in done.items():
             if version not in known:
                 raise SchemaMismatch(
-                    f"the schema has migration {version}, which this program does not know: upgrade Pillarbox"
+                    f"the schema has migration {version}, which this program does not know:"
+                    " upgrade Pillarbox"
                 )
             if known[version].checksum != checksum:
                 raise SchemaMismatch(
@@ -175,12 +184,12 @@ def available() -> list[Migration]:
     return read_all(__name__)
 
 
-# Looked for when they are needed, not now: tests have others in their place.
+# Called when needed, since tests replace `available`.
 OWN = MigrationSeries("pillarbox", "Pillarbox schema", "pillarbox migrate", lambda: available())
 
 
 async def migrate(connection: asyncpg.Connection, to: int | None = None) -> list[Migration]:
-    """Bring Pillarbox's own schema up to date (or up to version `to`); returns what was applied."""
+    """Migrate Pillarbox's own schema to the newest version, or to `to`; returns what was applied."""
     return await OWN.migrate(connection, to)
 
 

@@ -1,4 +1,4 @@
-"""Migrations outside a transaction: indexes without a lock against writes, resumable after a crash."""
+"""Migrations outside a transaction: build indexes without blocking writes; resumable."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from pillarbox.telemetry import logs
 log = logs.get("pillarbox.store")
 # The first line of a migration that runs outside a transaction.
 MARK = "-- outside a transaction"
-# Held by the session that builds. Not the lock of ordinary migrations: a process that waits for
-# that one holds a snapshot, and CREATE INDEX CONCURRENTLY waits until all older snapshots are gone,
-# so the two would wait for each other.
+# Held by the building session. Not the lock of ordinary migrations: a process that waits for that one
+# holds a snapshot, and CREATE INDEX CONCURRENTLY waits until all older snapshots are gone, so the
+# two would wait for each other.
 LOCK = 0x70696C6C61726279
-# A waiting process asks again after so many seconds: a waiting pg_advisory_lock() would hold a
-# snapshot.
+# Seconds between tries of a waiting process: a waiting pg_advisory_lock() would hold a snapshot.
 ASK_EVERY = 0.25
 # Building an index on a large table may take hours; the pool's own limit is for short statements.
 LONGEST_BUILD = 7 * 86400.0
@@ -37,13 +36,14 @@ _DROP = re.compile(rf"DROP INDEX CONCURRENTLY IF EXISTS {_NAME}\.\w+")
 @dataclass(frozen=True, slots=True)
 class IndexStatement:
     sql: str
-    creates: str | None  # the index, with its schema; null: the statement drops one
+    creates: str | None  # the index with its schema; None: the statement drops one
 
 
 def parse(sql: str) -> list[IndexStatement]:
-    """The statements of a migration outside a transaction: only those that can be repeated after a crash."""
+    """The statements of a migration outside a transaction; all can be repeated after a crash."""
     text = "\n".join(line.partition("--")[0] for line in sql.splitlines())
-    return [_parse_one(one.strip()) for one in text.split(";") if one.strip()]
+    statements = [statement.strip() for statement in text.split(";")]
+    return [_parse_one(statement) for statement in statements if statement]
 
 
 def _parse_one(sql: str) -> IndexStatement:
@@ -53,14 +53,15 @@ def _parse_one(sql: str) -> IndexStatement:
     if _DROP.fullmatch(sql):
         return IndexStatement(sql, None)
     raise StoreError(
-        f"a migration outside a transaction cannot hold {sql!r}: allowed are CREATE INDEX CONCURRENTLY"
-        " IF NOT EXISTS … ON schema.table and DROP INDEX CONCURRENTLY IF EXISTS schema.index"
+        f"a migration outside a transaction cannot hold {sql!r}: allowed are CREATE INDEX"
+        " CONCURRENTLY IF NOT EXISTS … ON schema.table and DROP INDEX CONCURRENTLY IF EXISTS"
+        " schema.index"
     )
 
 
 @asynccontextmanager
 async def exclusive(connection: asyncpg.Connection) -> AsyncIterator[None]:
-    """Hold the lock of migrations outside a transaction, without limits on how long a statement may take.
+    """Hold the lock of migrations outside a transaction; statements have no time limit.
 
     The lock belongs to the session: a build that PostgreSQL continues after its client died still
     holds it.
@@ -85,17 +86,16 @@ async def exclusive(connection: asyncpg.Connection) -> AsyncIterator[None]:
 async def _unlock(connection: asyncpg.Connection) -> None:
     if not await connection.fetchval("SELECT pg_advisory_unlock($1)", LOCK):
         raise StoreError(
-            "a connection pooler changed the session while indexes were built: run the migration again on"
-            " a direct connection to PostgreSQL (if it waits for a lock, a server connection of the pooler"
-            " holds it: RECONNECT them)"
+            "a connection pooler changed the session while indexes were built: run the migration"
+            " again on a direct connection to PostgreSQL (if it waits for a lock, a server connection"
+            " of the pooler holds it: RECONNECT them)"
         )
 
 
 async def run(connection: asyncpg.Connection, sql: str) -> None:
     """Run the statements of a migration, each by itself.
 
-    What an interrupted run completed stays; an index that it left invalid is dropped and built
-    again.
+    Indexes that an interrupted run completed stay; one that it left invalid is built again.
     """
     for statement in parse(sql):
         if statement.creates is not None:
