@@ -56,7 +56,7 @@ def test_the_steps_work_against_the_running_server(
         [command, preview] = check.strip().split("\n")
         assert preview == "pillarbox template preview --template-dirs ./mails"
         cli = Cli("postgresql://unused")
-        assert "nothing is wrong" in cli(*command.split()[1:]).out
+        assert "no problems" in cli(*command.split()[1:]).out
         accepted = urllib3.request("POST", asked, json=message)
         assert accepted.status == 202, accepted.data
         told = urllib3.request("GET", f"{asked}/{accepted.json()['id']}").json()

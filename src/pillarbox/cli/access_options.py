@@ -1,4 +1,4 @@
-"""What `key` and `smtp-login` share: whose they are, what restricts them, until when."""
+"""Options that `key` and `smtp-login` share: owner, restrictions, expiry."""
 
 from __future__ import annotations
 
@@ -13,15 +13,23 @@ from pillarbox.store import tenants
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
-Owner = Annotated[str, typer.Option("--tenant", metavar="NAME", help="Whose it is.")]
+Owner = Annotated[str, typer.Option("--tenant", metavar="NAME", help="The tenant that owns it.")]
 Of = Annotated[
     str | None,
-    typer.Option("--tenant", metavar="NAME", help="Only of this tenant.", show_default=False),
+    typer.Option(
+        "--tenant",
+        metavar="NAME",
+        help="Show only this tenant's.",
+        show_default=False,
+    ),
 ]
 Name = Annotated[
     str,
     typer.Option(
-        "--name", parser=options.name, metavar="NAME", help="What to call it; unique in its tenant."
+        "--name",
+        parser=options.name,
+        metavar="NAME",
+        help="Its name, unique in its tenant.",
     ),
 ]
 Senders = Annotated[
@@ -29,12 +37,14 @@ Senders = Annotated[
     typer.Option(
         "--sender-domain",
         metavar="DOMAIN",
-        help="Only from here: example.com, *.example.com; repeatable.",
+        help="Allow only these senders: example.com, *.example.com; may be repeated.",
     ),
 ]
 Recipients = Annotated[
     list[str] | None,
-    typer.Option("--recipient-domain", metavar="DOMAIN", help="Only to here; repeatable."),
+    typer.Option(
+        "--recipient-domain", metavar="DOMAIN", help="Allow only these recipients; may be repeated."
+    ),
 ]
 
 
@@ -42,7 +52,7 @@ def _expiry(value: str) -> datetime:
     at = options.future(value)
     if at <= options.past("0s"):
         raise typer.BadParameter(
-            f"{value!r} is over: give a time to come, or a duration such as 90d"
+            f"{value!r} is in the past: give a future time, or a duration such as 90d"
         )
     return at
 
@@ -53,21 +63,23 @@ Expires = Annotated[
         "--expires",
         parser=_expiry,
         metavar="TIME",
-        help="When it ends: a time, or in 90d; never when not given.",
+        help="Its expiry: a time, or a duration such as 90d; never by default.",
     ),
 ]
-All = Annotated[bool, typer.Option("--all", help="Revoked ones, too.")]
+All = Annotated[bool, typer.Option("--all", help="Include revoked ones.")]
 
 
 def state(expires_at: datetime | None, revoked_at: datetime | None) -> str:
-    """Whether it still opens a door."""
+    """Whether a credential is in force, expired or revoked."""
     if revoked_at:
         return "revoked"
-    return "expired" if expires_at and expires_at <= options.past("0s") else "in force"
+    if expires_at and expires_at <= options.past("0s"):
+        return "expired"
+    return "in force"
 
 
 async def check_tenant(database: Database, name: str | None) -> None:
-    """Raise NotFound for a tenant that is not there: an empty list would not say so."""
+    """Raise NotFound for an unknown tenant; an empty list would hide the mistake."""
     if name is not None:
         await tenants.get_tenant(database, name)
 
@@ -81,5 +93,7 @@ def used(at: datetime | None) -> str:
 
 
 def without_secret(word: str) -> str:
-    """What was typed, but no more of a whole key than its public beginning."""
-    return "_".join(word.split("_")[:2]) if word.startswith("pbx_") else word
+    """The typed word; of a whole key, its public prefix only."""
+    if not word.startswith("pbx_"):
+        return word
+    return "_".join(word.split("_")[:2])

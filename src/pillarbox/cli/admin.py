@@ -1,4 +1,4 @@
-"""`admin`: the people who run this installation, and how they get in."""
+"""`admin`: the administrators of this installation, their passwords and sessions."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from pillarbox.model.secret import Secret
 from pillarbox.store import admins
 
 if TYPE_CHECKING:
-    from pillarbox.store.admins import Admin
+    from pillarbox.store.admins import Admin, AdminListItem
 
 Email = Annotated[str, typer.Argument(metavar="EMAIL", help="The administrator's address.")]
 Stdin = Annotated[bool, typer.Option("--password-stdin", help="Read the password from stdin.")]
 Env = Annotated[
     str | None,
-    typer.Option("--password-env", metavar="VAR", help="Take the password from this variable."),
+    typer.Option(
+        "--password-env", metavar="VAR", help="Read the password from this environment variable."
+    ),
 ]
 
 
 def register(root: typer.Typer) -> None:
     group = typer.Typer(
-        help="Administrators: passwords, recovery codes, sessions.", no_args_is_help=True
+        help="Manage administrators: passwords, recovery codes, sessions.", no_args_is_help=True
     )
     command(group, "create")(create)
     command(group, "list")(list_)
@@ -43,13 +45,13 @@ def register(root: typer.Typer) -> None:
 async def create(
     context: CommandContext,
     email: Email,
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="What to call them.")
-    ] = None,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Their name.")] = None,
     password_stdin: Stdin = False,
     password_env: Env = None,
 ) -> None:
-    """Add an administrator. The password has 12 characters at least; a code by mail comes on top of it.
+    """Add an administrator, who signs in with a password and a code by mail.
+
+    The password must have at least 12 characters.
 
     \b
     Examples:
@@ -58,16 +60,13 @@ async def create(
     """
     secret = _new_password(email, password_stdin, password_env)
     async with context.app() as app:
-        made = await app.lifecycle.administrators.create(email, name, secret)
-    _tell(
-        context,
-        made,
-        f"added {email}; for when mail is broken: pillarbox admin recovery-codes {email}",
-    )
+        created = await app.lifecycle.administrators.create(email, name, secret)
+    text = f"added {email}; for times without mail: pillarbox admin recovery-codes {email}"
+    _report(context, created, text)
 
 
 async def list_(context: CommandContext) -> None:
-    """List the administrators.
+    """List administrators.
 
     \b
     Example:
@@ -78,19 +77,33 @@ async def list_(context: CommandContext) -> None:
     if context.json:
         output.print_json(found)
         return
-    rows = [
-        (one.email, one.name, "disabled" if one.disabled_at else "in force", output.when(one.last_login_at) or "never",
-         str(one.sessions), str(one.recovery_codes), output.when(one.created_at))
-        for one in found
-    ]  # fmt: skip
+    rows = [_row(admin) for admin in found]
     heads = ("address", "name~", "state", "last sign-in", "sessions#", "recovery codes#", "since")
     output.table(heads, rows, "no administrator: add one with `pillarbox admin create`")
 
 
+def _row(admin: AdminListItem) -> tuple[object, ...]:
+    state = "in force"
+    if admin.disabled_at:
+        state = "disabled"
+    return (
+        admin.email,
+        admin.name,
+        state,
+        output.when(admin.last_login_at) or "never",
+        str(admin.sessions),
+        str(admin.recovery_codes),
+        output.when(admin.created_at),
+    )
+
+
 async def password(
-    context: CommandContext, email: Email, password_stdin: Stdin = False, password_env: Env = None
+    context: CommandContext,
+    email: Email,
+    password_stdin: Stdin = False,
+    password_env: Env = None,
 ) -> None:
-    """Give an administrator another password. All their sessions end, and codes on their way are void.
+    """Change an administrator's password. All their sessions end, and codes in transit become void.
 
     \b
     Example:
@@ -99,11 +112,13 @@ async def password(
     secret = _new_password(email, password_stdin, password_env)
     async with context.app() as app:
         changed = await app.lifecycle.administrators.change_password(email, secret)
-    _tell(context, changed, f"changed the password of {changed.email}; their sessions have ended")
+    _report(context, changed, f"changed the password of {changed.email}; their sessions have ended")
 
 
 async def disable(context: CommandContext, email: Email, yes: options.Yes = False) -> None:
-    """Let an administrator in no more. All their sessions end at once; keys they made stay (`pillarbox key list`).
+    """Disable an administrator. All their sessions end at once.
+
+    Keys that they made stay in force (`pillarbox key list`).
 
     \b
     Example:
@@ -113,11 +128,11 @@ async def disable(context: CommandContext, email: Email, yes: options.Yes = Fals
         found = await admins.get(app.database, email)
         options.confirm(f"Disable {found.email}?", yes)
         await app.lifecycle.administrators.disable(email)
-    _tell(context, found, f"disabled {found.email}; their sessions have ended")
+    _report(context, found, f"disabled {found.email}; their sessions have ended")
 
 
 async def enable(context: CommandContext, email: Email) -> None:
-    """Let an administrator in again, with the password they had.
+    """Enable a disabled administrator; the password stays the same.
 
     \b
     Example:
@@ -125,11 +140,13 @@ async def enable(context: CommandContext, email: Email) -> None:
     """
     async with context.app() as app:
         found = await app.lifecycle.administrators.enable(email)
-    _tell(context, found, f"enabled {found.email}")
+    _report(context, found, f"enabled {found.email}")
 
 
 async def recovery_codes(context: CommandContext, email: Email, yes: options.Yes = False) -> None:
-    """Print ten codes, each of which stands in once for the one by mail. They are shown once; old ones are void.
+    """Create ten recovery codes, each of which replaces one code by mail.
+
+    They are shown only once. Old ones become void.
 
     \b
     Example:
@@ -137,23 +154,22 @@ async def recovery_codes(context: CommandContext, email: Email, yes: options.Yes
     """
     async with context.app() as app:
         found = await admins.get(app.database, email)
-        options.confirm(
-            f"Make new recovery codes for {found.email}? The old ones will be void.", yes
-        )
-        codes = [
-            one.reveal() for one in await app.lifecycle.administrators.new_recovery_codes(email)
-        ]
+        question = f"Create new recovery codes for {found.email}? The old ones become void."
+        options.confirm(question, yes)
+        created = await app.lifecycle.administrators.new_recovery_codes(email)
+    codes = [code.reveal() for code in created]
     if context.json:
         output.print_json({"email": found.email, "recovery_codes": codes})
         return
     print("\n".join(codes))
     output.note(
-        f"recovery codes of {found.email}; each counts once, with the password. They are shown this once"
+        f"recovery codes of {found.email}; each can be used once, with the password."
+        " They are shown only once"
     )
 
 
 async def sign_in(context: CommandContext, email: Email, yes: options.Yes = False) -> None:
-    """Print a session, without password and mail: for whoever has this machine when mail is broken.
+    """Create a session without password and code, for times when mail does not work.
 
     \b
     Examples:
@@ -169,21 +185,27 @@ async def sign_in(context: CommandContext, email: Email, yes: options.Yes = Fals
         return
     print(session.secret.reveal())
     output.note(
-        f"a session of {found.email} until {output.when(session.expires_at)}; it is shown this once"
+        f"a session of {found.email} until {output.when(session.expires_at)}; it is shown only once"
     )
 
 
 def _new_password(email: str, stdin: bool, env: str | None) -> Secret:
-    """A password from where it was said to be; typed twice where it is typed."""
-    given = read_secret("password", "password", stdin, env, of=email)
-    typed = not is_given("password", stdin, env) and sys.stdin.isatty()
-    if typed and getpass.getpass("once more: ") != given.reveal():
+    """A password from standard input, the environment or the terminal, where it is typed twice."""
+    password = read_secret(
+        "password",
+        "password",
+        stdin,
+        env,
+        of=email,
+    )
+    is_typed = not is_given("password", stdin, env) and sys.stdin.isatty()
+    if is_typed and getpass.getpass("once more: ") != password.reveal():
         raise SecretError("the two passwords differ: nothing was changed")
-    return given
+    return password
 
 
-def _tell(context: CommandContext, admin: Admin, text: str) -> None:
-    output.print_json(_public(admin)) if context.json else output.say(output.clean(text))
+def _report(context: CommandContext, admin: Admin, text: str) -> None:
+    context.report(_public(admin), output.clean(text))
 
 
 def _public(admin: Admin) -> dict[str, Any]:

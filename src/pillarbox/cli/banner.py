@@ -1,4 +1,4 @@
-"""What `up` and `serve` say when they are ready."""
+"""The start messages of `up` and `serve`."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 KEYLESS = (
     "every process on this machine, a proxy included, has full access without a key (--require-key)"
 )
+Rows = list[tuple[str, object]]
 LISTENERS = {
     "smtp": "any login or none",
     "smtp_starttls": "STARTTLS, any login or none",
@@ -34,84 +35,95 @@ LISTENERS = {
 }
 
 
-def told(app: App, roles: Sequence[str], places: Mapping[str, str]) -> None:
-    """What a process of `serve` says when it is ready."""
+def print_roles(app: App, roles: Sequence[str], addresses: Mapping[str, str]) -> None:
+    """Print the start message of `serve`."""
     output.say(
         Text(f"Pillarbox {version('pillarbox')} serves: {', '.join(roles)}", style="bold green")
     )
-    output.pairs([*_shown(places), ("database", shown_url(app.settings)), ("stop", "Ctrl-C")])
-
-
-def _shown(places: Mapping[str, str]) -> list[tuple[str, object]]:
-    return [
-        (name, f"{where} ({LISTENERS[name]})" if name in LISTENERS else where)
-        for name, where in places.items()
-    ]
-
-
-def banner(
-    app: App, found: list[Provider], key: Path | None, demo: Demo | None, places: Mapping[str, str]
-) -> None:
-    """Where things are, and what to do first."""
-    if demo:
-        demo.begin(places["http"])
-    settings = app.settings
-    embedded = settings.database_url is None
-    output.say(Text(f"Pillarbox {version('pillarbox')} is up", style="bold green"))
-    again = [] if settings.data_dir == DEFAULTS["data_dir"] else ["--data", str(settings.data_dir)]
-    send = [
-        *_program(),
-        "send",
-        *(again if embedded else ()),
-        "--from",
-        "me@example.com",
-        "--to",
-        "you@example.com",
-        "--wait",
-    ]
-    read = [*_program(), "captured", "list", *(again if embedded else ())]
-    using = next((one for one in found if one.enabled), None)
     output.pairs(
         [
-            *_shown(places),
-            ("database", shown_url(settings)),
-            ("data", _data(settings) if embedded else None),
-            ("smtp ca", _ca_file(settings)),
-            ("access", KEYLESS if app.keyless else None),
-            ("key", f"in {key}" if key else None),
-            ("provider", _describe(using)),
-            ("demo", demo.described() if demo else None),
-            ("worker", _worker(settings)),
-            ("try it", shlex.join(send)),
-            ("then", shlex.join(read) if using and not kind_of(using.kind).sends_out else None),
+            *_describe_addresses(addresses),
+            ("database", shown_url(app.settings)),
             ("stop", "Ctrl-C"),
         ]
     )
 
 
+def _describe_addresses(addresses: Mapping[str, str]) -> Rows:
+    rows: Rows = []
+    for name, address in addresses.items():
+        if name in LISTENERS:
+            address = f"{address} ({LISTENERS[name]})"
+        rows.append((name, address))
+    return rows
+
+
+def print_banner(
+    app: App,
+    providers: Sequence[Provider],
+    key: Path | None,
+    demo: Demo | None,
+    addresses: Mapping[str, str],
+) -> None:
+    """Print the start message of `up`: addresses, settings, and commands to try."""
+    settings = app.settings
+    output.say(Text(f"Pillarbox {version('pillarbox')} is up", style="bold green"))
+    rows = _describe_addresses(addresses)
+    rows.append(("database", shown_url(settings)))
+    if settings.database_url is None:
+        rows.append(("data", _data(settings)))
+    rows.append(("smtp ca", _ca_file(settings)))
+    if app.keyless:
+        rows.append(("access", KEYLESS))
+    if key:
+        rows.append(("key", f"in {key}"))
+    provider = next((provider for provider in providers if provider.enabled), None)
+    rows.append(("provider", _describe_provider(provider)))
+    if demo:
+        demo.begin(addresses["http"])
+        rows.append(("demo", demo.described()))
+    rows.append(("worker", _worker(settings)))
+    send = ["--from", "me@example.com", "--to", "you@example.com", "--wait"]
+    rows.append(("try it", _command_line(settings, "send", *send)))
+    if provider and not kind_of(provider.kind).sends_out:
+        rows.append(("then", _command_line(settings, "captured", "list")))
+    rows.append(("stop", "Ctrl-C"))
+    output.pairs(rows)
+
+
+def _command_line(settings: Settings, command: str, *arguments: str) -> str:
+    """A command line for the data directory in use."""
+    data: list[str] = []
+    if settings.database_url is None and settings.data_dir != DEFAULTS["data_dir"]:
+        data = ["--data", str(settings.data_dir)]
+    if command == "captured":
+        return shlex.join([*_program(), command, *arguments, *data])
+    return shlex.join([*_program(), command, *data, *arguments])
+
+
 def _data(settings: Settings) -> str:
-    directory, postgres = settings.data_dir.resolve(), embedded_data(settings)
-    return (
-        str(directory)
-        if postgres.parent == directory
-        else f"{directory}, and PostgreSQL's in {postgres}"
-    )
+    directory = settings.data_dir.resolve()
+    postgres = embedded_data(settings)
+    if postgres.parent == directory:
+        return str(directory)
+    return f"{directory}, and PostgreSQL's in {postgres}"
 
 
 def _program() -> list[str]:
-    """How to call this program from here: it may stand in a virtual environment that is not on the path."""
+    """The command that runs this program; its virtual environment may not be on the path."""
     if shutil.which("pillarbox"):
         return ["pillarbox"]
     program = Path(sys.argv[0])
     if program.name != "__main__.py":
         return [os.path.relpath(program)]
-    python = Path(sys.executable)
-    here = python.is_relative_to(Path.cwd())
-    return [os.path.relpath(python) if here else str(python), "-m", "pillarbox"]
+    python = sys.executable
+    if Path(python).is_relative_to(Path.cwd()):
+        python = os.path.relpath(python)
+    return [python, "-m", "pillarbox"]
 
 
 def _ca_file(settings: Settings) -> str | None:
-    """What clients of smtp_starttls have to trust, where the certificate is one that we made."""
+    """The CA file for clients of smtp_starttls, if Pillarbox made the certificate."""
     if "smtp_starttls" not in settings.smtp_addresses or settings.smtp_certificate is not None:
         return None
     from pillarbox.accept.smtp import development_certificate  # only here: it takes long to import
@@ -119,12 +131,12 @@ def _ca_file(settings: Settings) -> str | None:
     return str(development_certificate.paths_in(settings.data_dir).ca.resolve())
 
 
-def _describe(provider: Provider | None) -> str:
+def _describe_provider(provider: Provider | None) -> str:
     if provider is None:
         return "none: mails wait. Add one with `pillarbox provider add`"
     kind = kind_of(provider.kind)
     if not kind.sends_out:
-        return f"{provider.name} (keeps mails for reading, sends nothing out)"
+        return f"{provider.name} (captures mails, sends nothing)"
     words = [provider.kind, kind.server(provider.settings)]
     return f"{provider.name} ({', '.join(filter(None, words))})"
 

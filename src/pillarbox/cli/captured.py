@@ -1,4 +1,4 @@
-"""`captured`: mails that the capture provider kept for reading."""
+"""`captured`: mails that the capture provider stored instead of sending them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from pillarbox.store import catalog
 
 
 def register(root: typer.Typer) -> None:
-    group = typer.Typer(
-        help="Mails that the capture provider kept for reading.", no_args_is_help=True
-    )
+    group = typer.Typer(help="Read mails that the capture provider stored.", no_args_is_help=True)
     command(group, "list")(list_)
     command(group, "show", json=False)(show)
     root.add_typer(group, name="captured")
@@ -30,7 +28,7 @@ async def list_(
     since: options.Since = None,
     until: options.Until = None,
     before: Annotated[
-        int | None, typer.Option("--before", metavar="NUMBER", help="Older than this one.")
+        int | None, typer.Option("--before", metavar="NUMBER", help="Only older than this number.")
     ] = None,
     limit: options.Limit = 20,
 ) -> None:
@@ -43,24 +41,32 @@ async def list_(
     """
     async with context.app() as app:
         found = await catalog.list_captured(
-            app.database, limit, before, since, until, recipient, sender, provider
+            app.database,
+            limit,
+            before,
+            since,
+            until,
+            recipient,
+            sender,
+            provider,
         )
     if context.json:
         output.print_json(found)
         return
-    rows = [
-        (
-            str(one.id),
-            output.age(one.at),
-            one.sender,
-            ", ".join(one.recipients),
-            one.subject,
-            output.octets(one.size),
-        )
-        for one in found
-    ]
+    rows = [_row(mail) for mail in found]
     output.table(
         ("no.#", "captured", "from~", "to~", "subject~", "size#"), rows, "no mail was captured"
+    )
+
+
+def _row(mail: catalog.CapturedMail) -> tuple[object, ...]:
+    return (
+        str(mail.id),
+        output.age(mail.at),
+        mail.sender,
+        ", ".join(mail.recipients),
+        mail.subject,
+        output.size(mail.size),
     )
 
 
@@ -71,15 +77,15 @@ async def show(
     ],
     raw: Annotated[
         bool,
-        typer.Option("--raw", help="Print the source instead, exactly as it would have been sent."),
+        typer.Option("--raw", help="Print the source, exactly as it would have been sent."),
     ] = False,
     text: Annotated[
-        bool, typer.Option("--text", help="Only the text, without the headers above it.")
+        bool, typer.Option("--text", help="Print only the text, without headers.")
     ] = False,
 ) -> None:
-    """Print a captured mail as a person reads it: sender, recipients, subject, and the decoded text with its links.
+    """Show a captured mail: sender, recipients, subject, and the decoded text with its links.
 
-    A mail without a text part is shown as the text of its HTML.
+    If a mail has no text part, the text of its HTML is shown.
 
     \b
     Examples:
@@ -95,10 +101,16 @@ async def show(
         return
     mail = readable(content)
     if not text:
-        output.pairs([
-            ("from", mail.sender), ("to", mail.to), ("cc", mail.cc), ("date", mail.date), ("subject", mail.subject),
-            ("attachments", ", ".join(mail.attachments)),
-        ])  # fmt: skip
+        output.pairs(
+            [
+                ("from", mail.sender),
+                ("to", mail.to),
+                ("cc", mail.cc),
+                ("date", mail.date),
+                ("subject", mail.subject),
+                ("attachments", ", ".join(mail.attachments)),
+            ]
+        )
         output.say()
     if mail.text:
         output.say(Text(output.clean_lines(mail.text)))

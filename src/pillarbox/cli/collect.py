@@ -1,4 +1,4 @@
-"""`collect`: mails of accounts, from tokens in the database."""
+"""`collect`: turns tokens of accounts into mails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ TIMEOUT = setting("lifecycle_batch_timeout", "--batch-timeout", "MS")
 
 
 def register(root: typer.Typer) -> None:
-    command(root, "collect", LIMIT, TIMEOUT, TEMPLATE_DIRS, json=False)(collect)
+    command(
+        root,
+        "collect",
+        LIMIT,
+        TIMEOUT,
+        TEMPLATE_DIRS,
+        json=False,
+    )(collect)
 
 
 async def collect(
@@ -27,16 +34,19 @@ async def collect(
         bool,
         typer.Option("--stdout", help="Write tokens to standard output instead of mailing them."),
     ] = False,
-    once: Annotated[bool, typer.Option("--once", help="Collect what waits now, and end.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Collect the waiting tokens, and exit.")
+    ] = False,
 ) -> int:
     """Collect tokens of accounts until Ctrl-C: mail them, or write them to standard output.
 
-    Needs the schema that `pillarbox migrate --with lifecycle` installs, and the keys that sign
-    links. Any number of collectors share the work. Without limits given, batches follow the rate at
-    which tokens arrive.
+    It needs the schema that `pillarbox migrate --with lifecycle` installs, and the keys that sign
+    links. Any number of collectors share the work. By default the size of batches follows the rate
+    at which tokens arrive.
 
-    --stdout is what the original collector does: a line for each batch, with `action,email,login,secret,code` for
-    each token, and 10 tokens or 5 seconds unless told otherwise. A batch is settled after it was written.
+    --stdout behaves as the original collector: it writes a line for each batch, with
+    `action,email,login,secret,code` for each token. A batch has 10 tokens or waits 5 seconds by
+    default. It is settled after it was written.
 
     \b
     Examples:
@@ -48,6 +58,9 @@ async def collect(
 
     async def collector_role(app: App, stop: asyncio.Event) -> None:
         collector = await patiently(partial(build_collector, app, stdout=stdout), stop)
-        await (collector.run_once(stop) if once else collector.run(stop))
+        if once:
+            await collector.run_once(stop)
+        else:
+            await collector.run(stop)
 
     return await stay(context.settings, lambda app: [collector_role])

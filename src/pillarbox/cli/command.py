@@ -1,4 +1,4 @@
-"""What every command shares: common options, settings, the event loop, and errors as one line."""
+"""The base of all commands: common options, settings, the event loop, errors as one line."""
 
 from __future__ import annotations
 
@@ -33,18 +33,27 @@ Text = str | None
 
 def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=annotation,
     )
 
 
 def setting(name: str, flag: str, metavar: str) -> inspect.Parameter:
-    """An option that gives one of our settings; its help is the setting's."""
-    full = "--" + name.replace("_", "-")
-    flags = [flag] if flag == full else [flag, full]
-    told = typer.Option(
-        *flags, metavar=metavar, help=SPECS[name].help, show_default=False, rich_help_panel=PANEL
+    """An option that overrides a setting, with the setting's help."""
+    flags = [flag]
+    full_flag = "--" + name.replace("_", "-")
+    if flag != full_flag:
+        flags.append(full_flag)
+    option = typer.Option(
+        *flags,
+        metavar=metavar,
+        help=SPECS[name].help,
+        show_default=False,
+        rich_help_panel=PANEL,
     )
-    return _parameter(name, Annotated[Text, told])
+    return _parameter(name, Annotated[Text, option])
 
 
 PANEL = "Common options"
@@ -78,14 +87,14 @@ JSON = _parameter(
 
 @dataclass(frozen=True, slots=True)
 class CommandContext:
-    """What the common options and the environment said."""
+    """The settings and common options of a command."""
 
     settings: Settings
     json: bool = False
 
     @asynccontextmanager
     async def app(self) -> AsyncIterator[App]:
-        """Everything a short command needs; its logs are warnings only unless asked otherwise."""
+        """The application, for a short command: it logs warnings only, unless configured."""
         quiet = self.settings
         if "log_level" not in quiet.sources:
             quiet = replace(quiet, log_level="warning")
@@ -93,15 +102,22 @@ class CommandContext:
             async with open_app(quiet, owns_process=True) as app:
                 yield app
 
+    def report(self, value: object, text: str) -> None:
+        """Print `value` as JSON with --json, else `text`."""
+        if self.json:
+            output.print_json(value)
+        else:
+            output.say(text)
 
-# SQLSTATE classes of a server that is not there, is stopping, or has no room: connection exception,
-# insufficient resources, operator intervention.
+
+# SQLSTATE classes of an unavailable server: connection exception, insufficient resources, operator
+# intervention.
 UNAVAILABLE = ("08", "53", "57")
 
 
 @contextlib.contextmanager
 def placed(settings: Settings) -> Iterator[None]:
-    """Within, an error of the database in the midst of work says which database it was."""
+    """Inside, errors of the database name the database."""
     try:
         yield
     except StoreError as error:
@@ -124,8 +140,16 @@ def command(
 ) -> Callable[
     [Callable[Concatenate[CommandContext, P], Work]], Callable[Concatenate[CommandContext, P], Work]
 ]:
-    """Register an async function that gets a CommandContext, then its own options; it may return an exit code."""
-    shared = (*options, *(STORE if store else ()), *COMMON, *((JSON,) if json else ()))
+    """Register an async function as a command.
+
+    It gets a CommandContext and its own options; it may return an exit code.
+    """
+    shared = list(options)
+    if store:
+        shared += STORE
+    shared += COMMON
+    if json:
+        shared.append(JSON)
 
     def register(
         function: Callable[Concatenate[CommandContext, P], Work],
@@ -136,7 +160,7 @@ def command(
             raise typer.Exit(guarded(lambda: _run(function, values)))
 
         call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [*(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own), *shared]
+            [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in own] + shared
         )
         call.__doc__ = function.__doc__
         group.command(name, cls=FlagCommand)(call)
@@ -155,7 +179,7 @@ def _run(function: Callable[..., Work], values: dict[str, Any]) -> int:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop where there is one; it halves the cost of a mail."""
+    """uvloop if it is installed; it halves the cost of a mail."""
     try:
         import uvloop
     except ImportError:
@@ -164,10 +188,10 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def guarded(run: Callable[[], int]) -> int:
-    """Run, and turn what goes wrong into one line on stderr and an exit code; never a traceback."""
+    """Run; print an error as one line on stderr and return an exit code, without a traceback."""
     try:
         code = run()
-        sys.stdout.flush()  # now, when it can still be told what goes wrong
+        sys.stdout.flush()  # here, where an error can still be reported
         return code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -175,13 +199,12 @@ def guarded(run: Callable[[], int]) -> int:
         return exit.exit_code
     except (typer.Abort, typer.BadParameter):
         raise
-    except SystemExit:  # how rich meets a reader that had enough
+    except SystemExit:  # raised by rich when the reader has closed the pipe
         return 0
     except BaseException as error:
         first = first_of(error)
-        if isinstance(
-            first, BrokenPipeError
-        ):  # the reader had enough: `pillarbox queue list | head`
+        # The reader has closed the pipe: `pillarbox queue list | head`.
+        if isinstance(first, BrokenPipeError):
             with contextlib.suppress(OSError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
@@ -190,7 +213,7 @@ def guarded(run: Callable[[], int]) -> int:
 
 
 def first_of(error: BaseException) -> BaseException:
-    """What a group of errors is about: the first of ours in it, or else the first."""
+    """The first PillarboxError of a group, or else its first error."""
     if not isinstance(error, BaseExceptionGroup):
         return error
     leaves = [first_of(one) for one in error.exceptions]
@@ -198,11 +221,14 @@ def first_of(error: BaseException) -> BaseException:
 
 
 def explain(error: BaseException) -> str:
-    """An error in words for the person at the command line."""
+    """The text of an error for the command line."""
     if isinstance(error, SettingsError):
         return str(error).replace("\n", "\n       ")
     if isinstance(error, StoreError) and str(error).startswith("cannot connect"):
-        return f"{error}. Is it running, and is the URL right? (--database-url, PILLARBOX_DATABASE_URL)"
+        return (
+            f"{error}. Is it running, and is the URL right?"
+            " (--database-url, PILLARBOX_DATABASE_URL)"
+        )
     if isinstance(error, PillarboxError):
         return str(error)
     if getattr(error, "sqlstate", None):

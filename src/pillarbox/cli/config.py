@@ -11,18 +11,24 @@ from pillarbox.cli.command import CONCURRENCY, HTTP, CommandContext, command
 
 
 def register(root: typer.Typer) -> None:
-    command(root, "config", HTTP, CONCURRENCY)(config)
+    command(
+        root,
+        "config",
+        HTTP,
+        CONCURRENCY,
+    )(config)
 
 
 async def config(
     context: CommandContext,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Also say what each is for, and what is allowed.")
+        bool, typer.Option("--explain", help="Also show what each is for and what is allowed.")
     ] = False,
 ) -> None:
     """Show every setting in effect and where it came from; secrets stay hidden.
 
-    A flag wins over the environment (PILLARBOX_…), that over pillarbox.toml, that over the default.
+    A flag overrides the environment (PILLARBOX_…), which overrides pillarbox.toml, which
+    overrides the default.
 
     \b
     Examples:
@@ -36,9 +42,9 @@ async def config(
     elif explain:
         for row in rows:
             output.say(f"{row.name} = {output.clean(row.value)}")
-            source = f"{row.source}; environment {row.env}" + (
-                f" or {row.short}" if row.short else ""
-            )
+            source = f"{row.source}; environment {row.env}"
+            if row.short:
+                source += f" or {row.short}"
             output.pairs(
                 [
                     ("", row.help),

@@ -1,4 +1,4 @@
-"""`migrate` and `grant`: preparing a database."""
+"""`migrate` and `grant`: prepare a database."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from pillarbox.store.opening import open_database
 
 if TYPE_CHECKING:
     from pillarbox.settings import Settings
+    from pillarbox.store.lineage import ExcessiveGrant
+    from pillarbox.store.migrations import Migration
 
 LIFECYCLE_SCHEMA = setting("lifecycle_schema", "--lifecycle-schema", "NAME")
-# The migration since which the makers of keys are on record: what may exceed its maker is told
-# once.
+# The migration that records which key made a credential: credentials that may exceed the key that
+# made them are reported once.
 PARENTS = "parents"
-# What can be installed beside the queue.
+# Optional parts of the schema.
 PARTS = ("lifecycle",)
 
 
@@ -32,7 +34,10 @@ def register(root: typer.Typer) -> None:
 Parts = Annotated[
     list[str] | None,
     typer.Option(
-        "--with", metavar="PART", show_default=False, help="Install this, too: lifecycle."
+        "--with",
+        metavar="PART",
+        show_default=False,
+        help="Also install this part: lifecycle.",
     ),
 ]
 
@@ -43,21 +48,20 @@ Adopt = Annotated[
         "--adopt",
         metavar="SCHEMA",
         show_default=False,
-        help="Take over the original collector's tables in this schema.",
+        help="Adopt the original collector's tables in this schema.",
     ),
 ]
 
 
 async def migrate(context: CommandContext, parts: Parts = None, adopt: Adopt = None) -> None:
-    """Bring the database's schema up to date. Safe to run at any time, and by several at once.
+    """Update the database's schema. Safe to run at any time, and by several processes at once.
 
-    With `--with lifecycle` it also makes the schema of accounts and tokens, from which activation,
-    recovery and the other mails of an account's life leave. Once that is there, it is brought up to
-    date without being named.
+    `--with lifecycle` also creates the schema of accounts and tokens, for activation, recovery and
+    other lifecycle mails. Once installed, it is updated without this option.
 
-    With `--adopt SCHEMA` the tables of the original collector (tetsuo/mailroom) in that schema
-    become the tables of accounts and tokens, where they are and with all their rows. Stop that
-    collector first: the tables are locked meanwhile.
+    `--adopt SCHEMA` turns the tables of the original collector (tetsuo/mailroom) in that schema
+    into the tables of accounts and tokens, in place and with all rows. Stop that collector first:
+    the tables are locked meanwhile.
 
     \b
     Examples:
@@ -67,41 +71,37 @@ async def migrate(context: CommandContext, parts: Parts = None, adopt: Adopt = N
       pillarbox migrate --with lifecycle --adopt public
       pillarbox migrate --json
     """
-    schema = (
-        _adopted(context.settings, parts, adopt) if adopt else context.settings.lifecycle_schema
-    )
+    schema = context.settings.lifecycle_schema
+    lifecycle = lifecycle_schema.upgrade_if_installed
+    if adopt:
+        schema = _adopted(context.settings, parts, adopt)
+        lifecycle = adoption.adopt
+    elif parts:
+        lifecycle = lifecycle_schema.install
     for part in parts or []:
         if part not in PARTS:
-            raise typer.BadParameter(
-                f"{part!r}: give one of {', '.join(PARTS)}", param_hint="--with"
-            )
-    lifecycle = lifecycle_schema.install if parts else lifecycle_schema.upgrade_if_installed
-    if adopt:
-        lifecycle = adoption.adopt
-    lifecycle_schema.quoted(schema)  # a name that cannot be leaves nothing half done
+            allowed = ", ".join(PARTS)
+            raise typer.BadParameter(f"{part!r}: give one of {allowed}", param_hint="--with")
+    lifecycle_schema.quoted(schema)  # an illegal name fails before anything is changed
+    exceeding: list[ExcessiveGrant] = []
     async with open_database(context.settings) as database, database.connection() as connection:
-        applied = [("pillarbox", one) for one in await apply(connection)]
-        applied += [(schema, one) for one in await lifecycle(connection, schema)]
-        exceeding = (
-            await lineage.find_excessive(database)
-            if any(one.name == PARENTS for _, one in applied)
-            else []
-        )
+        applied = [("pillarbox", migration) for migration in await apply(connection)]
+        applied += [(schema, migration) for migration in await lifecycle(connection, schema)]
+        if any(migration.name == PARENTS for _, migration in applied):
+            exceeding = await lineage.find_excessive(database)
     if context.json:
         output.print_json(
-            [{"schema": place, "version": one.version, "name": one.name} for place, one in applied]
+            [
+                {"schema": schema_name, "version": migration.version, "name": migration.name}
+                for schema_name, migration in applied
+            ]
         )
         return
-    for place, one in applied:
-        output.say(
-            f"applied {one.version:04d} {one.name}"
-            + (f" in {place}" if place != "pillarbox" else "")
-        )
-    if not applied:
-        output.say("the schema is up to date")
+    _print_applied(applied)
     if schema != context.settings.lifecycle_schema:
         output.note(
-            f"set PILLARBOX_LIFECYCLE_SCHEMA={schema} for every process of Pillarbox: accounts are there now"
+            f"set PILLARBOX_LIFECYCLE_SCHEMA={schema} for every process of Pillarbox:"
+            " accounts are there now"
         )
     if exceeding:
         number = output.counted(len(exceeding), "credential")
@@ -110,13 +110,25 @@ async def migrate(context: CommandContext, parts: Parts = None, adopt: Adopt = N
         )
 
 
+def _print_applied(applied: list[tuple[str, Migration]]) -> None:
+    for schema_name, migration in applied:
+        line = f"applied {migration.version:04d} {migration.name}"
+        if schema_name != "pillarbox":
+            line += f" in {schema_name}"
+        output.say(line)
+    if not applied:
+        output.say("the schema is up to date")
+
+
 def _adopted(settings: Settings, parts: list[str] | None, adopt: str) -> str:
-    """The schema that is taken over: it becomes `lifecycle_schema`."""
+    """The schema to adopt: it becomes `lifecycle_schema`."""
     if not parts:
         raise typer.BadParameter("needs --with lifecycle", param_hint="--adopt")
     if "lifecycle_schema" in settings.sources and settings.lifecycle_schema != adopt:
-        said = f"{adopt!r}, but lifecycle_schema is {settings.lifecycle_schema!r}: give the same name, or leave that out"
-        raise typer.BadParameter(said, param_hint="--adopt")
+        problem = f"{adopt!r}, but lifecycle_schema is {settings.lifecycle_schema!r}"
+        raise typer.BadParameter(
+            f"{problem}: give the same name, or leave that out", param_hint="--adopt"
+        )
     return adopt
 
 
@@ -126,10 +138,10 @@ async def grant(
         str, typer.Option("--app", metavar="ROLE", help="The role your application connects as.")
     ],
 ) -> None:
-    """Let an application's role enqueue mails, and nothing else: it can read no message and no provider.
+    """Grant an application's role the right to enqueue mails: it cannot read messages or providers.
 
-    Where the schema of accounts and tokens is installed, the role may also keep accounts, issue
-    tokens and use them; it sees no token's secret and no code.
+    If the schema of accounts and tokens is installed, the role may also manage accounts, and issue
+    and use tokens; it cannot read their secrets and codes.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`dlq`: dead letters, which are deliveries that failed, and tokens that could not be made mails."""
+"""`dlq`: dead letters, which are failed deliveries and tokens that could not be rendered."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from pillarbox.store.messages import MessageFilter, find_message
 
 if TYPE_CHECKING:
     from pillarbox.store.dlq import FailedMessage
+    from pillarbox.store.lifecycle import SetAsideToken
 
 
 def register(root: typer.Typer) -> None:
     group = typer.Typer(
-        help="Dead letters: what failed, and sending it again.", no_args_is_help=True
+        help="Manage dead letters: failed deliveries, and sending them again.", no_args_is_help=True
     )
     command(group, "list")(with_filters(list_))
     command(group, "summary")(with_filters(summary))
@@ -37,7 +38,7 @@ async def list_(
     limit: options.Limit = 20,
     **filters: Any,
 ) -> None:
-    """List messages of which something failed, newest first, with why and what was said last.
+    """List messages with failed deliveries, newest first, with the reason and the last reply.
 
     \b
     Examples:
@@ -48,10 +49,16 @@ async def list_(
     found: list[FailedMessage] = []
     async with context.app() as app:
         tenant_id = await tenant_id_of(app, tenant)
-        last = None if before is None else await find_message(app.database, before)
+        last = None
+        if before is not None:
+            last = await find_message(app.database, before)
         while len(found) < limit:
+            which = MessageFilter(before=last, **filters)
             page = await store.page(
-                app.database, tenant_id, MessageFilter(before=last, **filters), limit - len(found)
+                app.database,
+                tenant_id,
+                which,
+                limit - len(found),
             )
             found += page.messages
             last = page.next
@@ -60,34 +67,41 @@ async def list_(
         if context.json:
             output.print_json(found)
             return
-        chosen = any(filters.values())  # no filter fits a token
-        ids = await shown_ids(app.database, [one.id for one in found])
-        tokens = (
-            []
-            if chosen
-            else await set_aside_tokens.list_tokens(app.database, app.settings, tenant, limit)
-        )
+        ids = await shown_ids(app.database, [message.id for message in found])
+        tokens: list[SetAsideToken] = []
+        if not any(filters.values()):  # the filters do not apply to tokens
+            tokens = await set_aside_tokens.list_tokens(
+                app.database,
+                app.settings,
+                tenant,
+                limit,
+            )
     heads = ("id", "accepted", "tenant", "to~", "subject~", "reason", "tries#", "error~")
-    output.table(heads, [_row(one, ids[one.id]) for one in found], "no dead letter fits")
+    output.table(
+        heads, [_row(message, ids[message.id]) for message in found], "no dead letter matches"
+    )
     if last is not None:
         output.note(f"there may be more: add --before {last}")
     if tokens:
-        output.say("tokens of accounts that could not be made mails (see `pillarbox dlq tokens`):")
+        output.say("tokens that could not be rendered (see `pillarbox dlq tokens`):")
         dlq_tokens.show(tokens)
 
 
-def _row(one: FailedMessage, id: str) -> tuple[object, ...]:
-    first = one.deliveries[0]
-    more = f" +{len(one.deliveries) - 1}" if len(one.deliveries) > 1 else ""
-    reasons = dict.fromkeys(each.reason or "" for each in one.deliveries)
+def _row(message: FailedMessage, id: str) -> tuple[object, ...]:
+    first, *others = message.deliveries
+    recipients = first.recipient
+    if others:
+        recipients += f" +{len(others)}"
+    reasons = dict.fromkeys(delivery.reason or "" for delivery in message.deliveries)
+    attempts = max(len(delivery.attempts) for delivery in message.deliveries)
     return (
         id,
-        output.age(one.created_at),
-        one.tenant,
-        first.recipient + more,
-        one.subject,
+        output.age(message.created_at),
+        message.tenant,
+        recipients,
+        message.subject,
         ", ".join(reasons),
-        str(max(len(each.attempts) for each in one.deliveries)),
+        str(attempts),
         first.error,
     )
 
@@ -118,12 +132,12 @@ async def summary(
             )
     if tokens:
         output.say(
-            f"{output.counted(tokens, 'token')} of accounts could not be made mails: see `pillarbox dlq tokens`"
+            f"{output.counted(tokens, 'token')} could not be rendered: see `pillarbox dlq tokens`"
         )
 
 
 async def show(context: CommandContext, id: options.MessageId) -> None:
-    """Tell the whole story of a dead letter: envelope, deliveries, attempts with what was said, events.
+    """Show a dead letter: envelope, deliveries, attempts with their replies, events.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`dlq reprocess|discard`: sending dead letters again, or giving them up."""
+"""`dlq reprocess|discard`: sends dead letters again, or cancels them."""
 
 from __future__ import annotations
 
@@ -28,29 +28,50 @@ if TYPE_CHECKING:
 
     from pillarbox.app import App
 
-# The filters that all of these commands have, by the names that `MessageFilter` gives them.
+# The filters of these commands, by their names in `MessageFilter`.
 FILTERS: dict[str, Any] = {
-    "reason": options.ReasonFilter, "recipient": options.RecipientFilter, "sender": options.SenderFilter,
-    "subject": options.SubjectFilter, "class_name": options.ClassFilter, "kind": options.KindFilter,
-    "tag": options.TagFilter, "provider": options.ProviderFilter, "since": options.Since, "until": options.Until,
-}  # fmt: skip
+    "reason": options.ReasonFilter,
+    "recipient": options.RecipientFilter,
+    "sender": options.SenderFilter,
+    "subject": options.SubjectFilter,
+    "class_name": options.ClassFilter,
+    "kind": options.KindFilter,
+    "tag": options.TagFilter,
+    "provider": options.ProviderFilter,
+    "since": options.Since,
+    "until": options.Until,
+}
 Ids = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="ID…", help="Messages' ids, or the last (or first) 8 characters or more."
+        metavar="ID…", help="Message ids, or at least their first or last 8 characters."
     ),
 ]
-All = Annotated[
-    bool, typer.Option("--all", help="Instead of messages: everything that fits the filters.")
+All = Annotated[bool, typer.Option("--all", help="Instead of ids: all that match the filters.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
-Most = Annotated[
+Limit = Annotated[
     int | None,
     typer.Option(
-        "--limit", "-n", min=1, metavar="N", help="At most so many deliveries; the newest first."
+        "--limit",
+        "-n",
+        min=1,
+        metavar="N",
+        help="At most this many deliveries, newest first.",
     ),
 ]
 Run = Callable[["App", DeadLetterSelection, Callable[[int], None]], Awaitable[DeadLetterChange]]
+
+
+Via = Annotated[
+    str | None,
+    typer.Option("--via", metavar="NAME", help="Use this provider instead of the route."),
+]
+KeepAttempts = Annotated[
+    bool,
+    typer.Option("--keep-attempts", help="Keep the count of attempts; at least one more is made."),
+]
 
 
 def register(group: typer.Typer) -> None:
@@ -66,35 +87,30 @@ def with_filters(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 async def tenant_id_of(app: App, name: str | None) -> int | None:
-    """The tenant that was named; NotFound if there is none. None: all."""
-    return None if name is None else (await get_tenant(app.database, name)).id
+    """The id of a tenant; NotFound if it does not exist. None: all tenants."""
+    if name is None:
+        return None
+    tenant = await get_tenant(app.database, name)
+    return tenant.id
 
 
 async def reprocess(
     context: CommandContext,
     ids: Ids = None,
     all: All = False,
-    via: Annotated[
-        str | None,
-        typer.Option(
-            "--via", metavar="NAME", help="Through this provider, whatever the routes say."
-        ),
-    ] = None,
-    keep_attempts: Annotated[
-        bool,
-        typer.Option("--keep-attempts", help="Count the attempts made; one more is made at least."),
-    ] = False,
+    via: Via = None,
+    keep_attempts: KeepAttempts = False,
     tenant: options.TenantFilter = None,
-    limit: Most = None,
+    limit: Limit = None,
     dry_run: DryRun = False,
     yes: options.Yes = False,
     **filters: Any,
 ) -> int:
-    """Queue dead letters again, with a fresh count of attempts; their history stays.
+    """Queue dead letters again, with a new count of attempts; their history stays.
 
-    What expired or has lost its content is left out: it could not be sent. But the mail of an
-    account that is named by its ID is rendered again from its token, by a collector; if the token
-    has expired, a new one is issued.
+    Messages that have expired or whose content was dropped are left out: they cannot be sent. But a
+    lifecycle mail that is given by its id is rendered again from its token, by a collector; if the
+    token has expired, a new one is issued.
 
     \b
     Examples:
@@ -104,21 +120,36 @@ async def reprocess(
     """
 
     async def run(
-        app: App, wanted: DeadLetterSelection, told: Callable[[int], None]
+        app: App, selection: DeadLetterSelection, progressed: Callable[[int], None]
     ) -> DeadLetterChange:
-        chosen = None if via is None else await store.provider_id(app.database, via, None)
+        provider_id = None
+        if via is not None:
+            provider_id = await store.provider_id(app.database, via, None)
+        resend_options = ResendOptions(provider_id, via, keep_attempts)
         return await change(
             app.database,
             REPROCESS,
-            wanted,
-            ResendOptions(chosen, via, keep_attempts),
-            on_progress=told,
+            selection,
+            resend_options,
+            on_progress=progressed,
         )
 
-    ask = _Ask(
-        ids, all, MessageFilter(**filters), tenant, limit, dry_run, yes, from_tokens=via is None
+    request = _Request(
+        ids,
+        all,
+        MessageFilter(**filters),
+        tenant,
+        limit,
+        dry_run,
+        yes,
+        from_tokens=via is None,
     )
-    return await _change(context, REPROCESS, ask, run)
+    return await _change(
+        context,
+        REPROCESS,
+        request,
+        run,
+    )
 
 
 async def discard(
@@ -126,12 +157,12 @@ async def discard(
     ids: Ids = None,
     all: All = False,
     tenant: options.TenantFilter = None,
-    limit: Most = None,
+    limit: Limit = None,
     dry_run: DryRun = False,
     yes: options.Yes = False,
     **filters: Any,
 ) -> int:
-    """Give dead letters up: they become cancelled, and nobody need look at them again.
+    """Discard dead letters: they become cancelled and are not listed any more.
 
     \b
     Examples:
@@ -140,16 +171,34 @@ async def discard(
     """
 
     async def run(
-        app: App, wanted: DeadLetterSelection, told: Callable[[int], None]
+        app: App, selection: DeadLetterSelection, progressed: Callable[[int], None]
     ) -> DeadLetterChange:
-        return await change(app.database, DISCARD, wanted, on_progress=told)
+        return await change(
+            app.database,
+            DISCARD,
+            selection,
+            on_progress=progressed,
+        )
 
-    ask = _Ask(ids, all, MessageFilter(**filters), tenant, limit, dry_run, yes)
-    return await _change(context, DISCARD, ask, run)
+    request = _Request(
+        ids,
+        all,
+        MessageFilter(**filters),
+        tenant,
+        limit,
+        dry_run,
+        yes,
+    )
+    return await _change(
+        context,
+        DISCARD,
+        request,
+        run,
+    )
 
 
-class _Ask(NamedTuple):
-    """What was asked for at the command line."""
+class _Request(NamedTuple):
+    """The selection and options of a command."""
 
     ids: list[str] | None
     all: bool
@@ -158,76 +207,119 @@ class _Ask(NamedTuple):
     limit: int | None
     dry_run: bool
     yes: bool
-    from_tokens: bool = False  # mails of accounts are rendered again
+    from_tokens: bool = False  # lifecycle mails are rendered again from their tokens
 
 
 async def _change(
-    context: CommandContext, operation: DeliveryOperation, ask: _Ask, run: Run
+    context: CommandContext,
+    operation: DeliveryOperation,
+    request: _Request,
+    run: Run,
 ) -> int:
-    if bool(ask.ids) == ask.all:
-        raise typer.BadParameter("give messages' IDs, or --all with filters")
+    if bool(request.ids) == request.all:
+        raise typer.BadParameter("give message ids, or --all with filters")
     async with context.app() as app:
-        ids = [await find_message(app.database, one) for one in ask.ids] if ask.ids else None
+        ids = None
         resent = 0
-        if ids and ask.from_tokens:
-            ids, resent = await _resend_mails_of_accounts(app, ids, dry_run=ask.dry_run)
-        wanted = DeadLetterSelection(await tenant_id_of(app, ask.tenant), ids, ask.which, ask.limit)
-        most = COUNTED if ask.limit is None else min(ask.limit, COUNTED)
-        would = await run(app, replace(wanted, limit=most, dry_run=True), ignore_progress)
-        if ask.dry_run or not would.changed:
-            done = would
-        else:
-            if ask.all:
-                what = output.counted(would.changed, "delivery", more=would.changed == COUNTED)
-                options.confirm(f"{what} will be {operation.word}. Go on?", ask.yes)
-            done = await _with_progress(app, operation, wanted, would.changed, run)
+        if request.ids:
+            ids = [await find_message(app.database, id) for id in request.ids]
+            if request.from_tokens:
+                ids, resent = await _resend_lifecycle_mails(app, ids, dry_run=request.dry_run)
+        tenant_id = await tenant_id_of(app, request.tenant)
+        selection = DeadLetterSelection(
+            tenant_id,
+            ids,
+            request.which,
+            request.limit,
+        )
+        done = await _preview(app, selection, run)
+        if done.changed and not request.dry_run:
+            if request.all:
+                number = output.counted(done.changed, "delivery", more=done.changed == COUNTED)
+                options.confirm(f"{number} will be {operation.word}. Go on?", request.yes)
+            done = await _run_with_progress(
+                app,
+                operation,
+                selection,
+                done.changed,
+                run,
+            )
     done.changed += resent
-    _tell(context, operation, done, ask.dry_run)
-    return 1 if ask.ids and not done.changed else 0
+    _report(
+        context,
+        operation,
+        done,
+        request.dry_run,
+    )
+    if request.ids and not done.changed:
+        return 1
+    return 0
 
 
-async def _resend_mails_of_accounts(
+async def _preview(app: App, selection: DeadLetterSelection, run: Run) -> DeadLetterChange:
+    """What the command would change, counted up to COUNTED."""
+    limit = COUNTED
+    if selection.limit is not None:
+        limit = min(selection.limit, COUNTED)
+    return await run(app, replace(selection, limit=limit, dry_run=True), ignore_progress)
+
+
+async def _resend_lifecycle_mails(
     app: App, ids: list[UUID], *, dry_run: bool
 ) -> tuple[list[UUID], int]:
-    """Let collectors mail tokens again whose mails failed; returns the other messages, and how many these were."""
+    """Have collectors mail tokens of lifecycle mails again; return the rest and the number."""
     others: list[UUID] = []
-    for one in ids:
-        token = await resending.token_of(app.database, app.settings, one)
+    for message_id in ids:
+        token = await resending.token_of(app.database, app.settings, message_id)
         if token is None:
-            others.append(one)
+            others.append(message_id)
         elif not dry_run:
-            await resending.resend(app.database, app.settings, one, token)
+            await resending.resend(
+                app.database,
+                app.settings,
+                message_id,
+                token,
+            )
     return others, len(ids) - len(others)
 
 
-async def _with_progress(
-    app: App, operation: DeliveryOperation, wanted: DeadLetterSelection, total: int, run: Run
+async def _run_with_progress(
+    app: App,
+    operation: DeliveryOperation,
+    selection: DeadLetterSelection,
+    total: int,
+    run: Run,
 ) -> DeadLetterChange:
     with output.progress() as progress:
         task = progress.add_task(operation.word, total=total)
-        return await run(app, wanted, lambda count: progress.update(task, advance=count))
+        return await run(app, selection, lambda count: progress.update(task, advance=count))
 
 
-def _tell(
-    context: CommandContext, operation: DeliveryOperation, done: DeadLetterChange, dry_run: bool
+def _report(
+    context: CommandContext,
+    operation: DeliveryOperation,
+    done: DeadLetterChange,
+    dry_run: bool,
 ) -> None:
     if context.json:
-        told = {operation.word: done.changed, "dry_run": dry_run}
-        rest = {name: value for name, value in output.plain(done).items() if name != "changed"}
-        output.print_json(told | rest)
+        result = output.plain(done)
+        changed = result.pop("changed")
+        output.print_json({operation.word: changed, "dry_run": dry_run} | result)
         return
-    output.say(
-        f"{output.counted(done.changed, 'delivery')} {'would be ' if dry_run else ''}{operation.word}"
-    )
-    for word, count in done.skipped.items():
-        output.note(f"{count:,} left out: {word}")
+    word = operation.word
+    if dry_run:
+        word = f"would be {word}"
+    output.say(f"{output.counted(done.changed, 'delivery')} {word}")
+    for reason, count in done.skipped.items():
+        output.note(f"{count:,} left out: {reason}")
     if done.left:
-        output.note(
-            f"{done.left:,}{'' if done.complete else ' or more'} left: the limit was reached"
-        )
+        number = f"{done.left:,}"
+        if not done.complete:
+            number += " or more"
+        output.note(f"{number} left: the limit was reached")
     if done.suppressed:
         output.note(
             f"{done.suppressed:,} of them will fail again at once: their recipients are suppressed"
         )
     if done.unfound:
-        output.note(f"{output.counted(done.unfound, 'message')} without anything that failed")
+        output.note(f"{output.counted(done.unfound, 'message')} without failed deliveries")

@@ -1,4 +1,4 @@
-"""`dlq tokens`: tokens of accounts that could not be made mails."""
+"""`dlq tokens`: tokens that could not be rendered as mails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pillarbox.store.lifecycle import SetAsideToken
 
 Numbers = Annotated[
-    list[int] | None, typer.Argument(metavar="TOKEN…", help="Tokens' numbers; all unless given.")
+    list[int] | None, typer.Argument(metavar="TOKEN…", help="Numbers of tokens; all by default.")
 ]
 
 
@@ -30,38 +30,41 @@ async def tokens(
     retry: Annotated[bool, typer.Option("--retry", help="Collect them again at once.")] = False,
     limit: options.Limit = 100,
 ) -> int:
-    """List tokens of accounts that could not be made mails, and why; or collect them again at once.
+    """List tokens that could not be rendered as mails, or collect them again at once.
 
     They are tried again every minute anyway, until they expire.
 
     \b
     Examples:
       pillarbox dlq tokens
-      pillarbox dlq tokens --retry           (after you mended the template)
+      pillarbox dlq tokens --retry           (after you repaired the template)
       pillarbox dlq tokens 4711 4712 --retry
     """
     async with context.app() as app:
         if retry:
-            return _told(context, await set_aside_tokens.retry(app.database, app.settings, numbers))
-        found = await set_aside_tokens.list_tokens(app.database, app.settings, None, limit)
-    shown = [one for one in found if not numbers or one.token in numbers]
+            count = await set_aside_tokens.retry(app.database, app.settings, numbers)
+            return _report(context, count)
+        found = await set_aside_tokens.list_tokens(
+            app.database,
+            app.settings,
+            None,
+            limit,
+        )
+    shown = [token for token in found if not numbers or token.token in numbers]
     if context.json:
-        output.print_json([one._asdict() for one in shown])
+        output.print_json([token._asdict() for token in shown])
     else:
         show(shown, "no token is set aside")
     return 0
 
 
-def _told(context: CommandContext, count: int) -> int:
-    if context.json:
-        output.print_json({"retried": count})
-    else:
-        output.say(f"{output.counted(count, 'token')} will be collected again")
-    return 0 if count else 1
+def _report(context: CommandContext, count: int) -> int:
+    context.report({"retried": count}, f"{output.counted(count, 'token')} will be collected again")
+    return int(count == 0)
 
 
 def show(found: Sequence[SetAsideToken], empty: str = "") -> None:
-    """A table of tokens that are set aside."""
+    """Print a table of tokens that were set aside."""
     if found or empty:
         heads = (
             "token#",
@@ -73,13 +76,23 @@ def show(found: Sequence[SetAsideToken], empty: str = "") -> None:
             "again in",
             "problem~",
         )
-        output.table(heads, [_row(one) for one in found], empty)
+        output.table(heads, [_row(token) for token in found], empty)
 
 
-def _row(one: SetAsideToken) -> tuple[object, ...]:
-    created = output.age(datetime.fromtimestamp(one.created_at, UTC)) if one.created_at else ""
-    template = f"{one.portal}/{one.template}" if one.portal else ""
+def _row(token: SetAsideToken) -> tuple[object, ...]:
+    created = ""
+    if token.created_at:
+        created = output.age(datetime.fromtimestamp(token.created_at, UTC))
+    template = ""
+    if token.portal:
+        template = f"{token.portal}/{token.template}"
     return (
-        str(one.token), str(one.account or ""), one.action, template, created, str(one.tries),
-        output.span(one.again_in), one.problem,
-    )  # fmt: skip
+        str(token.token),
+        str(token.account or ""),
+        token.action,
+        template,
+        created,
+        str(token.tries),
+        output.span(token.again_in),
+        token.problem,
+    )

@@ -1,4 +1,4 @@
-"""What a new installation lacks: a first provider, and in development a key."""
+"""Prepares a new installation: its first provider, and in development a key."""
 
 from __future__ import annotations
 
@@ -17,40 +17,64 @@ CAPTURE, SMTP = CAPTURE_KIND.name, SMTP_KIND.name
 
 
 async def ensure_provider(app: App, *, development: bool) -> None:
-    """Add a first provider where there never was one: SMTP_HOST's, or in development one that captures."""
+    """Add the first provider: SMTP_HOST, or in development one that captures mails."""
     settings = app.settings
     if settings.smtp_from_address:
         await tenants.set_default_sender(
             app.database, _mailbox(settings.smtp_from_name, settings.smtp_from_address)
         )
     known = await providers.list_providers(app.database, None)
-    if app.capture_all and all(kind_of(one.kind).sends_out for one in known):
-        await providers.add_provider(app.database, app.keys, CAPTURE, CAPTURE, {})
+    if app.capture_all and all(kind_of(provider.kind).sends_out for provider in known):
+        await providers.add_provider(
+            app.database,
+            app.keys,
+            CAPTURE,
+            CAPTURE,
+            {},
+        )
     if known or app.capture_all:
         return
     if settings.smtp_host:
-        given = {"host": settings.smtp_host, "port": settings.smtp_port, "tls": Tls.OPPORTUNISTIC}
-        await providers.add_provider(app.database, app.keys, "default", SMTP, given)
+        smtp = {"host": settings.smtp_host, "port": settings.smtp_port, "tls": Tls.OPPORTUNISTIC}
+        await providers.add_provider(
+            app.database,
+            app.keys,
+            "default",
+            SMTP,
+            smtp,
+        )
     elif await providers.captures_by_default(app.database, development=development):
-        await providers.add_provider(app.database, app.keys, CAPTURE, CAPTURE, {})
+        await providers.add_provider(
+            app.database,
+            app.keys,
+            CAPTURE,
+            CAPTURE,
+            {},
+        )
 
 
 async def ensure_development_key(app: App) -> Path | None:
-    """With the embedded database, the file with a key of the tenant `default`; made where it is not there."""
+    """The file with a key of the tenant `default`, created if needed; embedded database only."""
     if app.settings.database_url is not None or not app.settings.is_development:
         return None
     path = app.settings.data_dir / "development.key"
     token = read_private_file(path)
     if token is None or (await access.find_keys(app.database, [token]))[0] is None:
         for old in await access.list_keys(app.database, "default", name="development"):
-            # Its file was lost, and is written again: what was made with it is not in doubt.
+            # Its file was lost and is written again: credentials made with it stay valid.
             await access.revoke_key(app.database, old.id, keep_descendants=True)
-        made = await access.add_key(
-            app.database, "default", "development", [Scope.SEND, Scope.READ, Scope.MANAGE]
+        scopes = [Scope.SEND, Scope.READ, Scope.MANAGE]
+        _, key = await access.add_key(
+            app.database,
+            "default",
+            "development",
+            scopes,
         )
-        write_private_file(path, made[1].reveal())
+        write_private_file(path, key.reveal())
     return path
 
 
 def _mailbox(name: str | None, address: str) -> str:
-    return f"{name} <{address}>" if name else address
+    if not name:
+        return address
+    return f"{name} <{address}>"

@@ -1,4 +1,4 @@
-"""Commands whose help shows a flag as `--wait`, where typer shows `--wait <bool>`."""
+"""Command classes whose help shows a flag as `--wait`; typer shows `--wait <bool>`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typer.core import TyperCommand, TyperGroup
 
 
 def _without_type(parameters: list[Any]) -> list[Any]:
-    for one in parameters:
-        if getattr(one, "is_flag", False) and one.metavar is None:
-            one.metavar = ""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+            parameter.metavar = ""
     return parameters
 
 
@@ -26,9 +26,9 @@ class FlagGroup(TyperGroup):
 
 
 def apply_to_groups(root: typer.Typer) -> None:
-    """Let a group of commands, and all groups in it, be of our kind."""
+    """Use FlagGroup for a group of commands and all groups in it."""
     root.info.cls = FlagGroup
-    for one in root.registered_groups:
-        one.cls = FlagGroup
-        if one.typer_instance:
-            apply_to_groups(one.typer_instance)
+    for group in root.registered_groups:
+        group.cls = FlagGroup
+        if group.typer_instance:
+            apply_to_groups(group.typer_instance)

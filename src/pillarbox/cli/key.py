@@ -1,4 +1,4 @@
-"""`key`: API keys. A key is shown when it is made, and never again."""
+"""`key`: API keys. A key is shown once, when it is created."""
 
 from __future__ import annotations
 
@@ -24,27 +24,39 @@ from pillarbox.errors import NotFound, NotPossible
 from pillarbox.model.access import Scope
 from pillarbox.store import access, lineage
 from pillarbox.store.access import ApiKeyRecord
-from pillarbox.store.lineage import RevokedCredentials
+from pillarbox.store.lineage import ExcessiveGrant, RevokedCredentials
 
 if TYPE_CHECKING:
     from pillarbox.app import App
 
 Key = Annotated[
-    str, typer.Argument(metavar="KEY", help="Its beginning as `key list` shows it, or its name.")
+    str, typer.Argument(metavar="KEY", help="Its prefix as `key list` shows it, or its name.")
 ]
 Scopes = Annotated[
     list[Scope] | None,
     typer.Option(
         "--scope",
         metavar="SCOPE",
-        help="send (default), read, manage; may be repeated. metrics: alone.",
+        help="send (default), read, manage; may be repeated. metrics must be alone.",
         show_default=False,
     ),
 ]
 
 
+OwningTenant = Annotated[
+    str | None,
+    typer.Option("--tenant", metavar="NAME", help="The tenant that owns it; `default` by default."),
+]
+AdminFlag = Annotated[
+    bool,
+    typer.Option(
+        "--admin", help="A key for administration, of the whole installation and of no tenant."
+    ),
+]
+
+
 def register(root: typer.Typer) -> None:
-    group = typer.Typer(help="API keys of tenants and administrators.", no_args_is_help=True)
+    group = typer.Typer(help="Manage API keys of tenants and administrators.", no_args_is_help=True)
     command(group, "add")(add)
     command(group, "list")(list_)
     command(group, "show")(show)
@@ -55,35 +67,27 @@ def register(root: typer.Typer) -> None:
 async def add(
     context: CommandContext,
     name: Name,
-    tenant: Annotated[
-        str | None,
-        typer.Option("--tenant", metavar="NAME", help="Whose it is; `default` when not given."),
-    ] = None,
+    tenant: OwningTenant = None,
     scope: Scopes = None,
     sender_domain: Senders = None,
     recipient_domain: Recipients = None,
     expires: Expires = None,
-    admin: Annotated[
-        bool,
-        typer.Option(
-            "--admin", help="An administrator's, of the whole installation and of no tenant."
-        ),
-    ] = False,
+    admin: AdminFlag = False,
 ) -> None:
-    """Make a key and print it. It is shown this once: only a hash of it is kept.
+    """Add a key and print it. It is shown only once: only its hash is stored.
 
     \b
     Scopes:
-      send     hand mails over
-      read     see the tenant's messages
+      send     submit mails
+      read     read the tenant's messages
       manage   cancel, reschedule, resend; the tenant's own keys and logins
-      metrics  read /metrics of the installation; such a key belongs to no tenant and does nothing else
+      metrics  only read /metrics of the installation; such a key belongs to no tenant
 
     \b
     Examples:
       pillarbox key add --tenant shop --name website
       pillarbox key add --tenant shop --name support --scope read --scope manage --expires 90d
-      pillarbox key add --tenant lab --name staging --sender-domain lab.example --recipient-domain lab.example
+      pillarbox key add --tenant lab --name staging --recipient-domain lab.example
       pillarbox key add --admin --name operations
       pillarbox key add --scope metrics --name prometheus
     """
@@ -91,19 +95,26 @@ async def add(
         raise typer.BadParameter("an administrator's key has no --tenant and no --scope")
     for_metrics = scope == [Scope.METRICS]
     if for_metrics and tenant:
-        raise typer.BadParameter("metrics are those of the whole installation: leave out --tenant")
-    owner = None if admin or for_metrics else tenant or "default"
-    scopes = [Scope.ADMIN] if admin else scope or [Scope.SEND]
+        raise typer.BadParameter("metrics belong to the whole installation: leave out --tenant")
+    owner = tenant or "default"
+    scopes = scope or [Scope.SEND]
+    if admin:
+        scopes = [Scope.ADMIN]
     async with context.app() as app:
-        facts, secret = await access.add_key(
-            app.database, owner, name, scopes, sender_domains=sender_domain or (),
-            recipient_domains=recipient_domain or (), expires_at=expires,
-        )  # fmt: skip
+        record, secret = await access.add_key(
+            app.database,
+            None if admin or for_metrics else owner,
+            name,
+            scopes,
+            sender_domains=sender_domain or (),
+            recipient_domains=recipient_domain or (),
+            expires_at=expires,
+        )
     if context.json:
-        output.print_json(_public(facts) | {"key": secret.reveal()})
+        output.print_json(_public(record) | {"key": secret.reveal()})
     else:
         print(secret.reveal())
-        output.note(f"made key {name} of {_owner(facts)}; it is shown this once: keep it now")
+        output.note(f"added key {name} of {_owner(record)}; it is shown only once: store it now")
 
 
 async def list_(
@@ -113,15 +124,15 @@ async def list_(
     exceeding: Annotated[
         bool,
         typer.Option(
-            "--exceeding", help="Keys and SMTP logins that exceed the key that made them."
+            "--exceeding", help="List keys and SMTP logins that exceed the key that made them."
         ),
     ] = False,
 ) -> None:
-    """List keys by their beginnings. The rest of a key is known to nobody but its owner.
+    """List keys by their prefixes. Only the owner of a key knows the rest of it.
 
-    A key or login that a key makes never exceeds it. Version 0.1.0 did not ensure that, and did not
-    record which key made which: --exceeding lists those that outlive or exceed a key that may have
-    made them, for you to decide.
+    A key or login that a key makes never exceeds that key. Version 0.1.0 did not ensure this, and
+    did not record which key made which: --exceeding lists those that outlive or exceed a key that
+    may have made them, so that you can decide.
 
     \b
     Examples:
@@ -136,35 +147,56 @@ async def list_(
             return
         found = await access.list_keys(app.database, tenant, revoked=all_)
     if context.json:
-        output.print_json([_public(one) for one in found])
+        output.print_json([_public(key) for key in found])
         return
-    rows = [
-        (_beginning(one), one.name, one.tenant or f"({_owner(one)})", joined(one.scopes), used(one.last_used_at),
-         output.when(one.expires_at), state(one.expires_at, one.revoked_at))
-        for one in found
-    ]  # fmt: skip
+    rows = [_row(key) for key in found]
     heads = ("key", "name", "tenant", "scopes", "last used", "expires", "")
-    output.table(heads, rows, "no key: make one with `pillarbox key add`")
+    output.table(heads, rows, "no key: add one with `pillarbox key add`")
+
+
+def _row(key: ApiKeyRecord) -> tuple[object, ...]:
+    return (
+        _prefix(key),
+        key.name,
+        key.tenant or f"({_owner(key)})",
+        joined(key.scopes),
+        used(key.last_used_at),
+        output.when(key.expires_at),
+        state(key.expires_at, key.revoked_at),
+    )
 
 
 async def _list_exceeding(app: App, tenant: str | None, as_json: bool) -> None:
-    found = [
-        one for one in await lineage.find_excessive(app.database) if tenant in (None, one.tenant)
-    ]
+    exceeding = await lineage.find_excessive(app.database)
+    found = [credential for credential in exceeding if tenant in (None, credential.tenant)]
     if as_json:
-        output.print_json([output.plain(one) for one in found])
+        output.print_json([output.plain(credential) for credential in found])
         return
-    rows = [
-        (one.kind, f"pbx_{one.label}" if one.kind == "key" else one.label, one.name, one.tenant or "(administrators)",
-         joined(one.fields), f"{one.parent_name} (pbx_{one.parent})", "yes" if one.certain else "perhaps")
-        for one in found
-    ]  # fmt: skip
+    rows = [_exceeding_row(credential) for credential in found]
     heads = ("kind", "key or login", "name", "tenant", "exceeds in", "key", "made by it")
     output.table(heads, rows, "no key or login exceeds a key that made it, or may have made it")
 
 
+def _exceeding_row(credential: ExcessiveGrant) -> tuple[object, ...]:
+    label = credential.label
+    if credential.kind == "key":
+        label = f"pbx_{label}"
+    made_by_it = "perhaps"
+    if credential.certain:
+        made_by_it = "yes"
+    return (
+        credential.kind,
+        label,
+        credential.name,
+        credential.tenant or "(administrators)",
+        joined(credential.fields),
+        f"{credential.parent_name} (pbx_{credential.parent})",
+        made_by_it,
+    )
+
+
 async def show(context: CommandContext, key: Key, tenant: Of = None) -> None:
-    """Show what is known of a key.
+    """Show a key without its secret.
 
     \b
     Examples:
@@ -176,10 +208,10 @@ async def show(context: CommandContext, key: Key, tenant: Of = None) -> None:
     if context.json:
         output.print_json(_public(found))
         return
-    output.say(Text.assemble((_beginning(found), "bold"), (f" ({found.name})", "dim")))
+    output.say(Text.assemble((_prefix(found), "bold"), (f" ({found.name})", "dim")))
     output.pairs(
         [
-            ("tenant", found.tenant or f"none: of the {_owner(found)}"),
+            ("tenant", found.tenant or f"none: belongs to the {_owner(found)}"),
             ("scopes", joined(found.scopes)),
             ("senders", joined(found.sender_domains) or "any"),
             ("recipients", joined(found.recipient_domains) or "any"),
@@ -199,11 +231,11 @@ async def revoke(
     tenant: Of = None,
     keep_descendants: Annotated[
         bool,
-        typer.Option("--keep-descendants", help="Leave the keys and logins in force that it made."),
+        typer.Option("--keep-descendants", help="Keep the keys and logins that it made in force."),
     ] = False,
     yes: options.Yes = False,
 ) -> None:
-    """Revoke a key, and the keys and SMTP logins that it made, at once and for good. What it handed over stays.
+    """Revoke a key, and the keys and SMTP logins that it made, at once and forever. Its mails stay.
 
     \b
     Examples:
@@ -214,65 +246,76 @@ async def revoke(
     async with context.app() as app:
         found = await _find(app, key, tenant)
         if found.revoked_at:
-            raise NotPossible(f"{_beginning(found)} was revoked at {output.when(found.revoked_at)}")
-        made = (
-            RevokedCredentials(0, 0)
-            if keep_descendants
-            else await lineage.descendants(app.database, found.id)
-        )
+            raise NotPossible(f"{_prefix(found)} was revoked at {output.when(found.revoked_at)}")
+        descendants = RevokedCredentials(0, 0)
+        if not keep_descendants:
+            descendants = await lineage.descendants(app.database, found.id)
         options.confirm(
-            f"Revoke the key {found.name} of {_owner(found)}{_with_descendants(made)}?", yes
+            f"Revoke the key {found.name} of {_owner(found)}{_describe(descendants)}?", yes
         )
-        made = await access.revoke_key(app.database, found.id, keep_descendants=keep_descendants)
-    if context.json:
-        told = {"prefix": _beginning(found), "name": found.name, "revoked": True}
-        output.print_json(told | {"descendants": {"keys": made.keys, "logins": made.logins}})
-    else:
-        output.say(f"revoked {found.name} ({_beginning(found)}){_with_descendants(made)}")
+        revoked = await access.revoke_key(app.database, found.id, keep_descendants=keep_descendants)
+    result = {
+        "prefix": _prefix(found),
+        "name": found.name,
+        "revoked": True,
+        "descendants": {"keys": revoked.keys, "logins": revoked.logins},
+    }
+    context.report(result, f"revoked {found.name} ({_prefix(found)}){_describe(revoked)}")
 
 
-def _with_descendants(made: RevokedCredentials) -> str:
-    """The keys and logins that are revoked with a key, in words; empty if there are none."""
-    if not made.keys and not made.logins:
+def _describe(descendants: RevokedCredentials) -> str:
+    """The keys and logins that are revoked with a key; empty without any."""
+    if not descendants.keys and not descendants.logins:
         return ""
-    return f", with {output.counted(made.keys, 'key')} and {output.counted(made.logins, 'SMTP login')} made by it"
+    keys = output.counted(descendants.keys, "key")
+    logins = output.counted(descendants.logins, "SMTP login")
+    return f", with {keys} and {logins} made by it"
 
 
-def _maker(facts: ApiKeyRecord) -> str:
-    if facts.parent is not None:
-        return f"the key pbx_{facts.parent}"
-    return facts.made_by or "not known"
+def _maker(key: ApiKeyRecord) -> str:
+    if key.parent is not None:
+        return f"the key pbx_{key.parent}"
+    return key.made_by or "unknown"
 
 
 def _owner(key: ApiKeyRecord) -> str:
-    """Whose it is: a tenant's, or of no tenant."""
+    """The tenant of a key, or the part of the installation that it belongs to."""
     if key.tenant is not None:
         return key.tenant
-    return "administrators" if Scope.ADMIN in key.scopes else "installation"
+    if Scope.ADMIN in key.scopes:
+        return "administrators"
+    return "installation"
 
 
 async def _find(app: App, word: str, tenant: str | None) -> ApiKeyRecord:
-    """The key with this beginning, or this name."""
+    """The key with this prefix, or this name."""
     await access_options.check_tenant(app.database, tenant)
-    beginning = word.removeprefix("pbx_").partition("_")[0]
-    found = await access.list_keys(app.database, tenant, prefix=beginning, revoked=True)
-    found = found or await access.list_keys(app.database, tenant, name=word)
+    prefix = word.removeprefix("pbx_").partition("_")[0]
+    found = await access.list_keys(
+        app.database,
+        tenant,
+        prefix=prefix,
+        revoked=True,
+    )
+    if not found:
+        found = await access.list_keys(app.database, tenant, name=word)
     if len(found) > 1:
         raise NotPossible(
-            f"several tenants have a key {word!r}: give --tenant, or the key's beginning"
+            f"several tenants have a key {word!r}: give --tenant, or the key's prefix"
         )
     if not found:
-        raise NotFound(
-            f"there is no key {access_options.without_secret(word)!r}: see `pillarbox key list`"
-        )
+        shown = access_options.without_secret(word)
+        raise NotFound(f"the key {shown!r} does not exist: see `pillarbox key list`")
     return found[0]
 
 
-def _beginning(facts: ApiKeyRecord) -> str:
-    return f"pbx_{facts.prefix}"
+def _prefix(key: ApiKeyRecord) -> str:
+    return f"pbx_{key.prefix}"
 
 
-def _public(facts: ApiKeyRecord) -> dict[str, Any]:
-    """A key as it may be shown."""
-    shown: dict[str, Any] = output.plain(facts)
-    return shown | {"prefix": _beginning(facts), "state": state(facts.expires_at, facts.revoked_at)}
+def _public(key: ApiKeyRecord) -> dict[str, Any]:
+    """A key as JSON."""
+    shown: dict[str, Any] = output.plain(key)
+    shown["prefix"] = _prefix(key)
+    shown["state"] = state(key.expires_at, key.revoked_at)
+    return shown

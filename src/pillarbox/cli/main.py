@@ -40,8 +40,8 @@ root = typer.Typer(
     First steps:
       pillarbox up               start everything, with a PostgreSQL of its own
       pillarbox send --from me@example.com --to you@example.com --wait
-      pillarbox captured list    read what the development provider kept
-      pillarbox queue list       what was accepted, and what became of it
+      pillarbox captured list    read captured mails
+      pillarbox queue list       list messages and their states
     """,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -50,13 +50,13 @@ root = typer.Typer(
 for module in (
     run, database_setup, send, collect, queue, dlq, suppression, report, provider, route, captured,
     tenant, message_class, admin, key, smtp_login, sql, keys, config, webhook, template,
-):  # fmt: skip  # fmt: skip
+):  # fmt: skip
     module.register(root)
 apply_to_groups(root)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"pillarbox {version('pillarbox')}")
         raise typer.Exit
 
@@ -65,7 +65,12 @@ def _show_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version.",
+        ),
     ] = False,
 ) -> None:
     pass

@@ -1,9 +1,10 @@
-"""`class`: by which policies mails are sent."""
+"""`class`: message classes, which are named sets of policies."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,9 +19,39 @@ from pillarbox.store import catalog
 Name = Annotated[str, typer.Argument(parser=options.name, metavar="NAME")]
 
 
+RetryPolicy = Annotated[
+    str | None,
+    typer.Option(
+        "--retry",
+        metavar="POLICY",
+        help="quadratic, esp, lifecycle, or provider for the provider's policy.",
+    ),
+]
+UnknownPolicy = Annotated[
+    Unknown | None,
+    typer.Option("--unknown", help="What to do after an attempt with an unknown outcome."),
+]
+SecretFlag = Annotated[
+    bool | None,
+    typer.Option("--secret/--not-secret", help="Mask bodies, and drop them once settled."),
+]
+KeepContent = Annotated[
+    str | None,
+    typer.Option("--keep", metavar="AGE", help="How long content is kept: 7d, or default."),
+]
+MaxWait = Annotated[
+    str | None,
+    typer.Option(
+        "--max-wait",
+        metavar="TIME",
+        help="How long a mail waits without a usable provider: 5d by default, or never.",
+    ),
+]
+
+
 def register(root: typer.Typer) -> None:
     classes = typer.Typer(
-        help="Classes: named sets of policies a mail carries.", no_args_is_help=True
+        help="Manage classes: named sets of policies of mails.", no_args_is_help=True
     )
     command(classes, "list")(list_classes)
     command(classes, "set")(set_class)
@@ -28,7 +59,7 @@ def register(root: typer.Typer) -> None:
 
 
 async def list_classes(context: CommandContext) -> None:
-    """List the classes and their policies.
+    """List classes and their policies.
 
     \b
     Example:
@@ -40,57 +71,32 @@ async def list_classes(context: CommandContext) -> None:
         output.print_json(found)
     else:
         heads = ("name", "retry", "unknowns", "secret", "content kept", "waits for a provider")
-        output.table(heads, [_row(one) for one in found])
+        output.table(heads, [_row(record) for record in found])
 
 
-def _row(one: catalog.ClassRecord) -> tuple[str, ...]:
-    kept = (
-        show_duration(one.content_retention.total_seconds())
-        if one.content_retention
-        else "as configured"
-    )
-    waits = show_duration(one.max_wait.total_seconds()) if one.max_wait else "for ever"
-    return (
-        one.name,
-        one.retry or "the provider's",
-        one.unknown,
-        "yes" if one.secret else "no",
-        kept,
-        waits,
-    )
+def _row(record: catalog.ClassRecord) -> tuple[str, ...]:
+    kept = "as configured"
+    if record.content_retention:
+        kept = show_duration(record.content_retention.total_seconds())
+    waits = "forever"
+    if record.max_wait:
+        waits = show_duration(record.max_wait.total_seconds())
+    masked = "no"
+    if record.secret:
+        masked = "yes"
+    return (record.name, record.retry or "the provider's", record.unknown, masked, kept, waits)
 
 
 async def set_class(
     context: CommandContext,
     name: Name,
-    retry: Annotated[
-        str | None,
-        typer.Option(
-            "--retry", metavar="POLICY", help="quadratic, esp, lifecycle, or provider for its own."
-        ),
-    ] = None,
-    unknown: Annotated[
-        Unknown | None,
-        typer.Option("--unknown", help="What to do with an attempt whose end nobody saw."),
-    ] = None,
-    secret: Annotated[
-        bool | None,
-        typer.Option("--secret/--not-secret", help="Mask bodies, and drop them once settled."),
-    ] = None,
-    keep: Annotated[
-        str | None,
-        typer.Option("--keep", metavar="AGE", help="How long content is kept: 7d, or default."),
-    ] = None,
-    max_wait: Annotated[
-        str | None,
-        typer.Option(
-            "--max-wait",
-            metavar="TIME",
-            help="How long a mail waits while no provider can be used, before it fails: 5d unless set, or never.",
-        ),
-    ] = None,
+    retry: RetryPolicy = None,
+    unknown: UnknownPolicy = None,
+    secret: SecretFlag = None,
+    keep: KeepContent = None,
+    max_wait: MaxWait = None,
 ) -> None:
-    """Add a class, or change what is given of one.
+    """Add a class, or change the given policies of an existing one.
 
     \b
     Examples:
@@ -101,21 +107,44 @@ async def set_class(
     """
     if retry not in (None, "provider", *POLICIES):
         raise typer.BadParameter(f"--retry must be one of {', '.join(POLICIES)} or provider")
-    waits = None if max_wait in (None, "never") else timedelta(seconds=positive(max_wait))
-    kept = timedelta(seconds=options.seconds(keep)) if keep not in (None, "default") else None
+    changes: dict[str, Any] = {}
+    if retry is not None:
+        changes["retry"] = None if retry == "provider" else retry
+    if unknown is not None:
+        changes["unknown"] = unknown
+    if secret is not None:
+        changes["secret"] = secret
+    if keep is not None:
+        changes["content_retention"] = _age(keep)
+    if max_wait is not None:
+        changes["max_wait"] = _max_wait(max_wait)
     async with context.app() as app:
-        known = {one.name: one for one in await catalog.list_classes(app.database)}
-        old = known.get(name, catalog.ClassRecord(name, None, Unknown.RESEND, False, None))
-        new = catalog.ClassRecord(
+        known = {record.name: record for record in await catalog.list_classes(app.database)}
+        old = known.get(
             name,
-            old.retry if retry is None else None if retry == "provider" else retry,
-            unknown or old.unknown,
-            old.secret if secret is None else secret,
-            old.content_retention if keep is None else kept,
-            old.max_wait if max_wait is None else waits,
+            catalog.ClassRecord(
+                name,
+                None,
+                Unknown.RESEND,
+                False,
+                None,
+            ),
         )
+        new = replace(old, **changes)
         await catalog.put_class(app.database, new)
-    if context.json:
-        output.print_json(new)
-    else:
-        output.say(f"{'changed' if name in known else 'added'} class {name}")
+    verb = "added"
+    if name in known:
+        verb = "changed"
+    context.report(new, f"{verb} class {name}")
+
+
+def _age(keep: str) -> timedelta | None:
+    if keep == "default":
+        return None
+    return timedelta(seconds=options.seconds(keep))
+
+
+def _max_wait(max_wait: str) -> timedelta | None:
+    if max_wait == "never":
+        return None
+    return timedelta(seconds=positive(max_wait))

@@ -1,4 +1,4 @@
-"""Ids of messages in lists: short on a terminal, where people copy them, whole for programs."""
+"""Message ids in lists: short on a terminal, complete for programs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ if TYPE_CHECKING:
 
 
 async def shown_ids(database: Database, ids: Sequence[UUID]) -> dict[UUID, str]:
-    """Each id as it is printed. Only ids that commands find by their end are shortened."""
+    """The text of each id. Only ids that commands find by their end are shortened."""
+    shown = {id: str(id) for id in ids}
     if not ids or not output.is_terminal():
-        return {one: str(one) for one in ids}
+        return shown
     oldest = await oldest_recent(database)
-    return {one: short_id(one) if one >= oldest else str(one) for one in ids}
+    for id in ids:
+        if id >= oldest:
+            shown[id] = short_id(id)
+    return shown

@@ -1,4 +1,4 @@
-"""Options that several commands have, and the values people type into them."""
+"""Options that several commands share, and parsers of their values."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def _time(value: str, direction: int) -> datetime:
         pass
     try:
         at = datetime.fromisoformat(value)
-        return at if at.tzinfo else at.astimezone()  # a time without a zone is the reader's own
+        if at.tzinfo is None:
+            at = at.astimezone()  # a time without a zone is local time
+        return at
     except (ValueError, OverflowError):
         raise typer.BadParameter(
             f"{value!r}: give a time such as 2030-01-31T08:00Z, or a duration such as 30m, 2h or 7d"
@@ -63,18 +65,21 @@ def uuid(value: str) -> UUID:
     try:
         return UUID(value)
     except ValueError:
-        raise typer.BadParameter(f"{value!r} is not a whole message id") from None
+        raise typer.BadParameter(f"{value!r} is not a complete message id") from None
 
 
 def reason(value: str) -> str:
-    """A word that says why."""
+    """A reason of an outcome."""
     if value not in set(Reason):
-        raise typer.BadParameter(f"{value!r} is no reason: it is one of {', '.join(Reason)}")
+        raise typer.BadParameter(f"{value!r} is not a reason: give one of {', '.join(Reason)}")
     return value
 
 
 def _filter(
-    flag: str, metavar: str, help: str, parser: Callable[[str], object] | None = None
+    flag: str,
+    metavar: str,
+    help: str,
+    parser: Callable[[str], object] | None = None,
 ) -> object:
     return typer.Option(
         flag,
@@ -87,59 +92,91 @@ def _filter(
 
 
 States = Annotated[
-    list[State] | None, _filter("--state", "STATE", "Deliveries in this state; may be repeated.")
+    list[State] | None,
+    _filter("--state", "STATE", "Only deliveries in this state; may be repeated."),
 ]
-TenantFilter = Annotated[str | None, _filter("--tenant", "NAME", "Mails of this tenant.")]
-ClassFilter = Annotated[str | None, _filter("--class", "NAME", "Mails of this class.")]
-KindFilter = Annotated[str | None, _filter("--kind", "KIND", "Mails of this kind.")]
-TagFilter = Annotated[str | None, _filter("--tag", "TAG", "Mails with this tag.")]
-SenderFilter = Annotated[str | None, _filter("--sender", "TEXT", "Senders that contain this.")]
+TenantFilter = Annotated[str | None, _filter("--tenant", "NAME", "Only mails of this tenant.")]
+ClassFilter = Annotated[str | None, _filter("--class", "NAME", "Only mails of this class.")]
+KindFilter = Annotated[str | None, _filter("--kind", "KIND", "Only mails of this kind.")]
+TagFilter = Annotated[str | None, _filter("--tag", "TAG", "Only mails with this tag.")]
+SenderFilter = Annotated[
+    str | None, _filter("--sender", "TEXT", "Only senders that contain this text.")
+]
 RecipientFilter = Annotated[
-    str | None, _filter("--recipient", "TEXT", "Recipients that contain this.")
+    str | None, _filter("--recipient", "TEXT", "Only recipients that contain this text.")
 ]
-SubjectFilter = Annotated[str | None, _filter("--subject", "TEXT", "Subjects that contain this.")]
+SubjectFilter = Annotated[
+    str | None, _filter("--subject", "TEXT", "Only subjects that contain this text.")
+]
 ProviderFilter = Annotated[
-    str | None, _filter("--provider", "NAME", "Deliveries last tried through this provider.")
+    str | None,
+    _filter("--provider", "NAME", "Only deliveries whose last attempt used this provider."),
 ]
 ReasonFilter = Annotated[
-    str | None, _filter("--reason", "WORD", "Deliveries with this reason.", reason)
+    str | None,
+    _filter(
+        "--reason",
+        "WORD",
+        "Only deliveries with this reason.",
+        reason,
+    ),
 ]
 Since = Annotated[
     datetime | None,
-    _filter("--since", "TIME", "Not older than this: a time, or an age such as 2h.", past),
+    _filter(
+        "--since",
+        "TIME",
+        "Only newer than this: a time, or an age such as 2h.",
+        past,
+    ),
 ]
 Until = Annotated[
     datetime | None,
-    _filter("--until", "TIME", "Older than this: a time, or an age such as 2h.", past),
+    _filter(
+        "--until",
+        "TIME",
+        "Only older than this: a time, or an age such as 2h.",
+        past,
+    ),
 ]
 Limit = Annotated[
-    int, typer.Option("--limit", "-n", min=1, max=10_000, metavar="N", help="At most this many.")
+    int,
+    typer.Option(
+        "--limit",
+        "-n",
+        min=1,
+        max=10_000,
+        metavar="N",
+        help="At most this many.",
+    ),
 ]
 MessageId = Annotated[
     str,
     typer.Argument(
-        metavar="ID", help="The message's id, or its last (or first) 8 characters or more."
+        metavar="ID", help="The message id, or at least its first or last 8 characters."
     ),
 ]
 Before = Annotated[
     str | None,
-    typer.Option("--before", metavar="ID", help="Older than this message: the next page."),
+    typer.Option("--before", metavar="ID", help="Only older than this message: the next page."),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def with_options(
-    function: Callable[..., Any], place: str, more: Iterable[tuple[str, Any, Any]]
+    function: Callable[..., Any], parameter: str, more: Iterable[tuple[str, Any, Any]]
 ) -> Callable[..., Any]:
-    """Give a command more options (name, annotation, default); it gets them as its keyword arguments `place`."""
-    own = [
-        one
-        for one in inspect.signature(function, eval_str=True).parameters.values()
-        if one.name != place
-    ]
+    """Add options (name, annotation, default) in place of the command's `**parameter`."""
+    signature = inspect.signature(function, eval_str=True)
+    own = [own for own in signature.parameters.values() if own.name != parameter]
     kind = inspect.Parameter.KEYWORD_ONLY
     added = [
-        inspect.Parameter(name, kind, default=default, annotation=option)
+        inspect.Parameter(
+            name,
+            kind,
+            default=default,
+            annotation=option,
+        )
         for name, option, default in more
     ]
     function.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
@@ -147,6 +184,6 @@ def with_options(
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask, unless told not to; no answer means no."""
+    """Ask for confirmation unless `yes`; no answer means no."""
     if not yes:
         typer.confirm(question, abort=True, err=True)

@@ -1,4 +1,4 @@
-"""Text for people and JSON for programs. What comes from mails is hostile: nothing of it moves the cursor."""
+"""Output: text for people, JSON for programs. Control characters from mails are escaped."""
 
 from __future__ import annotations
 
@@ -27,8 +27,13 @@ STYLES = {word: colour for colour, words in _BY_COLOUR.items() for word in words
 
 
 def console(stderr: bool = False) -> Console:
-    """A console on what stdout or stderr is now. rich itself honours NO_COLOR and what a terminal can do."""
-    return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    """A console on the current stdout or stderr. rich honours NO_COLOR and the terminal's type."""
+    return Console(
+        stderr=stderr,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
 
 
 def is_terminal() -> bool:
@@ -36,24 +41,24 @@ def is_terminal() -> bool:
 
 
 def clean(text: object) -> str:
-    """One line without control characters, bidirectional overrides and the like: they become escapes."""
+    """One line in which control characters and bidirectional overrides are escaped."""
     shown = str(text)
     if shown.isprintable():
         return shown
-    return "".join(
-        one if one.isprintable() else " " if one.isspace() and one > "\x9f" else _escape(one)
-        for one in shown
-    )
+    return "".join(map(_escape, shown))
 
 
 def clean_lines(text: str) -> str:
-    """As `clean`, but lines stay lines and tabs stay tabs."""
-    return "\n".join(
-        "\t".join(clean(part) for part in line.split("\t")) for line in text.splitlines()
-    )
+    """As `clean`, but line ends and tabs stay."""
+    lines = ["\t".join(map(clean, line.split("\t"))) for line in text.splitlines()]
+    return "\n".join(lines)
 
 
 def _escape(character: str) -> str:
+    if character.isprintable():
+        return character
+    if character.isspace() and character > "\x9f":
+        return " "
     return character.encode("unicode_escape", "backslashreplace").decode("ascii")
 
 
@@ -68,7 +73,7 @@ def say(*parts: RenderableType) -> None:
 
 
 def note(text: str) -> None:
-    """Print a remark on stderr, so that stdout holds the answer alone."""
+    """Print a remark on stderr, so that stdout has only the result."""
     console(stderr=True).print(Text(clean(text), style="dim"), soft_wrap=True)
 
 
@@ -78,13 +83,13 @@ def error(text: str) -> None:
 
 
 def progress() -> Progress:
-    """A bar on stderr while something lasts; nothing at all where that is no terminal."""
+    """A progress bar on stderr; nothing if stderr is not a terminal."""
     shown = console(stderr=True)
     return Progress(console=shown, transient=True, disable=not shown.is_terminal)
 
 
 def write_bytes(content: bytes) -> None:
-    """Exact bytes for programs; on a terminal, what a terminal can bear."""
+    """Write exact bytes for programs, and escaped text on a terminal."""
     if is_terminal():
         say(Text(clean_lines(content.decode("utf-8", "replace"))))
         return
@@ -94,36 +99,40 @@ def write_bytes(content: bytes) -> None:
 
 
 def print_json(value: object) -> None:
-    """JSON with stable keys, those of our dataclasses. ASCII, so that it harms no terminal."""
-    print(json.dumps(plain(value), indent=2 if is_terminal() else None))
+    """Print JSON with the keys of our dataclasses; ASCII only, which is safe on a terminal."""
+    indent = None
+    if is_terminal():
+        indent = 2
+    print(json.dumps(plain(value), indent=indent))
 
 
 def plain(value: Any) -> Any:
-    """Plain JSON values of anything we show."""
+    """JSON values for a value of any type."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            _key(one.name): plain(getattr(value, one.name)) for one in dataclasses.fields(value)
-        }
+        fields = dataclasses.fields(value)
+        return {_key(field.name): plain(getattr(value, field.name)) for field in fields}
     if isinstance(value, dict):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     if isinstance(value, timedelta):
         return value.total_seconds()
-    return value if value is None or isinstance(value, bool | int | float) else str(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return str(value)
 
 
 def _key(name: str) -> str:
-    return "class" if name == "class_name" else name
+    if name == "class_name":
+        return "class"
+    return name
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "nothing") -> None:
-    """A table: drawn on a terminal, plain columns elsewhere. Cells are text or Text."""
-    shown = [
-        [one if isinstance(one, Text) else Text(clean(one or "")) for one in row] for row in rows
-    ]
+    """Print a table: with lines on a terminal, as plain columns elsewhere."""
+    shown = [[_cell(value or "") for value in row] for row in rows]
     if not shown:
         note(empty)
     elif is_terminal():
@@ -133,13 +142,24 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], empty: str = "
         _columns(heads, shown)
 
 
+def _cell(value: object) -> Text:
+    if isinstance(value, Text):
+        return value
+    return Text(clean(value))
+
+
 def drawn(heads: Sequence[str], rows: Iterable[Sequence[Text]]) -> Table:
-    """The table as rich draws it; `#` after a head means numbers, `~` that its cells may be cut to fit."""
+    """The table for rich; `#` after a head marks numbers, `~` cells that may be cut to fit."""
     drawing = Table(box=SIMPLE_HEAD, header_style="dim", pad_edge=False)
     for head in heads:
-        side: Literal["left", "right"] = "right" if head.endswith("#") else "left"
+        side: Literal["left", "right"] = "left"
+        if head.endswith("#"):
+            side = "right"
         drawing.add_column(
-            head.rstrip("#~"), justify=side, overflow="fold", no_wrap=not head.endswith("~")
+            head.rstrip("#~"),
+            justify=side,
+            overflow="fold",
+            no_wrap=not head.endswith("~"),
         )
     for row in rows:
         drawing.add_row(*row)
@@ -147,67 +167,97 @@ def drawn(heads: Sequence[str], rows: Iterable[Sequence[Text]]) -> Table:
 
 
 def _fit(heads: Sequence[str], rows: list[list[Text]], width: int) -> None:
-    """Cut the cells that may be cut, so that a row stays a line; the short columns are left whole."""
-    wanted = [max(len(head), *(row[n].cell_len for row in rows)) for n, head in enumerate(heads)]
-    elastic = sorted(
-        (n for n, head in enumerate(heads) if head.endswith("~")), key=wanted.__getitem__
-    )
-    room = width - 3 * len(heads) - sum(wanted[n] for n in range(len(heads)) if n not in elastic)
-    for place, n in enumerate(elastic):
-        share = max(room // (len(elastic) - place), 8)
-        room -= min(wanted[n], share)
+    """Cut the elastic cells, narrowest column first, so that each row fits into one line."""
+    widths = []
+    for column, head in enumerate(heads):
+        cell_widths = [row[column].cell_len for row in rows]
+        widths.append(max(len(head), *cell_widths))
+    elastic = [column for column, head in enumerate(heads) if head.endswith("~")]
+    elastic.sort(key=widths.__getitem__)
+    fixed = sum(widths) - sum(widths[column] for column in elastic)
+    space = width - 3 * len(heads) - fixed
+    for index, column in enumerate(elastic):
+        share = max(space // (len(elastic) - index), 8)
+        column_width = min(widths[column], share)
+        space -= column_width
         for row in rows:
-            row[n].truncate(min(wanted[n], share), overflow="ellipsis")
+            row[column].truncate(column_width, overflow="ellipsis")
 
 
 def _columns(heads: Sequence[str], rows: list[list[Text]]) -> None:
-    lines = [
-        [head.rstrip("#~").upper() for head in heads],
-        *([one.plain or "-" for one in row] for row in rows),
-    ]
+    lines = [[head.rstrip("#~").upper() for head in heads]]
+    lines += [[cell.plain or "-" for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
-        print(
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        )
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        print("  ".join(cells).rstrip())
 
 
 def pairs(rows: Iterable[tuple[str, object]]) -> None:
-    """Names and values below each other; those without a value are left out."""
+    """Print names and values, one pair per line, without those that have no value."""
     shown = [(name, value) for name, value in rows if value not in (None, "", (), [], {})]
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
-        text = value if isinstance(value, Text) else Text(clean(value))
-        say(Text.assemble((f"  {name.ljust(width)}  ", "dim"), text))
+        say(Text.assemble((f"  {name.ljust(width)}  ", "dim"), _cell(value)))
 
 
 def when(at: datetime | None) -> str:
-    """A time, in UTC."""
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z" if at else ""
+    """A time in UTC; empty without one."""
+    if at is None:
+        return ""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 def age(at: datetime) -> str:
     """How long ago, for people; the time itself for programs."""
-    return span(max((datetime.now(UTC) - at).total_seconds(), 0)) if is_terminal() else when(at)
+    if not is_terminal():
+        return when(at)
+    elapsed = datetime.now(UTC) - at
+    return span(max(elapsed.total_seconds(), 0))
 
 
 def span(seconds: float) -> str:
     """A length of time in at most two units: 340 ms, 12 s, 2m 5s, 3h 20m, 4d 2h."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
     if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+        return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes_left = divmod(minutes, 60)
     days, hours_left = divmod(hours, 24)
-    for count, unit, left, small in (
-        (days, "d", hours_left, "h"),
-        (hours, "h", minutes_left, "m"),
-        (minutes, "m", rest, "s"),
-    ):
-        if count:
-            return f"{count}{unit} {left}{small}" if left else f"{count}{unit}"
-    return "0 s"
+    if days:
+        return _two_units(
+            days,
+            "d",
+            hours_left,
+            "h",
+        )
+    if hours:
+        return _two_units(
+            hours,
+            "h",
+            minutes_left,
+            "m",
+        )
+    return _two_units(
+        minutes,
+        "m",
+        rest,
+        "s",
+    )
+
+
+def _two_units(
+    count: int,
+    unit: str,
+    rest: int,
+    smaller: str,
+) -> str:
+    if not rest:
+        return f"{count}{unit}"
+    return f"{count}{unit} {rest}{smaller}"
 
 
 def ahead(at: datetime) -> str:
@@ -215,11 +265,13 @@ def ahead(at: datetime) -> str:
     seconds = (at - datetime.now(UTC)).total_seconds()
     if abs(seconds) < 1:
         return "now"
-    return f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"
+    if seconds < 0:
+        return f"{span(-seconds)} ago"
+    return f"in {span(seconds)}"
 
 
 def counted(count: int, noun: str, *, more: bool = False) -> str:
-    """A number with its noun: `1 delivery`, `2,000 deliveries`; `more`: there are at least so many."""
+    """A number with its noun: `1 delivery`, `2,000 deliveries`; `more`: at least so many."""
     if count == 1 and not more:
         return f"1 {noun}"
     if noun.endswith("y") and noun[-2] not in "aeiou":
@@ -228,15 +280,20 @@ def counted(count: int, noun: str, *, more: bool = False) -> str:
         plural = f"{noun}es"
     else:
         plural = f"{noun}s"
-    return f"{count:,}{'+' if more else ''} {plural}"
+    if more:
+        return f"{count:,}+ {plural}"
+    return f"{count:,} {plural}"
 
 
-def octets(count: int) -> str:
+def size(count: int) -> str:
+    """A number of bytes."""
     if count < 1024:
         return f"{count} B"
-    return f"{count / 1024:.1f} KiB" if count < 2**20 else f"{count / 2**20:.1f} MiB"
+    if count < 2**20:
+        return f"{count / 1024:.1f} KiB"
+    return f"{count / 2**20:.1f} MiB"
 
 
 def plain_terminal() -> bool:
-    """Whether nothing should move: no terminal, or a dumb one."""
+    """Whether output must not be redrawn: not a terminal, or a dumb one."""
     return not is_terminal() or console().is_dumb_terminal

@@ -1,6 +1,8 @@
-"""`queue`: what was accepted, and what becomes of it."""
+"""`queue`: accepted messages and their deliveries."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import typer
 from rich.text import Text
@@ -13,7 +15,7 @@ from pillarbox.store.messages import MessageFilter, MessageListItem, find_messag
 
 def register(root: typer.Typer) -> None:
     group = typer.Typer(
-        help="The queue: what was accepted, and what becomes of it.", no_args_is_help=True
+        help="Manage the queue: messages, deliveries, statistics.", no_args_is_help=True
     )
     queue_stats.register(group)
     command(group, "list")(list_)
@@ -38,7 +40,7 @@ async def list_(
     before: options.Before = None,
     limit: options.Limit = 20,
 ) -> None:
-    """List messages, newest first. A message is listed when one of its deliveries fits.
+    """List messages, newest first. The filters match a message if they match one of its deliveries.
 
     \b
     Examples:
@@ -47,9 +49,11 @@ async def list_(
       pillarbox queue list --recipient ada@ --tenant shop --json
       pillarbox queue list --before 0c2f0c3d7a11      (the next page)
     """
-    states = [str(one) for one in state or ()]
+    states = [str(value) for value in state or ()]
     async with context.app() as app:
-        last = None if before is None else await find_message(app.database, before)
+        last = None
+        if before is not None:
+            last = await find_message(app.database, before)
         which = MessageFilter(
             states,
             tenant,
@@ -65,36 +69,40 @@ async def list_(
             last,
         )
         found = await list_messages(app.database, which, limit)
-        ids = await shown_ids(app.database, [one.id for one in found])
+        ids = await shown_ids(app.database, [message.id for message in found])
     if context.json:
         output.print_json(found)
         return
     heads = ("id", "accepted", "state", "tries#", "to~", "subject~", "reason", "provider")
-    output.table(heads, [_row(one, ids[one.id]) for one in found], "no message fits")
+    output.table(heads, [_row(message, ids[message.id]) for message in found], "no message matches")
     if len(found) == limit:
         output.note(f"there may be more: add --before {ids[found[-1].id]}")
 
 
-def _row(one: MessageListItem, id: str) -> tuple[object, ...]:
-    more = f" +{len(one.recipients) - 1}" if len(one.recipients) > 1 else ""
+def _row(message: MessageListItem, id: str) -> tuple[object, ...]:
+    recipients, *others = message.recipients
+    if others:
+        recipients += f" +{len(others)}"
     return (
         id,
-        output.age(one.created_at),
-        summary(one.states),
-        str(one.attempts),
-        one.recipients[0] + more,
-        one.subject,
-        ", ".join(one.reasons),
-        ", ".join(one.providers),
+        output.age(message.created_at),
+        summary(message.states),
+        str(message.attempts),
+        recipients,
+        message.subject,
+        ", ".join(message.reasons),
+        ", ".join(message.providers),
     )
 
 
 def summary(states: object) -> Text:
     """`sent`, or `2 sent, 1 failed`."""
-    words = list(states) if isinstance(states, list | tuple) else []
-    if len(set(words)) == 1:
-        return output.styled(words[0])
-    counted = [
-        Text(f"{words.count(one)} ").append_text(output.styled(one)) for one in sorted(set(words))
-    ]
-    return Text(", ").join(counted)
+    if not isinstance(states, list | tuple):
+        return Text("")
+    counts = Counter(states)
+    if len(counts) == 1:
+        return output.styled(states[0])
+    parts = []
+    for state, count in sorted(counts.items()):
+        parts.append(Text(f"{count} ").append_text(output.styled(state)))
+    return Text(", ").join(parts)

@@ -1,4 +1,4 @@
-"""`queue retry|cancel|release|reap`: what a person does to deliveries."""
+"""`queue retry|cancel|release|reap`: changes deliveries."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from pillarbox.store.operations import DeliveryOperation
 
 OptionalId = Annotated[
-    str | None, typer.Argument(metavar="ID", help="The message's id, or its beginning.")
+    str | None, typer.Argument(metavar="ID", help="The message id, or its beginning.")
 ]
 All = Annotated[
-    bool, typer.Option("--all", help="Instead of one message: everything that fits the filters.")
+    bool, typer.Option("--all", help="Instead of one message: all that match the filters.")
 ]
 Number = Annotated[
     int | None, typer.Option("--delivery", metavar="N", help="Only this delivery of the message.")
 ]
-# Counting stops here: beyond it a person only needs to know that it is a lot.
+# Counting stops here: a larger exact number would not help.
 COUNTED = 100_000
 
 
@@ -57,11 +57,11 @@ async def retry(
     until: options.Until = None,
     yes: options.Yes = False,
 ) -> int:
-    """Queue failed deliveries again, with all their attempts before them.
+    """Queue failed deliveries again, with a new count of attempts.
 
-    The mail of an account is rendered again from its token, by a collector, since its body was
-    dropped; if the token has expired, a new one is issued. With --all, what expired or has lost its
-    content is left out: it could not be sent.
+    A lifecycle mail is rendered again from its token, by a collector, because its body was dropped;
+    if the token has expired, a new one is issued. With --all, messages that have expired or whose
+    content was dropped are left out: they cannot be sent.
 
     \b
     Examples:
@@ -71,9 +71,24 @@ async def retry(
     """
     states = _states(state, operations.RETRY)
     which = MessageFilter(
-        states, tenant, class_name, kind, provider=provider, reason=reason, since=since, until=until
+        states,
+        tenant,
+        class_name,
+        kind,
+        provider=provider,
+        reason=reason,
+        since=since,
+        until=until,
     )
-    return await _change(context, operations.RETRY, which, id, all, delivery, yes)
+    return await _change(
+        context,
+        operations.RETRY,
+        which,
+        id,
+        all,
+        delivery,
+        yes,
+    )
 
 
 async def cancel(
@@ -89,7 +104,7 @@ async def cancel(
     until: options.Until = None,
     yes: options.Yes = False,
 ) -> int:
-    """Cancel deliveries that still wait or are held. What is in flight cannot be called back.
+    """Cancel deliveries that wait or are held. A delivery in flight cannot be cancelled.
 
     \b
     Examples:
@@ -97,9 +112,22 @@ async def cancel(
       pillarbox queue cancel --all --kind newsletter --state queued
     """
     which = MessageFilter(
-        _states(state, operations.CANCEL), tenant, class_name, kind, since=since, until=until
+        _states(state, operations.CANCEL),
+        tenant,
+        class_name,
+        kind,
+        since=since,
+        until=until,
     )
-    return await _change(context, operations.CANCEL, which, id, all, delivery, yes)
+    return await _change(
+        context,
+        operations.CANCEL,
+        which,
+        id,
+        all,
+        delivery,
+        yes,
+    )
 
 
 async def release(
@@ -110,7 +138,7 @@ async def release(
     ] = False,
     sent: Annotated[bool, typer.Option("--sent", help="It arrived: settle it as sent.")] = False,
     failed: Annotated[
-        bool, typer.Option("--failed", help="It did not: settle it as failed.")
+        bool, typer.Option("--failed", help="It did not arrive: settle it as failed.")
     ] = False,
     all: All = False,
     delivery: Number = None,
@@ -122,45 +150,58 @@ async def release(
     until: options.Until = None,
     yes: options.Yes = False,
 ) -> int:
-    """Decide about held deliveries: nobody saw how their last attempt ended.
+    """Decide about held deliveries: the outcome of their last attempt is unknown.
 
     \b
     Examples:
       pillarbox queue release 0c2f0c3d7a11 --resend
       pillarbox queue release --all --class codes --failed
     """
-    chosen = [
-        word for word, wanted in (("resend", resend), ("sent", sent), ("failed", failed)) if wanted
-    ]
-    if len(chosen) != 1:
-        raise typer.BadParameter("say what became of it: one of --resend, --sent, --failed")
-    which = MessageFilter((), tenant, class_name, kind, provider=provider, since=since, until=until)
-    return await _change(context, operations.RELEASES[chosen[0]], which, id, all, delivery, yes)
+    flags = {"resend": resend, "sent": sent, "failed": failed}
+    decisions = [decision for decision, is_set in flags.items() if is_set]
+    if len(decisions) != 1:
+        raise typer.BadParameter("give exactly one of --resend, --sent, --failed")
+    operation = operations.RELEASES[decisions[0]]
+    which = MessageFilter(
+        (),
+        tenant,
+        class_name,
+        kind,
+        provider=provider,
+        since=since,
+        until=until,
+    )
+    return await _change(
+        context,
+        operation,
+        which,
+        id,
+        all,
+        delivery,
+        yes,
+    )
 
 
 async def reap(context: CommandContext) -> None:
-    """Take back what dead workers held, once. Workers do this by themselves all the time.
+    """Release the deliveries of dead workers, once. Workers do this continuously.
 
-    Waits up to `worker_lease` where no process has watched the database: a worker that is alive may
-    only have been unable to renew its lease.
+    It waits up to `worker_lease` if no process has observed the database: a live worker may have
+    been unable to renew its lease.
 
     \b
     Example:
       pillarbox queue reap
     """
     async with context.app() as app:
-        count = await app.housekeeping().reap_patiently(_tell_wait)
-    output.print_json({"reaped": count}) if context.json else output.say(
-        f"{output.counted(count, 'delivery')} taken back"
-    )
+        count = await app.housekeeping().reap_patiently(_note_wait)
+    context.report({"reaped": count}, f"{output.counted(count, 'delivery')} released")
 
 
-def _states(wanted: list[State] | None, operation: DeliveryOperation) -> tuple[State, ...]:
-    if not set(operation.takes).issuperset(wanted or ()):
-        raise typer.BadParameter(
-            f"--state: only {', '.join(operation.takes)} can be {operation.word}"
-        )
-    return tuple(wanted or ())
+def _states(states: list[State] | None, operation: DeliveryOperation) -> tuple[State, ...]:
+    if not set(operation.takes).issuperset(states or ()):
+        allowed = ", ".join(operation.takes)
+        raise typer.BadParameter(f"--state: only {allowed} can be {operation.word}")
+    return tuple(states or ())
 
 
 async def _change(
@@ -173,45 +214,64 @@ async def _change(
     yes: bool,
 ) -> int:
     if (id is None) == (not all):
-        raise typer.BadParameter("give a message's ID, or --all with filters")
+        raise typer.BadParameter("give a message id, or --all with filters")
     async with context.app() as app:
         if id is not None:
-            return await _change_one(context, app, operation, id, n)
-        count = await _change_all(app, operation, which, yes)
-    if context.json:
-        output.print_json({operation.word: count})
-    else:
-        output.say(f"{output.counted(count, 'delivery')} {operation.word}")
+            return await _change_one(
+                context,
+                app,
+                operation,
+                id,
+                n,
+            )
+        count = await _change_all(
+            app,
+            operation,
+            which,
+            yes,
+        )
+    context.report({operation.word: count}, f"{output.counted(count, 'delivery')} {operation.word}")
     return 0
 
 
 async def _change_one(
-    context: CommandContext, app: App, operation: DeliveryOperation, id: str, n: int | None
+    context: CommandContext,
+    app: App,
+    operation: DeliveryOperation,
+    id: str,
+    n: int | None,
 ) -> int:
     message_id = await find_message(app.database, id)
-    if operation is operations.RETRY and (
-        token := await resending.token_of(app.database, app.settings, message_id)
-    ):
-        return _tell_resent(
-            context,
-            message_id,
-            await resending.resend(app.database, app.settings, message_id, token),
-        )
-    changed = await operations.change_message(app.database, operation, message_id, n)
-    if context.json:
-        output.print_json(
-            {"id": message_id, operation.word: sorted(number for _, number in changed)}
-        )
-    else:
-        output.say(f"{output.counted(len(changed), 'delivery')} of {message_id} {operation.word}")
-    flying = (await states_of(app.database, [message_id])).get(State.PROCESSING, 0)
-    if flying and operation is operations.CANCEL:
-        output.error(f"{flying} in flight cannot be cancelled any more")
+    if operation is operations.RETRY:
+        token = await resending.token_of(app.database, app.settings, message_id)
+        if token:
+            resent = await resending.resend(
+                app.database,
+                app.settings,
+                message_id,
+                token,
+            )
+            return _report_resent(context, message_id, resent)
+    changed = await operations.change_message(
+        app.database,
+        operation,
+        message_id,
+        n,
+    )
+    numbers = sorted(number for _, number in changed)
+    context.report(
+        {"id": message_id, operation.word: numbers},
+        f"{output.counted(len(changed), 'delivery')} of {message_id} {operation.word}",
+    )
+    states = await states_of(app.database, [message_id])
+    in_flight = states.get(State.PROCESSING, 0)
+    if in_flight and operation is operations.CANCEL:
+        output.error(f"{in_flight} in flight cannot be cancelled any more")
         return 1
     return 0
 
 
-def _tell_resent(context: CommandContext, message_id: UUID, resent: ResentToken) -> int:
+def _report_resent(context: CommandContext, message_id: UUID, resent: ResentToken) -> int:
     if context.json:
         output.print_json({"id": message_id, "token": resent.token, "is_new": resent.is_new})
     elif resent.is_new:
@@ -224,14 +284,22 @@ def _tell_resent(context: CommandContext, message_id: UUID, resent: ResentToken)
 
 
 async def _change_all(
-    app: App, operation: DeliveryOperation, which: MessageFilter, yes: bool
+    app: App,
+    operation: DeliveryOperation,
+    which: MessageFilter,
+    yes: bool,
 ) -> int:
     which = replace(which, until=which.until or datetime.now(UTC))
-    total = await operations.count(app.database, operation, which, COUNTED)
+    total = await operations.count(
+        app.database,
+        operation,
+        which,
+        COUNTED,
+    )
     if not total:
         return 0
-    what = output.counted(total, "delivery", more=total == COUNTED)
-    options.confirm(f"{what} will be {operation.word}. Go on?", yes)
+    number = output.counted(total, "delivery", more=total == COUNTED)
+    options.confirm(f"{number} will be {operation.word}. Go on?", yes)
     done = 0
     with output.progress() as progress:
         task = progress.add_task(operation.word, total=total)
@@ -241,7 +309,5 @@ async def _change_all(
     return done
 
 
-def _tell_wait(seconds: float) -> None:
-    output.note(
-        f"waiting {output.span(seconds)}, so that workers that are alive can renew their lease first"
-    )
+def _note_wait(seconds: float) -> None:
+    output.note(f"waiting {output.span(seconds)}, so that live workers can renew their lease first")

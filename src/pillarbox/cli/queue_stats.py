@@ -1,4 +1,4 @@
-"""`queue stats`: the queue in numbers, once or live."""
+"""`queue stats`: statistics of the queue, once or live."""
 
 from __future__ import annotations
 
@@ -32,16 +32,19 @@ async def stats(
     context: CommandContext,
     tenant: options.TenantFilter = None,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Stay, and keep it fresh; q ends.")
+        bool, typer.Option("--watch", "-w", help="Update continuously; q quits.")
     ] = False,
     interval: Annotated[
         float,
         typer.Option(
-            "--interval", metavar="TIME", parser=options.seconds, help="With --watch: how often."
+            "--interval",
+            metavar="TIME",
+            parser=options.seconds,
+            help="With --watch: the time between updates.",
         ),
     ] = 1.0,
 ) -> None:
-    """Show how much waits, what was settled lately, and who works.
+    """Show the size of the queue, recent results, and workers.
 
     \b
     Examples:
@@ -53,7 +56,12 @@ async def stats(
         if not watch:
             _show(await statistics(app.database, tenant), context.json)
         else:
-            await _watch(app.database, tenant, max(interval, 0.1), context.json)
+            await _watch(
+                app.database,
+                tenant,
+                max(interval, 0.1),
+                context.json,
+            )
 
 
 def _show(numbers: QueueStatistics, json: bool) -> None:
@@ -65,99 +73,104 @@ def _show(numbers: QueueStatistics, json: bool) -> None:
         for heads, rows in sections(numbers):
             output.table(heads, rows)
             print()
-        for worry in _worries(numbers):
-            print(worry.plain)
+        for warning in _warnings(numbers):
+            print(warning.plain)
 
 
 def as_json(numbers: QueueStatistics) -> dict[str, Any]:
     return {
-        "states": numbers.by_state, "oldest_due_seconds": numbers.oldest_due,
+        "states": numbers.by_state,
+        "oldest_due_seconds": numbers.oldest_due,
         "last_hour": {"sent": numbers.sent, "failed": numbers.failed},
         "last_minute": {"sent": numbers.sent_last_minute, "failed": numbers.failed_last_minute},
-        "sent_per_second": round(numbers.rate, 3), "workers": output.plain(numbers.workers),
-        "providers": output.plain(numbers.providers), "tenants": numbers.by_tenant,
-    }  # fmt: skip
+        "sent_per_second": round(numbers.rate, 3),
+        "workers": output.plain(numbers.workers),
+        "providers": output.plain(numbers.providers),
+        "tenants": numbers.by_tenant,
+    }
 
 
 Cells = Sequence[Sequence[Text]]
 
 
 def drawn(numbers: QueueStatistics) -> RenderableType:
-    """Everything as tables below each other."""
-    return Group(
-        *(output.drawn(heads, rows) for heads, rows in sections(numbers)), *_worries(numbers)
-    )
+    """All tables and warnings, one below the other."""
+    tables = [output.drawn(heads, rows) for heads, rows in sections(numbers)]
+    return Group(*tables, *_warnings(numbers))
 
 
 def sections(numbers: QueueStatistics) -> Iterator[tuple[Sequence[str], Cells]]:
-    """Each table's heads and rows."""
+    """The heads and rows of each table."""
     states = [f"{state}#" for state in STATES]
     yield states, [_counts(numbers.by_state)]
-    oldest = numbers.oldest_due
-    lately = [
-        f"{numbers.sent:,}",
-        f"{numbers.failed:,}",
-        f"{numbers.rate:,.1f}/s",
-        output.span(oldest) if oldest else "-",
-    ]
+    oldest = "-"
+    if numbers.oldest_due:
+        oldest = output.span(numbers.oldest_due)
+    recent = [f"{numbers.sent:,}", f"{numbers.failed:,}", f"{numbers.rate:,.1f}/s", oldest]
     heads = ("sent, last hour#", "failed, last hour#", "rate, last minute#", "oldest due for#")
-    yield heads, [[Text(one) for one in lately]]
+    yield heads, [[Text(value) for value in recent]]
     if len(numbers.by_tenant) > 1:
         rows = [[Text(name), *_counts(counts)] for name, counts in numbers.by_tenant.items()]
         yield ("tenant", *states), rows
     if numbers.workers:
-        yield ("worker", "since", "in flight#", "lease"), [_worker(one) for one in numbers.workers]
+        workers = [_worker_row(worker) for worker in numbers.workers]
+        yield ("worker", "since", "in flight#", "lease"), workers
     if numbers.providers:
+        states_of_providers = {True: "on", False: "off"}
         providers = [
-            (Text(one.name), Text(one.kind), Text("on" if one.enabled else "off"))
-            for one in numbers.providers
+            (Text(provider.name), Text(provider.kind), Text(states_of_providers[provider.enabled]))
+            for provider in numbers.providers
         ]
         yield ("provider", "kind", "state"), providers
 
 
-def _worries(numbers: QueueStatistics) -> Iterator[Text]:
+def _warnings(numbers: QueueStatistics) -> Iterator[Text]:
     if not numbers.workers:
         yield Text("no worker is running: mails wait", style="yellow")
-    if not any(one.enabled for one in numbers.providers):
+    if not any(provider.enabled for provider in numbers.providers):
         yield Text("no provider is enabled: mails wait", style="yellow")
 
 
 def _counts(counts: dict[str, int]) -> list[Text]:
+    cells = []
+    for state in STATES:
+        style = "dim"
+        if counts[state]:
+            style = output.STYLES.get(state, "")
+        cells.append(Text(f"{counts[state]:,}", style=style))
+    return cells
+
+
+def _worker_row(worker: WorkerRecord) -> list[Text]:
+    lease = Text("expired", style="red")
+    if worker.lease_left > 0:
+        lease = Text(f"{output.span(worker.lease_left)} left")
     return [
-        Text(f"{counts[one]:,}", style=output.STYLES.get(one, "") if counts[one] else "dim")
-        for one in STATES
+        Text(output.clean(worker.name)),
+        Text(output.when(worker.started_at)),
+        Text(str(worker.holds)),
+        lease,
     ]
 
 
-def _worker(one: WorkerRecord) -> list[Text]:
-    left = (
-        Text(f"{output.span(one.lease_left)} left")
-        if one.lease_left > 0
-        else Text("ran out", style="red")
-    )
-    return [
-        Text(output.clean(one.name)),
-        Text(output.when(one.started_at)),
-        Text(str(one.holds)),
-        left,
-    ]
-
-
-async def _watch(database: Database, tenant: str | None, interval: float, json: bool) -> None:
-    """Look again and again until q or Ctrl-C; without a terminal, one answer after the other."""
+async def _watch(
+    database: Database,
+    tenant: str | None,
+    interval: float,
+    json: bool,
+) -> None:
+    """Update until q or Ctrl-C; without a terminal, print one result after the other."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, stop.set)
-    live = (
-        None
-        if json or output.plain_terminal()
-        else Live(console=output.console(), screen=True, auto_refresh=False)
-    )
+    live = None
+    if not json and not output.plain_terminal():
+        live = Live(console=output.console(), screen=True, auto_refresh=False)
     with _keys(stop), live or contextlib.nullcontext():
         while not stop.is_set():
             numbers = await statistics(database, tenant)
             if live:
-                live.update(Group(drawn(numbers), Text("q ends", style="dim")), refresh=True)
+                live.update(Group(drawn(numbers), Text("q quits", style="dim")), refresh=True)
             else:
                 _show(numbers, json)
             with contextlib.suppress(TimeoutError):
@@ -166,7 +179,7 @@ async def _watch(database: Database, tenant: str | None, interval: float, json: 
 
 @contextlib.contextmanager
 def _keys(stop: asyncio.Event) -> Iterator[None]:
-    """Within, q on the terminal sets `stop`."""
+    """Inside, the key q sets `stop`."""
     if not sys.stdin.isatty():
         yield
         return

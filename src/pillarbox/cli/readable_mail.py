@@ -1,4 +1,4 @@
-"""A mail as a person reads it: a few headers, and its text; HTML becomes text with its links."""
+"""Extracts the readable parts of a mail: main headers and text; HTML becomes text with links."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from email.message import EmailMessage
 from email.parser import BytesParser
 from html.parser import HTMLParser
 
-# Elements that begin a line, and those whose content nobody sees.
+# Elements that begin a line.
 BLOCKS = frozenset({
-    "address", "article", "blockquote", "br", "dd", "div", "dl", "dt", "figure", "footer", "h1", "h2", "h3", "h4", "h5",
-    "h6", "header", "hr", "li", "main", "ol", "p", "pre", "section", "table", "tr", "ul",
+    "address", "article", "blockquote", "br", "dd", "div", "dl", "dt", "figure", "footer", "h1",
+    "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "ol", "p", "pre", "section",
+    "table", "tr", "ul",
 })  # fmt: skip
 PARAGRAPHS = frozenset({"blockquote", "h1", "h2", "h3", "h4", "h5", "h6", "ol", "p", "table", "ul"})
+# Elements whose content is not shown.
 HIDDEN = frozenset({"head", "script", "style", "template", "title"})
 
 
 @dataclass(frozen=True, slots=True)
 class ReadableMail:
-    """Everything decoded; empty where the mail has nothing of the kind."""
+    """The decoded parts of a mail; empty if it has none."""
 
     sender: str
     to: str
@@ -33,7 +35,7 @@ class ReadableMail:
 
 
 def readable(content: bytes) -> ReadableMail:
-    """A mail's decoded text and main headers. The bytes may be hostile: what cannot be decoded is replaced."""
+    """Decode a mail's text and main headers; illegal bytes are replaced."""
     mail = BytesParser(EmailMessage, policy=policy.default).parsebytes(content)
     return ReadableMail(
         sender=_header(mail, "from"),
@@ -49,7 +51,7 @@ def readable(content: bytes) -> ReadableMail:
 def _header(mail: EmailMessage, name: str) -> str:
     try:
         return str(mail.get(name, ""))
-    except Exception:  # the standard library's parser trips over some hostile headers
+    except Exception:  # the standard library's parser fails for some hostile headers
         return ""
 
 
@@ -58,13 +60,11 @@ def _text(mail: EmailMessage) -> str:
         try:
             body = mail.get_body((kind,))
             if isinstance(body, EmailMessage):
-                found = str(body.get_content())
-                return text_of_html(found) if kind == "html" else found
-        except (
-            LookupError,
-            ValueError,
-            KeyError,
-        ):  # an unknown character set, or a part that is not what it says
+                content = str(body.get_content())
+                if kind == "html":
+                    content = text_of_html(content)
+                return content
+        except (LookupError, ValueError):  # an unknown character set, or a malformed part
             continue
     return ""
 
@@ -74,7 +74,7 @@ def _attachments(mail: EmailMessage) -> list[str]:
 
 
 def text_of_html(html: str) -> str:
-    """The text that HTML shows, with the address of each link behind its words."""
+    """The text that HTML shows, with the URL of each link after its text."""
     reader = _HtmlText()
     reader.feed(html)
     reader.close()
@@ -89,9 +89,8 @@ class _HtmlText(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.parts: list[str] = []
         self._hidden = 0
-        self._links: list[
-            tuple[str, int]
-        ] = []  # the address of each open link, and where its words begin
+        # The URL of each open link, and the index at which its text begins.
+        self._links: list[tuple[str, int]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag in HIDDEN:
@@ -129,5 +128,8 @@ class _HtmlText(HTMLParser):
 
     def _end_link(self, address: str, begin: int) -> None:
         words = "".join(self.parts[begin:]).strip()
-        if address and not address.startswith("#") and words != address:
-            self.parts.append(f" <{address}>" if words else f"<{address}>")
+        if not address or address.startswith("#") or words == address:
+            return
+        if words:
+            self.parts.append(" ")
+        self.parts.append(f"<{address}>")

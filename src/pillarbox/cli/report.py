@@ -1,4 +1,4 @@
-"""`report`: hand in a bounce mail or a complaint."""
+"""`report`: processes a bounce mail or a complaint."""
 
 from __future__ import annotations
 
@@ -27,13 +27,11 @@ def register(root: typer.Typer) -> None:
 
 async def report(
     context: CommandContext,
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="The mail as it was received; - for stdin.")
-    ],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The received mail; - for stdin.")],
 ) -> int:
-    """Hand in a bounce mail or a complaint; it counts like the feedback of a provider.
+    """Process a bounce mail or a complaint; it has the same effect as feedback of a provider.
 
-    Exits with 1 if it is about no message that is known.
+    Exits with 1 if it matches no known message.
 
     \b
     Examples:
@@ -41,47 +39,60 @@ async def report(
       pillarbox report - < bounce.eml
       pillarbox report complaint.eml --json
     """
-    most = context.settings.feedback_max_body
-    mail = _read(file, most)
-    if len(mail) > most:
+    limit = context.settings.feedback_max_body
+    mail = _read(file, limit)
+    if len(mail) > limit:
         raise NotPossible(
-            f"{file} has more than {output.octets(most)}: raise the setting feedback_max_body"
+            f"{file} is larger than {output.size(limit)}: raise the setting feedback_max_body"
         )
     async with context.app() as app:
         try:
-            heard = await app.ingest.take_report(mail, await app.return_path_key())
+            events = await app.ingest.take_report(mail, await app.return_path_key())
         except NotAReport as error:
             raise NotPossible(f"{file}: {error}") from None
     if context.json:
-        output.print_json({"events": [_told(*one) for one in heard]})
+        output.print_json({"events": [_as_json(event, match) for event, match in events]})
     else:
-        _show(heard)
-    return 0 if any(found for _, found in heard) else 1
+        for event, match in events:
+            _print_event(event, match)
+    is_known = any(match for _, match in events)
+    return int(not is_known)
 
 
-def _read(file: str, most: int) -> bytes:
+def _read(file: str, limit: int) -> bytes:
     try:
         if file == STDIN:
-            return sys.stdin.buffer.read(most + 1)
+            return sys.stdin.buffer.read(limit + 1)
         with Path(file).open("rb") as opened:
-            return opened.read(most + 1)
+            return opened.read(limit + 1)
     except OSError as error:
         raise NotPossible(f"{file} cannot be read: {error.strerror}") from None
 
 
-def _told(heard: FeedbackEvent, found: FeedbackMatch | None) -> dict[str, object]:
+def _as_json(event: FeedbackEvent, match: FeedbackMatch | None) -> dict[str, object]:
+    delivery = None
+    is_new = False
+    if match is not None:
+        delivery = delivery_id(match.message_id, match.n)
+        is_new = match.is_new
     return {
-        "kind": heard.kind,
-        "delivery": delivery_id(found.message_id, found.n) if found else None,
-        "reason": heard.reason,
-        "hard": heard.hard,
-        "new": found is not None and found.is_new,
+        "kind": event.kind,
+        "delivery": delivery,
+        "reason": event.reason,
+        "hard": event.hard,
+        "new": is_new,
     }
 
 
-def _show(heard: list[tuple[FeedbackEvent, FeedbackMatch | None]]) -> None:
-    for one, found in heard:
-        about = delivery_id(found.message_id, found.n) if found else "no message that is known"
-        again = "" if found is None or found.is_new else ", which was reported before"
-        words = " ".join(filter(None, (one.kind, one.reason, "for good" if one.hard else "")))
-        output.say(output.clean(f"{about}: {words}{again}"))
+def _print_event(event: FeedbackEvent, match: FeedbackMatch | None) -> None:
+    words = [str(event.kind)]
+    if event.reason:
+        words.append(str(event.reason))
+    if event.hard:
+        words.append("permanent")
+    line = "no known message: " + " ".join(words)
+    if match is not None:
+        line = f"{delivery_id(match.message_id, match.n)}: " + " ".join(words)
+        if not match.is_new:
+            line += ", reported before"
+    output.say(output.clean(line))

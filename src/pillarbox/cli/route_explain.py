@@ -160,7 +160,7 @@ def _title(explanation: Explanation) -> str:
     if facts.kind:
         details.append(facts.kind)
     details += facts.tags
-    details.append(output.octets(facts.size))
+    details.append(output.size(facts.size))
     if explanation.raw:
         details.append("raw")
     return f", from {sender} to {facts.recipient_domain}{numbers}: {', '.join(details)}"

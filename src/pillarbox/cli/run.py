@@ -1,4 +1,4 @@
-"""`up`, `serve` and `worker`: the commands that stay."""
+"""`up`, `serve` and `worker`: the commands that run until they are stopped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pillarbox.app import (
 )
 from pillarbox.app import serve as run_together
 from pillarbox.cli import output
-from pillarbox.cli.banner import banner, told
+from pillarbox.cli.banner import print_banner, print_roles
 from pillarbox.cli.command import (
     CONCURRENCY,
     HTTP,
@@ -65,16 +65,39 @@ async def serve_http(
 
 
 def register(root: typer.Typer) -> None:
-    command(root, "up", HTTP, *SMTP, STARTTLS, CONCURRENCY, TEMPLATE_DIRS, json=False)(up)
-    command(root, "serve", HTTP, *SMTP, CONCURRENCY, TEMPLATE_DIRS, json=False)(serve)
-    command(root, "worker", HTTP, CONCURRENCY, json=False)(worker)
+    command(
+        root,
+        "up",
+        HTTP,
+        *SMTP,
+        STARTTLS,
+        CONCURRENCY,
+        TEMPLATE_DIRS,
+        json=False,
+    )(up)
+    command(
+        root,
+        "serve",
+        HTTP,
+        *SMTP,
+        CONCURRENCY,
+        TEMPLATE_DIRS,
+        json=False,
+    )(serve)
+    command(
+        root,
+        "worker",
+        HTTP,
+        CONCURRENCY,
+        json=False,
+    )(worker)
 
 
 WithDemo = Annotated[
     bool,
     typer.Option(
         "--demo",
-        help="Send made-up mails through twins of SendGrid, SES and Mailgun on this machine.",
+        help="Send sample mails through twins of SendGrid, SES and Mailgun on this machine.",
     ),
 ]
 
@@ -83,13 +106,13 @@ RequireKey = Annotated[
     bool,
     typer.Option(
         "--require-key",
-        help="Ask every client for a key, those on this machine, too; without SMTP on port 1025.",
+        help="Require a key from every client, also on this machine; no SMTP on port 1025.",
     ),
 ]
 CaptureAll = Annotated[
     bool,
     typer.Option(
-        "--capture-all", help="Keep every mail for reading; send nothing out, whatever routes say."
+        "--capture-all", help="Capture every mail and send nothing, independent of routes."
     ),
 ]
 
@@ -97,7 +120,7 @@ CaptureAll = Annotated[
 Verbose = Annotated[
     bool,
     typer.Option(
-        "--verbose", "-v", help="Log a line per mail; unless given, a summary every ten seconds."
+        "--verbose", "-v", help="Log a line per mail instead of a summary every ten seconds."
     ),
 ]
 
@@ -111,22 +134,22 @@ async def up(
 ) -> int:
     """Start everything: database, HTTP, SMTP and a worker, until Ctrl-C.
 
-    Without a database URL it runs a PostgreSQL of its own, kept in the data directory; with one it
-    uses that. Either way the schema is brought up to date. Ctrl-C finishes what is in flight and
-    exits; what still waits is there next time.
+    Without a database URL it runs an embedded PostgreSQL in the data directory. In both cases the
+    schema is updated. Ctrl-C finishes the mails in flight and exits; the other mails stay in the
+    queue.
 
-    With its own PostgreSQL every process on this machine has full access to the HTTP API without a
-    key, and hands mail over by SMTP on 127.0.0.1:1025, without TLS and with any login or none. To
-    Pillarbox a proxy on this machine is such a process, and so is everybody who comes through it:
-    use --require-key before you put one in front, or `serve`.
+    With the embedded PostgreSQL every process on this machine has full access to the HTTP API
+    without a key, and can submit mail by SMTP on 127.0.0.1:1025, without TLS and with any login or
+    none. This includes a proxy on this machine and all its clients: use --require-key before you
+    put a proxy in front, or use `serve`.
 
-    While no other provider was ever configured, mails are captured for reading. From then on they
-    leave, or wait visibly while none can be used; --capture-all captures them all the same, in this
-    process.
+    Mails are captured until another provider is configured for the first time. From then on they
+    are sent, or wait visibly while no provider can be used; --capture-all captures them anyway, in
+    this process.
 
-    --demo also starts servers that behave like SendGrid, Amazon SES and Mailgun, and sends a mail through them
-    every two seconds; some bounce, some are complained about. Nothing leaves the machine, and all of it ends with
-    Ctrl-C.
+    --demo also starts servers that behave like SendGrid, Amazon SES and Mailgun, and sends a mail
+    through them every two seconds; some bounce, some cause complaints. Nothing leaves the machine,
+    and everything ends with Ctrl-C.
 
     \b
     Examples:
@@ -134,19 +157,14 @@ async def up(
       pillarbox up --capture-all
       pillarbox up --demo --data /tmp/demo
       pillarbox up --require-key
-      pillarbox up --smtp-starttls 2525     for applications that insist on STARTTLS
+      pillarbox up --smtp-starttls 2525     for applications that require STARTTLS
       pillarbox up --data /tmp/second --http 127.0.0.1:8026 --smtp 127.0.0.1:1026
       PILLARBOX_DATABASE_URL=postgresql://mail@db.example/mail pillarbox up
     """
     logs.catch_uncaught()
     settings = context.settings
     embedded = settings.database_url is None
-    if demo and not embedded:
-        raise SettingsError(
-            "--demo runs with Pillarbox's own PostgreSQL only: leave out --database-url"
-        )
-    if demo and capture_all:
-        raise typer.BadParameter("give --demo or --capture-all, not both")
+    _check_demo(demo, capture_all, embedded)
     keyless = settings.is_development and not require_key
     if embedded and keyless and settings.smtp is None:
         settings = replace(settings, smtp=DEVELOPMENT_SMTP)
@@ -155,9 +173,10 @@ async def up(
     try:
         with foreground(), stopping(stop), _sole(settings.data_dir, embedded):
             _check_ports(settings)
+            patient: asyncio.Event | None = stop
             if embedded:
                 output.note(f"starting PostgreSQL in {settings.data_dir / 'postgres'}")
-            patient = None if embedded else stop
+                patient = None
             async with open_app(
                 settings,
                 start=embedded,
@@ -172,52 +191,78 @@ async def up(
     except asyncio.CancelledError:
         return INTERRUPTED
     except StoreError:
-        if (
-            running or not stop.is_set()
-        ):  # else Ctrl-C while PostgreSQL was being made reached its programs, too
+        # Ctrl-C while PostgreSQL is being installed also reaches its processes: not an error.
+        if running or not stop.is_set():
             raise
     output.note("stopped")
     return 0
 
 
+def _check_demo(demo: bool, capture_all: bool, embedded: bool) -> None:
+    if demo and not embedded:
+        raise SettingsError("--demo needs the embedded PostgreSQL: leave out --database-url")
+    if demo and capture_all:
+        raise typer.BadParameter("give --demo or --capture-all, not both")
+
+
 async def _run_all(app: App, stop: asyncio.Event, demo: bool) -> None:
-    """All roles of `up`, on a database that is ready."""
-    from pillarbox.cli.demo import (
-        demonstration,
-    )  # only here: it brings servers that no other command needs
+    """Run all roles of `up` on an open database."""
+    # Imported here: no other command needs its servers.
+    from pillarbox.cli.demo import demonstration
 
     settings = app.settings
     await patiently(partial(ensure_provider, app, development=settings.is_development), stop)
     key = await patiently(partial(ensure_development_key, app), stop)
     async with demonstration(app, wanted=demo) as shown:
-        book = await app.load_providers()
-        found = [one for one in book.providers if book.captures or kind_of(one.kind).sends_out]
-        roles = ["api", *(["smtp"] if settings.smtp_addresses else [])]
-        doors = _doors(roles, partial(banner, app, found, key, shown))
-        more = [
-            *([work] if settings.worker_enabled else []),
-            *([collect] if has_keys(settings) else []),
-        ]
-        more += [shown.run] if shown else []
-        more += [_keep_postgres_running] if settings.database_url is None else []
+        config = await app.load_providers()
+        providers = config.providers
+        if not config.captures:
+            providers = [provider for provider in providers if kind_of(provider.kind).sends_out]
+        listeners = ["api"]
+        if settings.smtp_addresses:
+            listeners.append("smtp")
+        roles = _listeners(
+            listeners,
+            partial(
+                print_banner,
+                app,
+                providers,
+                key,
+                shown,
+            ),
+        )
+        roles.append(tend)
+        if settings.worker_enabled:
+            roles.append(work)
+        if has_keys(settings):
+            roles.append(collect)
+        if shown:
+            roles.append(shown.run)
+        if settings.database_url is None:
+            roles.append(_keep_postgres_running)
         summary = MailSummary(app.metrics)
-        more.append(
+        roles.append(
             lambda app, stop: app.supervisor.run_every(
-                "summary", CHECK_INTERVAL, summary.check, stop
+                "summary",
+                CHECK_INTERVAL,
+                summary.check,
+                stop,
             )
         )
         try:
-            await run_together(app, stop, *doors, tend, *more)
+            await run_together(app, stop, *roles)
         finally:
             summary.write()
 
 
 def _check_ports(settings: Settings, *, http: bool = True, smtp: bool = True) -> None:
     """Report ports in use before anything starts."""
-    check_free(
-        ({"http": settings.http_address} if http else {})
-        | (settings.smtp_addresses if smtp else {})
-    )
+    addresses = {}
+    if http:
+        addresses["http"] = settings.http_address
+    if smtp:
+        addresses |= settings.smtp_addresses
+    check_free(addresses)
 
 
 async def _keep_postgres_running(app: App, stop: asyncio.Event) -> None:
@@ -230,18 +275,18 @@ Roles = Annotated[
         "--roles",
         metavar="ROLES",
         show_default=False,
-        help="Some of api, smtp, worker and collector, separated by commas; all that are configured unless given.",
+        help="Some of api, smtp, worker, collector, with commas; by default all configured ones.",
     ),
 ]
 
 
 async def serve(context: CommandContext, roles: Roles = None) -> int:
-    """Run a process of a production installation until Ctrl-C, on a database that was prepared with `migrate`.
+    """Run a process of a production installation until Ctrl-C.
 
-    Roles are `api` (HTTP), `smtp` (where smtp_submission, smtp_tls or smtp say), `worker`
-    (delivering, and the chores of the database) and `collector` (mails of accounts, where
-    lifecycle_keys are set and the schema is installed). Any number of processes may have any of
-    them.
+    The database must be prepared with `migrate`. Roles are `api` (HTTP), `smtp` (at
+    smtp_submission, smtp_tls and smtp), `worker` (delivery and housekeeping) and `collector`
+    (lifecycle mails, if lifecycle_keys are set and the schema is installed). Any number of
+    processes can have any of them.
 
     \b
     Examples:
@@ -253,54 +298,58 @@ async def serve(context: CommandContext, roles: Roles = None) -> int:
     _check_ports(context.settings, http="api" in chosen, smtp="smtp" in chosen)
 
     def all_roles(app: App) -> list[Role]:
-        doors = _doors(chosen, partial(told, app, chosen))
-        return [
-            *doors,
-            *([work, tend] if "worker" in chosen else []),
-            *([collect] if "collector" in chosen else []),
-        ]
+        running = _listeners(chosen, partial(print_roles, app, chosen))
+        if "worker" in chosen:
+            running += [work, tend]
+        if "collector" in chosen:
+            running.append(collect)
+        return running
 
     return await stay(context.settings, all_roles)
 
 
 def _chosen(settings: Settings, roles: str | None) -> list[str]:
-    """The roles of a process: those asked for, or all that the settings allow."""
-    able = {"api": True, "smtp": bool(settings.smtp_addresses), "worker": settings.worker_enabled,
-            "collector": has_keys(settings)}  # fmt: skip
+    """The requested roles, or all that the settings allow."""
+    configured = {
+        "api": True,
+        "smtp": bool(settings.smtp_addresses),
+        "worker": settings.worker_enabled,
+        "collector": has_keys(settings),
+    }
     if roles is None:
-        return [role for role in ROLES if able[role]]
+        return [role for role in ROLES if configured[role]]
     words = {word.strip() for word in roles.split(",")}
     if not words <= set(ROLES):
         raise typer.BadParameter(f"{roles!r}: give some of {', '.join(ROLES)}, separated by commas")
-    if "smtp" in words and not able["smtp"]:
+    if "smtp" in words and not configured["smtp"]:
         raise SettingsError(
-            "there is nowhere to listen for SMTP: give --smtp-submission or --smtp-tls HOST:PORT"
+            "no address to listen on for SMTP: give --smtp-submission or --smtp-tls HOST:PORT"
         )
     return [role for role in ROLES if role in words]
 
 
-def _doors(roles: Sequence[str], ready: Callable[[dict[str, str]], None]) -> list[Role]:
-    """The roles that listen; once all of them do, `ready` gets where."""
-    places: dict[str, str] = {}
-    wanted = {"api", "smtp"} & set(roles)
+def _listeners(roles: Sequence[str], ready: Callable[[dict[str, str]], None]) -> list[Role]:
+    """The roles that listen; once all of them do, `ready` gets their addresses."""
+    addresses: dict[str, str] = {}
+    missing = {"api", "smtp"} & set(roles)
 
-    def listening(role: str, where: Mapping[str, str]) -> None:
-        places.update(where)
-        wanted.discard(role)
-        if not wanted:
-            ready(places)
+    def listening(role: str, listened: Mapping[str, str]) -> None:
+        addresses.update(listened)
+        missing.discard(role)
+        if not missing:
+            ready(addresses)
 
-    doors: dict[str, Role] = {
+    listeners: dict[str, Role] = {
         "api": partial(serve_http, ready=lambda url: listening("api", {"http": url})),
         "smtp": partial(serve_smtp, ready=partial(listening, "smtp")),
     }
-    if not wanted:
-        ready(places)
-    return [doors[role] for role in roles if role in doors]
+    if not missing:
+        ready(addresses)
+    return [listeners[role] for role in roles if role in listeners]
 
 
 async def worker(context: CommandContext) -> int:
-    """Deliver mail until Ctrl-C: one process, as many as you like on as many machines as you like.
+    """Deliver mails until Ctrl-C. Any number of workers can run, on any number of machines.
 
     \b
     Examples:
@@ -308,20 +357,17 @@ async def worker(context: CommandContext) -> int:
       pillarbox worker --database-url postgresql://mail@db.example/mail --concurrency 20
       pillarbox worker --http 127.0.0.1:9100     with /metrics, /healthz and /readyz
     """
-
-    with_http = (
-        context.settings.sources.get("http") == "flag"
-    )  # a worker needs no port unless asked for
+    # A worker listens only with --http.
+    with_http = context.settings.sources.get("http") == "flag"
     _check_ports(context.settings, http=with_http, smtp=False)
-
-    def roles(app: App) -> list[Role]:
-        return [work, tend, *([serve_http] if with_http else [])]
-
-    return await stay(context.settings, roles)
+    roles: list[Role] = [work, tend]
+    if with_http:
+        roles.append(serve_http)
+    return await stay(context.settings, lambda app: roles)
 
 
 async def stay(settings: Settings, roles: Callable[[App], list[Role]]) -> int:
-    """Run roles on an existing database, which may come later, until a signal."""
+    """Run roles until a signal, on a database that may become available later."""
     logs.catch_uncaught()
     stop, running = asyncio.Event(), False
     try:
@@ -333,7 +379,7 @@ async def stay(settings: Settings, roles: Callable[[App], list[Role]]) -> int:
     except asyncio.CancelledError:
         return INTERRUPTED
     except StoreError:
-        if running or not stop.is_set():  # else it was stopped while it waited for the database
+        if running or not stop.is_set():  # otherwise it was stopped before the database was there
             raise
     output.note("stopped")
     return 0
@@ -341,13 +387,13 @@ async def stay(settings: Settings, roles: Callable[[App], list[Role]]) -> int:
 
 @contextmanager
 def _sole(directory: Path, embedded: bool) -> Iterator[None]:
-    """Whoever runs the embedded database also stops it, so there can be only one at a time."""
+    """Hold a lock: the process that runs the embedded database also stops it."""
     if not embedded:
         yield
         return
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        lock = open(directory / "up.lock", "w")  # noqa: SIM115 -- closed below, which also unlocks it
+        lock = open(directory / "up.lock", "w")  # noqa: SIM115 -- closing it below unlocks it
     except OSError as error:
         raise SettingsError(
             f"{directory} cannot be used: {error.strerror}. Choose another with --data DIR"

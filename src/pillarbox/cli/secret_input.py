@@ -1,4 +1,4 @@
-"""Secrets that people give: typed, piped or in a variable. Never as arguments, which others can read."""
+"""Reads secrets from a terminal, stdin or the environment; arguments are visible to others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pillarbox.model.secret import Secret
 
 
 def is_given(flag: str, stdin: bool, env: str | None) -> bool:
-    """Whether one of the options `--FLAG-stdin` and `--FLAG-env` was given; BadParameter if both were."""
+    """Whether `--FLAG-stdin` or `--FLAG-env` was given; BadParameter if both were."""
     if stdin and env:
         raise typer.BadParameter(f"give --{flag}-stdin or --{flag}-env, not both")
     return stdin or bool(env)
@@ -28,14 +28,24 @@ def read_secret(
     of: str | None = None,
     plain: bool = False,
 ) -> Secret:
-    """A secret from where it was said to be; asked for on a terminal. `plain`: it goes into a header, so ASCII."""
+    """Read a secret. `plain`: it must be printable ASCII, because it becomes part of a header."""
     if is_given(flag, stdin, env):
-        found = sys.stdin.readline().rstrip("\r\n") if stdin else os.environ.get(env or "", "")
+        if stdin:
+            secret = sys.stdin.readline().rstrip("\r\n")
+        else:
+            secret = os.environ.get(env or "", "")
     elif sys.stdin.isatty():
-        found = getpass.getpass(f"{what} of {of}: " if of else f"{what}: ")
+        prompt = what
+        if of:
+            prompt += f" of {of}"
+        secret = getpass.getpass(f"{prompt}: ")
     else:
         raise typer.BadParameter(f"no {what}: give --{flag}-stdin or --{flag}-env VAR")
-    if not found or (plain and not (found.isascii() and found.isprintable())):
-        wrong = "not plain text" if found else "empty"
-        raise SecretError(f"the {what} is {wrong}{f': is {env} set?' if env else ''}")
-    return Secret(found)
+    hint = ""
+    if env:
+        hint = f": is {env} set?"
+    if not secret:
+        raise SecretError(f"the {what} is empty{hint}")
+    if plain and not (secret.isascii() and secret.isprintable()):
+        raise SecretError(f"the {what} is not plain text{hint}")
+    return Secret(secret)

@@ -1,9 +1,9 @@
-"""`send`: a test mail, through the queue like any other."""
+"""`send`: sends a test mail through the queue."""
 
 from __future__ import annotations
 
 import mimetypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,6 +28,79 @@ if TYPE_CHECKING:
 # Mails per statement: large enough to hide the round trip, small enough for a smooth progress bar.
 BATCH = 500
 
+To = Annotated[
+    list[str], typer.Option("--to", metavar="ADDRESS", help="A recipient; may be repeated.")
+]
+Sender = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="ADDRESS", help="The sender; the tenant's default sender by default."
+    ),
+]
+Cc = Annotated[
+    list[str] | None, typer.Option("--cc", metavar="ADDRESS", help="A copy; may be repeated.")
+]
+Bcc = Annotated[
+    list[str] | None,
+    typer.Option("--bcc", metavar="ADDRESS", help="A blind copy; may be repeated."),
+]
+Subject = Annotated[str, typer.Option("--subject", metavar="TEXT")]
+TextPart = Annotated[
+    str | None,
+    typer.Option("--text", metavar="TEXT", help="The text; a short one by default."),
+]
+HtmlPart = Annotated[str | None, typer.Option("--html", metavar="HTML", help="The HTML.")]
+Attach = Annotated[
+    list[Path] | None, typer.Option("--attach", metavar="FILE", help="A file; may be repeated.")
+]
+Tenant = Annotated[str, typer.Option("--tenant", metavar="NAME")]
+ClassName = Annotated[str, typer.Option("--class", metavar="NAME")]
+Kind = Annotated[
+    str | None, typer.Option("--kind", metavar="KIND", help="A label of what the mail is.")
+]
+Tags = Annotated[
+    list[str] | None, typer.Option("--tag", metavar="TAG", help="A tag; may be repeated.")
+]
+Priority = Annotated[
+    str, typer.Option("--priority", metavar="LANE", help="urgent, normal or bulk.")
+]
+SendAt = Annotated[
+    datetime | None,
+    typer.Option(
+        "--send-at",
+        metavar="TIME",
+        parser=options.future,
+        help="Send it at a time, or after a duration such as 10m.",
+    ),
+]
+MaxAttempts = Annotated[
+    int | None,
+    typer.Option("--max-attempts", metavar="N", help="Make at most this many attempts."),
+]
+Count = Annotated[
+    int,
+    typer.Option(
+        "--count",
+        min=1,
+        max=10_000_000,
+        metavar="N",
+        help="Send it this many times.",
+    ),
+]
+Wait = Annotated[
+    bool,
+    typer.Option("--wait", help="Wait until it is settled, and show the result and each deferral."),
+]
+Timeout = Annotated[
+    float,
+    typer.Option(
+        "--timeout",
+        metavar="TIME",
+        parser=options.seconds,
+        help="Wait at most this long.",
+    ),
+]
+
 
 def register(root: typer.Typer) -> None:
     command(root, "send")(send)
@@ -35,95 +108,66 @@ def register(root: typer.Typer) -> None:
 
 async def send(
     context: CommandContext,
-    to: Annotated[
-        list[str], typer.Option("--to", metavar="ADDRESS", help="A recipient; may be repeated.")
-    ],
-    sender: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="ADDRESS", help="The sender; the tenant's default when not given."
-        ),
-    ] = None,
-    cc: Annotated[
-        list[str] | None, typer.Option("--cc", metavar="ADDRESS", help="May be repeated.")
-    ] = None,
-    bcc: Annotated[
-        list[str] | None, typer.Option("--bcc", metavar="ADDRESS", help="May be repeated.")
-    ] = None,
-    subject: Annotated[
-        str, typer.Option("--subject", metavar="TEXT")
-    ] = "A test mail from Pillarbox",
-    text: Annotated[
-        str | None,
-        typer.Option("--text", metavar="TEXT", help="The text; a short one when nothing is given."),
-    ] = None,
-    html: Annotated[str | None, typer.Option("--html", metavar="HTML", help="The HTML.")] = None,
-    attach: Annotated[
-        list[Path] | None, typer.Option("--attach", metavar="FILE", help="A file; may be repeated.")
-    ] = None,
-    tenant: Annotated[str, typer.Option("--tenant", metavar="NAME")] = "default",
-    class_name: Annotated[str, typer.Option("--class", metavar="NAME")] = "transactional",
-    kind: Annotated[
-        str | None, typer.Option("--kind", metavar="KIND", help="A label of what the mail is.")
-    ] = None,
-    tag: Annotated[
-        list[str] | None, typer.Option("--tag", metavar="TAG", help="May be repeated.")
-    ] = None,
-    priority: Annotated[
-        str, typer.Option("--priority", metavar="LANE", help="urgent, normal or bulk.")
-    ] = "normal",
-    send_at: Annotated[
-        datetime | None,
-        typer.Option(
-            "--send-at",
-            metavar="TIME",
-            parser=options.future,
-            help="When: a time, or a wait such as 10m.",
-        ),
-    ] = None,
-    max_attempts: Annotated[
-        int | None, typer.Option("--max-attempts", metavar="N", help="At most this many.")
-    ] = None,
-    count: Annotated[
-        int,
-        typer.Option("--count", min=1, max=10_000_000, metavar="N", help="Send it so many times."),
-    ] = 1,
-    wait: Annotated[
-        bool,
-        typer.Option(
-            "--wait", help="Wait until it is settled, and say how; a line for each deferral."
-        ),
-    ] = False,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout", metavar="TIME", parser=options.seconds, help="Wait no longer than this."
-        ),
-    ] = 60.0,
+    to: To,
+    sender: Sender = None,
+    cc: Cc = None,
+    bcc: Bcc = None,
+    subject: Subject = "A test mail from Pillarbox",
+    text: TextPart = None,
+    html: HtmlPart = None,
+    attach: Attach = None,
+    tenant: Tenant = "default",
+    class_name: ClassName = "transactional",
+    kind: Kind = None,
+    tag: Tags = None,
+    priority: Priority = "normal",
+    send_at: SendAt = None,
+    max_attempts: MaxAttempts = None,
+    count: Count = 1,
+    wait: Wait = False,
+    timeout: Timeout = 60.0,
 ) -> int:
-    """Send a test mail through the queue; prints its id.
+    """Send a test mail through the queue, and print its id.
 
     \b
     Examples:
       pillarbox send --from me@example.com --to you@example.com --wait
-      pillarbox send --from me@example.com --to you@example.com --html "<h1>Hi</h1>" --attach report.pdf
+      pillarbox send --from me@example.com --to you@example.com --attach report.pdf
       pillarbox send --from me@example.com --to you@example.com --send-at 10m
       pillarbox send --from me@example.com --to you@example.com --count 10000
     """
     if not (text or html or attach):
         text = "This is a test mail. If you can read it, everything works.\n"
     mail = Mail(
-        sender=sender, to=to, cc=cc or (), bcc=bcc or (), subject=subject, text=text, html=html,
-        attachments=[_attachment(path) for path in attach or ()], tenant=tenant, class_=class_name, kind=kind,
-        tags=tag or (), priority=priority, send_at=send_at, max_attempts=max_attempts,
-    )  # fmt: skip
+        sender=sender,
+        to=to,
+        cc=cc or (),
+        bcc=bcc or (),
+        subject=subject,
+        text=text,
+        html=html,
+        attachments=[_attachment(path) for path in attach or ()],
+        tenant=tenant,
+        class_=class_name,
+        kind=kind,
+        tags=tag or (),
+        priority=priority,
+        send_at=send_at,
+        max_attempts=max_attempts,
+    )
     async with context.app() as app:
         ids = await _enqueue(app, mail, count)
         if not wait:
             _print_ids(ids, context.json)
             return 0
-        _print_ids(ids, False) if not context.json and count == 1 else None
-        return await _await(app, ids, timeout, context.json)
+        if count == 1 and not context.json:
+            _print_ids(ids, False)
+        return await _await(
+            app,
+            ids,
+            timeout,
+            context.json,
+        )
 
 
 def _attachment(path: Path) -> Attachment:
@@ -150,7 +194,14 @@ def _batches(count: int) -> Iterator[int]:
     sizes = [min(BATCH, count - start) for start in range(0, count, BATCH)]
     if len(sizes) == 1:
         return iter(sizes)
-    return iter(track(sizes, "enqueueing", console=output.console(stderr=True), transient=True))
+    return iter(
+        track(
+            sizes,
+            "enqueueing",
+            console=output.console(stderr=True),
+            transient=True,
+        )
+    )
 
 
 def _print_ids(ids: Sequence[UUID], json: bool) -> None:
@@ -162,38 +213,49 @@ def _print_ids(ids: Sequence[UUID], json: bool) -> None:
         output.say(f"enqueued {output.counted(len(ids), 'mail')}, {ids[0]} to {ids[-1]}")
 
 
-async def _await(app: App, ids: Sequence[UUID], timeout: float, json: bool) -> int:
+async def _await(
+    app: App,
+    ids: Sequence[UUID],
+    timeout: float,
+    json: bool,
+) -> int:
     """Wait until everything is settled; the exit code says whether everything was sent."""
-    states = await DeliveryWatch(app.database, ids, output.note if json else output.say).run(
-        timeout
-    )
+    print_line: Callable[[str], None] = output.say
+    if json:
+        print_line = output.note
+    states = await DeliveryWatch(app.database, ids, print_line).run(timeout)
     if json:
         output.print_json({"ids": ids, "states": states})
     elif len(ids) == 1:
-        await _tell(app, ids[0])
+        await _print_result(app, ids[0])
     else:
         output.say(", ".join(f"{count} {state}" for state, count in sorted(states.items())))
     unsettled = sum(count for state, count in states.items() if state not in SETTLED)
     if unsettled:
-        where = f"queue show {short_id(ids[0])}" if len(ids) == 1 else "queue stats"
+        command_name = "queue stats"
+        if len(ids) == 1:
+            command_name = f"queue show {short_id(ids[0])}"
+        number = output.counted(unsettled, "delivery")
         raise NotPossible(
-            f"{output.counted(unsettled, 'delivery')} not settled after {output.span(timeout)}; nothing is lost, the"
-            f" queue goes on with it. See `pillarbox {where}`, or wait longer with --timeout"
+            f"{number} not settled after {output.span(timeout)}; nothing is lost, the queue"
+            f" continues. See `pillarbox {command_name}`, or wait longer with --timeout"
         )
-    return 0 if set(states) <= {State.SENT, State.DELIVERED} else 1
+    all_sent = set(states) <= {State.SENT, State.DELIVERED}
+    return int(not all_sent)
 
 
-async def _tell(app: App, message_id: UUID) -> None:
-    told = await message_details(app.database, message_id)
-    for one in told.deliveries:
-        last = next((attempt for attempt in reversed(told.attempts) if attempt.n == one.n), None)
-        words = [
-            one.reason or "",
-            str(last.code or "") if last else "",
-            (last.reply or "") if last else "",
-        ]
-        via = f" via {provider_name(one)}" if one.provider else ""
-        said = output.clean(f"{via} {' '.join(filter(None, words))}".rstrip())
-        output.say(
-            Text.assemble(output.clean(f"{one.recipient}: "), output.styled(one.state), said)
-        )
+async def _print_result(app: App, message_id: UUID) -> None:
+    message = await message_details(app.database, message_id)
+    for delivery in message.deliveries:
+        words = [""]
+        if delivery.provider:
+            words.append(f"via {provider_name(delivery)}")
+        if delivery.reason:
+            words.append(delivery.reason)
+        attempts = [attempt for attempt in message.attempts if attempt.n == delivery.n]
+        if attempts:
+            last = attempts[-1]
+            words += [str(word) for word in (last.code, last.reply) if word]
+        recipient = output.clean(f"{delivery.recipient}: ")
+        details = output.clean(" ".join(words))
+        output.say(Text.assemble(recipient, output.styled(delivery.state), details))

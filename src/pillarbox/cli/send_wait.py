@@ -1,4 +1,4 @@
-"""`send --wait`: follow mails until they are settled, with a line whenever one is deferred or waits."""
+"""`send --wait`: follows mails until they are settled, with a line for each deferral."""
 
 from __future__ import annotations
 
@@ -19,24 +19,23 @@ if TYPE_CHECKING:
 
 SETTLED = {*FINISHED, State.HELD}
 POLL = 0.1
-# A mail that is in the queue for so long without an attempt waits for something: a person wants to
-# know for what.
+# After this time without an attempt, the reason for the wait is shown.
 QUIET = 3.0
 
 
 class DeliveryWatch:
-    """Polls the states of some mails; `tell` gets the lines for people."""
+    """Polls the states of some mails; `print_line` gets the lines for people."""
 
     def __init__(
-        self, database: Database, ids: Sequence[UUID], tell: Callable[[str], None]
+        self, database: Database, ids: Sequence[UUID], print_line: Callable[[str], None]
     ) -> None:
         self._database = database
         self._ids = ids
-        self._tell = tell
-        self._told: set[tuple[str | None, str, int]] = set()
+        self._print_line = print_line
+        self._printed: set[tuple[str | None, str, int]] = set()
 
     async def run(self, timeout: float) -> dict[str, int]:
-        """Wait until everything is settled, or for so long; the deliveries by state."""
+        """Wait until everything is settled, at most `timeout`; return the deliveries by state."""
         now = asyncio.get_running_loop().time
         began = now()
         quiet = True
@@ -46,30 +45,32 @@ class DeliveryWatch:
                 return states
             for deferral in await deferrals_of(self._database, self._ids):
                 quiet = False
-                self._tell_once(deferral)
+                self._print_deferral(deferral)
             if quiet and now() - began > QUIET and set(states) & {State.QUEUED, State.PENDING}:
                 quiet = False
-                self._tell(
+                self._print_line(
                     f"still waiting after {output.span(QUIET)}: {await self._obstacle(states)}"
                 )
             await asyncio.sleep(POLL)
 
-    def _tell_once(self, one: Deferral) -> None:
-        """A line for each deferral of one mail; of several mails, one for each reason."""
-        key = (one.recipient, one.reason, one.attempts if one.recipient else 0)
-        if key in self._told:
+    def _print_deferral(self, deferral: Deferral) -> None:
+        """Print a line for each deferral of one mail; of several mails, one for each reason."""
+        attempts = 0
+        if deferral.recipient:
+            attempts = deferral.attempts
+        key = (deferral.recipient, deferral.reason, attempts)
+        if key in self._printed:
             return
-        self._told.add(key)
-        who = one.recipient or output.counted(one.count, "delivery")
-        made = f" after {output.counted(one.attempts, 'attempt')}" if one.attempts else ""
-        self._tell(
-            output.clean(
-                f"{who}: deferred{made} ({one.reason}), next try {output.ahead(one.next_attempt_at)}"
-            )
-        )
+        self._printed.add(key)
+        line = deferral.recipient or output.counted(deferral.count, "delivery")
+        line += ": deferred"
+        if deferral.attempts:
+            line += f" after {output.counted(deferral.attempts, 'attempt')}"
+        line += f" ({deferral.reason}), next try {output.ahead(deferral.next_attempt_at)}"
+        self._print_line(output.clean(line))
 
     async def _obstacle(self, states: dict[str, int]) -> str:
-        """Why nothing was tried yet, as far as can be seen from here."""
+        """Why there was no attempt yet."""
         if State.QUEUED not in states:
             return "it is scheduled for later"
         if not any(one.lease_left > 0 for one in await list_workers(self._database)):

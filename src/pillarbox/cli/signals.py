@@ -1,4 +1,4 @@
-"""The first SIGINT or SIGTERM asks to drain; the second aborts at once."""
+"""The first SIGINT or SIGTERM drains; the second aborts at once."""
 
 from __future__ import annotations
 
@@ -12,40 +12,39 @@ from contextlib import contextmanager
 from pillarbox.cli import output
 from pillarbox.cli.command import INTERRUPTED
 
-# Seconds an aborted command gets to stop its own database; then it ends whatever is left undone.
+# Seconds that an aborted command has to stop its embedded database before the process exits.
 ABORT_TIMEOUT = 3.0
 
 
 @contextmanager
 def foreground() -> Iterator[None]:
-    """Under make, take Ctrl-C alone: make would report it as its own failure, whatever we exit with."""
+    """Under make, receive Ctrl-C alone: make would report it as a failure of its own."""
     if "MAKELEVEL" not in os.environ or not sys.stdin.isatty():
         yield
         return
     terminal = sys.stdin.fileno()
     before = os.tcgetpgrp(terminal)
     os.setpgid(0, 0)
-    asked = signal.signal(
-        signal.SIGTTOU, signal.SIG_IGN
-    )  # what the background gets for taking the terminal
+    # A background process that takes the terminal gets SIGTTOU.
+    old_handler = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     os.tcsetpgrp(terminal, os.getpgrp())
     try:
         yield
     finally:
         os.tcsetpgrp(terminal, before)
-        signal.signal(signal.SIGTTOU, asked)
+        signal.signal(signal.SIGTTOU, old_handler)
 
 
 @contextmanager
 def stopping(stop: asyncio.Event) -> Iterator[None]:
-    """Within, signals set `stop`; a second one cancels the task that entered."""
+    """Inside, a signal sets `stop`; a second one cancels the current task."""
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
     assert task is not None
 
-    def heard() -> None:
+    def received() -> None:
         if not stop.is_set():
-            output.note("stopping: finishing what is in flight (again to abort)")
+            output.note("stopping: finishing the mails in flight (again to abort)")
             stop.set()
             return
         output.note("aborting")
@@ -53,7 +52,7 @@ def stopping(stop: asyncio.Event) -> Iterator[None]:
         loop.call_later(ABORT_TIMEOUT, os._exit, INTERRUPTED)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, heard)
+        loop.add_signal_handler(number, received)
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""`smtp-login`: user names and passwords for SMTP submission. A password is shown when it is made, and never again."""
+"""`smtp-login`: credentials for SMTP submission. A password is shown once, when it is created."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Username = Annotated[
 
 
 def register(root: typer.Typer) -> None:
-    group = typer.Typer(help="SMTP logins of tenants.", no_args_is_help=True)
+    group = typer.Typer(help="Manage SMTP logins of tenants.", no_args_is_help=True)
     command(group, "add")(add)
     command(group, "list")(list_)
     command(group, "revoke")(revoke)
@@ -45,23 +45,29 @@ async def add(
     recipient_domain: Recipients = None,
     expires: Expires = None,
 ) -> None:
-    """Make a user name and a password, and print both. The password is shown this once: only a hash of it is kept.
+    """Add a login and print its user name and password.
+
+    The password is shown only once: only its hash is stored.
 
     \b
     Examples:
       pillarbox smtp-login add --tenant shop --name printer
-      pillarbox smtp-login add --tenant shop --name crm --sender-domain shop.example --expires 365d --json
+      pillarbox smtp-login add --tenant shop --name crm --expires 365d --json
     """
     async with context.app() as app:
         facts, password = await access.add_login(
-            app.database, tenant, name, sender_domains=sender_domain or (), recipient_domains=recipient_domain or (),
+            app.database,
+            tenant,
+            name,
+            sender_domains=sender_domain or (),
+            recipient_domains=recipient_domain or (),
             expires_at=expires,
-        )  # fmt: skip
+        )
     if context.json:
         output.print_json(_public(facts) | {"password": password.reveal()})
     else:
         output.pairs([("username", facts.username), ("password", password.reveal())])
-        output.note("the password is shown this once: keep it now")
+        output.note("the password is shown only once: store it now")
 
 
 async def list_(context: CommandContext, tenant: Of = None, all_: All = False) -> None:
@@ -76,19 +82,26 @@ async def list_(context: CommandContext, tenant: Of = None, all_: All = False) -
         await access_options.check_tenant(app.database, tenant)
         found = await access.list_logins(app.database, tenant, revoked=all_)
     if context.json:
-        output.print_json([_public(one) for one in found])
+        output.print_json([_public(login) for login in found])
         return
-    rows = [
-        (one.username, joined(one.sender_domains) or "any", joined(one.recipient_domains) or "any",
-         used(one.last_used_at), output.when(one.expires_at), state(one.expires_at, one.revoked_at))
-        for one in found
-    ]  # fmt: skip
+    rows = [_row(login) for login in found]
     heads = ("username", "senders~", "recipients~", "last used", "expires", "")
-    output.table(heads, rows, "no login: make one with `pillarbox smtp-login add`")
+    output.table(heads, rows, "no login: add one with `pillarbox smtp-login add`")
+
+
+def _row(login: SmtpLoginRecord) -> tuple[object, ...]:
+    return (
+        login.username,
+        joined(login.sender_domains) or "any",
+        joined(login.recipient_domains) or "any",
+        used(login.last_used_at),
+        output.when(login.expires_at),
+        state(login.expires_at, login.revoked_at),
+    )
 
 
 async def revoke(context: CommandContext, username: Username, yes: options.Yes = False) -> None:
-    """Take a login out of force, at once and for good. What it handed over stays.
+    """Revoke a login, at once and forever. Its mails stay.
 
     \b
     Example:
@@ -97,17 +110,14 @@ async def revoke(context: CommandContext, username: Username, yes: options.Yes =
     async with context.app() as app:
         found = await access.list_logins(app.database, username=username)
         if not found:
-            raise NotFound(
-                f"there is no login {username!r} in force: see `pillarbox smtp-login list`"
-            )
+            raise NotFound(f"no login {username!r} is in force: see `pillarbox smtp-login list`")
         options.confirm(f"Revoke the login {username}?", yes)
         await access.revoke_login(app.database, found[0].id)
-    output.print_json({"username": username, "revoked": True}) if context.json else output.say(
-        f"revoked {username}"
-    )
+    context.report({"username": username, "revoked": True}, f"revoked {username}")
 
 
-def _public(facts: SmtpLoginRecord) -> dict[str, Any]:
-    """A login as it may be shown."""
-    shown: dict[str, Any] = output.plain(facts)
-    return shown | {"state": state(facts.expires_at, facts.revoked_at)}
+def _public(login: SmtpLoginRecord) -> dict[str, Any]:
+    """A login as JSON."""
+    shown: dict[str, Any] = output.plain(login)
+    shown["state"] = state(login.expires_at, login.revoked_at)
+    return shown

@@ -1,4 +1,4 @@
-"""`sql`: PostgreSQL's own shell on the database in use, without looking for a URL, a password or psql."""
+"""`sql`: runs psql on the database in use."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def register(root: typer.Typer) -> None:
 
 Statement = Annotated[
     str | None,
-    typer.Argument(metavar="[STATEMENT]", help="SQL to carry out; read from stdin unless given."),
+    typer.Argument(metavar="[STATEMENT]", help="SQL to run; read from stdin by default."),
 ]
 ShowUrl = Annotated[
     bool,
     typer.Option(
-        "--url", help="Print the URL of the embedded database for other programs, and end."
+        "--url", help="Print the URL of the embedded database for other programs, and exit."
     ),
 ]
 
 
 async def sql(context: CommandContext, statement: Statement = None, url: ShowUrl = False) -> None:
-    """Talk SQL with the database in use: a statement, a script on stdin, or a session on a terminal.
+    """Run SQL on the database in use: a statement, a script on stdin, or a session on a terminal.
 
-    It is psql, which comes with Pillarbox. A script ends at its first error, with exit code 3.
+    It runs psql, which comes with Pillarbox. A script ends at its first error, with exit code 3.
 
     \b
     Examples:
@@ -45,28 +45,27 @@ async def sql(context: CommandContext, statement: Statement = None, url: ShowUrl
       pillarbox sql
       export DB="$(pillarbox sql --url)"     for psycopg, asyncpg, psql and the like
     """
-    place = running_url(context.settings)
+    database_url = running_url(context.settings)
     if url:
         if context.settings.database_url is not None:
             raise NotPossible(
-                "the URL is the one that you gave as database_url: it is not printed, for its password"
+                "the URL is the setting database_url: it is not printed because of its password"
             )
-        print(place)
+        print(database_url)
         return
-    place, password = _without_password(place)
-    options = [
-        "--pset=pager=off",
-        *(() if sys.stdin.isatty() and statement is None else ("-v", "ON_ERROR_STOP=1")),
-    ]
-    arguments = [
-        str(_psql()),
-        *options,
-        "-d",
-        place,
-        *(("-c", statement) if statement is not None else ()),
-    ]
+    database_url, password = _without_password(database_url)
+    arguments = [str(_psql()), "--pset=pager=off"]
+    is_session = sys.stdin.isatty() and statement is None
+    if not is_session:
+        arguments += ["-v", "ON_ERROR_STOP=1"]
+    arguments += ["-d", database_url]
+    if statement is not None:
+        arguments += ["-c", statement]
+    environment = dict(os.environ)
+    if password:
+        environment["PGPASSWORD"] = password
     sys.stdout.flush()
-    os.execve(arguments[0], arguments, os.environ | ({"PGPASSWORD": password} if password else {}))  # noqa: S606
+    os.execve(arguments[0], arguments, environment)  # noqa: S606
 
 
 def _psql() -> Path:
@@ -75,12 +74,12 @@ def _psql() -> Path:
     except SettingsError:  # without the extra `embedded`
         found = shutil.which("psql")
         if found is None:
-            raise NotPossible("there is no psql: install PostgreSQL's client programs") from None
+            raise NotPossible("psql is missing: install PostgreSQL's client programs") from None
         return Path(found)
 
 
 def _without_password(url: str) -> tuple[str, str | None]:
-    """A URL that everybody may see in the list of processes, and the password that was in it."""
+    """The URL without its password, because all users see the process list; and the password."""
     parts = urlsplit(url)
     login, at, host = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from pillarbox.app import App
     from pillarbox.store.suppressions import SuppressionCounts
     from pillarbox.wire.suppressions import Suppression
-# Faults that are printed: whoever has more needs another file, not a longer list.
+# Faults that are printed: with more, the file is wrong as a whole.
 SHOWN = 20
 Addresses = Annotated[
-    list[str], typer.Argument(metavar="ADDRESS…", help="Bare addresses; the case does not matter.")
+    list[str], typer.Argument(metavar="ADDRESS…", help="Bare addresses; case does not matter.")
 ]
 Why = Annotated[
     SuppressionReason | None,
-    typer.Option("--reason", metavar="WORD", help="Only with this reason."),
+    typer.Option("--reason", metavar="WORD", help="Show only this reason."),
 ]
 Source = Annotated[
     Path,
@@ -40,13 +40,13 @@ Source = Annotated[
 ]
 Target = Annotated[
     Path | None,
-    typer.Argument(metavar="FILE", help="Where to write; standard output if not given."),
+    typer.Argument(metavar="FILE", help="The file to write; standard output by default."),
 ]
 
 
 def register(root: typer.Typer) -> None:
     group = typer.Typer(
-        help="Suppression lists: addresses that mails are not sent to.", no_args_is_help=True
+        help="Manage suppression lists: addresses that mails are not sent to.", no_args_is_help=True
     )
     command(group, "list")(list_)
     command(group, "add")(add)
@@ -60,19 +60,24 @@ async def list_(
     context: CommandContext,
     tenant: Owner = "default",
     address: Annotated[
-        str | None, typer.Option("--address", metavar="ADDRESS", help="Only this address.")
+        str | None, typer.Option("--address", metavar="ADDRESS", help="Show only this address.")
     ] = None,
     prefix: Annotated[
-        str | None, typer.Option("--prefix", metavar="TEXT", help="Addresses that begin so.")
+        str | None,
+        typer.Option(
+            "--prefix", metavar="TEXT", help="Show only addresses that begin with this text."
+        ),
     ] = None,
     reason: Why = None,
     after: Annotated[
         str | None,
-        typer.Option("--after", metavar="ADDRESS", help="Those after this one: the next page."),
+        typer.Option(
+            "--after", metavar="ADDRESS", help="Show addresses after this one: the next page."
+        ),
     ] = None,
     limit: options.Limit = 20,
 ) -> None:
-    """List suppressed addresses in their order. What has expired is left out.
+    """List suppressed addresses in alphabetical order, without expired ones.
 
     \b
     Examples:
@@ -81,34 +86,53 @@ async def list_(
       pillarbox suppression list --reason complaint --limit 100
     """
     async with context.app() as app:
+        which = store.SuppressionFilter(prefix, reason, after)
         found = [
-            one
-            async for one in _some(
-                app, tenant, address, store.SuppressionFilter(prefix, reason, after), limit
+            record
+            async for record in _find(
+                app,
+                tenant,
+                address,
+                which,
+                limit,
             )
         ]
     if context.json:
         output.print_json(found)
         return
-    rows = [(one.address, one.reason, output.when(one.created_at), output.when(one.expires_at), one.note)
-            for one in found]  # fmt: skip
-    output.table(("address", "reason", "since", "expires", "note~"), rows, "no address fits")
+    rows = [_row(record) for record in found]
+    output.table(("address", "reason", "since", "expires", "note~"), rows, "no address matches")
     if len(found) == limit:
         output.note(f"there may be more: add --after {found[-1].address}")
 
 
-async def _some(
-    app: App, tenant: str, address: str | None, which: store.SuppressionFilter, limit: int
+def _row(record: Suppression) -> tuple[object, ...]:
+    return (
+        record.address,
+        record.reason,
+        output.when(record.created_at),
+        output.when(record.expires_at),
+        record.note,
+    )
+
+
+async def _find(
+    app: App,
+    tenant: str,
+    address: str | None,
+    which: store.SuppressionFilter,
+    limit: int,
 ) -> AsyncIterator[Suppression]:
     tenant_id = (await get_tenant(app.database, tenant)).id
     if address is not None:
-        if one := await store.find(app.database, tenant_id, address):
-            yield one
+        found = await store.find(app.database, tenant_id, address)
+        if found:
+            yield found
         return
-    async for some in store.walk(app.database, tenant_id, which):
-        for one in some[:limit]:
-            yield one
-        limit -= len(some)
+    async for page in store.walk(app.database, tenant_id, which):
+        for record in page[:limit]:
+            yield record
+        limit -= len(page)
         if limit <= 0:
             return
 
@@ -122,51 +146,69 @@ async def add(
         typer.Option("--reason", metavar="WORD", help=f"One of {', '.join(SuppressionReason)}."),
     ] = (SuppressionReason.MANUAL),
     note: Annotated[
-        str | None, typer.Option("--note", metavar="TEXT", help="For whoever wonders why.")
+        str | None, typer.Option("--note", metavar="TEXT", help="A note on the reason.")
     ] = None,
     expires: Expires = None,
 ) -> None:
-    """Suppress addresses: mails to them fail at once. One that is there keeps the stronger reason and later expiry.
+    """Add addresses to the list: mails to them fail at once.
+
+    A listed address keeps the stronger reason and the later expiry.
 
     \b
     Examples:
       pillarbox suppression add ada@mail.example --tenant shop --note "asked by phone"
       pillarbox suppression add a@mail.example b@mail.example --reason unsubscribed --expires 365d
     """
-    entries = [_entry(address, reason, note, expires) for address in addresses]
+    entries = [
+        _entry(
+            address,
+            reason,
+            note,
+            expires,
+        )
+        for address in addresses
+    ]
     async with context.app() as app:
         added = await store.add(app.database, (await get_tenant(app.database, tenant)).id, entries)
-    _tell(context, added)
+    _report(context, added)
 
 
 def _entry(
-    address: str, reason: SuppressionReason, note: str | None, expires: datetime | None
+    address: str,
+    reason: SuppressionReason,
+    note: str | None,
+    expires: datetime | None,
 ) -> SuppressionEntry:
-    """An entry; what is wrong with one of several addresses says which."""
+    """A checked entry; errors name the address."""
     try:
-        return checked(address, reason, note, expires)
+        return checked(
+            address,
+            reason,
+            note,
+            expires,
+        )
     except InvalidMail as error:
         if error.field != "address":
             raise
         raise InvalidMail(
-            error.code, error.field, f"{address!r} is {error.message}", error.hint
+            error.code,
+            error.field,
+            f"{address!r} is {error.message}",
+            error.hint,
         ) from None
 
 
-def _tell(context: CommandContext, added: SuppressionCounts, refused: int | None = None) -> None:
-    more = {} if refused is None else {"refused": refused}
-    if context.json:
-        output.print_json(added._asdict() | more)
-    else:
-        output.say(
-            ", ".join(f"{count:,} {word}" for word, count in (added._asdict() | more).items())
-        )
+def _report(context: CommandContext, added: SuppressionCounts, refused: int | None = None) -> None:
+    counts = added._asdict()
+    if refused is not None:
+        counts["refused"] = refused
+    context.report(counts, ", ".join(f"{count:,} {word}" for word, count in counts.items()))
 
 
 async def remove(context: CommandContext, addresses: Addresses, tenant: Owner = "default") -> None:
-    """Take addresses off the list: mails are sent to them again.
+    """Remove addresses from the list: mails are sent to them again.
 
-    What failed meanwhile stays failed: see `pillarbox dlq reprocess --reason suppressed`.
+    Mails that failed meanwhile stay failed: see `pillarbox dlq reprocess --reason suppressed`.
 
     \b
     Example:
@@ -176,9 +218,7 @@ async def remove(context: CommandContext, addresses: Addresses, tenant: Owner = 
         tenant_id = (await get_tenant(app.database, tenant)).id
         for address in addresses:
             await store.remove(app.database, tenant_id, address)
-    output.print_json({"removed": addresses}) if context.json else output.say(
-        f"{len(addresses)} removed"
-    )
+    context.report({"removed": addresses}, f"{len(addresses)} removed")
 
 
 async def import_(
@@ -186,12 +226,13 @@ async def import_(
     file: Source,
     tenant: Owner = "default",
     partial: Annotated[
-        bool, typer.Option("--partial", help="Add the good lines even if others have a fault.")
+        bool, typer.Option("--partial", help="Add the correct lines even if others have a fault.")
     ] = False,
 ) -> int:
-    """Add a file of addresses: CSV with the columns address, reason, note, expires_at; only the first is needed.
+    """Import addresses from a CSV file.
 
-    All or none, unless --partial is given. Faults are told by their lines.
+    Its columns are address, reason, note and expires_at; only the first is required. All lines are
+    imported or none, except with --partial. Faults are printed with their lines.
 
     \b
     Examples:
@@ -199,21 +240,22 @@ async def import_(
       pillarbox suppression export --tenant old | pillarbox suppression import - --tenant new
     """
     entries, faults = _read(file)
-    for one in faults[:SHOWN]:
-        output.error(f"line {one.line}: {one.field}: {one.message}")
+    for fault in faults[:SHOWN]:
+        output.error(f"line {fault.line}: {fault.field}: {fault.message}")
     if faults and not partial:
+        number = output.counted(len(faults), "line")
         raise NotPossible(
-            f"{output.counted(len(faults), 'line')} with a fault, and nothing was added (--partial adds the others)"
+            f"{number} with a fault, and nothing was added (--partial adds the others)"
         )
     async with context.app() as app:
         tenant_id = (await get_tenant(app.database, tenant)).id
         added = await _store(app, tenant_id, entries)
-    _tell(context, added, len(faults))
-    return 1 if faults else 0
+    _report(context, added, len(faults))
+    return int(bool(faults))
 
 
 async def _store(app: App, tenant_id: int, entries: list[SuppressionEntry]) -> SuppressionCounts:
-    """Add all in one transaction, and show how far it is."""
+    """Add all in one transaction, with a progress bar."""
     result = store.SuppressionCounts()
     with output.progress() as progress:
         task = progress.add_task("imported", total=len(entries))
@@ -229,8 +271,11 @@ def _read(file: Path) -> tuple[list[SuppressionEntry], list[SuppressionFault]]:
     faults: list[SuppressionFault] = []
     try:
         with _opened(file) as lines:
-            for one in read(lines):
-                entries.append(one) if isinstance(one, SuppressionEntry) else faults.append(one)
+            for item in read(lines):
+                if isinstance(item, SuppressionEntry):
+                    entries.append(item)
+                else:
+                    faults.append(item)
     except OSError as error:
         raise NotFound(f"{file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -248,9 +293,12 @@ def _opened(file: Path) -> Iterator[IO[str]]:
 
 
 async def export(
-    context: CommandContext, file: Target = None, tenant: Owner = "default", reason: Why = None
+    context: CommandContext,
+    file: Target = None,
+    tenant: Owner = "default",
+    reason: Why = None,
 ) -> None:
-    """Write the list as CSV, as `import` takes it; with --json, one object on each line.
+    """Export the list as CSV for `import`; with --json, as one object per line.
 
     \b
     Examples:
@@ -260,13 +308,13 @@ async def export(
     async with context.app() as app:
         tenant_id = (await get_tenant(app.database, tenant)).id
         with _writable(file) as target:
-            target.write("" if context.json else written([COLUMNS]))
+            if not context.json:
+                target.write(written([COLUMNS]))
             count = 0
-            async for some in store.walk(
-                app.database, tenant_id, store.SuppressionFilter(reason=reason)
-            ):
-                target.write(_lines(some, context.json))
-                count += len(some)
+            which = store.SuppressionFilter(reason=reason)
+            async for page in store.walk(app.database, tenant_id, which):
+                target.write(_lines(page, context.json))
+                count += len(page)
     if file is not None:
         output.note(f"{output.counted(count, 'address')} written to {file}")
 
@@ -284,7 +332,7 @@ def _writable(file: Path | None) -> Iterator[IO[str]]:
         yield target
 
 
-def _lines(some: Sequence[Suppression], as_json: bool) -> str:
+def _lines(page: Sequence[Suppression], as_json: bool) -> str:
     if as_json:
-        return "".join(json.dumps(output.plain(one)) + "\n" for one in some)
-    return written(map(row, some))
+        return "".join(json.dumps(output.plain(suppression)) + "\n" for suppression in page)
+    return written(map(row, page))

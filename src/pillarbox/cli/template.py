@@ -1,4 +1,4 @@
-"""`template`: the words of mails, listed, tried out, checked and looked at."""
+"""`template`: lists, renders, checks and previews the templates of mails."""
 
 from __future__ import annotations
 
@@ -28,28 +28,55 @@ PREVIEW_ADDRESS = "127.0.0.1:8026"
 
 def register(root: typer.Typer) -> None:
     group = typer.Typer(
-        help="Templates of mails: list, try out, check, look at.", no_args_is_help=True
+        help="Manage templates of mails: list, render, check, preview.", no_args_is_help=True
     )
-    command(group, "list", TEMPLATE_DIRS, LOCALE, store=False)(list_)
-    command(group, "render", TEMPLATE_DIRS, LOCALE, store=False)(render)
-    command(group, "check", TEMPLATE_DIRS, LOCALE, store=False)(check_)
-    command(group, "preview", TEMPLATE_DIRS, LOCALE, store=False, json=False)(preview)
+    command(
+        group,
+        "list",
+        TEMPLATE_DIRS,
+        LOCALE,
+        store=False,
+    )(list_)
+    command(
+        group,
+        "render",
+        TEMPLATE_DIRS,
+        LOCALE,
+        store=False,
+    )(render)
+    command(
+        group,
+        "check",
+        TEMPLATE_DIRS,
+        LOCALE,
+        store=False,
+    )(check_)
+    command(
+        group,
+        "preview",
+        TEMPLATE_DIRS,
+        LOCALE,
+        store=False,
+        json=False,
+    )(preview)
     root.add_typer(group, name="template")
 
 
 async def preview(
     context: CommandContext,
-    place: Annotated[
+    address: Annotated[
         str,
         typer.Option(
-            "--http", metavar="HOST:PORT", help="Where to serve the page; port 0 takes a free one."
+            "--http",
+            metavar="HOST:PORT",
+            help="The address of the page; port 0 selects a free port.",
         ),
     ] = PREVIEW_ADDRESS,
 ) -> None:
     """Serve a local page that shows every template in every language.
 
     Mails are shown with sample data, as on a desktop and on a phone, light and dark. Files are read
-    anew for each page: edit, reload, look.
+    again for each page: edit, then reload.
 
     \b
     Examples:
@@ -57,12 +84,11 @@ async def preview(
       pillarbox template preview --template-dirs ./mails --http 127.0.0.1:9000
     """
     try:
-        host, port = split_address(LISTEN.read(place))
+        host, port = split_address(LISTEN.read(address))
     except ValueError:
         raise SettingsError(f"--http must be {LISTEN.allowed}") from None
-    from pillarbox.cli.template_preview import (
-        serve,
-    )  # only here: a web framework takes long to import
+    # Imported here: a web framework takes long to import.
+    from pillarbox.cli.template_preview import serve
 
     await serve(context.settings, host, port)
 
@@ -72,7 +98,7 @@ def templates_of(context: CommandContext) -> Templates:
 
 
 async def list_(context: CommandContext) -> None:
-    """List templates, their languages, and which folders they come from.
+    """List templates with their languages and folders.
 
     \b
     Examples:
@@ -93,10 +119,16 @@ async def list_(context: CommandContext) -> None:
 
 
 def _folders(templates: Templates, name: str) -> list[str]:
-    """Where the files of a template come from."""
-    files = templates.files.files.items()
-    found = {source.folder for file, source in files if file.startswith(f"{name}/")}
-    return sorted("pillarbox" if folder == PACKAGE else str(folder) for folder in found)
+    """The folders that the files of a template come from."""
+    folders = set()
+    for file_name, file in templates.files.files.items():
+        if not file_name.startswith(f"{name}/"):
+            continue
+        if file.folder == PACKAGE:
+            folders.add("pillarbox")
+        else:
+            folders.add(str(file.folder))
+    return sorted(folders)
 
 
 async def render(
@@ -110,11 +142,11 @@ async def render(
         typer.Option(
             "--data",
             metavar="JSON|@FILE",
-            help="What stands for variables; without it, sample data.",
+            help="The values of variables; sample data by default.",
         ),
     ] = None,
     part: Annotated[
-        str | None, typer.Option("--part", metavar="PART", help="Only subject, text or html.")
+        str | None, typer.Option("--part", metavar="PART", help="Print only subject, text or html.")
     ] = None,
 ) -> None:
     """Render a template, with sample data or your own.
@@ -129,7 +161,10 @@ async def render(
     if part is not None and part not in PARTS:
         raise typer.BadParameter("must be subject, text or html", param_hint="--part")
     templates = templates_of(context)
-    values = sample_of(templates, name) if data is None else _read(data)
+    if data is None:
+        values = sample_of(templates, name)
+    else:
+        values = _read(data)
     rendered = templates.render(name, locale, values)
     if context.json:
         output.print_json(rendered._asdict())
@@ -141,8 +176,10 @@ async def render(
 
 def _read(data: str) -> dict[str, Any]:
     try:
-        text = Path(data[1:]).read_text("utf-8") if data.startswith("@") else data
-        values = json.loads(text)
+        if data.startswith("@"):
+            values = json.loads(Path(data[1:]).read_text("utf-8"))
+        else:
+            values = json.loads(data)
     except OSError as error:
         raise SettingsError(f"--data: {data[1:]} cannot be read: {error.strerror}") from None
     except ValueError:
@@ -153,7 +190,9 @@ def _read(data: str) -> dict[str, Any]:
 
 
 def _show(rendered: RenderedMail) -> None:
-    size = output.octets(len(rendered.html.encode())) if rendered.html else "none"
+    size = "none"
+    if rendered.html:
+        size = output.size(len(rendered.html.encode()))
     output.pairs(
         [
             ("subject", rendered.subject),
@@ -161,19 +200,20 @@ def _show(rendered: RenderedMail) -> None:
             ("html", f"{size} (--part html)"),
         ]
     )
-    output.say(Text("\n" + output.clean_lines(rendered.text or "(there is no text)")))
+    output.say(Text("\n" + output.clean_lines(rendered.text or "(no text)")))
 
 
 async def check_(
     context: CommandContext,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these; all without one.")
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Check only these; all by default."),
     ] = None,
 ) -> int:
-    """Find what is wrong with templates; the exit code is 1 if something is.
+    """Check templates; the exit code is 1 if there is a problem.
 
-    Missing variables, languages and parts; broken links; tags that do not match; HTML too large for
-    Gmail.
+    It finds missing variables, languages and parts, broken links, tags that do not match, and HTML
+    that is too large for Gmail.
 
     \b
     Examples:
@@ -183,19 +223,24 @@ async def check_(
     templates = templates_of(context)
     found = check(templates, names or None)
     if context.json:
-        output.print_json([one._asdict() for one in found])
+        output.print_json([finding._asdict() for finding in found])
     else:
-        _tell(found, len(names or templates.names()))
-    return 1 if found else 0
+        _print_findings(found, len(names or templates.names()))
+    return int(bool(found))
 
 
-def _tell(found: list[Finding], count: int) -> None:
-    rows = [(one.template, one.locale, _place(one), one.problem) for one in found]
+def _print_findings(findings: list[Finding], count: int) -> None:
+    rows = [
+        (finding.template, finding.locale, _location(finding), finding.problem)
+        for finding in findings
+    ]
     if rows:
         output.table(("template", "language", "where", "what~"), rows)
     else:
-        output.say(f"{output.counted(count, 'template')}: nothing is wrong")
+        output.say(f"{output.counted(count, 'template')}: no problems")
 
 
-def _place(one: Finding) -> str:
-    return f"{one.part}, line {one.line}" if one.part and one.line else one.part or ""
+def _location(finding: Finding) -> str:
+    if finding.part and finding.line:
+        return f"{finding.part}, line {finding.line}"
+    return finding.part or ""

@@ -1,4 +1,4 @@
-"""`template preview`: a local page with every template and language, as a desktop, a phone and the dark show it."""
+"""`template preview`: a local page with every template and language, on desktop and phone."""
 
 from __future__ import annotations
 
@@ -28,28 +28,43 @@ from pillarbox.sockets import listen, show_address
 
 _DARK = "@media (prefers-color-scheme: dark)"
 _STYLE = resources.files(__package__).joinpath("template_preview.css").read_text("utf-8")
-# The mails bring styles of their own; nothing is fetched, nothing runs, nothing is sent.
+# Mails contain their own styles; nothing is loaded, executed or sent.
 _HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none';"
-    " frame-ancestors 'none'"
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none';"
+        " frame-ancestors 'none'"
+    )
 }
 
 
 async def serve(settings: Settings, host: str, port: int) -> None:
-    """Serve the page until the process is told to stop."""
+    """Serve the page until a signal."""
     load = partial(Templates, settings.template_dirs, settings.lifecycle_locale)
-    load()  # what is wrong with the folders is said here, not in the browser
+    load()  # errors of the folders are reported here, not in the browser
     stop = asyncio.Event()
     with listen(host, port, "http") as listener, stopping(stop):
-        told = f"http://{show_address(host, listener.getsockname()[1])}/  (Ctrl-C to stop)"
-        await serve_until(stop, _config(build(load, host)), listener, partial(output.say, told))
+        address = show_address(host, listener.getsockname()[1])
+        ready = partial(output.say, f"http://{address}/  (Ctrl-C to stop)")
+        await serve_until(
+            stop,
+            _config(build(load, host)),
+            listener,
+            ready,
+        )
 
 
 def _config(app: Starlette) -> uvicorn.Config:
     return uvicorn.Config(
-        app, ws="none", proxy_headers=False, log_config=None, log_level=logging.WARNING, access_log=False,
-        lifespan="off", server_header=False, timeout_graceful_shutdown=1,
-    )  # fmt: skip
+        app,
+        ws="none",
+        proxy_headers=False,
+        log_config=None,
+        log_level=logging.WARNING,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=1,
+    )
 
 
 def build(load: Callable[[], Templates], host: str) -> Starlette:
@@ -73,9 +88,12 @@ def build(load: Callable[[], Templates], host: str) -> Starlette:
 
 
 def _page(title: str, body: str, status: int = 200) -> Response:
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
-    text = f'<!doctype html><html lang="en"><head>{head}<style>{_STYLE}</style></head><body>{body}</body></html>'
-    return HTMLResponse(text, status, _HEADERS)
+    head = (
+        '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style>"
+    )
+    html = f'<!doctype html><html lang="en"><head>{head}</head><body>{body}</body></html>'
+    return HTMLResponse(html, status, _HEADERS)
 
 
 def _index(templates: Templates) -> str:
@@ -87,17 +105,20 @@ def _index(templates: Templates) -> str:
 
 
 def _languages(templates: Templates, name: str, current: str | None = None) -> str:
-    return " ".join(
-        f"<b>{locale}</b>"
-        if locale == current
-        else f'<a href="/{escape(name)}/{locale}">{locale}</a>'
-        for locale in templates.locales(name)
-    )
+    links = []
+    for locale in templates.locales(name):
+        if locale == current:
+            links.append(f"<b>{locale}</b>")
+        else:
+            links.append(f'<a href="/{escape(name)}/{locale}">{locale}</a>')
+    return " ".join(links)
 
 
 def _one(templates: Templates, name: str, locale: str) -> str:
-    head = f'<p><a href="/">all templates</a></p><h1>{escape(name)} {_languages(templates, name, locale)}</h1>'
-    findings = _findings([one for one in check(templates, [name]) if one.locale in (locale, None)])
+    languages = _languages(templates, name, locale)
+    head = f'<p><a href="/">all templates</a></p><h1>{escape(name)} {languages}</h1>'
+    found = [finding for finding in check(templates, [name]) if finding.locale in (locale, None)]
+    findings = _findings(found)
     try:
         rendered = templates.render(name, locale, sample_of(templates, name))
     except RenderError:
@@ -107,7 +128,7 @@ def _one(templates: Templates, name: str, locale: str) -> str:
 
 def _findings(found: Sequence[Finding]) -> str:
     if not found:
-        return '<p class="right">Nothing is wrong.</p>'
+        return '<p class="right">No problems.</p>'
     items = "".join(
         f"<li>{escape(' '.join(str(one) for one in finding if one))}</li>" for finding in found
     )
@@ -122,10 +143,13 @@ def _shown(rendered: RenderedMail) -> str:
 
 
 def _frames(html: str, dark: bool) -> str:
-    """A mail in two widths. Which colours it takes is settled here, not by the reader's system."""
-    shown = escape(html.replace(_DARK, "@media all" if dark else "@media not all"))
+    """A mail in two widths, light or dark independent of the reader's system."""
+    scheme, media = "day", "@media not all"
+    if dark:
+        scheme, media = "night", "@media all"
+    shown = escape(html.replace(_DARK, media))
     frames = "".join(
         f'<iframe sandbox class="{kind}" title="{kind}" srcdoc="{shown}"></iframe>'
         for kind in ("desktop", "phone")
     )
-    return f'<div class="{"night" if dark else "day"}">{frames}</div>'
+    return f'<div class="{scheme}">{frames}</div>'

@@ -1,4 +1,4 @@
-"""`tenant`: customers of this installation, each with settings of its own."""
+"""`tenant`: the tenants of this installation and their settings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _mailbox(value: str) -> str:
     return value
 
 
-def _octets(value: str) -> int:
+def _bytes(value: str) -> int:
     kind = size(MIN_MESSAGE_BYTES)
     try:
         return int(kind.read(value))
@@ -50,7 +50,7 @@ def _age(value: str) -> timedelta:
 
 
 class TenantSetting(NamedTuple):
-    """An option that gives one field of a tenant; `cleared` is what `--no-…` makes of it."""
+    """An option for one field of a tenant; `cleared` is its value after `--no-…`."""
 
     field: str
     flag: str
@@ -63,25 +63,104 @@ class TenantSetting(NamedTuple):
 
 _RATE = {"min": 1, "max": MAX_INTEGER}
 SETTINGS = (
-    TenantSetting("default_sender", "--sender", str, "MAILBOX", "Sender of its mails that name none.", {"parser": _mailbox}),
-    TenantSetting("default_class", "--class", str, "NAME", "Class of its mails that name none.", {}, "transactional"),
-    TenantSetting("order", "--order", Order, "fifo|strict|parallel", "How its mails follow each other.", {}, Order.FIFO),
-    TenantSetting("max_message_bytes", "--max-size", int, "SIZE", "Largest mail it may hand over.", {"parser": _octets}),
-    TenantSetting("max_recipients", "--max-recipients", int, "N", "Most recipients of one mail.", _RATE),
-    TenantSetting("sender_domains", "--sender-domain", list[str], "DOMAIN",
-            "Only from here: example.com, *.example.com; may be repeated.", {}, ()),
-    TenantSetting("rate_per_second", "--rate-per-second", int, "N", "Most mails that leave in a second; more wait.", _RATE),
-    TenantSetting("rate_per_hour", "--rate-per-hour", int, "N", "Most mails that leave in an hour.", _RATE),
-    TenantSetting("rate_per_day", "--rate-per-day", int, "N", "Most mails that leave in a day.", _RATE),
-    TenantSetting("content_retention", "--keep-content", timedelta, "AGE", "How long bodies and files are kept: 7d.",
-            {"parser": _age}),
-    TenantSetting("finished_retention", "--keep-finished", timedelta, "AGE", "How long finished mails are kept: 90d.",
-            {"parser": _age}),
-)  # fmt: skip
+    TenantSetting(
+        "default_sender",
+        "--sender",
+        str,
+        "MAILBOX",
+        "Sender of its mails that name no sender.",
+        {"parser": _mailbox},
+    ),
+    TenantSetting(
+        "default_class",
+        "--class",
+        str,
+        "NAME",
+        "Class of its mails that name no class.",
+        {},
+        "transactional",
+    ),
+    TenantSetting(
+        "order",
+        "--order",
+        Order,
+        "fifo|strict|parallel",
+        "Order of its mails.",
+        {},
+        Order.FIFO,
+    ),
+    TenantSetting(
+        "max_message_bytes",
+        "--max-size",
+        int,
+        "SIZE",
+        "Largest mail that it may submit.",
+        {"parser": _bytes},
+    ),
+    TenantSetting(
+        "max_recipients",
+        "--max-recipients",
+        int,
+        "N",
+        "Most recipients of a mail.",
+        _RATE,
+    ),
+    TenantSetting(
+        "sender_domains",
+        "--sender-domain",
+        list[str],
+        "DOMAIN",
+        "Allow only these senders: example.com, *.example.com; may be repeated.",
+        {},
+        (),
+    ),
+    TenantSetting(
+        "rate_per_second",
+        "--rate-per-second",
+        int,
+        "N",
+        "Most mails sent in a second; others wait.",
+        _RATE,
+    ),
+    TenantSetting(
+        "rate_per_hour",
+        "--rate-per-hour",
+        int,
+        "N",
+        "Most mails sent in an hour.",
+        _RATE,
+    ),
+    TenantSetting(
+        "rate_per_day",
+        "--rate-per-day",
+        int,
+        "N",
+        "Most mails sent in a day.",
+        _RATE,
+    ),
+    TenantSetting(
+        "content_retention",
+        "--keep-content",
+        timedelta,
+        "AGE",
+        "How long bodies and files are kept: 7d.",
+        {"parser": _age},
+    ),
+    TenantSetting(
+        "finished_retention",
+        "--keep-finished",
+        timedelta,
+        "AGE",
+        "How long finished mails are kept: 90d.",
+        {"parser": _age},
+    ),
+)
 
 
 def register(root: typer.Typer) -> None:
-    group = typer.Typer(help="Tenants: customers of this installation.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Manage tenants: customers of this installation.", no_args_is_help=True
+    )
     command(group, "add")(_with_settings(add, clearing=False))
     command(group, "list")(list_)
     command(group, "show")(show)
@@ -90,63 +169,74 @@ def register(root: typer.Typer) -> None:
 
 
 def _with_settings(function: Callable[..., Any], *, clearing: bool) -> Callable[..., Any]:
-    """Give a command an option for each setting, and one to clear it."""
-    own = [
-        one
-        for one in inspect.signature(function, eval_str=True).parameters.values()
-        if one.name != "settings"
-    ]
-    function.__signature__ = inspect.Signature([*own, *_parameters(clearing)])  # type: ignore[attr-defined]
+    """Add an option for each setting to a command, and one to clear it."""
+    signature = inspect.signature(function, eval_str=True)
+    own = [option for option in signature.parameters.values() if option.name != "settings"]
+    combined = inspect.Signature([*own, *_parameters(clearing)])
+    function.__signature__ = combined  # type: ignore[attr-defined]
     return function
 
 
 def _parameters(clearing: bool) -> Iterator[inspect.Parameter]:
-    for one in SETTINGS:
-        told = typer.Option(
-            one.flag, metavar=one.metavar, help=one.help, show_default=False, **one.more
+    for setting in SETTINGS:
+        option = typer.Option(
+            setting.flag,
+            metavar=setting.metavar,
+            help=setting.help,
+            show_default=False,
+            **setting.more,
         )
-        yield _parameter(one.field, Annotated[one.kind | None, told], None)
+        yield _parameter(setting.field, Annotated[setting.kind | None, option], None)
         if clearing:
-            word = f"Back to {one.cleared}." if one.cleared else f"Clear {one.flag}."
-            told = typer.Option(f"--no-{one.flag[2:]}", help=word, rich_help_panel="Clearing")
-            yield _parameter(f"no_{one.field}", Annotated[bool, told], False)
+            help_text = f"Clear {setting.flag}."
+            if setting.cleared:
+                help_text = f"Reset to {setting.cleared}."
+            no_flag = f"--no-{setting.flag[2:]}"
+            option = typer.Option(no_flag, help=help_text, rich_help_panel="Clearing")
+            yield _parameter(f"no_{setting.field}", Annotated[bool, option], False)
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=annotation,
     )
 
 
-def _given(settings: dict[str, Any]) -> dict[str, Any]:
+def _changes(settings: dict[str, Any]) -> dict[str, Any]:
     """The fields that were given or cleared."""
     changes = {}
-    for one in SETTINGS:
-        value, clear = settings[one.field], settings.get(f"no_{one.field}", False)
+    for setting in SETTINGS:
+        value = settings[setting.field]
+        clear = settings.get(f"no_{setting.field}", False)
         if value and clear:
-            raise typer.BadParameter(f"give {one.flag} or --no-{one.flag[2:]}, not both")
-        if value or clear:
-            changes[one.field] = one.cleared if clear else value
+            raise typer.BadParameter(f"give {setting.flag} or --no-{setting.flag[2:]}, not both")
+        if clear:
+            changes[setting.field] = setting.cleared
+        elif value:
+            changes[setting.field] = value
     return changes
 
 
 async def add(context: CommandContext, name: Name, **settings: Any) -> None:
-    """Add a tenant. What is not given is the installation's, or has no limit.
+    """Add a tenant. Settings that are not given are the installation's, or have no limit.
 
     \b
     Examples:
       pillarbox tenant add shop --sender "The Shop <hello@shop.example>"
       pillarbox tenant add news --class bulk --order parallel --rate-per-second 10
-      pillarbox tenant add lab --sender-domain lab.example --sender-domain "*.lab.example" --keep-content 2d
+      pillarbox tenant add lab --sender-domain lab.example --keep-content 2d
     """
-    changes = _given(settings)
+    changes = _changes(settings)
     async with context.app() as app:
-        made = await tenants.add_tenant(app.database, name, **changes)
-    output.print_json(made) if context.json else output.say(f"added tenant {name}")
+        tenant = await tenants.add_tenant(app.database, name, **changes)
+    context.report(tenant, f"added tenant {name}")
 
 
 async def change(context: CommandContext, name: Known, **settings: Any) -> None:
-    """Change what is given of a tenant; the rest stays. Limits hold for the next mail.
+    """Change the given settings of a tenant; the others stay. Limits apply from the next mail on.
 
     \b
     Examples:
@@ -154,7 +244,7 @@ async def change(context: CommandContext, name: Known, **settings: Any) -> None:
       pillarbox tenant change shop --sender-domain shop.example --max-size 5MB
       pillarbox tenant change shop --no-rate-per-second --no-sender-domain
     """
-    changes = _given(settings)
+    changes = _changes(settings)
     if not changes:
         raise typer.BadParameter("nothing to change: see `pillarbox tenant change --help`")
     async with context.app() as app:
@@ -167,7 +257,7 @@ async def change(context: CommandContext, name: Known, **settings: Any) -> None:
 
 
 async def list_(context: CommandContext) -> None:
-    """List the tenants.
+    """List tenants.
 
     \b
     Example:
@@ -179,8 +269,14 @@ async def list_(context: CommandContext) -> None:
         output.print_json(found)
     else:
         rows = [
-            (one.name, one.default_sender, one.order, _limits(one), output.when(one.created_at))
-            for one in found
+            (
+                tenant.name,
+                tenant.default_sender,
+                tenant.order,
+                _limits(tenant),
+                output.when(tenant.created_at),
+            )
+            for tenant in found
         ]
         output.table(("name", "default sender~", "order", "limits~", "since"), rows)
 
@@ -202,8 +298,12 @@ async def show(context: CommandContext, name: Known) -> None:
 
 
 def _rows(tenant: Tenant) -> list[tuple[str, object]]:
-    """What is set of a tenant, by the names of the options."""
-    return [(one.flag[2:], _shown(getattr(tenant, one.field), one.field)) for one in SETTINGS]
+    """The settings of a tenant, by the names of the options."""
+    rows: list[tuple[str, object]] = []
+    for setting in SETTINGS:
+        value = getattr(tenant, setting.field)
+        rows.append((setting.flag[2:], _shown(value, setting.field)))
+    return rows
 
 
 def _shown(value: Any, field: str) -> str | None:
@@ -211,20 +311,20 @@ def _shown(value: Any, field: str) -> str | None:
         return show_duration(value.total_seconds())
     if isinstance(value, tuple):
         return ", ".join(value)
-    return (
-        show_size(value)
-        if field == "max_message_bytes" and value
-        else None
-        if value is None
-        else str(value)
-    )
+    if value is None:
+        return None
+    if field == "max_message_bytes" and value:
+        return show_size(value)
+    return str(value)
 
 
 def _limits(tenant: Tenant) -> str:
-    """What restricts a tenant, in one line."""
-    names = {one.field: one.flag[2:] for one in SETTINGS}
-    limits = [
-        one.name for one in fields(tenant) if one.name.startswith(("max_", "rate_", "sender_"))
-    ]
-    told = ((names[name], _shown(getattr(tenant, name), name)) for name in limits)
-    return ", ".join(f"{name} {value}" for name, value in told if value)
+    """The limits of a tenant, in one line."""
+    option_names = {setting.field: setting.flag[2:] for setting in SETTINGS}
+    limits = []
+    for field in fields(tenant):
+        if field.name.startswith(("max_", "rate_", "sender_")):
+            value = _shown(getattr(tenant, field.name), field.name)
+            if value:
+                limits.append(f"{option_names[field.name]} {value}")
+    return ", ".join(limits)

@@ -1,4 +1,4 @@
-"""`webhook`: where tenants are told what becomes of their mails. A secret is shown when it is made, and never again."""
+"""`webhook`: endpoints that receive the events of a tenant's mails. A secret is shown once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.text import Text
 from pillarbox.cli import options, output, webhook_calls
 from pillarbox.cli.access_options import Of, Owner
 from pillarbox.cli.command import CommandContext, command
-from pillarbox.cli.webhook_calls import WebhookId, find
+from pillarbox.cli.webhook_calls import WebhookId, find, tenant_id_of
 from pillarbox.errors import NotPossible, RefusedAddress
 from pillarbox.model.webhook import CallState, WebhookEventType
 from pillarbox.store import tenants, webhooks
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from pillarbox.store.webhooks import WebhookEndpoint
 
 Url = Annotated[
-    str, typer.Argument(metavar="URL", help="Where to call: https://…, on the public internet.")
+    str, typer.Argument(metavar="URL", help="The URL to call: https://…, on the public internet.")
 ]
 Kinds = Annotated[
     list[WebhookEventType] | None,
     typer.Option(
         "--kind",
         metavar="KIND",
-        help="Tell only of this, such as message.bounced; may be repeated.",
+        help="Send only this event, such as message.bounced; may be repeated.",
     ),
 ]
 
 
 def register(root: typer.Typer) -> None:
     group = typer.Typer(
-        help="Webhooks of tenants: calls that tell what became of a mail.", no_args_is_help=True
+        help="Manage webhooks of tenants: calls that report events of mails.", no_args_is_help=True
     )
     command(group, "add")(add)
     command(group, "list")(list_)
@@ -49,26 +49,33 @@ def register(root: typer.Typer) -> None:
 
 
 async def add(
-    context: CommandContext, url: Url, tenant: Owner = "default", kind: Kinds = None
+    context: CommandContext,
+    url: Url,
+    tenant: Owner = "default",
+    kind: Kinds = None,
 ) -> None:
-    """Add a webhook and print the secret that its calls are signed with. It is shown this once.
+    """Add a webhook and print the secret that signs its calls. It is shown only once.
 
     \b
     Examples:
       pillarbox webhook add https://shop.example/hooks/mail --tenant shop
-      pillarbox webhook add https://shop.example/hooks --kind message.bounced --kind message.complained
+      pillarbox webhook add https://shop.example/hooks --kind message.bounced
     """
     async with context.app() as app:
         owner = await tenants.get_tenant(app.database, tenant)
         made, secret = await webhooks.add_endpoint(
-            app.database, app.keys, owner.id, _checked(app, url), [str(one) for one in kind or ()]
+            app.database,
+            app.keys,
+            owner.id,
+            _checked(app, url),
+            [str(one) for one in kind or ()],
         )
     if context.json:
         output.print_json(public(made) | {"secret": secret.reveal()})
     else:
         output.pairs([("webhook", str(made.id)), ("secret", secret.reveal())])
         output.note(
-            f"the secret is shown this once: keep it now; then `pillarbox webhook test {made.id}`"
+            f"the secret is shown only once: store it now; then `pillarbox webhook test {made.id}`"
         )
 
 
@@ -78,16 +85,14 @@ def _checked(app: App, url: str) -> str:
     try:
         return check_url(url, allow_private=app.settings.webhook_allow_private)
     except RefusedAddress as error:
-        hint = (
-            " For development: PILLARBOX_WEBHOOK_ALLOW_PRIVATE=true"
-            if "public internet" in str(error)
-            else ""
-        )
+        hint = ""
+        if "public internet" in str(error):
+            hint = " For development: PILLARBOX_WEBHOOK_ALLOW_PRIVATE=true"
         raise NotPossible(f"{url!r} cannot be a webhook: {error}.{hint}") from None
 
 
 async def list_(context: CommandContext, tenant: Of = None) -> None:
-    """List webhooks, and how they do.
+    """List webhooks and their status.
 
     \b
     Examples:
@@ -95,18 +100,27 @@ async def list_(context: CommandContext, tenant: Of = None) -> None:
       pillarbox webhook list --tenant shop --json
     """
     async with context.app() as app:
-        owner = await tenants.get_tenant(app.database, tenant) if tenant else None
-        found = await webhooks.list_endpoints(app.database, owner.id if owner else None)
+        tenant_id = await tenant_id_of(app.database, tenant)
+        found = await webhooks.list_endpoints(app.database, tenant_id)
     if context.json:
-        output.print_json([public(one) for one in found])
+        output.print_json([public(endpoint) for endpoint in found])
         return
-    rows = [(str(one.id), one.tenant, one.url, _health(one), str(one.waiting)) for one in found]
+    rows = [
+        (
+            str(endpoint.id),
+            endpoint.tenant,
+            endpoint.url,
+            _health(endpoint),
+            str(endpoint.waiting),
+        )
+        for endpoint in found
+    ]
     heads = ("webhook", "tenant", "url~", "state", "waiting#")
     output.table(heads, rows, "no webhook: add one with `pillarbox webhook add`")
 
 
 async def show(context: CommandContext, webhook: WebhookId, tenant: Of = None) -> None:
-    """Show a webhook. Its secret is not shown: make a new one with `webhook rotate` if it was lost.
+    """Show a webhook without its secret. If the secret was lost, use `webhook rotate`.
 
     \b
     Example:
@@ -134,9 +148,12 @@ async def show(context: CommandContext, webhook: WebhookId, tenant: Of = None) -
 
 
 async def remove(
-    context: CommandContext, webhook: WebhookId, tenant: Of = None, yes: options.Yes = False
+    context: CommandContext,
+    webhook: WebhookId,
+    tenant: Of = None,
+    yes: options.Yes = False,
 ) -> None:
-    """Forget a webhook, with its secret, its log and the calls that wait.
+    """Remove a webhook with its secret, its log and its waiting calls.
 
     \b
     Example:
@@ -146,44 +163,41 @@ async def remove(
         found = await find(app.database, webhook, tenant)
         options.confirm(f"Remove the webhook {found.id} of {found.tenant}?", yes)
         await webhooks.remove_endpoint(app.database, found.id, found.tenant_id)
-    output.print_json({"id": found.id, "removed": True}) if context.json else output.say(
-        f"removed {found.id}"
-    )
+    context.report({"id": found.id, "removed": True}, f"removed {found.id}")
 
 
 async def enable(context: CommandContext, webhook: WebhookId, tenant: Of = None) -> None:
-    """Call a webhook again; calls that waited when it was disabled are made at once.
+    """Enable a webhook; calls that waited when it was disabled are made at once.
 
     \b
     Example:
       pillarbox webhook enable 0198c5a2-7d7e
     """
-    await _switch(context, webhook, tenant, True)
+    async with context.app() as app:
+        found = await find(app.database, webhook, tenant)
+        await webhooks.enable_endpoint(app.database, found.id, found.tenant_id)
+        changed = await webhooks.get_endpoint(app.database, found.id)
+    context.report(public(changed), f"enabled {found.id}")
 
 
 async def disable(context: CommandContext, webhook: WebhookId, tenant: Of = None) -> None:
-    """Stop calling a webhook. What waits is kept; nothing new is, until it is enabled.
+    """Disable a webhook. Waiting calls are kept; new events are not, until it is enabled.
 
     \b
     Example:
       pillarbox webhook disable 0198c5a2-7d7e
     """
-    await _switch(context, webhook, tenant, False)
-
-
-async def _switch(context: CommandContext, webhook: str, tenant: str | None, on: bool) -> None:
     async with context.app() as app:
         found = await find(app.database, webhook, tenant)
-        change = webhooks.enable_endpoint if on else webhooks.disable_endpoint
-        await change(app.database, found.id, found.tenant_id)
-        now = await webhooks.get_endpoint(app.database, found.id)
-    output.print_json(public(now)) if context.json else output.say(
-        f"{'enabled' if on else 'disabled'} {found.id}"
-    )
+        await webhooks.disable_endpoint(app.database, found.id, found.tenant_id)
+        changed = await webhooks.get_endpoint(app.database, found.id)
+    context.report(public(changed), f"disabled {found.id}")
 
 
 async def rotate(context: CommandContext, webhook: WebhookId, tenant: Of = None) -> None:
-    """Make a new secret and print it. For a day calls are signed with the old one, too.
+    """Rotate the secret of a webhook and print the new one.
+
+    For a day calls are also signed with the old one.
 
     \b
     Example:
@@ -191,19 +205,24 @@ async def rotate(context: CommandContext, webhook: WebhookId, tenant: Of = None)
     """
     async with context.app() as app:
         found = await find(app.database, webhook, tenant)
-        secret = await webhooks.rotate_endpoint(app.database, app.keys, found.id, found.tenant_id)
+        secret = await webhooks.rotate_endpoint(
+            app.database,
+            app.keys,
+            found.id,
+            found.tenant_id,
+        )
         now = await webhooks.get_endpoint(app.database, found.id)
     if context.json:
         output.print_json(public(now) | {"secret": secret.reveal()})
     else:
         print(secret.reveal())
         output.note(
-            f"shown this once; the old secret counts until {output.when(now.old_secret_until)}"
+            f"shown only once; the old secret is valid until {output.when(now.old_secret_until)}"
         )
 
 
 async def try_out(context: CommandContext, webhook: WebhookId, tenant: Of = None) -> int:
-    """Call a webhook once, now, and say how it went; even while it is disabled.
+    """Test a webhook: call it once, also if it is disabled, and show the result.
 
     \b
     Example:
@@ -214,34 +233,43 @@ async def try_out(context: CommandContext, webhook: WebhookId, tenant: Of = None
     async with context.app() as app:
         found = await find(app.database, webhook, tenant)
         result = await send_test_call(
-            app.database, app.keys, app.webhook_client(), found.id, found.tenant_id
+            app.database,
+            app.keys,
+            app.webhook_client(),
+            found.id,
+            found.tenant_id,
         )
     delivered = result.state is CallState.DELIVERED
     if context.json:
-        told = {
-            "delivered": delivered,
-            "status": result.status,
-            "error": result.error,
-            "seconds": result.took,
-        }
-        output.print_json(told)
+        output.print_json(
+            {
+                "delivered": delivered,
+                "status": result.status,
+                "error": result.error,
+                "seconds": result.took,
+            }
+        )
     elif delivered:
         output.say(f"delivered: answered {result.status} within {output.span(result.took)}")
     else:
         output.error(f"not delivered: {result.error}")
-    return 0 if delivered else 1
+    return int(not delivered)
 
 
-def _health(one: WebhookEndpoint) -> str:
-    if not one.enabled:
-        return f"disabled ({one.disabled_reason})"
-    if one.failing_since is None:
+def _health(endpoint: WebhookEndpoint) -> str:
+    if not endpoint.enabled:
+        return f"disabled ({endpoint.disabled_reason})"
+    if endpoint.failing_since is None:
         return "enabled"
-    return f"failing {'for' if output.is_terminal() else 'since'} {output.age(one.failing_since)}"
+    since = output.age(endpoint.failing_since)
+    if output.is_terminal():
+        return f"failing for {since}"
+    return f"failing since {since}"
 
 
-def public(one: WebhookEndpoint) -> dict[str, Any]:
-    """A webhook as it may be shown."""
-    shown: dict[str, Any] = output.plain(one)
+def public(endpoint: WebhookEndpoint) -> dict[str, Any]:
+    """A webhook as JSON."""
+    shown: dict[str, Any] = output.plain(endpoint)
     del shown["tenant_id"]
-    return shown | {"kinds": list(one.kinds or ())}
+    shown["kinds"] = list(endpoint.kinds or ())
+    return shown

@@ -1,4 +1,4 @@
-"""`webhook calls|replay`: the log of calls, and making them again."""
+"""`webhook calls|replay`: lists the calls to a webhook, and repeats them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ States = Annotated[
 ]
 CallIds = Annotated[
     list[str] | None,
-    typer.Option("--call", metavar="CALL", help="This call, by its whole id; may be repeated."),
+    typer.Option(
+        "--call", metavar="CALL", help="Only this call, by its complete id; may be repeated."
+    ),
 ]
 
 
@@ -37,9 +39,15 @@ def register(group: typer.Typer) -> None:
 
 
 async def find(database: Database, word: str, tenant: str | None) -> WebhookEndpoint:
-    """The webhook with this id, or whose id begins so."""
-    owner = await tenants.get_tenant(database, tenant) if tenant else None
-    return await webhooks.find_endpoint(database, word, owner.id if owner else None)
+    """The webhook with this id or beginning of an id."""
+    return await webhooks.find_endpoint(database, word, await tenant_id_of(database, tenant))
+
+
+async def tenant_id_of(database: Database, tenant: str | None) -> int | None:
+    if not tenant:
+        return None
+    owner = await tenants.get_tenant(database, tenant)
+    return owner.id
 
 
 async def calls(
@@ -49,7 +57,7 @@ async def calls(
     state: States = None,
     limit: options.Limit = 50,
 ) -> None:
-    """List the calls to a webhook, newest first, and how the last try of each ended.
+    """List the calls to a webhook, newest first, with the result of the last attempt.
 
     \b
     Examples:
@@ -60,18 +68,31 @@ async def calls(
         found = await find(app.database, webhook, tenant)
         states = [str(one) for one in state or ()]
         made = await webhook_log.list_calls(
-            app.database, found.id, found.tenant_id, states, limit=limit
+            app.database,
+            found.id,
+            found.tenant_id,
+            states,
+            limit=limit,
         )
     if context.json:
-        output.print_json([_public(one) for one in made])
+        output.print_json([_public(call) for call in made])
         return
-    rows = [
-        (str(one.id), output.age(one.at), one.kind, one.state, str(one.attempts), str(one.status or ""),
-         output.when(one.next_at), one.error or "")
-        for one in made
-    ]  # fmt: skip
-    heads = ("call", "told of", "kind", "state", "tries#", "status", "next", "error~")
+    rows = [_row(call) for call in made]
+    heads = ("call", "event", "kind", "state", "tries#", "status", "next", "error~")
     output.table(heads, rows, "no calls yet")
+
+
+def _row(call: WebhookCallRecord) -> tuple[object, ...]:
+    return (
+        str(call.id),
+        output.age(call.at),
+        call.kind,
+        call.state,
+        str(call.attempts),
+        str(call.status or ""),
+        output.when(call.next_at),
+        call.error or "",
+    )
 
 
 async def replay(
@@ -84,7 +105,7 @@ async def replay(
     until: options.Until = None,
     yes: options.Yes = False,
 ) -> None:
-    """Make calls again, under their old ids: those that failed, unless told otherwise.
+    """Repeat calls with their old ids; by default those that failed.
 
     \b
     Examples:
@@ -94,16 +115,23 @@ async def replay(
     """
     if call and (state or since or until):
         raise typer.BadParameter("give --call, or --state, --since and --until, not both")
-    ids = [options.uuid(one) for one in call] if call else None
+    ids = None
+    if call:
+        ids = [options.uuid(id) for id in call]
     async with context.app() as app:
         found = await find(app.database, webhook, tenant)
-        wanted = [str(one) for one in state or (CallState.FAILED,)]
+        states = [str(value) for value in state or (CallState.FAILED,)]
         if ids is None:
-            options.confirm(f"Make the calls again that are {' or '.join(wanted)}?", yes)
-        count = await _replay(app.database, found, ids, wanted, since, until)
-    output.print_json({"replayed": count}) if context.json else output.say(
-        f"{output.counted(count, 'call')} will be made again"
-    )
+            options.confirm(f"Repeat the calls that are {' or '.join(states)}?", yes)
+        count = await _replay(
+            app.database,
+            found,
+            ids,
+            states,
+            since,
+            until,
+        )
+    context.report({"replayed": count}, f"{output.counted(count, 'call')} will be repeated")
 
 
 async def _replay(
@@ -115,8 +143,15 @@ async def _replay(
     until: datetime | None,
 ) -> int:
     if ids is not None:
-        return (await webhook_log.replay(database, found.id, found.tenant_id, calls=ids)).count
-    until = until or datetime.now(UTC)  # what is made while this runs is left alone
+        return (
+            await webhook_log.replay(
+                database,
+                found.id,
+                found.tenant_id,
+                calls=ids,
+            )
+        ).count
+    until = until or datetime.now(UTC)  # without calls that are made meanwhile
     done, last = 0, None
     with output.progress() as progress:
         task = progress.add_task("replayed", total=None)
@@ -136,7 +171,7 @@ async def _replay(
                 return done
 
 
-def _public(one: WebhookCallRecord) -> dict[str, Any]:
-    """A call as it may be shown."""
-    shown: dict[str, Any] = output.plain(one)
+def _public(call: WebhookCallRecord) -> dict[str, Any]:
+    """A call as JSON."""
+    shown: dict[str, Any] = output.plain(call)
     return shown | {"data": output.plain(shown.pop("payload"))}

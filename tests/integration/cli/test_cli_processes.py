@@ -180,7 +180,7 @@ def test_an_smtp_port_in_use_is_told(database_url: str, tmp_path: Path, listener
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (("--roles", "smtp"), "there is nowhere to listen for SMTP"),
+        (("--roles", "smtp"), "no address to listen on for SMTP"),
         (("--roles", "api,mail"), "give some of api, smtp, worker"),
         (("--smtp", "127.0.0.1:0"), "mail without a login is for development"),
         (("--smtp", "0.0.0.0:0"), "name a loopback address"),

@@ -289,5 +289,5 @@ def test_the_setting_of_a_class(cli: Cli) -> None:
     cli("class", "set", "bulk", "--keep", "2d")
     waits_by_class = {one["name"]: one["max_wait"] for one in cli.json("class", "list")}
     assert (waits_by_class["codes"], waits_by_class["bulk"]) == (900.0, None)
-    assert "for ever" in cli("class", "list").out
+    assert "forever" in cli("class", "list").out
     assert "more than nothing" in cli("class", "set", "codes", "--max-wait", "0s", code=2).err

@@ -310,12 +310,12 @@ def test_the_command_takes_reports(database_url: str, tmp_path: Any) -> None:
     file = tmp_path / "bounce.eml"
     file.write_bytes(report_about(message_id))
     answer = cli("report", str(file))
-    assert answer.out.strip() == f"{message_id}.0: bounced invalid_recipient for good"
+    assert answer.out.strip() == f"{message_id}.0: bounced invalid_recipient permanent"
     assert "reported before" in cli("report", "-", stdin=report_about(message_id).decode()).out
     told = cli.json("report", str(file))
     assert told["events"][0] | {"new": False} == told["events"][0]
     file.write_bytes(report_about(uuid4()))
-    assert "no message that is known" in cli("report", str(file), code=1).out
+    assert "no known message" in cli("report", str(file), code=1).out
     file.write_bytes(reports.AUTO_REPLY)
     assert "neither a delivery report nor a complaint" in cli("report", str(file), code=1).err
     assert "cannot be read" in cli("report", str(tmp_path / "none.eml"), code=1).err

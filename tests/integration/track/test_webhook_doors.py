@@ -325,7 +325,7 @@ def test_trying_out_and_replaying_by_command(cli: Cli, free_port: int) -> None:
         0,
         1,
     )
-    assert "calls will be made again" in cli("webhook", "replay", made["id"], "--yes").out
+    assert "calls will be repeated" in cli("webhook", "replay", made["id"], "--yes").out
     assert len(cli.json("webhook", "calls", made["id"], "--state", "waiting")) == 3
 
 
