@@ -79,7 +79,7 @@ async def test_what_a_killed_demo_left_is_replaced(data: Path) -> None:
 def test_the_demo_needs_a_database_of_its_own(database_url: str) -> None:
     with process("up", "--demo", "--database-url", database_url) as up:
         assert up.end() == 1
-        assert "--demo runs with Pillarbox's own PostgreSQL only" in up.output
+        assert "--demo needs the embedded PostgreSQL" in up.output
 
 
 async def test_the_demo_does_not_mix_with_providers_that_really_send(data: Path) -> None:
