@@ -238,7 +238,9 @@ def test_a_key_is_revoked(cli: Cli) -> None:
     assert cli.json("key", "list") == []
     assert [one["state"] for one in cli.json("key", "list", "--all")] == ["revoked"]
     assert "was revoked" in cli("key", "revoke", made["prefix"], "--yes", code=1).err
-    assert "the key 'website' does not exist" in cli("key", "revoke", "website", "--yes", code=1).err
+    assert (
+        "the key 'website' does not exist" in cli("key", "revoke", "website", "--yes", code=1).err
+    )
     cli("key", "add", "--name", "website")
 
 
