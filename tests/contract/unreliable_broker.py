@@ -23,7 +23,7 @@ from pillarbox.model.access import Order
 from pillarbox.model.fairness import LaneId, Quota
 from pillarbox.queue.ledger import Ledger
 from pillarbox.queue.records import ClaimedMessage, Reference, SurveyedLane
-from pillarbox.queue.signal import WorkSignal
+from pillarbox.queue.work_signal import WorkSignal
 from pillarbox.store.database import Database
 
 # Every statement that queues a row again gives it a new xmin, which clears the relay's record of
@@ -157,7 +157,7 @@ class BrokerReadyQueue(WorkSignal):
         for lane in await self._waiting_lanes(after, limit):
             found.setdefault(lane.id, lane)
         for lane in found.values():
-            if not (lane.mine or lane.free or lane.order is Order.PARALLEL):
+            if not (lane.is_own or lane.free or lane.order is Order.PARALLEL):
                 self._broker.put_back(self._buffer.pop(lane.id, ()))
         return [found[lane] for lane in sorted(found)[:limit]]
 

@@ -23,7 +23,7 @@ from pillarbox.queue.lanes import (
 )
 from pillarbox.queue.ready_queues.postgres import TRAILING_LOOKS
 from pillarbox.queue.records import SurveyedLane
-from pillarbox.queue.signal import WorkSignal
+from pillarbox.queue.work_signal import WorkSignal
 
 A, B, C = LaneId(1, 1), LaneId(2, 1), LaneId(3, 1)
 
@@ -50,14 +50,14 @@ def lanes(clock: Clock) -> LaneTracker:
 
 def seen(key: LaneId, **changes: Any) -> SurveyedLane:
     usual = {
-        "order": Order.FIFO, "fresh": True, "due_in": None, "mine": False, "theirs_for": None, "limited_for": None,
+        "order": Order.FIFO, "fresh": True, "due_in": None, "is_own": False, "other_lease_for": None, "limited_for": None,
         "limited": False, "workers": 1,
     }  # fmt: skip
     return SurveyedLane(*key, **(usual | changes))
 
 
-def mine(key: LaneId, **changes: Any) -> SurveyedLane:
-    return seen(key, mine=True, **changes)
+def own(key: LaneId, **changes: Any) -> SurveyedLane:
+    return seen(key, is_own=True, **changes)
 
 
 MANY = [
@@ -67,7 +67,7 @@ MANY = [
 
 def survey(lanes: LaneTracker, *rows: SurveyedLane) -> list[LaneId]:
     """What a queue does, if nobody else takes lanes at the same time; returns the lanes taken."""
-    taken = lanes.wanted(rows)
+    taken = lanes.to_take(rows)
     lanes.surveyed(rows, taken, lanes._clock())
     return taken
 
@@ -107,7 +107,7 @@ def test_of_many_workers_each_takes_its_share_and_the_highest_lanes_first(
 
 
 def test_lanes_that_others_dispatch_are_left_to_them(lanes: LaneTracker) -> None:
-    assert survey(lanes, seen(A, theirs_for=30.0, workers=2), seen(B, workers=2)) == [B]
+    assert survey(lanes, seen(A, other_lease_for=30.0, workers=2), seen(B, workers=2)) == [B]
     assert set(asked(lanes)) == {B}
 
 
@@ -118,7 +118,9 @@ def test_a_worker_without_room_has_no_share(lanes: LaneTracker) -> None:
 
 def test_parallel_lanes_need_no_dispatcher(lanes: LaneTracker) -> None:
     assert (
-        survey(lanes, seen(A, order=Order.PARALLEL, theirs_for=9.0), seen(B, order=Order.PARALLEL))
+        survey(
+            lanes, seen(A, order=Order.PARALLEL, other_lease_for=9.0), seen(B, order=Order.PARALLEL)
+        )
         == []
     )
     assert set(asked(lanes)) == {A, B}
@@ -126,14 +128,14 @@ def test_parallel_lanes_need_no_dispatcher(lanes: LaneTracker) -> None:
 
 def test_lanes_wanted_but_not_got_are_not_claimed_from(lanes: LaneTracker) -> None:
     rows = [seen(A), seen(B)]
-    assert lanes.wanted(rows) == [A, B]
+    assert lanes.to_take(rows) == [A, B]
     lanes.surveyed(rows, [B], lanes._clock())  # another worker was faster
     assert set(asked(lanes)) == {B}
 
 
 def test_a_lane_that_was_lost_is_not_claimed_from(lanes: LaneTracker) -> None:
     survey(lanes, seen(A))
-    survey(lanes, seen(A, theirs_for=9.0, workers=2))
+    survey(lanes, seen(A, other_lease_for=9.0, workers=2))
     assert asked(lanes) == {}
     assert lanes.idle() == []
 
@@ -145,17 +147,17 @@ def test_a_worker_gives_what_is_beyond_its_share_with_some_slack(lanes: LaneTrac
     keys = [LaneId(tenant, 1) for tenant in range(1, 9)]
     survey(lanes, *(seen(key) for key in keys))
     assert lanes.surplus() == []
-    survey(lanes, *(mine(key, workers=2) for key in keys))
+    survey(lanes, *(own(key, workers=2) for key in keys))
     assert len(lanes.surplus()) == 4
-    few = [*(mine(key, workers=2) for key in keys[: 4 + SLACK]),
-           *(seen(key, workers=2, theirs_for=9.0) for key in keys[4 + SLACK :])]  # fmt: skip
+    few = [*(own(key, workers=2) for key in keys[: 4 + SLACK]),
+           *(seen(key, workers=2, other_lease_for=9.0) for key in keys[4 + SLACK :])]  # fmt: skip
     survey(lanes, *few)
     assert lanes.surplus() == []
 
 
 def test_a_lane_is_kept_while_a_claimed_mail_has_not_begun(lanes: LaneTracker) -> None:
     keys = [LaneId(tenant, 1) for tenant in range(1, 5)]
-    survey(lanes, *(mine(key, workers=4) for key in keys))
+    survey(lanes, *(own(key, workers=4) for key in keys))
     claim(lanes, 20, t1=2, t2=1)
     assert set(lanes.idle()) == {keys[2], keys[3]}
     assert set(lanes.surplus()) == {keys[2], keys[3]}
@@ -273,7 +275,7 @@ def test_a_strict_lane_waits_for_its_mail_and_then_goes_on(lanes: LaneTracker) -
     lanes.begun(A)
     assert asked(lanes) == {}
     assert lanes.idle() == []  # whoever took it could not know when to go on
-    survey(lanes, mine(A, order=Order.STRICT), mine(B, order=Order.STRICT))
+    survey(lanes, own(A, order=Order.STRICT), own(B, order=Order.STRICT))
     assert asked(lanes) == {}
     assert lanes.ended(A, begun=True)
     assert asked(lanes) == {A: 1}
@@ -304,7 +306,7 @@ def test_a_limited_lane_that_gave_little_is_looked_at_again_soon(lanes: LaneTrac
     assert lanes.next_due is None
     claim(lanes, 10, t1=3)
     assert lanes.next_due == pytest.approx(SURVEY_INTERVAL)
-    survey(lanes, mine(A))
+    survey(lanes, own(A))
     claim(lanes, 10, t1=3)
     assert lanes.next_due is None  # without a limit it is just empty
 
@@ -314,7 +316,7 @@ def test_a_held_lane_is_not_claimed_from_until_its_time(lanes: LaneTracker, cloc
     lanes.hold(A, 0.5)
     assert set(asked(lanes)) == {B}
     assert lanes.next_due == pytest.approx(0.5)
-    survey(lanes, mine(A), mine(B))
+    survey(lanes, own(A), own(B))
     assert set(asked(lanes)) == {B}
     assert lanes.next_due == pytest.approx(0.5)
     clock.now += 0.5
@@ -355,11 +357,13 @@ def test_the_next_due_is_the_soonest_of_all(lanes: LaneTracker) -> None:
     survey(
         lanes,
         seen(A, fresh=False, due_in=9.0),
-        seen(B, theirs_for=4.0),
+        seen(B, other_lease_for=4.0),
         seen(C, limited=True, limited_for=6.0),
     )
     assert lanes.next_due == pytest.approx(4.0)
-    survey(lanes, seen(A, fresh=False, due_in=9.0), seen(B, order=Order.PARALLEL, theirs_for=4.0))
+    survey(
+        lanes, seen(A, fresh=False, due_in=9.0), seen(B, order=Order.PARALLEL, other_lease_for=4.0)
+    )
     assert lanes.next_due == pytest.approx(9.0)
     survey(lanes)
     assert lanes.next_due is None
@@ -370,10 +374,10 @@ def test_a_survey_gets_a_small_share_of_the_time(lanes: LaneTracker, clock: Cloc
     assert not lanes.stale()
     clock.now += SURVEY_INTERVAL
     assert lanes.stale()
-    rows = [mine(LaneId(tenant, 1)) for tenant in range(4000)]
+    rows = [own(LaneId(tenant, 1)) for tenant in range(4000)]
     asked_at = clock.now
     clock.now += 0.1  # it took long
-    lanes.surveyed(rows, lanes.wanted(rows), asked_at)
+    lanes.surveyed(rows, lanes.to_take(rows), asked_at)
     clock.now += 0.1 / SURVEY_SHARE - 0.001
     assert not lanes.stale()
     clock.now += 0.001
@@ -383,9 +387,9 @@ def test_a_survey_gets_a_small_share_of_the_time(lanes: LaneTracker, clock: Cloc
 def test_a_short_survey_that_waited_for_others_comes_again_soon(
     lanes: LaneTracker, clock: Clock
 ) -> None:
-    rows, asked_at = [mine(A)], clock.now
+    rows, asked_at = [own(A)], clock.now
     clock.now += 0.1
-    lanes.surveyed(rows, lanes.wanted(rows), asked_at)
+    lanes.surveyed(rows, lanes.to_take(rows), asked_at)
     clock.now += SURVEY_INTERVAL
     assert lanes.stale()
 
@@ -433,7 +437,7 @@ def test_the_share_is_that_of_all_pages(lanes: LaneTracker, short: int, workers:
     rows = [seen(LaneId(tenant, 1), workers=workers) for tenant in range(1, 18)]
     taken = set(pages(lanes, rows, short))
     assert abs(len(taken) - 17 / workers) <= 1 + SLACK
-    again = [mine(row.id, workers=workers) if row.id in taken else row for row in rows]
+    again = [own(row.id, workers=workers) if row.id in taken else row for row in rows]
     assert len(pages(lanes, again, short)) <= 1
     assert lanes.surplus() == []
 

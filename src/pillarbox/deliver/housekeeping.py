@@ -103,7 +103,7 @@ class Housekeeping:
             )
             self._metrics.reaped.inc(reaped)
             self._metrics.unknown.inc(reaped)
-            await self._ledger.hint()
+            await self._ledger.wake_workers()
         await self._ledger.forget_workers()
         return reaped
 
@@ -112,7 +112,7 @@ class Housekeeping:
         promoted = 0
         while count := await self._ledger.promote(BATCH):
             promoted += count
-            await self._ledger.hint()
+            await self._ledger.wake_workers()
         return promoted
 
     async def give_up(self) -> int:
@@ -158,6 +158,6 @@ class Housekeeping:
         """Measure the queue's depth for the metrics."""
         depth = await self._ledger.depth()
         self._metrics.depth(depth, self._settings.depth_alert)
-        self._metrics.waiting_by_tenant(*await self._ledger.longest(LONGEST_SHOWN))
+        self._metrics.waiting_by_tenant(*await self._ledger.longest_backlogs(LONGEST_SHOWN))
         self._metrics.workers.set(await self._ledger.workers_alive())
         return len(depth)

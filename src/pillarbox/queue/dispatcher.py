@@ -82,8 +82,8 @@ class Dispatcher:
             self._aside = False
         asked_at = time.monotonic()
         surveyed = await self.ready.survey(lanes.start, SURVEY_LIMIT)
-        wanted = lanes.wanted(surveyed)
-        taken = await self.ledger.take_lanes(wanted) if wanted else []
+        free_lanes = lanes.to_take(surveyed)
+        taken = await self.ledger.take_lanes(free_lanes) if free_lanes else []
         lanes.surveyed(surveyed, taken, asked_at)
         if surplus := lanes.surplus():
             await self.ledger.give_lanes(surplus)

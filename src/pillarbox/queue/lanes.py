@@ -48,7 +48,7 @@ class LaneTracker:
         self._strict: set[LaneId] = set()  # strict lanes with a mail in flight
         self._limited: set[LaneId] = set()  # lanes of tenants with rate limits
         self._held: dict[LaneId, float] = {}  # lanes not to claim from, until then
-        self._mine: set[LaneId] = set()
+        self._own: set[LaneId] = set()
         self._working = 0  # lanes with work in the survey, of all dispatchers
         self._share = 0  # how many of them this worker should dispatch
         self._next_survey = self._next_hinted_survey = ALWAYS
@@ -74,26 +74,26 @@ class LaneTracker:
 
     def forget(self) -> None:
         """Dispatch no lane and know of no waiting mail; unbegun mails are not forgotten."""
-        self._mine.clear()
+        self._own.clear()
         self._known.clear()
         self._next_survey = self._next_hinted_survey = ALWAYS
         self.start = FIRST
 
-    def wanted(self, surveyed: Sequence[SurveyedLane]) -> list[LaneId]:
+    def to_take(self, surveyed: Sequence[SurveyedLane]) -> list[LaneId]:
         """The lanes without a dispatcher to take: up to this worker's share of lanes with work."""
         ordered = [lane for lane in surveyed if lane.waits and lane.order is not Order.PARALLEL]
-        own = sum(lane.mine for lane in ordered)
+        owned = sum(lane.is_own for lane in ordered)
         if self.start == FIRST:
             self._working = len(ordered)
         else:  # a further page of the same survey
             self._working += len(ordered)
-            own += len(self._mine & self._known.keys())
+            owned += len(self._own & self._known.keys())
         self._share = 0
         if surveyed:
             self._share = -(-self._working // max(surveyed[0].workers, 1))
         free = [lane for lane in ordered if lane.free]
         free.sort(key=lambda lane: lane.priority)
-        return [lane.id for lane in free[: max(self._share - own, 0)]]
+        return [lane.id for lane in free[: max(self._share - owned, 0)]]
 
     def surveyed(
         self, surveyed: Sequence[SurveyedLane], taken: Iterable[LaneId], asked_at: float
@@ -104,11 +104,11 @@ class LaneTracker:
         known = {} if self.start == FIRST else before
         self.start = surveyed[-1].id if len(surveyed) >= SURVEY_LIMIT else FIRST
         for lane in surveyed:
-            if lane.mine:
-                self._mine.add(lane.id)
+            if lane.is_own:
+                self._own.add(lane.id)
             else:
-                self._mine.discard(lane.id)
-        self._mine.update(taken)
+                self._own.discard(lane.id)
+        self._own.update(taken)
         for lane in surveyed:
             self._see(lane, known)
         self._known = known
@@ -122,7 +122,7 @@ class LaneTracker:
             self._limited.add(lane_id)
         else:
             self._limited.discard(lane_id)
-        may_claim = lane.order is Order.PARALLEL or lane_id in self._mine
+        may_claim = lane.order is Order.PARALLEL or lane_id in self._own
         if not (lane.waits and may_claim and lane.limited_for is None):
             return
         before = self._known.get(lane_id)
@@ -134,8 +134,8 @@ class LaneTracker:
         """When a lane may have something for this worker that it does not have now."""
         times = [until for until in self._held.values() if until > now]
         for lane in surveyed:
-            if lane.theirs_for is not None and lane.order is not Order.PARALLEL:
-                waits = [lane.theirs_for]
+            if lane.other_lease_for is not None and lane.order is not Order.PARALLEL:
+                waits = [lane.other_lease_for]
             else:
                 waits = [wait for wait in (lane.due_in, lane.limited_for) if wait and wait > 0]
             times += [now + wait for wait in waits]
@@ -242,7 +242,7 @@ class LaneTracker:
 
     def surplus(self) -> list[LaneId]:
         """Lanes with work beyond this worker's share, for other workers to dispatch."""
-        own = [lane_id for lane_id in self._known if lane_id in self._mine]
+        own = [lane_id for lane_id in self._known if lane_id in self._own]
         # The share of all lanes is known once all were surveyed.
         if self.start != FIRST or len(own) <= self._share + SLACK:
             return []
@@ -251,11 +251,11 @@ class LaneTracker:
 
     def idle(self) -> list[LaneId]:
         """All lanes of this worker without an unbegun mail."""
-        return [lane_id for lane_id in self._mine if lane_id not in self._unbegun]
+        return [lane_id for lane_id in self._own if lane_id not in self._unbegun]
 
     def gave(self, lanes: Iterable[LaneId]) -> None:
         for lane_id in lanes:
-            self._mine.discard(lane_id)
+            self._own.discard(lane_id)
             self._known.pop(lane_id, None)
 
 

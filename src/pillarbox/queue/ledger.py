@@ -226,9 +226,9 @@ class Ledger:
         """Delete workers that ended long ago."""
         await self._database.execute(*SQL.forget_workers())
 
-    async def hint(self) -> None:
+    async def wake_workers(self) -> None:
         """Wake every worker that listens, in any process."""
-        await self._database.execute(*SQL.hint())
+        await self._database.execute(*SQL.wake_workers())
 
     # -- measuring
 
@@ -240,8 +240,8 @@ class Ledger:
         found = await self._database.fetch(*SQL.depth())
         return {row["state"]: (row["count"], row["oldest"]) for row in found}
 
-    async def longest(self, limit: int) -> tuple[list[tuple[int, str, int]], int]:
+    async def longest_backlogs(self, limit: int) -> tuple[list[tuple[int, str, int]], int]:
         """The tenants with most waiting (id, name, deliveries), and what waits in all others."""
-        found = await self._database.fetch(*SQL.longest(limit=limit))
+        found = await self._database.fetch(*SQL.longest_backlogs(limit=limit))
         tenants = [(row["id"], row["name"], row["count"]) for row in found]
         return tenants, found[0]["others"] if found else 0

@@ -27,8 +27,8 @@ class SurveyedLane(NamedTuple):
     order: Order
     fresh: bool  # mails that were never tried
     due_in: float | None  # until the first deferred mail is due
-    mine: bool  # whether this worker dispatches it
-    theirs_for: float | None  # until the lease of another dispatcher ends
+    is_own: bool  # whether this worker dispatches it
+    other_lease_for: float | None  # until the lease of another dispatcher ends
     limited_for: float | None  # until the tenant's rate limits allow one more mail
     limited: bool  # whether the tenant has rate limits
     workers: int  # workers with a lease and with room, this one included
@@ -45,7 +45,7 @@ class SurveyedLane(NamedTuple):
     @property
     def free(self) -> bool:
         """Whether it needs a dispatcher and has none."""
-        return not self.mine and self.theirs_for is None and self.order is not Order.PARALLEL
+        return not self.is_own and self.other_lease_for is None and self.order is not Order.PARALLEL
 
 
 class Reference(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pillarbox.model.fairness import LaneId, Quota
 from pillarbox.queue.ledger import Ledger
 from pillarbox.queue.records import ClaimedMessage, SurveyedLane
-from pillarbox.queue.signal import WorkSignal
+from pillarbox.queue.work_signal import WorkSignal
 from pillarbox.store.database import Database
 from pillarbox.store.notifications import listen
 

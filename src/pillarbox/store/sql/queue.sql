@@ -4,12 +4,12 @@
 -- which it claimed from it were taken back.
 SELECT f.tenant_id, f.lane, l.order_mode, f.fresh,
   extract(epoch FROM f.due - now())::float8 AS due_in,
-  (l.worker = :worker) IS TRUE AS mine,
+  (l.worker = :worker) IS TRUE AS is_own,
   CASE WHEN l.worker <> :worker THEN coalesce(
     (SELECT extract(epoch FROM w.lease_until - now())::float8 FROM alive w WHERE w.id = l.worker),
     CASE WHEN (l.tenant_id, l.lane, l.worker) IN (
       SELECT d.tenant_id, d.lane, d.worker FROM pillarbox.deliveries d WHERE d.state = 'processing')
-    THEN 0 END) END AS theirs_for,
+    THEN 0 END) END AS other_lease_for,
   CASE WHEN l.limited THEN (
     SELECT greatest(pillarbox._wait(r.second_at, t.rate_per_second, 1, now()),
                     pillarbox._wait(r.hour_at, t.rate_per_hour, 3600, now()),
@@ -575,7 +575,7 @@ WHERE w.reaped_at IS NULL AND w.lease_until < now()
 -- Live deliveries by state, and the age of the oldest that is due.
 SELECT state, count, oldest FROM pillarbox._depth()
 
--- name: longest
+-- name: longest_backlogs
 -- The :limit tenants with the most deliveries waiting (then those that came first), and how many wait in all
 -- the others.
 SELECT id, name, count, others FROM pillarbox._longest(:limit)
@@ -584,6 +584,6 @@ SELECT id, name, count, others FROM pillarbox._longest(:limit)
 -- How many workers hold a lease.
 SELECT count(*) FROM pillarbox.workers WHERE reaped_at IS NULL AND lease_until > now()
 
--- name: hint
+-- name: wake_workers
 -- Wake every worker that listens.
 SELECT pg_notify('pillarbox_wake', '')
