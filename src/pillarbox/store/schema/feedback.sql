@@ -22,14 +22,17 @@
 
 -- The rank of feedback, and of a state: see the table above.
 CREATE OR REPLACE FUNCTION pillarbox._rank(kind text) RETURNS int2 LANGUAGE sql IMMUTABLE AS $$
-  SELECT CASE WHEN kind = 'complained' THEN 3 WHEN kind IN ('bounced', 'dropped') THEN 2 WHEN kind = 'delivered' THEN 1 ELSE 0 END::int2
+  SELECT CASE WHEN kind = 'complained' THEN 3 WHEN kind IN ('bounced', 'dropped') THEN 2
+    WHEN kind = 'delivered' THEN 1 ELSE 0 END::int2
 $$;
 
 -- Whether feedback of this rank moves a delivery in this state; `unknown`: an attempt at it
 -- ended as unknown. See the table above.
-CREATE OR REPLACE FUNCTION pillarbox._moves(state pillarbox.state, rank int2, unknown boolean) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+CREATE OR REPLACE FUNCTION pillarbox._moves(state pillarbox.state, rank int2, unknown boolean)
+  RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
   SELECT CASE WHEN $1 = 'processing' THEN false
-    WHEN $1 IN ('sent', 'delivered', 'bounced', 'complained') THEN pillarbox._rank($1::text) < $2 ELSE $3 END
+    WHEN $1 IN ('sent', 'delivered', 'bounced', 'complained') THEN pillarbox._rank($1::text) < $2
+      ELSE $3 END
 $$;
 
 -- Apply stored feedback: move deliveries, write events, suppress addresses (for as long as
@@ -37,7 +40,8 @@ $$;
 -- order. Feedback on a delivery in `processing` waits until the worker has settled it. The
 -- settings keep every look-up on a key, however long the history is and whatever the statistics
 -- say.
-CREATE OR REPLACE FUNCTION pillarbox._apply_feedback(ids bigint[], lasts interval) RETURNS void LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION pillarbox._apply_feedback(ids bigint[], lasts interval) RETURNS void
+  LANGUAGE plpgsql
 SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
   moved uuid[];
@@ -46,13 +50,16 @@ DECLARE
   strengths text[] := '{manual,hard_bounce,unsubscribed,complaint}';
 BEGIN
   WITH best AS MATERIALIZED (
-    SELECT DISTINCT ON (f.message_id, f.n) f.message_id, f.n, f.reason, f.kind, pillarbox._rank(f.kind) AS rank
-    FROM pillarbox.feedback f WHERE f.id = ANY (ids) ORDER BY f.message_id, f.n, pillarbox._rank(f.kind) DESC, f.at
+    SELECT DISTINCT ON (f.message_id, f.n) f.message_id, f.n, f.reason, f.kind,
+      pillarbox._rank(f.kind) AS rank
+    FROM pillarbox.feedback f WHERE f.id = ANY (ids)
+      ORDER BY f.message_id, f.n, pillarbox._rank(f.kind) DESC, f.at
   ), locked AS MATERIALIZED (
     SELECT d.message_id, d.n, b.rank, b.reason
     FROM best b JOIN pillarbox.deliveries d ON d.message_id = b.message_id AND d.n = b.n
     WHERE pillarbox._moves(d.state, b.rank, EXISTS (
-      SELECT FROM pillarbox.attempts a WHERE a.message_id = d.message_id AND a.n = d.n AND a.verdict = 'unknown'))
+      SELECT FROM pillarbox.attempts a WHERE a.message_id = d.message_id AND a.n = d.n
+        AND a.verdict = 'unknown'))
     ORDER BY d.message_id, d.n FOR UPDATE OF d
   ), changed AS (
     UPDATE pillarbox.deliveries d
@@ -69,11 +76,13 @@ BEGIN
     FROM pillarbox.deliveries d
     WHERE f.id = ANY (ids) AND d.message_id = f.message_id AND d.n = f.n
       AND (d.state = 'processing' OR pillarbox._moves(d.state, pillarbox._rank(f.kind), EXISTS (
-        SELECT FROM pillarbox.attempts a WHERE a.message_id = d.message_id AND a.n = d.n AND a.verdict = 'unknown')))
+        SELECT FROM pillarbox.attempts a WHERE a.message_id = d.message_id AND a.n = d.n
+          AND a.verdict = 'unknown')))
     RETURNING f.id
   )
   SELECT coalesce(array_agg(o.id), '{}') INTO late FROM left_over o;
-  UPDATE pillarbox.feedback f SET waiting = false WHERE f.id = ANY (ids) AND f.waiting AND f.id <> ALL (late);
+  UPDATE pillarbox.feedback f SET waiting = false
+    WHERE f.id = ANY (ids) AND f.waiting AND f.id <> ALL (late);
 
   INSERT INTO pillarbox.events (message_id, n, at, kind, data)
   SELECT f.message_id, f.n, f.at, f.kind, f.data
@@ -81,18 +90,23 @@ BEGIN
 
   INSERT INTO pillarbox.suppressions AS s (tenant_id, address, reason, message_id, expires_at)
   SELECT DISTINCT ON (d.tenant_id, lower(d.recipient)) d.tenant_id, lower(d.recipient),
-    CASE f.kind WHEN 'complained' THEN 'complaint' WHEN 'unsubscribed' THEN 'unsubscribed' ELSE 'hard_bounce' END, f.message_id, now() + lasts
+    CASE f.kind WHEN 'complained' THEN 'complaint' WHEN 'unsubscribed' THEN 'unsubscribed'
+      ELSE 'hard_bounce' END, f.message_id, now() + lasts
   FROM pillarbox.feedback f JOIN pillarbox.deliveries d ON d.message_id = f.message_id AND d.n = f.n
   WHERE f.id = ANY (ids) AND f.id <> ALL (late) AND f.hard
   ORDER BY d.tenant_id, lower(d.recipient), f.kind = 'complained' DESC, f.id
-  -- As sql/suppressions.sql has it: the stronger reason and the later expiry stay, and what has expired counts for nothing.
+  -- As sql/suppressions.sql has it: the stronger reason and the later expiry stay, and what has
+  -- expired counts for nothing.
   ON CONFLICT (tenant_id, address) DO UPDATE SET
-    reason = CASE WHEN s.expires_at <= now() OR array_position(strengths, excluded.reason) > array_position(strengths, s.reason)
+    reason = CASE WHEN s.expires_at <= now()
+      OR array_position(strengths, excluded.reason) > array_position(strengths, s.reason)
                   THEN excluded.reason ELSE s.reason END,
-    note = CASE WHEN s.expires_at <= now() THEN NULL ELSE s.note END, message_id = excluded.message_id,
+    note = CASE WHEN s.expires_at <= now() THEN NULL
+      ELSE s.note END, message_id = excluded.message_id,
     created_at = CASE WHEN s.expires_at <= now() THEN now() ELSE s.created_at END,
     expires_at = CASE WHEN s.expires_at <= now() THEN excluded.expires_at
-                      ELSE nullif(greatest(coalesce(s.expires_at, 'infinity'), coalesce(excluded.expires_at, 'infinity')), 'infinity') END;
+                      ELSE nullif(greatest(coalesce(s.expires_at, 'infinity'),
+                      coalesce(excluded.expires_at, 'infinity')), 'infinity') END;
 
   IF cardinality(moved) > 0 THEN
     -- As after any other settling: bodies of secret classes go once nothing is left to send.
@@ -103,14 +117,19 @@ BEGIN
     RETURN;
   END IF;
   -- Of what moves a state customers hear when it did; of the rest always.
-  PERFORM pillarbox._tell_customers(array_agg(t.message_id), array_agg(t.n), array_agg(t.told), array_agg(t.at), array_agg(t.data))
+  PERFORM pillarbox._tell_customers(array_agg(t.message_id), array_agg(t.n), array_agg(t.told),
+    array_agg(t.at), array_agg(t.data))
   FROM (
-    SELECT f.id, f.message_id, f.n, 'message.' || f.kind AS told, f.at, f.data || jsonb_build_object('state', d.state) AS data
-    FROM pillarbox.feedback f JOIN pillarbox.deliveries d ON d.message_id = f.message_id AND d.n = f.n
-    WHERE f.id = ANY (ids) AND f.id <> ALL (late) AND f.kind IN ('deferred', 'opened', 'clicked', 'unsubscribed')
+    SELECT f.id, f.message_id, f.n, 'message.' || f.kind AS told, f.at,
+      f.data || jsonb_build_object('state', d.state) AS data
+    FROM pillarbox.feedback f JOIN pillarbox.deliveries d ON d.message_id = f.message_id
+      AND d.n = f.n
+    WHERE f.id = ANY (ids) AND f.id <> ALL (late)
+      AND f.kind IN ('deferred', 'opened', 'clicked', 'unsubscribed')
     UNION ALL
     SELECT * FROM (
-      SELECT DISTINCT ON (f.message_id, f.n) f.id, f.message_id, f.n, 'message.' || d.state, f.at, f.data
+      SELECT DISTINCT ON (f.message_id, f.n) f.id, f.message_id, f.n, 'message.' || d.state, f.at,
+        f.data
       FROM unnest(moved, moved_ns) AS m(message_id, n)
       JOIN pillarbox.deliveries d ON d.message_id = m.message_id AND d.n = m.n
       JOIN pillarbox.feedback f ON f.message_id = m.message_id AND f.n = m.n
@@ -127,8 +146,10 @@ END $$;
 -- `theirs` is given: under that provider message id), and feedback for a tenant only on its own
 -- messages. Returns, by position from 1, the delivery found and whether the feedback is new.
 CREATE OR REPLACE FUNCTION pillarbox._hear(
-  providers int4[], event_ids text[], tenants int4[], messages uuid[], ns int2[], recipients text[], others text[], kinds text[],
-  ats timestamptz[], hards bool[], reasons text[], datas text[], raws text[], theirs text[], lasts interval
+  providers int4[], event_ids text[], tenants int4[], messages uuid[], ns int2[], recipients text[],
+  others text[], kinds text[],
+  ats timestamptz[], hards bool[], reasons text[], datas text[], raws text[], theirs text[],
+  lasts interval
 ) RETURNS TABLE (place int4, message_id uuid, n int2, is_new boolean) LANGUAGE plpgsql
 SET enable_seqscan = off SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
@@ -139,7 +160,8 @@ DECLARE
   fresh bigint[];
   fresh_places int4[];
 BEGIN
-  SELECT array_agg(h.place ORDER BY h.place), array_agg(d.message_id ORDER BY h.place), array_agg(d.n ORDER BY h.place),
+  SELECT array_agg(h.place ORDER BY h.place), array_agg(d.message_id ORDER BY h.place),
+    array_agg(d.n ORDER BY h.place),
     array_agg(d.state = 'processing' ORDER BY h.place)
   INTO places, found_messages, found_ns, busy
   FROM unnest(providers, tenants, messages, ns, recipients, others, theirs) WITH ORDINALITY
@@ -148,16 +170,20 @@ BEGIN
     SELECT d.message_id, d.n, d.state FROM pillarbox.deliveries d
     WHERE d.message_id = h.message_id AND (h.tenant_id IS NULL OR d.tenant_id = h.tenant_id)
       AND (d.n = h.n OR h.n IS NULL AND (lower(d.recipient) IN (h.recipient, h.other)
-           OR NOT EXISTS (SELECT FROM pillarbox.deliveries o WHERE o.message_id = h.message_id AND o.n <> d.n)))
+           OR NOT EXISTS (SELECT FROM pillarbox.deliveries o
+             WHERE o.message_id = h.message_id AND o.n <> d.n)))
       AND (h.provider_id = 0 OR d.state = 'processing' OR EXISTS (
         SELECT FROM pillarbox.attempts a
-        WHERE a.message_id = d.message_id AND a.n = d.n AND (a.provider_id = h.provider_id OR a.provider_id IS NULL)
+        WHERE a.message_id = d.message_id AND a.n = d.n
+          AND (a.provider_id = h.provider_id OR a.provider_id IS NULL)
           AND starts_with(h.theirs, a.provider_message_id) IS NOT FALSE))
     ORDER BY d.n LIMIT 1) d ON true;
 
   WITH kept AS (
-    INSERT INTO pillarbox.feedback AS f (provider_id, event_id, message_id, n, kind, at, hard, reason, data, raw, provider_message_id, waiting)
-    SELECT providers[p.place], event_ids[p.place], p.message_id, p.n, kinds[p.place], least(ats[p.place], now()), hards[p.place],
+    INSERT INTO pillarbox.feedback AS f (provider_id, event_id, message_id, n, kind, at, hard,
+      reason, data, raw, provider_message_id, waiting)
+    SELECT providers[p.place], event_ids[p.place], p.message_id, p.n, kinds[p.place],
+      least(ats[p.place], now()), hards[p.place],
       reasons[p.place], datas[p.place]::jsonb, raws[p.place]::jsonb, theirs[p.place], p.busy
     FROM unnest(places, found_messages, found_ns, busy) AS p(place, message_id, n, busy)
     ORDER BY providers[p.place], event_ids[p.place], p.place
@@ -166,11 +192,13 @@ BEGIN
   ), first AS (
     SELECT k.id, k.waiting, min(p.place)::int4 AS place
     FROM kept k
-    JOIN (SELECT u.place, providers[u.place] AS provider_id, event_ids[u.place] AS event_id FROM unnest(places) AS u(place) OFFSET 0) p
+    JOIN (SELECT u.place, providers[u.place] AS provider_id, event_ids[u.place] AS event_id
+      FROM unnest(places) AS u(place) OFFSET 0) p
       ON p.provider_id = k.provider_id AND p.event_id = k.event_id
     GROUP BY k.id, k.waiting
   )
-  SELECT array_agg(k.id) FILTER (WHERE NOT k.waiting), array_agg(k.place) INTO fresh, fresh_places FROM first k;
+  SELECT array_agg(k.id) FILTER (WHERE NOT k.waiting), array_agg(k.place) INTO fresh, fresh_places
+    FROM first k;
   IF cardinality(fresh) > 0 THEN
     PERFORM pillarbox._apply_feedback(fresh, lasts);
   END IF;

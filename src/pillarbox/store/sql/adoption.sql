@@ -8,17 +8,21 @@ WHERE n.nspname = :schema
 
 -- name: names
 -- Everything in schema :schema that has a name which Pillarbox may want.
-SELECT c.relname AS name FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid WHERE n.nspname = :schema
-UNION SELECT p.proname FROM pg_namespace n JOIN pg_proc p ON p.pronamespace = n.oid WHERE n.nspname = :schema
+SELECT c.relname AS name FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid
+  WHERE n.nspname = :schema
+UNION SELECT p.proname FROM pg_namespace n JOIN pg_proc p ON p.pronamespace = n.oid
+  WHERE n.nspname = :schema
 
 -- name: alter
--- The original's tables as Pillarbox has them. Its own triggers go; Pillarbox's come with the rest of its first migration.
+-- The original's tables as Pillarbox has them. Its own triggers go; Pillarbox's come with the rest
+-- of its first migration.
 LOCK TABLE {schema}.accounts, {schema}.tokens, {schema}.jobs IN ACCESS EXCLUSIVE MODE;
 DROP TRIGGER IF EXISTS before_account_insert ON {schema}.accounts;
 DROP TRIGGER IF EXISTS before_account_status_change ON {schema}.accounts;
 DROP TRIGGER IF EXISTS after_token_consumed ON {schema}.tokens;
 DROP TRIGGER IF EXISTS after_token_inserted ON {schema}.tokens;
-DROP FUNCTION IF EXISTS {schema}.trg_before_account_insert(), {schema}.trg_before_account_status_change(),
+DROP FUNCTION IF EXISTS {schema}.trg_before_account_insert(),
+  {schema}.trg_before_account_status_change(),
   {schema}.trg_after_token_consumed(), {schema}.trg_after_token_inserted();
 ALTER TABLE {schema}.accounts
   ALTER COLUMN created_at TYPE bigint,
@@ -35,7 +39,8 @@ ALTER TABLE {schema}.tokens
   ALTER COLUMN secret SET DEFAULT sha256(
     uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())),
   ALTER COLUMN code SET DEFAULT lpad(((
-    ('x' || encode(substr(sha256(uuid_send(gen_random_uuid())), 1, 8), 'hex'))::bit(64)::bigint & 9223372036854775807
+    ('x' || encode(substr(sha256(uuid_send(gen_random_uuid())), 1, 8),
+    'hex'))::bit(64)::bigint & 9223372036854775807
   ) % 100000)::text, 5, '0'),
   ALTER COLUMN expires_at TYPE bigint,
   ALTER COLUMN expires_at SET DEFAULT extract(epoch FROM now() + interval '15 minute'),
@@ -45,12 +50,15 @@ ALTER TABLE {schema}.tokens
   ADD COLUMN data jsonb CHECK (jsonb_typeof(data) = 'object'),
   ADD COLUMN wrong_codes smallint NOT NULL DEFAULT 0,
   ADD CONSTRAINT tokens_times CHECK (least(expires_at, consumed_at, created_at) >= 0
-                                     AND greatest(expires_at, consumed_at, created_at) <= 253402300799);
+                                     AND greatest(expires_at, consumed_at,
+                                     created_at) <= 253402300799);
 
 -- name: fill
--- What the original's cursor says of its tokens: those up to it were written; of the others, those that can still be mailed wait.
+-- What the original's cursor says of its tokens: those up to it were written; of the others, those
+-- that can still be mailed wait.
 WITH done AS (
-  SELECT coalesce((SELECT max(last_seq) FROM {schema}.jobs WHERE job_type::text = 'mailroom'), 0) AS last_seq
+  SELECT coalesce((SELECT max(last_seq) FROM {schema}.jobs WHERE job_type::text = 'mailroom'),
+    0) AS last_seq
 ), judged AS (
   SELECT t.id, t.created_at, c.lane,
     CASE
@@ -64,6 +72,8 @@ WITH done AS (
   SELECT id, to_timestamp(created_at), outcome FROM judged WHERE outcome IS NOT NULL
 ), waits AS (
   INSERT INTO {schema}.waiting (token, lane)
-  SELECT id, array_position('{urgent,normal,bulk}', lane) - 1 FROM judged WHERE outcome IS NULL AND lane IS NOT NULL
+  SELECT id, array_position('{urgent,normal,bulk}', lane) - 1 FROM judged
+    WHERE outcome IS NULL AND lane IS NOT NULL
 )
-INSERT INTO {schema}.jobs (last_seq, job_type) VALUES (0, 'mailroom') ON CONFLICT (job_type) DO NOTHING
+INSERT INTO {schema}.jobs (last_seq, job_type) VALUES (0, 'mailroom')
+  ON CONFLICT (job_type) DO NOTHING

@@ -1,10 +1,13 @@
 -- name: add_failures
--- Count failures (:counts) at places (:places) that began within the window (:window); older ones are forgotten. Places are locked in
--- their order, so that processes do not wait for each other in a circle. Returns what is counted now, and for how long.
+-- Count failures (:counts) at places (:places) that began within the window (:window); older ones
+-- are forgotten. Places are locked in their order, so that processes do not wait for each other in
+-- a circle. Returns what is counted now, and for how long.
 INSERT INTO pillarbox.auth_failures AS kept (place, failures)
-SELECT given.place, given.failures FROM unnest(:places::bytea[], :counts::int4[]) AS given (place, failures) ORDER BY given.place
+SELECT given.place, given.failures
+  FROM unnest(:places::bytea[], :counts::int4[]) AS given (place, failures) ORDER BY given.place
 ON CONFLICT (place) DO UPDATE SET
-  failures = CASE WHEN kept.began_at <= now() - :window::interval THEN 0 ELSE kept.failures END + excluded.failures,
+  failures = CASE WHEN kept.began_at <= now() - :window::interval THEN 0
+    ELSE kept.failures END + excluded.failures,
   began_at = CASE WHEN kept.began_at <= now() - :window::interval THEN now() ELSE kept.began_at END
 RETURNING place, failures, extract(epoch FROM now() - began_at)::float8 AS age
 

@@ -1,19 +1,24 @@
 -- name: hear
 -- Take in a batch of feedback in one transaction; see `pillarbox._hear`.
 SELECT place, message_id, n, is_new
-FROM pillarbox._hear(:provider_ids::int4[], :event_ids::text[], :tenant_ids::int4[], :message_ids::uuid[], :recipient_numbers::int2[], :recipients::text[], :other_spellings::text[], :kinds::text[], :times::timestamptz[],
-                     :hard::bool[], :reasons::text[], :data::text[], :raw::text[], :provider_message_ids::text[], :suppress_for::interval)
+FROM pillarbox._hear(:provider_ids::int4[], :event_ids::text[], :tenant_ids::int4[],
+  :message_ids::uuid[], :recipient_numbers::int2[], :recipients::text[], :other_spellings::text[],
+  :kinds::text[], :times::timestamptz[],
+                     :hard::bool[], :reasons::text[], :data::text[], :raw::text[],
+                     :provider_message_ids::text[], :suppress_for::interval)
 
 -- name: catch_up
--- Let feedback count that waited for an attempt to be settled, at most :limit; returns how much. What a provider said without
--- having had the mail is forgotten.
+-- Let feedback count that waited for an attempt to be settled, at most :limit; returns how much.
+-- What a provider said without having had the mail is forgotten.
 WITH ready AS MATERIALIZED (SELECT * FROM (
   SELECT f.id, f.provider_id = 0 OR EXISTS (
       SELECT FROM pillarbox.attempts a
-      WHERE a.message_id = f.message_id AND a.n = f.n AND (a.provider_id = f.provider_id OR a.provider_id IS NULL)
+      WHERE a.message_id = f.message_id AND a.n = f.n
+        AND (a.provider_id = f.provider_id OR a.provider_id IS NULL)
         AND starts_with(f.provider_message_id, a.provider_message_id) IS NOT FALSE) AS due
   FROM pillarbox.feedback f JOIN pillarbox.deliveries d ON d.message_id = f.message_id AND d.n = f.n
-  WHERE f.waiting AND d.state <> 'processing' ORDER BY f.id LIMIT :limit FOR UPDATE OF f SKIP LOCKED) locked LIMIT 500
+  WHERE f.waiting AND d.state <> 'processing' ORDER BY f.id LIMIT :limit
+    FOR UPDATE OF f SKIP LOCKED) locked LIMIT 500
 ), dropped AS (
   DELETE FROM pillarbox.feedback f USING ready r WHERE f.id = r.id AND NOT r.due
 )
@@ -21,14 +26,16 @@ SELECT cardinality(ids) AS count, pillarbox._apply_feedback(ids, :suppress_for::
 FROM (SELECT array_agg(id) AS ids FROM ready WHERE due) one WHERE ids IS NOT NULL
 
 -- name: use_tokens
--- Use tokens up, one element each; returns by place from 1 the digest each was used with first. No digest: another process
--- uses it at this moment.
+-- Use tokens up, one element each; returns by place from 1 the digest each was used with first. No
+-- digest: another process uses it at this moment.
 WITH asked AS MATERIALIZED (
-  SELECT * FROM unnest(:provider_ids::int4[], :tokens::text[], :digests::bytea[], :expiry_times::timestamptz[]) WITH ORDINALITY
+  SELECT * FROM unnest(:provider_ids::int4[], :tokens::text[], :digests::bytea[],
+    :expiry_times::timestamptz[]) WITH ORDINALITY
     AS t(provider_id, token, digest, expires_at, place)
 ), used AS (
   INSERT INTO pillarbox.feedback_tokens (provider_id, token, digest, expires_at)
-  SELECT DISTINCT ON (provider_id, token) provider_id, token, digest, expires_at FROM asked ORDER BY provider_id, token, place
+  SELECT DISTINCT ON (provider_id, token) provider_id, token, digest, expires_at FROM asked
+    ORDER BY provider_id, token, place
   ON CONFLICT DO NOTHING RETURNING provider_id, token, digest
 )
 SELECT a.place, coalesce(u.digest, k.digest) AS digest
@@ -40,4 +47,5 @@ ORDER BY a.place
 -- name: forget_tokens
 -- Delete up to :limit tokens whose time stamps are refused anyway.
 DELETE FROM pillarbox.feedback_tokens WHERE ctid = ANY (ARRAY(
-  SELECT * FROM (SELECT ctid FROM pillarbox.feedback_tokens WHERE expires_at < now() LIMIT :limit) old LIMIT 10000))
+  SELECT * FROM (SELECT ctid FROM pillarbox.feedback_tokens
+    WHERE expires_at < now() LIMIT :limit) old LIMIT 10000))

@@ -1,6 +1,7 @@
 -- name: list_providers
 -- Every provider that was not removed, in the order in which they were added.
-SELECT id, name, kind, settings, secret, webhook_secret, enabled, retry, rate_per_second, rate_per_hour, rate_per_day,
+SELECT id, name, kind, settings, secret, webhook_secret, enabled, retry, rate_per_second,
+  rate_per_hour, rate_per_day,
   price_per_thousand, budget_per_month, reserve_urgent, reserve_normal, release_only
 FROM pillarbox.providers WHERE removed_at IS NULL ORDER BY id
 
@@ -9,12 +10,16 @@ FROM pillarbox.providers WHERE removed_at IS NULL ORDER BY id
 SELECT nextval(pg_get_serial_sequence('pillarbox.providers', 'id'))::integer
 
 -- name: add_provider
--- Add a provider; no row when the name is taken. With :sends_out it counts as one that sends mails out by default.
+-- Add a provider; no row when the name is taken. With :sends_out it counts as one that sends mails
+-- out by default.
 WITH added AS (
-  INSERT INTO pillarbox.providers (id, name, kind, settings, secret, retry, webhook_secret, release_only) OVERRIDING SYSTEM VALUE
-  VALUES (:id, :name, :kind, :settings::jsonb, :secret, :retry, :webhook_secret, :release_only) ON CONFLICT DO NOTHING RETURNING id
+  INSERT INTO pillarbox.providers (id, name, kind, settings, secret, retry, webhook_secret,
+    release_only) OVERRIDING SYSTEM VALUE
+  VALUES (:id, :name, :kind, :settings::jsonb, :secret, :retry, :webhook_secret, :release_only)
+    ON CONFLICT DO NOTHING RETURNING id
 ), counted AS (
-  UPDATE pillarbox.installation SET sends_out = true WHERE :sends_out::bool AND NOT sends_out AND EXISTS (SELECT FROM added)
+  UPDATE pillarbox.installation SET sends_out = true
+    WHERE :sends_out::bool AND NOT sends_out AND EXISTS (SELECT FROM added)
 )
 SELECT id FROM added
 
@@ -23,9 +28,11 @@ SELECT id FROM added
 SELECT sends_out FROM pillarbox.installation
 
 -- name: release_only
--- Keep a provider out of the default route (:release_only), or let it in; no row when there is none of that name.
+-- Keep a provider out of the default route (:release_only), or let it in; no row when there is
+-- none of that name.
 WITH changed AS (
-  UPDATE pillarbox.providers SET release_only = :release_only WHERE name = :name AND removed_at IS NULL RETURNING id, kind
+  UPDATE pillarbox.providers SET release_only = :release_only
+    WHERE name = :name AND removed_at IS NULL RETURNING id, kind
 ), counted AS (
   UPDATE pillarbox.installation SET sends_out = true
   WHERE NOT :release_only AND NOT sends_out
@@ -34,15 +41,18 @@ WITH changed AS (
 SELECT id FROM changed
 
 -- name: enable_provider
--- Switch a provider on or off; no row when there is none of that name. One that is switched on is tried at once: its breaker, if
--- it was open, lets single mails through.
+-- Switch a provider on or off; no row when there is none of that name. One that is switched on is
+-- tried at once: its breaker, if it was open, lets single mails through.
 WITH before AS (
   SELECT id, enabled FROM pillarbox.providers WHERE name = :name AND removed_at IS NULL FOR UPDATE
 ), switched AS (
-  UPDATE pillarbox.providers p SET enabled = :enabled FROM before WHERE p.id = before.id RETURNING p.id
+  UPDATE pillarbox.providers p SET enabled = :enabled FROM before WHERE p.id = before.id
+    RETURNING p.id
 ), tried AS (
-  UPDATE pillarbox.provider_health h SET state = 'half_open', since = clock_timestamp(), retry_at = now(), held_until = NULL
-  FROM before WHERE h.provider_id = before.id AND :enabled AND NOT before.enabled AND h.state = 'open' RETURNING h.provider_id
+  UPDATE pillarbox.provider_health h SET state = 'half_open', since = clock_timestamp(),
+    retry_at = now(), held_until = NULL
+  FROM before WHERE h.provider_id = before.id AND :enabled AND NOT before.enabled
+    AND h.state = 'open' RETURNING h.provider_id
 ), told AS (
   INSERT INTO pillarbox.provider_events (provider_id, kind, data)
   SELECT provider_id, 'half_opened', jsonb_build_object('reason', 'enabled') FROM tried
@@ -51,23 +61,28 @@ SELECT id, (SELECT count(pg_notify('pillarbox_health', '')) FROM tried) FROM swi
 
 -- name: limit_provider
 -- Set the rate limits of a provider (null: none); no row when there is none of that name.
-UPDATE pillarbox.providers SET rate_per_second = :per_second, rate_per_hour = :per_hour, rate_per_day = :per_day
+UPDATE pillarbox.providers SET rate_per_second = :per_second, rate_per_hour = :per_hour,
+  rate_per_day = :per_day
 WHERE name = :name AND removed_at IS NULL RETURNING id
 
 -- name: price_provider
--- Set what mails through a provider cost and may cost, and what is kept for whom; no row when there is none of that name.
+-- Set what mails through a provider cost and may cost, and what is kept for whom; no row when
+-- there is none of that name.
 UPDATE pillarbox.providers
-SET price_per_thousand = :price_per_thousand, budget_per_month = :budget_per_month, reserve_urgent = :reserve_urgent, reserve_normal = :reserve_normal
+SET price_per_thousand = :price_per_thousand, budget_per_month = :budget_per_month,
+  reserve_urgent = :reserve_urgent, reserve_normal = :reserve_normal
 WHERE name = :name AND removed_at IS NULL RETURNING id
 
 -- name: set_feedback
 -- Change what a provider's feedback is checked with; a null secret leaves the one there is.
-UPDATE pillarbox.providers SET settings = settings || :settings::jsonb, webhook_secret = coalesce(:webhook_secret, webhook_secret)
+UPDATE pillarbox.providers SET settings = settings || :settings::jsonb,
+  webhook_secret = coalesce(:webhook_secret, webhook_secret)
 WHERE id = :id AND removed_at IS NULL RETURNING id
 
 -- name: remove_provider
 -- Forget a provider's secret and free its name; attempts keep pointing at its row.
-UPDATE pillarbox.providers SET removed_at = now(), enabled = false, secret = NULL, webhook_secret = NULL
+UPDATE pillarbox.providers SET removed_at = now(), enabled = false, secret = NULL,
+  webhook_secret = NULL
 WHERE name = :name AND removed_at IS NULL RETURNING id
 
 -- name: sealed_secrets
@@ -85,21 +100,27 @@ UPDATE pillarbox.providers SET webhook_secret = :sealed WHERE id = :id
 
 -- name: list_classes
 -- Every message class.
-SELECT name, retry, unknown, secret, content_retention, max_wait FROM pillarbox.classes ORDER BY name
+SELECT name, retry, unknown, secret, content_retention, max_wait FROM pillarbox.classes
+  ORDER BY name
 
 -- name: put_class
--- Add or change a message class. With another retention the walks begin anew: what they passed may be too old now.
+-- Add or change a message class. With another retention the walks begin anew: what they passed may
+-- be too old now.
 WITH anew AS (
   DELETE FROM pillarbox.retention_walks
-  WHERE EXISTS (SELECT FROM pillarbox.classes WHERE name = :name AND content_retention IS DISTINCT FROM :content_retention::interval)
+  WHERE EXISTS (SELECT FROM pillarbox.classes WHERE name = :name AND content_retention IS DISTINCT
+    FROM :content_retention::interval)
 )
-INSERT INTO pillarbox.classes (name, retry, unknown, secret, content_retention, max_wait) VALUES (:name, :retry, :unknown, :secret, :content_retention, :max_wait)
-ON CONFLICT (name) DO UPDATE SET retry = excluded.retry, unknown = excluded.unknown, secret = excluded.secret,
+INSERT INTO pillarbox.classes (name, retry, unknown, secret, content_retention, max_wait)
+  VALUES (:name, :retry, :unknown, :secret, :content_retention, :max_wait)
+ON CONFLICT (name) DO UPDATE SET retry = excluded.retry, unknown = excluded.unknown,
+  secret = excluded.secret,
   content_retention = excluded.content_retention, max_wait = excluded.max_wait
 
 -- name: capture
 -- Keep a mail for reading.
-INSERT INTO pillarbox.captured (provider_id, message_id, sender, recipients, content) VALUES (:provider_id, :message_id, :sender, :recipients, :content)
+INSERT INTO pillarbox.captured (provider_id, message_id, sender, recipients, content)
+  VALUES (:provider_id, :message_id, :sender, :recipients, :content)
 RETURNING id
 
 -- name: redaction_key

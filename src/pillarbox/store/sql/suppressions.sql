@@ -1,28 +1,41 @@
 -- name: add
--- Put addresses (:addresses) on the lists of tenants (:tenant_ids), with :reasons reasons, :notes notes, :expiry_times when they expire and :message_ids messages whose feedback
--- says so. Where an address is there already, the stronger reason and the later expiry stay; what has expired counts for
--- nothing. Returns how many were added, changed, and left as they were. :strengths are the reasons from weak to strong.
+-- Put addresses (:addresses) on the lists of tenants (:tenant_ids), with :reasons reasons, :notes
+-- notes, :expiry_times when they expire and :message_ids messages whose feedback says so. Where an
+-- address is there already, the stronger reason and the later expiry stay; what has expired counts
+-- for nothing. Returns how many were added, changed, and left as they were. :strengths are the
+-- reasons from weak to strong.
 WITH given AS (
-  SELECT g.tenant_id, lower(g.address) AS address, max(array_position(:strengths::text[], g.reason)) AS strength,
-    max(coalesce(g.expires_at, 'infinity')) AS until, (array_agg(g.note ORDER BY g.place DESC) FILTER (WHERE g.note IS NOT NULL))[1] AS note,
-    (array_agg(g.message_id ORDER BY g.place DESC) FILTER (WHERE g.message_id IS NOT NULL))[1] AS message_id
-  FROM unnest(:tenant_ids::int4[], :addresses::text[], :reasons::text[], :notes::text[], :expiry_times::timestamptz[], :message_ids::uuid[]) WITH ORDINALITY
+  SELECT g.tenant_id, lower(g.address) AS address,
+    max(array_position(:strengths::text[], g.reason)) AS strength,
+    max(coalesce(g.expires_at, 'infinity')) AS until,
+    (array_agg(g.note ORDER BY g.place DESC) FILTER (WHERE g.note IS NOT NULL))[1] AS note,
+    (array_agg(g.message_id ORDER BY g.place DESC)
+      FILTER (WHERE g.message_id IS NOT NULL))[1] AS message_id
+  FROM unnest(:tenant_ids::int4[], :addresses::text[], :reasons::text[], :notes::text[],
+    :expiry_times::timestamptz[], :message_ids::uuid[]) WITH ORDINALITY
     AS g(tenant_id, address, reason, note, expires_at, message_id, place)
   GROUP BY g.tenant_id, lower(g.address)
 ), put AS (
   INSERT INTO pillarbox.suppressions AS s (tenant_id, address, reason, note, message_id, expires_at)
-  SELECT tenant_id, address, (:strengths::text[])[strength], note, message_id, nullif(until, 'infinity') FROM given
+  SELECT tenant_id, address, (:strengths::text[])[strength], note, message_id,
+    nullif(until, 'infinity') FROM given
   ORDER BY tenant_id, address
   ON CONFLICT (tenant_id, address) DO UPDATE SET
-    reason = CASE WHEN s.expires_at <= now() OR array_position(:strengths::text[], excluded.reason) > array_position(:strengths::text[], s.reason)
+    reason = CASE WHEN s.expires_at <= now()
+      OR array_position(:strengths::text[], excluded.reason) > array_position(:strengths::text[],
+      s.reason)
                   THEN excluded.reason ELSE s.reason END,
-    note = CASE WHEN s.expires_at <= now() THEN excluded.note ELSE coalesce(excluded.note, s.note) END,
-    message_id = CASE WHEN s.expires_at <= now() THEN excluded.message_id ELSE coalesce(excluded.message_id, s.message_id) END,
+    note = CASE WHEN s.expires_at <= now() THEN excluded.note
+      ELSE coalesce(excluded.note, s.note) END,
+    message_id = CASE WHEN s.expires_at <= now() THEN excluded.message_id
+      ELSE coalesce(excluded.message_id, s.message_id) END,
     created_at = CASE WHEN s.expires_at <= now() THEN now() ELSE s.created_at END,
     expires_at = CASE WHEN s.expires_at <= now() THEN excluded.expires_at
-                      ELSE nullif(greatest(coalesce(s.expires_at, 'infinity'), coalesce(excluded.expires_at, 'infinity')), 'infinity') END
+                      ELSE nullif(greatest(coalesce(s.expires_at, 'infinity'),
+                      coalesce(excluded.expires_at, 'infinity')), 'infinity') END
   WHERE s.expires_at <= now()
-    OR array_position(:strengths::text[], excluded.reason) > array_position(:strengths::text[], s.reason)
+    OR array_position(:strengths::text[], excluded.reason) > array_position(:strengths::text[],
+    s.reason)
     OR coalesce(excluded.expires_at, 'infinity') > coalesce(s.expires_at, 'infinity')
     OR excluded.note <> coalesce(s.note, '')
   RETURNING s.created_at = now() AS is_new
@@ -34,26 +47,33 @@ FROM put
 -- name: remove
 -- Take addresses :addresses off the list of tenant :tenant_id; returns those that were on it.
 DELETE FROM pillarbox.suppressions
-WHERE tenant_id = :tenant_id AND address = ANY (ARRAY(SELECT lower(one) FROM unnest(:addresses::text[]) AS one))
+WHERE tenant_id = :tenant_id AND address = ANY (ARRAY(SELECT lower(one)
+  FROM unnest(:addresses::text[]) AS one))
 RETURNING address, expires_at IS NULL OR expires_at > now() AS in_force
 
 -- name: page
--- Up to :limit addresses on the list of tenant :tenant_id after :after and up to :up_to (null: from the first, to the last) in their order, that begin
--- with :prefix and have reason :reason; null means any. Walks the primary key: with filters, give :up_to by page_end to bound the work.
+-- Up to :limit addresses on the list of tenant :tenant_id after :after and up to :up_to (null:
+-- from the first, to the last) in their order, that begin with :prefix and have reason :reason;
+-- null means any. Walks the primary key: with filters, give :up_to by page_end to bound the work.
 SELECT address, reason, note, message_id, created_at, expires_at
 FROM pillarbox.suppressions
-WHERE tenant_id = :tenant_id AND (:after::text IS NULL OR address > :after) AND (:up_to::text IS NULL OR address <= :up_to)
+WHERE tenant_id = :tenant_id AND (:after::text IS NULL OR address > :after)
+  AND (:up_to::text IS NULL OR address <= :up_to)
   AND (expires_at IS NULL OR expires_at > now())
-  AND (:prefix::text IS NULL OR starts_with(address, lower(:prefix))) AND (:reason::text IS NULL OR reason = :reason)
+  AND (:prefix::text IS NULL OR starts_with(address, lower(:prefix)))
+  AND (:reason::text IS NULL OR reason = :reason)
 ORDER BY address LIMIT :limit
 
 -- name: page_end
--- The :position-th address on the list of tenant :tenant_id after :after: a page looks no further. No row: there are fewer.
+-- The :position-th address on the list of tenant :tenant_id after :after: a page looks no further.
+-- No row: there are fewer.
 SELECT address FROM pillarbox.suppressions
-WHERE tenant_id = :tenant_id AND (:after::text IS NULL OR address > :after) ORDER BY address OFFSET :position::int - 1 LIMIT 1
+WHERE tenant_id = :tenant_id AND (:after::text IS NULL OR address > :after)
+  ORDER BY address OFFSET :position::int - 1 LIMIT 1
 
 -- name: find
 -- Address :address on the list of tenant :tenant_id.
 SELECT address, reason, note, message_id, created_at, expires_at
 FROM pillarbox.suppressions
-WHERE tenant_id = :tenant_id AND address = lower(:address) AND (expires_at IS NULL OR expires_at > now())
+WHERE tenant_id = :tenant_id AND address = lower(:address)
+  AND (expires_at IS NULL OR expires_at > now())

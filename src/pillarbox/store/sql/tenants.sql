@@ -1,18 +1,22 @@
 -- name: list_tenants
 -- Every tenant.
-SELECT id, name, created_at, default_sender, default_class, order_mode, max_message_bytes, max_recipients, sender_domains,
+SELECT id, name, created_at, default_sender, default_class, order_mode, max_message_bytes,
+  max_recipients, sender_domains,
   rate_per_second, rate_per_hour, rate_per_day, content_retention, finished_retention
 FROM pillarbox.tenants ORDER BY id
 
 -- name: tenant
 -- One tenant by its name.
-SELECT id, name, created_at, default_sender, default_class, order_mode, max_message_bytes, max_recipients, sender_domains,
+SELECT id, name, created_at, default_sender, default_class, order_mode, max_message_bytes,
+  max_recipients, sender_domains,
   rate_per_second, rate_per_hour, rate_per_day, content_retention, finished_retention
 FROM pillarbox.tenants WHERE name = :name
 
 -- name: lock_tenant
--- One tenant by its name, so that two who change it do it after each other. Enqueueing does not wait for them.
-SELECT id, name, created_at, default_sender, default_class, order_mode, max_message_bytes, max_recipients, sender_domains,
+-- One tenant by its name, so that two who change it do it after each other. Enqueueing does not
+-- wait for them.
+SELECT id, name, created_at, default_sender, default_class, order_mode, max_message_bytes,
+  max_recipients, sender_domains,
   rate_per_second, rate_per_hour, rate_per_day, content_retention, finished_retention
 FROM pillarbox.tenants WHERE name = :name FOR NO KEY UPDATE
 
@@ -23,8 +27,11 @@ INSERT INTO pillarbox.tenants (name) VALUES (:name) ON CONFLICT DO NOTHING RETUR
 -- name: change_tenant
 -- Give a tenant (:id) all its settings anew.
 UPDATE pillarbox.tenants
-SET default_sender = :default_sender, default_class = :default_class, order_mode = :order_mode, max_message_bytes = :max_message_bytes, max_recipients = :max_recipients,
-  sender_domains = :sender_domains, rate_per_second = :rate_per_second, rate_per_hour = :rate_per_hour, rate_per_day = :rate_per_day, content_retention = :content_retention,
+SET default_sender = :default_sender, default_class = :default_class, order_mode = :order_mode,
+  max_message_bytes = :max_message_bytes, max_recipients = :max_recipients,
+  sender_domains = :sender_domains, rate_per_second = :rate_per_second,
+  rate_per_hour = :rate_per_hour, rate_per_day = :rate_per_day,
+  content_retention = :content_retention,
   finished_retention = :finished_retention
 WHERE id = :id
 
@@ -34,4 +41,5 @@ DELETE FROM pillarbox.retention_walks
 
 -- name: set_default_sender
 -- Give the default tenant a sender where it has none.
-UPDATE pillarbox.tenants SET default_sender = :sender WHERE name = 'default' AND default_sender IS NULL
+UPDATE pillarbox.tenants SET default_sender = :sender
+  WHERE name = 'default' AND default_sender IS NULL

@@ -3,32 +3,45 @@
 SELECT pillarbox._new_id()
 
 -- name: add_endpoint
--- Add an endpoint of tenant :tenant_id; no row when it has :max_endpoints already. The id is given: the sealed secret is bound to it.
+-- Add an endpoint of tenant :tenant_id; no row when it has :max_endpoints already. The id is
+-- given: the sealed secret is bound to it.
 INSERT INTO pillarbox.webhook_endpoints (id, tenant_id, url, kinds, secret)
-SELECT :id, :tenant_id, :url, :kinds, :secret WHERE (SELECT count(*) FROM pillarbox.webhook_endpoints WHERE tenant_id = :tenant_id) < :max_endpoints::int
+SELECT :id, :tenant_id, :url, :kinds, :secret
+  WHERE (SELECT count(*) FROM pillarbox.webhook_endpoints
+  WHERE tenant_id = :tenant_id) < :max_endpoints::int
 RETURNING id
 
 -- name: endpoints
--- Endpoints in the order in which they were added: of :tenant_id tenant, and :id one; null means any.
-SELECT e.id, e.tenant_id, t.name AS tenant, e.url, e.kinds, e.enabled, e.disabled_at, e.disabled_reason, e.failing_since,
-  e.created_at, CASE WHEN e.old_secret_until > now() THEN e.old_secret_until END AS old_secret_until,
-  (SELECT count(*) FROM (SELECT FROM pillarbox.webhook_calls c WHERE c.endpoint_id = e.id AND c.state = 'waiting' LIMIT :count_limit) one) AS waiting
+-- Endpoints in the order in which they were added: of :tenant_id tenant, and :id one; null means
+-- any.
+SELECT e.id, e.tenant_id, t.name AS tenant, e.url, e.kinds, e.enabled, e.disabled_at,
+  e.disabled_reason, e.failing_since,
+  e.created_at, CASE WHEN e.old_secret_until > now()
+    THEN e.old_secret_until END AS old_secret_until,
+  (SELECT count(*) FROM (SELECT FROM pillarbox.webhook_calls c
+    WHERE c.endpoint_id = e.id AND c.state = 'waiting' LIMIT :count_limit) one) AS waiting
 FROM pillarbox.webhook_endpoints e JOIN pillarbox.tenants t ON t.id = e.tenant_id
 WHERE (:tenant_id::int IS NULL OR e.tenant_id = :tenant_id) AND (:id::uuid IS NULL OR e.id = :id)
 ORDER BY e.created_at, e.id
 
 -- name: find_endpoints
--- The ids of endpoints that begin like :beginning, of :tenant_id tenant (null: any); a few are enough to say that there are several.
-SELECT id FROM pillarbox.webhook_endpoints WHERE id::text LIKE :beginning || '%' AND (:tenant_id::int IS NULL OR tenant_id = :tenant_id) LIMIT 2
+-- The ids of endpoints that begin like :beginning, of :tenant_id tenant (null: any); a few are
+-- enough to say that there are several.
+SELECT id FROM pillarbox.webhook_endpoints WHERE id::text LIKE :beginning || '%'
+  AND (:tenant_id::int IS NULL OR tenant_id = :tenant_id) LIMIT 2
 
 -- name: change_endpoint
--- Set the URL and the kinds (null: all) of an endpoint; no row when tenant :tenant_id has none of this id.
-UPDATE pillarbox.webhook_endpoints SET url = :url, kinds = :kinds WHERE id = :id AND tenant_id = :tenant_id RETURNING id
+-- Set the URL and the kinds (null: all) of an endpoint; no row when tenant :tenant_id has none of
+-- this id.
+UPDATE pillarbox.webhook_endpoints SET url = :url, kinds = :kinds
+  WHERE id = :id AND tenant_id = :tenant_id RETURNING id
 
 -- name: enable_endpoint
--- Make calls to an endpoint again, beginning with what waited; no row when tenant :tenant_id has none of this id.
+-- Make calls to an endpoint again, beginning with what waited; no row when tenant :tenant_id has
+-- none of this id.
 WITH enabled AS (
-  UPDATE pillarbox.webhook_endpoints SET enabled = true, disabled_at = NULL, disabled_reason = NULL, failing_since = NULL
+  UPDATE pillarbox.webhook_endpoints SET enabled = true, disabled_at = NULL, disabled_reason = NULL,
+    failing_since = NULL
   WHERE id = :id AND tenant_id = :tenant_id RETURNING id
 )
 SELECT id, pg_notify('pillarbox_webhooks', '') FROM enabled
@@ -38,20 +51,25 @@ SELECT id, pg_notify('pillarbox_webhooks', '') FROM enabled
 WITH due AS (
   UPDATE pillarbox.webhook_calls SET next_at = now()
   WHERE id = ANY (ARRAY(SELECT id FROM pillarbox.webhook_calls
-                        WHERE endpoint_id = :endpoint_id AND state = 'waiting' AND claim IS NULL AND next_at > now() LIMIT :limit))
+                        WHERE endpoint_id = :endpoint_id AND state = 'waiting' AND claim IS NULL
+                          AND next_at > now() LIMIT :limit))
     AND state = 'waiting' AND claim IS NULL RETURNING 1
 )
 SELECT count(*) FROM due
 
 -- name: disable_endpoint
--- Make no more calls to an endpoint because a person says so; no row when tenant :tenant_id has none of this id.
+-- Make no more calls to an endpoint because a person says so; no row when tenant :tenant_id has
+-- none of this id.
 UPDATE pillarbox.webhook_endpoints
-SET enabled = false, disabled_at = coalesce(disabled_at, now()), disabled_reason = coalesce(disabled_reason, 'person')
+SET enabled = false, disabled_at = coalesce(disabled_at, now()),
+  disabled_reason = coalesce(disabled_reason, 'person')
 WHERE id = :id AND tenant_id = :tenant_id RETURNING id
 
 -- name: rotate_endpoint
--- Sign with :secret from now on, and with the present secret, too, for :grace; no row when tenant :tenant_id has none of this id.
-UPDATE pillarbox.webhook_endpoints SET old_secret = secret, old_secret_until = now() + :grace::interval, secret = :secret
+-- Sign with :secret from now on, and with the present secret, too, for :grace; no row when tenant
+-- :tenant_id has none of this id.
+UPDATE pillarbox.webhook_endpoints SET old_secret = secret,
+  old_secret_until = now() + :grace::interval, secret = :secret
 WHERE id = :id AND tenant_id = :tenant_id RETURNING id
 
 -- name: remove_endpoint
@@ -61,7 +79,8 @@ DELETE FROM pillarbox.webhook_endpoints WHERE id = :id AND tenant_id = :tenant_i
 -- name: drop_calls
 -- Delete up to :limit calls of an endpoint that was removed.
 DELETE FROM pillarbox.webhook_calls WHERE id = ANY (ARRAY(
-  SELECT * FROM (SELECT id FROM pillarbox.webhook_calls WHERE endpoint_id = :endpoint_id LIMIT :limit) dropped LIMIT 5000))
+  SELECT * FROM (SELECT id FROM pillarbox.webhook_calls
+    WHERE endpoint_id = :endpoint_id LIMIT :limit) dropped LIMIT 5000))
 
 -- name: sealed_secrets
 -- Every secret at rest.
@@ -72,21 +91,27 @@ SELECT id, secret, old_secret FROM pillarbox.webhook_endpoints FOR UPDATE
 UPDATE pillarbox.webhook_endpoints SET secret = :secret, old_secret = :old_secret WHERE id = :id
 
 -- name: claim
--- Take due calls for :lease seconds, at most :limit: of one endpoint at most :per_endpoint, less what the caller has of it in hand (endpoints :busy_endpoints,
--- counts :busy_counts), and one at a time while it fails. Of a message's calls only the first that waits. Everybody's first come
--- before anybody's second. Jumps from endpoint to endpoint in the index: the work is bounded by how many have
--- something that waits, not by how much. `next_at` is when the lease ends: a call whose caller died is due then.
--- Each ORDER BY keeps the planner on the one index that has this order, whatever the statistics say. CASE, BETWEEN and LIMIT 200,
--- which is the most that :per_endpoint can be, keep the estimated cost from following the number of calls (ADR 0018).
+-- Take due calls for :lease seconds, at most :limit: of one endpoint at most :per_endpoint, less
+-- what the caller has of it in hand (endpoints :busy_endpoints, counts :busy_counts), and one at a
+-- time while it fails. Of a message's calls only the first that waits. Everybody's first come
+-- before anybody's second. Jumps from endpoint to endpoint in the index: the work is bounded by
+-- how many have something that waits, not by how much. `next_at` is when the lease ends: a call
+-- whose caller died is due then. Each ORDER BY keeps the planner on the one index that has this
+-- order, whatever the statistics say. CASE, BETWEEN and LIMIT 200, which is the most that
+-- :per_endpoint can be, keep the estimated cost from following the number of calls (ADR 0018).
 WITH RECURSIVE waiting AS (
-  (SELECT c.endpoint_id FROM pillarbox.webhook_calls c WHERE c.state = 'waiting' ORDER BY c.endpoint_id LIMIT 1)
+  (SELECT c.endpoint_id FROM pillarbox.webhook_calls c WHERE c.state = 'waiting'
+    ORDER BY c.endpoint_id LIMIT 1)
   UNION ALL
   SELECT next.endpoint_id FROM waiting s CROSS JOIN LATERAL (
-    SELECT c.endpoint_id FROM pillarbox.webhook_calls c WHERE c.state = 'waiting' AND c.endpoint_id > s.endpoint_id
+    SELECT c.endpoint_id FROM pillarbox.webhook_calls c
+      WHERE c.state = 'waiting' AND c.endpoint_id > s.endpoint_id
     ORDER BY c.endpoint_id LIMIT 1) next
 ), open AS MATERIALIZED (
-  SELECT e.id, e.url, e.secret, CASE WHEN e.old_secret_until > now() THEN e.old_secret END AS old_secret,
-    CASE WHEN e.failing_since IS NULL THEN :per_endpoint::int ELSE 1 END - coalesce(b.count, 0) AS room
+  SELECT e.id, e.url, e.secret, CASE WHEN e.old_secret_until > now()
+    THEN e.old_secret END AS old_secret,
+    CASE WHEN e.failing_since IS NULL THEN :per_endpoint::int
+      ELSE 1 END - coalesce(b.count, 0) AS room
   FROM waiting s
   JOIN pillarbox.webhook_endpoints e ON e.id = s.endpoint_id AND e.enabled
   LEFT JOIN unnest(:busy_endpoints::uuid[], :busy_counts::int[]) AS b(id, count) ON b.id = e.id
@@ -96,38 +121,47 @@ WITH RECURSIVE waiting AS (
     SELECT c.id, c.next_at FROM pillarbox.webhook_calls c
     WHERE c.endpoint_id = o.id AND c.state = 'waiting' AND c.next_at <= now()
       AND CASE c.seq WHEN (SELECT b.seq FROM pillarbox.webhook_calls b
-                           WHERE b.endpoint_id = c.endpoint_id AND b.message_id = c.message_id AND b.state = 'waiting'
-                           ORDER BY b.endpoint_id, b.message_id, b.seq LIMIT 1) THEN true ELSE false END
+                           WHERE b.endpoint_id = c.endpoint_id AND b.message_id = c.message_id
+                             AND b.state = 'waiting'
+                           ORDER BY b.endpoint_id, b.message_id, b.seq LIMIT 1) THEN true
+                             ELSE false END
     ORDER BY c.next_at LIMIT o.room FOR UPDATE SKIP LOCKED) locked LIMIT 200) c
 ), claimed AS (
   UPDATE pillarbox.webhook_calls c
-  SET next_at = now() + :lease::float8 * interval '1 second', claim = nextval('pillarbox.webhook_claim_seq')
+  SET next_at = now() + :lease::float8 * interval '1 second',
+    claim = nextval('pillarbox.webhook_claim_seq')
   WHERE c.id = ANY (ARRAY(SELECT id FROM due ORDER BY nth LIMIT :limit)) AND c.state = 'waiting'
   RETURNING c.*
 )
-SELECT c.id, c.claim, c.endpoint_id, c.kind, c.at, c.payload, c.attempts, o.url, o.secret, o.old_secret
+SELECT c.id, c.claim, c.endpoint_id, c.kind, c.at, c.payload, c.attempts, o.url, o.secret,
+  o.old_secret
 FROM claimed c JOIN open o ON o.id = c.endpoint_id ORDER BY c.seq
 
 -- name: due_in
 -- Seconds until the next call is due to an endpoint that is enabled; null when none waits.
 WITH RECURSIVE waiting AS (
-  (SELECT c.endpoint_id, c.next_at FROM pillarbox.webhook_calls c WHERE c.state = 'waiting' ORDER BY c.endpoint_id, c.next_at LIMIT 1)
+  (SELECT c.endpoint_id, c.next_at FROM pillarbox.webhook_calls c WHERE c.state = 'waiting'
+    ORDER BY c.endpoint_id, c.next_at LIMIT 1)
   UNION ALL
   SELECT next.endpoint_id, next.next_at FROM waiting s CROSS JOIN LATERAL (
-    SELECT c.endpoint_id, c.next_at FROM pillarbox.webhook_calls c WHERE c.state = 'waiting' AND c.endpoint_id > s.endpoint_id
+    SELECT c.endpoint_id, c.next_at FROM pillarbox.webhook_calls c
+      WHERE c.state = 'waiting' AND c.endpoint_id > s.endpoint_id
     ORDER BY c.endpoint_id, c.next_at LIMIT 1) next
 )
 SELECT extract(epoch FROM min(s.next_at) - now())::float8
 FROM waiting s JOIN pillarbox.webhook_endpoints e ON e.id = s.endpoint_id AND e.enabled
 
 -- name: settle_call
--- Write how a try ended: :state delivered, failed, or waiting again for :delay seconds; :status status, :error error, :took seconds it took. Only
--- the holder of claim :claim may. Later calls of the message may go on, or wait as long. The endpoint is disabled
--- when it says that it is gone (:gone), or has done nothing but fail for :disable_after seconds; then that is the answer.
+-- Write how a try ended: :state delivered, failed, or waiting again for :delay seconds; :status
+-- status, :error error, :took seconds it took. Only the holder of claim :claim may. Later calls of
+-- the message may go on, or wait as long. The endpoint is disabled when it says that it is gone
+-- (:gone), or has done nothing but fail for :disable_after seconds; then that is the answer.
 WITH settled AS (
   UPDATE pillarbox.webhook_calls
-  SET state = :state, attempts = attempts + 1, claim = NULL, ended_at = now(), took = :took::float8 * interval '1 second',
-      next_at = CASE WHEN :state = 'waiting' THEN now() + :delay::float8 * interval '1 second' ELSE now() END, status = :status, error = :error
+  SET state = :state, attempts = attempts + 1, claim = NULL, ended_at = now(),
+    took = :took::float8 * interval '1 second',
+      next_at = CASE WHEN :state = 'waiting' THEN now() + :delay::float8 * interval '1 second'
+        ELSE now() END, status = :status, error = :error
   WHERE id = :id AND claim = :claim
   RETURNING endpoint_id, message_id, seq, next_at
 ), followers AS (
@@ -136,7 +170,8 @@ WITH settled AS (
   WHERE c.id = ANY (ARRAY(
       SELECT b.id FROM settled s CROSS JOIN LATERAL (
         SELECT b.id FROM pillarbox.webhook_calls b
-        WHERE b.endpoint_id = s.endpoint_id AND b.message_id = s.message_id AND b.state = 'waiting' AND b.seq > s.seq
+        WHERE b.endpoint_id = s.endpoint_id AND b.message_id = s.message_id AND b.state = 'waiting'
+          AND b.seq > s.seq
         ORDER BY b.endpoint_id, b.message_id, b.seq LIMIT 1000) b))
     AND c.state = 'waiting' AND c.claim IS NULL AND c.attempts = 0
 ), well AS (
@@ -148,22 +183,28 @@ WITH settled AS (
       disabled_at = CASE WHEN past.is_over THEN now() END,
       disabled_reason = CASE WHEN :gone::bool THEN 'gone' WHEN past.is_over THEN 'failing' END
   FROM settled s
-  JOIN LATERAL (SELECT :gone::bool OR coalesce(i.failing_since < now() - :disable_after::float8 * interval '1 second', false) AS is_over
+  JOIN LATERAL (SELECT :gone::bool
+    OR coalesce(i.failing_since < now() - :disable_after::float8 * interval '1 second',
+    false) AS is_over
                 FROM pillarbox.webhook_endpoints i WHERE i.id = s.endpoint_id) past ON true
-  WHERE e.id = s.endpoint_id AND :state <> 'delivered' AND e.enabled AND (e.failing_since IS NULL OR past.is_over)
+  WHERE e.id = s.endpoint_id AND :state <> 'delivered' AND e.enabled
+    AND (e.failing_since IS NULL OR past.is_over)
   RETURNING e.tenant_id, e.disabled_reason
 )
-SELECT true AS settled, (SELECT tenant_id FROM ill) AS tenant_id, (SELECT disabled_reason FROM ill) AS disabled FROM settled
+SELECT true AS settled, (SELECT tenant_id FROM ill) AS tenant_id,
+  (SELECT disabled_reason FROM ill) AS disabled FROM settled
 
 -- name: release_call
 -- Give a call back that was not made.
 UPDATE pillarbox.webhook_calls SET claim = NULL, next_at = now() WHERE id = :id AND claim = :claim
 
 -- name: add_test
--- Record a test of endpoint :endpoint_id of tenant :tenant_id as call :id in the hand of whoever makes it; no row when there is no such endpoint.
--- It counts as failed until it is settled: nobody repeats a test.
+-- Record a test of endpoint :endpoint_id of tenant :tenant_id as call :id in the hand of whoever
+-- makes it; no row when there is no such endpoint. It counts as failed until it is settled: nobody
+-- repeats a test.
 WITH tested AS (
-  INSERT INTO pillarbox.webhook_calls (id, endpoint_id, kind, at, payload, state, next_at, claim, error)
+  INSERT INTO pillarbox.webhook_calls (id, endpoint_id, kind, at, payload, state, next_at, claim,
+    error)
   SELECT :id, e.id, :kind::text, now(), :payload::jsonb, 'failed', now(),
     nextval('pillarbox.webhook_claim_seq'), 'the test did not end'
   FROM pillarbox.webhook_endpoints e WHERE e.id = :endpoint_id AND e.tenant_id = :tenant_id
@@ -176,44 +217,57 @@ FROM tested c JOIN pillarbox.webhook_endpoints e ON e.id = c.endpoint_id
 -- name: settle_test
 -- Write how a test ended: it says nothing about the endpoint's health, and is not repeated.
 UPDATE pillarbox.webhook_calls
-SET state = :state, attempts = 1, claim = NULL, ended_at = now(), status = :status, error = :error, took = :took::float8 * interval '1 second'
+SET state = :state, attempts = 1, claim = NULL, ended_at = now(), status = :status, error = :error,
+  took = :took::float8 * interval '1 second'
 WHERE id = :id AND claim = :claim
 
 -- name: calls
--- The log of endpoint :endpoint_id of tenant :tenant_id, newest first: calls in :states states, before :before (null: from the newest), at most :limit.
--- (BETWEEN, and not =: then only the index of the log has the order asked for, and nobody walks all calls for the few that
--- failed.)
-SELECT c.id, c.message_id, c.n, c.kind, c.at, c.payload, c.state, c.attempts, c.replays, c.status, c.error, c.ended_at,
-  extract(epoch FROM c.took)::float8 AS took, CASE WHEN c.state = 'waiting' THEN c.next_at END AS next_at, c.claim IS NOT NULL AS in_hand
+-- The log of endpoint :endpoint_id of tenant :tenant_id, newest first: calls in :states states,
+-- before :before (null: from the newest), at most :limit. (BETWEEN, and not =: then only the index
+-- of the log has the order asked for, and nobody walks all calls for the few that failed.)
+SELECT c.id, c.message_id, c.n, c.kind, c.at, c.payload, c.state, c.attempts, c.replays, c.status,
+  c.error, c.ended_at,
+  extract(epoch FROM c.took)::float8 AS took, CASE
+    WHEN c.state = 'waiting' THEN c.next_at END AS next_at, c.claim IS NOT NULL AS in_hand
 FROM unnest(:states::text[]) AS s(state) CROSS JOIN LATERAL (
   SELECT * FROM pillarbox.webhook_calls c
-  WHERE c.endpoint_id = :endpoint_id AND c.state BETWEEN s.state AND s.state AND (:before::uuid IS NULL OR c.id < :before)
-    AND EXISTS (SELECT FROM pillarbox.webhook_endpoints e WHERE e.id = :endpoint_id AND e.tenant_id = :tenant_id)
+  WHERE c.endpoint_id = :endpoint_id AND c.state BETWEEN s.state AND s.state
+    AND (:before::uuid IS NULL OR c.id < :before)
+    AND EXISTS (SELECT FROM pillarbox.webhook_endpoints e
+      WHERE e.id = :endpoint_id AND e.tenant_id = :tenant_id)
   ORDER BY c.state DESC, c.id DESC LIMIT :limit) c
 ORDER BY c.id DESC LIMIT :limit
 
 -- name: replay
--- Make calls of endpoint :endpoint_id due now, as if they had not been made: those in :states states with ids from :first_id (or after :after) to
--- before :end_id, the oldest first, at most :limit. What is being made right now, or due anyway, and tests are left alone. Returns
--- how many, and the last looked at: with it as :after nothing is replayed twice, however quickly it is delivered.
+-- Make calls of endpoint :endpoint_id due now, as if they had not been made: those in :states
+-- states with ids from :first_id (or after :after) to before :end_id, the oldest first, at most
+-- :limit. What is being made right now, or due anyway, and tests are left alone. Returns how many,
+-- and the last looked at: with it as :after nothing is replayed twice, however quickly it is
+-- delivered.
 WITH chosen AS MATERIALIZED (
   SELECT c.id FROM unnest(:states::text[]) AS s(state) CROSS JOIN LATERAL (
     SELECT c.id FROM pillarbox.webhook_calls c
-    WHERE c.endpoint_id = :endpoint_id AND c.state BETWEEN s.state AND s.state AND c.message_id IS NOT NULL AND c.claim IS NULL
-      AND c.id >= :first_id AND c.id < :end_id AND (:after::uuid IS NULL OR c.id > :after) AND (c.state <> 'waiting' OR c.next_at > now())
+    WHERE c.endpoint_id = :endpoint_id AND c.state BETWEEN s.state AND s.state
+      AND c.message_id IS NOT NULL AND c.claim IS NULL
+      AND c.id >= :first_id AND c.id < :end_id AND (:after::uuid IS NULL OR c.id > :after)
+      AND (c.state <> 'waiting' OR c.next_at > now())
     ORDER BY c.state, c.id LIMIT :limit) c
   ORDER BY c.id LIMIT :limit
 ), replayed AS (
-  UPDATE pillarbox.webhook_calls c SET state = 'waiting', attempts = 0, replays = least(c.replays, 32766) + 1, next_at = now()
+  UPDATE pillarbox.webhook_calls c SET state = 'waiting', attempts = 0,
+    replays = least(c.replays, 32766) + 1, next_at = now()
   WHERE c.id = ANY (ARRAY(SELECT id FROM chosen)) AND c.claim IS NULL RETURNING 1
 )
-SELECT count(*)::int AS replayed, pg_notify('pillarbox_webhooks', ''), (SELECT id FROM chosen OFFSET :limit - 1) AS last FROM replayed
+SELECT count(*)::int AS replayed, pg_notify('pillarbox_webhooks', ''),
+  (SELECT id FROM chosen OFFSET :limit - 1) AS last FROM replayed
 
 -- name: replay_these
 -- As replay, for the calls :ids.
 WITH replayed AS (
-  UPDATE pillarbox.webhook_calls c SET state = 'waiting', attempts = 0, replays = least(c.replays, 32766) + 1, next_at = now()
-  WHERE c.id = ANY (:ids::uuid[]) AND c.endpoint_id = :endpoint_id AND c.message_id IS NOT NULL AND c.claim IS NULL RETURNING 1
+  UPDATE pillarbox.webhook_calls c SET state = 'waiting', attempts = 0,
+    replays = least(c.replays, 32766) + 1, next_at = now()
+  WHERE c.id = ANY (:ids::uuid[]) AND c.endpoint_id = :endpoint_id AND c.message_id IS NOT NULL
+    AND c.claim IS NULL RETURNING 1
 )
 SELECT count(*)::int AS replayed, pg_notify('pillarbox_webhooks', '') FROM replayed
 
@@ -221,13 +275,16 @@ SELECT count(*)::int AS replayed, pg_notify('pillarbox_webhooks', '') FROM repla
 -- How many calls wait for endpoints that are enabled; beyond :limit the number says nothing more.
 SELECT count(*) FROM (
   SELECT FROM pillarbox.webhook_endpoints e
-  JOIN pillarbox.webhook_calls c ON c.endpoint_id = e.id AND c.state = 'waiting' WHERE e.enabled LIMIT :limit) one
+  JOIN pillarbox.webhook_calls c ON c.endpoint_id = e.id AND c.state = 'waiting'
+    WHERE e.enabled LIMIT :limit) one
 
 -- name: purge_calls
 -- Delete up to :limit calls older than :age that nobody will make any more.
 DELETE FROM pillarbox.webhook_calls WHERE id = ANY (ARRAY(
   SELECT * FROM (SELECT c.id FROM pillarbox.webhook_calls c
   WHERE c.id < encode(overlay('\x00000000000000000000000000000000'::bytea PLACING
-      substring(int8send((extract(epoch FROM now() - :age::interval) * 1000)::bigint) FROM 3) FROM 1 FOR 6), 'hex')::uuid
-    AND (c.state <> 'waiting' OR NOT EXISTS (SELECT FROM pillarbox.webhook_endpoints e WHERE e.id = c.endpoint_id AND e.enabled))
+      substring(int8send((extract(epoch FROM now() - :age::interval) * 1000)::bigint) FROM 3)
+        FROM 1 FOR 6), 'hex')::uuid
+    AND (c.state <> 'waiting' OR NOT EXISTS (SELECT FROM pillarbox.webhook_endpoints e
+      WHERE e.id = c.endpoint_id AND e.enabled))
   ORDER BY c.id LIMIT :limit) old LIMIT 10000))

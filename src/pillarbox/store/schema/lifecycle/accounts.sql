@@ -21,7 +21,8 @@ BEGIN
   RETURN NULL;
 END $$;
 CREATE TRIGGER after_account_insert AFTER INSERT ON {schema}.accounts
-  FOR EACH ROW WHEN (NEW.status = 'provisioned') EXECUTE FUNCTION {schema}.trg_after_account_insert();
+  FOR EACH ROW WHEN (NEW.status = 'provisioned')
+  EXECUTE FUNCTION {schema}.trg_after_account_insert();
 
 -- Record the times of status changes. A suspended account that was never activated becomes
 -- provisioned again.
@@ -57,7 +58,8 @@ CREATE OR REPLACE FUNCTION {schema}.trg_after_account_status_change() RETURNS tr
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   UPDATE {schema}.waiting SET held = NULL, held_until = NULL
-  WHERE token = ANY (ARRAY(SELECT t.id FROM {schema}.tokens t WHERE t.account = NEW.id AND t.consumed_at IS NULL
+  WHERE token = ANY (ARRAY(SELECT t.id FROM {schema}.tokens t
+    WHERE t.account = NEW.id AND t.consumed_at IS NULL
                            AND t.expires_at > extract(epoch FROM now())))
     AND held IS DISTINCT FROM 'rendering';
   IF FOUND THEN
@@ -77,7 +79,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   ts bigint := floor(extract(epoch FROM now()));
   open_tokens bigint[] := ARRAY(SELECT t.id FROM {schema}.tokens t
-                                WHERE t.account = NEW.id AND t.consumed_at IS NULL AND t.expires_at > ts);
+                                WHERE t.account = NEW.id AND t.consumed_at IS NULL
+                                  AND t.expires_at > ts);
 BEGIN
   PERFORM FROM {schema}.waiting WHERE token = ANY (open_tokens) ORDER BY token FOR UPDATE;
   UPDATE {schema}.tokens SET expires_at = ts

@@ -6,7 +6,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   NEW.number := coalesce(NEW.number, (SELECT max(number) + 1 FROM {schema}.actions));
   NEW.template := coalesce(NEW.template, NEW.name);
-  IF NOT EXISTS (SELECT FROM pg_enum WHERE enumtypid = '{schema}.token_action'::regtype AND enumlabel = NEW.name) THEN
+  IF NOT EXISTS (SELECT FROM pg_enum WHERE enumtypid = '{schema}.token_action'::regtype
+    AND enumlabel = NEW.name) THEN
     EXECUTE format('ALTER TYPE {schema}.token_action ADD VALUE IF NOT EXISTS %L', NEW.name);
   END IF;
   RETURN NEW;

@@ -2,7 +2,8 @@
 
 -- Why an account cannot get a mail of a kind; all null if it can. Contains nothing personal.
 CREATE OR REPLACE FUNCTION {schema}._mail_fault(
-  email text, portal text, kind text, OUT state text, OUT code text, OUT field text, OUT message text, OUT hint text
+  email text, portal text, kind text, OUT state text, OUT code text, OUT field text,
+  OUT message text, OUT hint text
 ) LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
   BEGIN
@@ -16,11 +17,13 @@ BEGIN
   END;
   IF NOT EXISTS (SELECT FROM {schema}.templates)
       OR EXISTS (SELECT FROM {schema}.templates t
-                 WHERE t.portal = _mail_fault.portal AND t.kind = _mail_fault.kind AND t.available) THEN
+                 WHERE t.portal = _mail_fault.portal AND t.kind = _mail_fault.kind AND t.available)
+                   THEN
     RETURN;
   END IF;
   state := 'PB404';
-  IF EXISTS (SELECT FROM {schema}.templates t WHERE t.portal = _mail_fault.portal AND t.available) THEN
+  IF EXISTS (SELECT FROM {schema}.templates t WHERE t.portal = _mail_fault.portal AND t.available)
+    THEN
     code := 'unknown_template';
     field := 'action';
     message := format('there is no template %s/%s', portal, kind);
@@ -56,7 +59,8 @@ BEGIN
     PERFORM pillarbox._fail(fault.state, fault.code, fault.field, fault.message, fault.hint);
   END IF;
   INSERT INTO {schema}.tokens (account, action, data, expires_at)
-  SELECT issue_token.account, issue_token.action, issue_token.data, floor(extract(epoch FROM now())) + c.lifetime_seconds
+  SELECT issue_token.account, issue_token.action, issue_token.data,
+    floor(extract(epoch FROM now())) + c.lifetime_seconds
   FROM {schema}.actions c WHERE c.name = issue_token.action::text
   RETURNING id INTO token;
   RETURN token;
@@ -70,9 +74,11 @@ BEGIN
   IF token.consumed_at IS NOT NULL THEN
     RAISE EXCEPTION 'token % was used before', token.id USING ERRCODE = 'PB410';
   ELSIF token.expires_at <= extract(epoch FROM clock_timestamp()) THEN
-    RAISE EXCEPTION 'token % has expired', token.id USING ERRCODE = 'PB411', HINT = 'issue a new one';
+    RAISE EXCEPTION 'token % has expired', token.id
+      USING ERRCODE = 'PB411', HINT = 'issue a new one';
   ELSIF EXISTS (SELECT FROM {schema}.tokens t
-                WHERE t.account = token.account AND t.action = token.action AND t.id > token.id) THEN
+                WHERE t.account = token.account AND t.action = token.action AND t.id > token.id)
+                  THEN
     RAISE EXCEPTION 'token % was superseded by a newer one', token.id USING ERRCODE = 'PB412';
   END IF;
 END $$;
@@ -94,13 +100,16 @@ BEGIN
   END IF;
   PERFORM {schema}._check_usable(found_token);
   IF found_token.wrong_codes >= tries THEN
-    RAISE EXCEPTION 'token % is void: its code was wrong too often', found_token.id USING ERRCODE = 'PB413';
+    RAISE EXCEPTION 'token % is void: its code was wrong too often', found_token.id
+      USING ERRCODE = 'PB413';
   ELSIF consume_token.code IS DISTINCT FROM found_token.code
-      AND EXISTS (SELECT FROM {schema}.actions c WHERE c.name = consume_token.action::text AND c.with_code) THEN
+      AND EXISTS (SELECT FROM {schema}.actions c WHERE c.name = consume_token.action::text
+      AND c.with_code) THEN
     UPDATE {schema}.tokens SET wrong_codes = wrong_codes + 1 WHERE id = found_token.id;
     RETURN NULL;
   END IF;
-  UPDATE {schema}.tokens SET consumed_at = floor(extract(epoch FROM clock_timestamp())) WHERE id = found_token.id;
+  UPDATE {schema}.tokens SET consumed_at = floor(extract(epoch FROM clock_timestamp()))
+    WHERE id = found_token.id;
   RETURN found_token.account;
 END $$;
 
@@ -113,7 +122,8 @@ BEGIN
   RETURN NEW;
 END $$;
 CREATE TRIGGER before_token_insert BEFORE INSERT ON {schema}.tokens
-  FOR EACH ROW WHEN (NEW.action = 'sign_in_code') EXECUTE FUNCTION {schema}.trg_before_token_insert();
+  FOR EACH ROW WHEN (NEW.action = 'sign_in_code')
+  EXECUTE FUNCTION {schema}.trg_before_token_insert();
 
 -- Queue new tokens for the collector and notify it once per statement: NOTIFY has a cost, and
 -- equal notifications of a transaction arrive as one. A token that cannot be mailed is set aside
@@ -130,18 +140,21 @@ BEGIN
     f.field || ': ' || f.message
   FROM inserted t
   JOIN {schema}.actions c ON c.name = t.action::text
-  LEFT JOIN {schema}.accounts a ON a.id = t.account -- an account may follow its token, in the same transaction
+  -- an account may follow its token, in the same transaction
+  LEFT JOIN {schema}.accounts a ON a.id = t.account
   LEFT JOIN LATERAL {schema}._mail_fault(a.email, a.portal, c.template) f ON a.id IS NOT NULL;
   IF FOUND THEN
     NOTIFY token_insert;
   END IF;
-  IF EXISTS (SELECT FROM inserted t LEFT JOIN {schema}.actions c ON c.name = t.action::text WHERE c.name IS NULL) THEN
+  IF EXISTS (SELECT FROM inserted t LEFT JOIN {schema}.actions c ON c.name = t.action::text
+    WHERE c.name IS NULL) THEN
     RAISE EXCEPTION 'the action of a token has no row in the table actions' USING ERRCODE = 'PB404',
       HINT = 'add a row there; it adds the value to token_action, too';
   END IF;
   RETURN NULL;
 END $$;
-CREATE TRIGGER after_token_inserted AFTER INSERT ON {schema}.tokens REFERENCING NEW TABLE AS inserted
+CREATE TRIGGER after_token_inserted AFTER INSERT
+  ON {schema}.tokens REFERENCING NEW TABLE AS inserted
   FOR EACH STATEMENT EXECUTE FUNCTION {schema}.trg_after_token_inserted();
 
 -- Remove deleted tokens from the collector's queue.

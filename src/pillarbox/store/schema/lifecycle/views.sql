@@ -15,11 +15,13 @@ CREATE OR REPLACE VIEW {schema}.token_log AS
 SELECT t.id, t.account, t.action::text AS action,
   CASE
     WHEN t.consumed_at IS NOT NULL THEN 'used'
-    WHEN EXISTS (SELECT FROM {schema}.tokens n WHERE n.account = t.account AND n.action = t.action AND n.id > t.id) THEN 'superseded'
+    WHEN EXISTS (SELECT FROM {schema}.tokens n WHERE n.account = t.account AND n.action = t.action
+      AND n.id > t.id) THEN 'superseded'
     WHEN t.expires_at <= extract(epoch FROM now()) THEN 'expired'
     ELSE 'open'
   END AS status,
-  coalesce(c.outcome, CASE w.held WHEN 'account' THEN 'held' WHEN 'rendering' THEN 'set_aside' ELSE 'waiting' END) AS outcome,
+  coalesce(c.outcome, CASE w.held WHEN 'account' THEN 'held' WHEN 'rendering' THEN 'set_aside'
+    ELSE 'waiting' END) AS outcome,
   w.problem,
   t.wrong_codes,
   c.message_id,
