@@ -66,28 +66,28 @@ class HtmlPage(NamedTuple):
 def ask(question: ActionForm, look: Branding, language: str) -> HtmlPage:
     """The page of a link: opening it changes nothing, its button does."""
     words = LANGUAGES[language]
-    asking = words.set_password if question.with_password else _asking(words, question.action)
+    texts = _texts_of(words, question.action, question.with_password)
     error = words.wrong_code if question.wrong else question.refused
     hello = words.hello.format(name=question.person[:MAX_NAME_LENGTH])
     body = (
-        f"<h1>{escape(asking.title)}</h1>"
-        f"<p>{escape(hello)}</p><p>{_with_portal(asking.text, look)}</p>"
-        f"{_error(error)}{_form(question, asking, words)}"
+        f"<h1>{escape(texts.title)}</h1>"
+        f"<p>{escape(hello)}</p><p>{_with_portal(texts.text, look)}</p>"
+        f"{_error(error)}{_form(question, texts, words)}"
         f"<footer><p>{escape(words.ignore)}</p></footer>"
     )
-    return _page(asking.title, body, look, language)
+    return _page(texts.title, body, look, language)
 
 
 def done(action: str, look: Branding, language: str, *, with_password: bool = False) -> HtmlPage:
     """The page after the action was performed."""
     words = LANGUAGES[language]
-    asking = words.set_password if with_password else _asking(words, action)
+    texts = _texts_of(words, action, with_password)
     body = (
-        f'<p class="mark" aria-hidden="true">✓</p><h1>{escape(asking.done)}</h1>'
-        f"<p>{_with_portal(asking.after, look)}</p>"
+        f'<p class="mark" aria-hidden="true">✓</p><h1>{escape(texts.done)}</h1>'
+        f"<p>{_with_portal(texts.after, look)}</p>"
         f"{_onward(look)}<footer><p>{escape(words.close)}</p></footer>"
     )
-    return _page(asking.done, body, look, language)
+    return _page(texts.done, body, look, language)
 
 
 def ended(reason: str, look: Branding, language: str) -> HtmlPage:
@@ -100,7 +100,9 @@ def ended(reason: str, look: Branding, language: str) -> HtmlPage:
     return _page(ending.title, body, look, language)
 
 
-def _asking(words: PageTexts, action: str) -> ActionTexts:
+def _texts_of(words: PageTexts, action: str, with_password: bool) -> ActionTexts:
+    if with_password:
+        return words.set_password
     return words.asking.get(action) or words.asking[""]
 
 
@@ -109,20 +111,25 @@ def _with_portal(text: str, look: Branding) -> str:
 
 
 def _error(text: str | None) -> str:
-    return f'<p class="bad" role="alert" id="wrong">{escape(text)}</p>' if text else ""
+    if not text:
+        return ""
+    return f'<p class="bad" role="alert" id="wrong">{escape(text)}</p>'
 
 
-def _form(question: ActionForm, asking: ActionTexts, words: PageTexts) -> str:
+def _form(question: ActionForm, texts: ActionTexts, words: PageTexts) -> str:
     """Posts to the page itself by a relative URL: a proxy may add a path prefix."""
     hidden = "".join(
         f'<input type="hidden" name="{escape(name)}" value="{escape(value)}">'
         for name, value in question.hidden.items()
     )
     target = escape(question.path.rpartition("/")[2])
-    code = _code(words, question.wrong, question.code) if question.with_code else ""
-    password = _passwords(words) if question.with_password else ""
-    button = f"<button>{escape(asking.button)}</button>"
-    return f'<form method="post" action="{target}">{hidden}{code}{password}{button}</form>'
+    fields = hidden
+    if question.with_code:
+        fields += _code(words, question.wrong, question.code)
+    if question.with_password:
+        fields += _passwords(words)
+    button = f"<button>{escape(texts.button)}</button>"
+    return f'<form method="post" action="{target}">{fields}{button}</form>'
 
 
 def _code(words: PageTexts, wrong: bool, typed: str) -> str:
@@ -175,7 +182,9 @@ def _header(look: Branding) -> str:
 
 def _onward(look: Branding) -> str:
     """A button to the first link of the portal."""
-    return f'<p class="onward">{_anchor(*look.links[0], "button")}</p>' if look.links else ""
+    if not look.links:
+        return ""
+    return f'<p class="onward">{_anchor(*look.links[0], "button")}</p>'
 
 
 def _links(look: Branding) -> str:

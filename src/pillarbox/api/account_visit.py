@@ -170,7 +170,9 @@ class Visit:
 
     @property
     def _look(self) -> Branding:
-        return self._looks(self._known.portal, self._language) if self._known else NEUTRAL
+        if self._known is None:
+            return NEUTRAL
+        return self._looks(self._known.portal, self._language)
 
     def _question(
         self, known: TokenState, wrong: bool = False, refused: str | None = None

@@ -158,7 +158,9 @@ def _fill(
 
 def item_key(key: str | None, position: int) -> str | None:
     """The idempotency key of one mail, derived from that of the batch; no client can choose it."""
-    return None if key is None else f"batch:{sha256(key.encode()).hexdigest()}:{position}"
+    if key is None:
+        return None
+    return f"batch:{sha256(key.encode()).hexdigest()}:{position}"
 
 
 def _weight(mail: Prepared) -> int:

@@ -144,5 +144,7 @@ class ProbesOnly:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_probe = scope["type"] == "http" and scope["path"] in PROBES
-        answer = self._app if is_probe else busy("too many connections are open").response()
-        await answer(scope, receive, send)
+        if is_probe:
+            await self._app(scope, receive, send)
+        else:
+            await busy("too many connections are open").response()(scope, receive, send)

@@ -107,7 +107,9 @@ async def reprocess_dead_letters(context: Context, given: Reprocess) -> Response
         await _provider(context, given.provider), given.provider, not given.reset_retry_count
     )
     principal = context.principal
-    permitted = partial(may_leave, principal) if is_restricted(principal) else None
+    permitted = None
+    if is_restricted(principal):
+        permitted = partial(may_leave, principal)
     selection = _selection(context, given)
     done = await change(
         context.app.database, REPROCESS, selection, manner, context.who, permitted=permitted
@@ -150,7 +152,9 @@ async def discard_dead_letters(context: Context, given: DeadLettersToChange) -> 
 
 
 def _selection(context: RequestContext, given: DeadLettersToChange) -> DeadLetterSelection:
-    which = given.filter.to_filter() if given.filter else MessageFilter()
+    which = MessageFilter()
+    if given.filter is not None:
+        which = given.filter.to_filter()
     return DeadLetterSelection(
         context.tenant.id, given.message_ids, which, given.limit, given.dry_run
     )

@@ -27,16 +27,16 @@ SHARE = 4
 LARGEST_ID = 2**31 - 1
 
 
-def _room(app: App) -> int:
-    return max(app.settings.http_bytes_in_flight // SHARE, app.settings.feedback_max_body)
-
-
 class FeedbackEndpoint:
     """Answers 200 when the feedback is committed; otherwise the provider sends it again."""
 
     def __init__(self, app: App | None) -> None:
         self._app = app
-        self._bodies = BodyBudget(_room(app) if app else 0)
+        size = 0
+        if app is not None:
+            settings = app.settings
+            size = max(settings.http_bytes_in_flight // SHARE, settings.feedback_max_body)
+        self._bodies = BodyBudget(size)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)

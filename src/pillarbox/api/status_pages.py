@@ -49,7 +49,9 @@ def status(numbers: QueueStatistics, mails: Sequence[CapturedMail] | None) -> st
 
 def captured(mails: Sequence[CapturedMail], more: bool) -> str:
     """The list of captured mails, newest first."""
-    body = _mails(mails) if mails else '<p class="dim">No mail was captured yet.</p>'
+    body = '<p class="dim">No mail was captured yet.</p>'
+    if mails:
+        body = _mails(mails)
     if more:
         body += f'<p><a href="/captured?before={mails[-1].id}">older</a></p>'
     return _page("Captured mails", "<h2>Captured mails</h2>" + body)
@@ -98,9 +100,8 @@ def _cards(numbers: QueueStatistics) -> str:
 
 
 def _card(label: str, value: object, bad: bool = False) -> str:
-    return (
-        f'<div class="card{" bad" if bad else ""}"><b>{escape(str(value))}</b>{escape(label)}</div>'
-    )
+    kind = "card bad" if bad else "card"
+    return f'<div class="{kind}"><b>{escape(str(value))}</b>{escape(label)}</div>'
 
 
 def _lately(numbers: QueueStatistics) -> str:

@@ -35,10 +35,10 @@ class Template:
         self._check(values)
         texts = {str(name): str(value) for name, value in values.items()}
         escaped = {name: escape(value) for name, value in texts.items()}
-        filled: dict[str, Any] = {
-            field: _join(field, parts, escaped if field == "html" else texts)
-            for field, parts in self._parts.items()
-        }
+        filled: dict[str, Any] = {}
+        for field, parts in self._parts.items():
+            inserted = escaped if field == "html" else texts
+            filled[field] = _join(field, parts, inserted)
         return replace(self._mail, to=to, idempotency_key=idempotency_key, **filled)
 
     def _check(self, values: Values) -> None:

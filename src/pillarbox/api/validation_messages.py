@@ -13,7 +13,8 @@ def _number(value: object) -> str:
 
 
 def _counted(count: object, noun: str) -> str:
-    return f"{_number(count)} {noun}" + ("" if count == 1 else "s")
+    plural = "" if count == 1 else "s"
+    return f"{_number(count)} {noun}{plural}"
 
 
 _WORDS: Mapping[str, str | Callable[[Context], str]] = {
@@ -85,4 +86,6 @@ def message_for(error: Mapping[str, Any]) -> str:
     found = _WORDS.get(kind)
     if found is None:
         return "is not a valid value"
-    return found if isinstance(found, str) else found(error.get("ctx", {}))
+    if isinstance(found, str):
+        return found
+    return found(error.get("ctx", {}))

@@ -120,12 +120,16 @@ async def change_webhook(
 ) -> Response:
     database, tenant_id = context.app.database, context.tenant.id
     now = await webhooks.get_endpoint(database, webhook_id, tenant_id)
-    url = now.url if change.url is None else _checked(context.app, change.url)
+    url = now.url
+    if change.url is not None:
+        url = _checked(context.app, change.url)
     kinds = now.kinds if change.kinds is None else [str(kind) for kind in change.kinds]
     await webhooks.change_endpoint(database, webhook_id, tenant_id, url, kinds)
     if change.enabled is not None and change.enabled != now.enabled:
-        switch = webhooks.enable_endpoint if change.enabled else webhooks.disable_endpoint
-        await switch(database, webhook_id, tenant_id)
+        if change.enabled:
+            await webhooks.enable_endpoint(database, webhook_id, tenant_id)
+        else:
+            await webhooks.disable_endpoint(database, webhook_id, tenant_id)
     return await _shown(context, webhook_id)
 
 

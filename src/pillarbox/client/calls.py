@@ -180,7 +180,9 @@ def time_text(value: datetime, field: str) -> str:
 
 
 def _parameter(value: Any, name: str) -> str:
-    return time_text(value, name) if name in ("since", "until") else str(value)
+    if name in ("since", "until"):
+        return time_text(value, name)
+    return str(value)
 
 
 def _sent(response: HttpResponse) -> Sent:

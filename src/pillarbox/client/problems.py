@@ -66,7 +66,9 @@ def of_problem(problem: Mapping[str, Any], wait: float | None = None) -> Pillarb
     if name == "code":
         return WrongCode(detail, void=bool(problem.get("void", True)))
     if name == "throttled":
-        return Throttled(detail, WAIT if wait is None else wait)
+        if wait is None:
+            wait = WAIT
+        return Throttled(detail, wait)
     if name in _PLAIN:
         return _PLAIN[name](detail)
     return NoAnswer(f"{detail} ({name})", int(problem.get("status", 0)))
@@ -94,7 +96,9 @@ def _problem(body: bytes) -> Mapping[str, Any] | None:
         found = json.loads(body)
     except ValueError:
         return None
-    return found if isinstance(found, dict) and "type" in found else None
+    if not isinstance(found, dict) or "type" not in found:
+        return None
+    return found
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

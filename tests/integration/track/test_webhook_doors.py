@@ -105,7 +105,7 @@ async def test_bad_requests(strict: Api, body: Any) -> None:
 
 
 async def test_a_tenant_has_only_so_many(strict: Api) -> None:
-    for _ in range(webhooks.MOST_ENDPOINTS):
+    for _ in range(webhooks.MAX_ENDPOINTS):
         assert (await strict.shop.post("/webhooks", HOOK)).status == 201
     assert (await strict.shop.post("/webhooks", HOOK)).json["type"] == "/problems/not-possible"
     assert (await strict.other.post("/webhooks", HOOK)).status == 201
