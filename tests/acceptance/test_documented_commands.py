@@ -34,7 +34,7 @@ NOT_RUN = {
 # Lines that are replaced; everything else runs as it stands. The ports are those of this test, and
 # 20,000 mails would only take longer.
 REPLACED = {
-    "make test    # all tests": "true  # this is one of them",
+    "make test    # run all tests": "true  # this is one of them",
     "--count 20000": "--count 500",
     "--count 5000": "--count 200",
     "pillarbox template preview ": "pillarbox template preview --http 127.0.0.1:0 ",
