@@ -1,6 +1,6 @@
 -- name: find_keys
--- The keys in force that begin with these prefixes (:prefixes), each behind its tenant. Whether
--- the rest is right is decided by the caller, in constant time.
+-- The valid keys with these prefixes, each with its tenant. The caller compares the secrets in
+-- constant time.
 SELECT t.id, t.name, t.created_at, t.default_sender, t.default_class, t.order_mode,
   t.max_message_bytes, t.max_recipients,
   t.sender_domains, t.rate_per_second, t.rate_per_hour, t.rate_per_day, t.content_retention,
@@ -13,7 +13,7 @@ WHERE k.prefix = ANY (:prefixes::text[]) AND k.revoked_at IS NULL
   AND (k.expires_at IS NULL OR k.expires_at > now())
 
 -- name: find_logins
--- The logins in force with these user names (:usernames), each behind its tenant; as find_keys.
+-- The valid logins with these user names, each with its tenant; as find_keys.
 SELECT t.id, t.name, t.created_at, t.default_sender, t.default_class, t.order_mode,
   t.max_message_bytes, t.max_recipients,
   t.sender_domains, t.rate_per_second, t.rate_per_hour, t.rate_per_day, t.content_retention,
@@ -26,13 +26,12 @@ WHERE l.username = ANY (:usernames::text[]) AND l.revoked_at IS NULL
   AND (l.expires_at IS NULL OR l.expires_at > now())
 
 -- name: has_login
--- Whether a login has or had this user name (:username). For development alone: the index knows
--- those in force, the table is small.
+-- Whether a login has or had this user name. For development only: no index has revoked logins,
+-- but the table is small.
 SELECT EXISTS (SELECT FROM pillarbox.smtp_logins WHERE username = :username)
 
 -- name: note_keys
--- Note that keys were used now, to the minute. Whoever is noted by another at this moment is left
--- to it.
+-- Record that keys were used now, to the minute. Skips rows that another process is updating.
 UPDATE pillarbox.api_keys SET last_used_at = now() WHERE id IN (
   SELECT id FROM pillarbox.api_keys
   WHERE id = ANY (:ids::int4[]) AND (last_used_at IS NULL
@@ -40,7 +39,7 @@ UPDATE pillarbox.api_keys SET last_used_at = now() WHERE id IN (
   FOR NO KEY UPDATE SKIP LOCKED)
 
 -- name: note_logins
--- Note that logins were used now; as note_keys.
+-- Record that logins were used now; as note_keys.
 UPDATE pillarbox.smtp_logins SET last_used_at = now() WHERE id IN (
   SELECT id FROM pillarbox.smtp_logins
   WHERE id = ANY (:ids::int4[]) AND (last_used_at IS NULL
@@ -48,8 +47,8 @@ UPDATE pillarbox.smtp_logins SET last_used_at = now() WHERE id IN (
   FOR NO KEY UPDATE SKIP LOCKED)
 
 -- name: list_keys
--- Keys, newest last: of tenant :tenant (null: all), with prefix :prefix and name :name (null:
--- any), the revoked ones only with :include_revoked.
+-- Keys, newest last: of a tenant (null: all), with this prefix and name (null: any), revoked ones
+-- only with :include_revoked.
 SELECT k.id, k.name, t.name AS tenant, k.prefix, k.scopes, k.sender_domains, k.recipient_domains,
   k.created_at,
   k.expires_at, k.revoked_at, k.last_used_at, k.made_by, p.prefix AS parent
@@ -61,8 +60,8 @@ WHERE (:tenant::text IS NULL OR t.name = :tenant) AND (:prefix::text IS NULL OR 
 ORDER BY k.id
 
 -- name: list_logins
--- Logins, newest last: of tenant :tenant (null: all), with user name :username (null: any), the
--- revoked ones only with :include_revoked.
+-- Logins, newest last: of a tenant (null: all), with this user name (null: any), revoked ones only
+-- with :include_revoked.
 SELECT l.id, l.name, t.name AS tenant, l.username, l.sender_domains, l.recipient_domains,
   l.created_at, l.expires_at,
   l.revoked_at, l.last_used_at, l.made_by, p.prefix AS parent
@@ -74,13 +73,13 @@ WHERE (:tenant::text IS NULL OR t.name = :tenant)
 ORDER BY l.id
 
 -- name: retire_key
--- Free the name of a key that has expired: tenant :tenant_id (null: administrators'), name :name.
+-- Revoke an expired key of a tenant (null: of administrators), so that its name can be used again.
 UPDATE pillarbox.api_keys SET revoked_at = now()
 WHERE coalesce(tenant_id, 0) = coalesce(:tenant_id::int4, 0) AND name = :name AND revoked_at IS NULL
   AND expires_at <= now()
 
 -- name: add_key
--- Add a key; no row when a live one of its tenant has the name.
+-- Add a key; no row if a valid key of the tenant has the name.
 INSERT INTO pillarbox.api_keys (tenant_id, name, prefix, hash, scopes, sender_domains,
   recipient_domains, expires_at, parent_id,
   made_by)
@@ -91,12 +90,12 @@ RETURNING id, created_at, (SELECT p.prefix FROM pillarbox.api_keys p
   WHERE p.id = parent_id) AS parent
 
 -- name: retire_login
--- Free the user name (:username) of a login that has expired.
+-- Revoke an expired login, so that its user name can be used again.
 UPDATE pillarbox.smtp_logins SET revoked_at = now()
   WHERE username = :username AND revoked_at IS NULL AND expires_at <= now()
 
 -- name: add_login
--- Add a login; no row when a live one has the user name.
+-- Add a login; no row if a valid login has the user name.
 INSERT INTO pillarbox.smtp_logins (tenant_id, name, username, hash, sender_domains,
   recipient_domains, expires_at, parent_id,
   made_by)
@@ -107,7 +106,7 @@ RETURNING id, created_at, (SELECT p.prefix FROM pillarbox.api_keys p
   WHERE p.id = parent_id) AS parent
 
 -- name: revoke_login
--- Take a login (:id) out of force; no row when it is not, or not of tenant :tenant (null: any).
+-- Revoke a login; no row if it is not valid, or not of this tenant (null: any).
 UPDATE pillarbox.smtp_logins SET revoked_at = now()
 WHERE id = :id AND revoked_at IS NULL
   AND (:tenant::text IS NULL OR tenant_id = (SELECT t.id FROM pillarbox.tenants t

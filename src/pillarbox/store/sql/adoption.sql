@@ -1,5 +1,5 @@
 -- name: shape
--- The columns of the tables of schema :schema, and the triggers on them.
+-- The columns of the tables of a schema.
 SELECT c.relname AS "table", a.attname AS "column", format_type(a.atttypid, a.atttypmod) AS type
 FROM pg_namespace n
 JOIN pg_class c ON c.relnamespace = n.oid AND c.relkind IN ('r', 'p')
@@ -7,15 +7,15 @@ JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdroppe
 WHERE n.nspname = :schema
 
 -- name: names
--- Everything in schema :schema that has a name which Pillarbox may want.
+-- The names of all relations and functions in a schema.
 SELECT c.relname AS name FROM pg_namespace n JOIN pg_class c ON c.relnamespace = n.oid
   WHERE n.nspname = :schema
 UNION SELECT p.proname FROM pg_namespace n JOIN pg_proc p ON p.pronamespace = n.oid
   WHERE n.nspname = :schema
 
 -- name: alter
--- The original's tables as Pillarbox has them. Its own triggers go; Pillarbox's come with the rest
--- of its first migration.
+-- Alter the original's tables to Pillarbox's. Its triggers are dropped; Pillarbox's come with the
+-- rest of the first migration.
 LOCK TABLE {schema}.accounts, {schema}.tokens, {schema}.jobs IN ACCESS EXCLUSIVE MODE;
 DROP TRIGGER IF EXISTS before_account_insert ON {schema}.accounts;
 DROP TRIGGER IF EXISTS before_account_status_change ON {schema}.accounts;
@@ -54,7 +54,7 @@ ALTER TABLE {schema}.tokens
                                      created_at) <= 253402300799);
 
 -- name: fill
--- What the original's cursor says of its tokens: those up to it were written; of the others, those
+-- Apply the original's cursor to its tokens: those up to it were written; of the others, those
 -- that can still be mailed wait.
 WITH done AS (
   SELECT coalesce((SELECT max(last_seq) FROM {schema}.jobs WHERE job_type::text = 'mailroom'),

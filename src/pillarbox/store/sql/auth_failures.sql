@@ -1,7 +1,6 @@
 -- name: add_failures
--- Count failures (:counts) at places (:places) that began within the window (:window); older ones
--- are forgotten. Places are locked in their order, so that processes do not wait for each other in
--- a circle. Returns what is counted now, and for how long.
+-- Add failed logins per place within the window; older ones are forgotten. Places are locked in
+-- order, to avoid deadlocks. Returns the current counts and their ages in seconds.
 INSERT INTO pillarbox.auth_failures AS kept (place, failures)
 SELECT given.place, given.failures
   FROM unnest(:places::bytea[], :counts::int4[]) AS given (place, failures) ORDER BY given.place
@@ -12,7 +11,7 @@ ON CONFLICT (place) DO UPDATE SET
 RETURNING place, failures, extract(epoch FROM now() - began_at)::float8 AS age
 
 -- name: purge_failures
--- Forget up to :limit places whose failures began before the window (:window).
+-- Delete up to :limit places whose failures began before the window.
 DELETE FROM pillarbox.auth_failures WHERE place IN (
   SELECT place FROM pillarbox.auth_failures WHERE began_at <= now() - :window::interval
   ORDER BY began_at LIMIT :limit FOR UPDATE SKIP LOCKED)

@@ -4,8 +4,8 @@ SELECT id, 'secret' AS name FROM pillarbox.providers WHERE secret IS NOT NULL
 UNION ALL SELECT id, 'webhook_secret' FROM pillarbox.providers WHERE webhook_secret IS NOT NULL
 
 -- name: grants
--- The statements that let a role (:role) enqueue, and nothing else; no row when there is no such
--- role.
+-- The statements that grant a role the right to enqueue, and nothing else; no row if there is no
+-- such role.
 SELECT format('GRANT USAGE ON SCHEMA pillarbox TO %I', r.rolname) AS statement FROM pg_roles r
   WHERE r.rolname = :role
 UNION ALL
@@ -14,9 +14,9 @@ FROM pg_roles r, pg_proc p JOIN pg_namespace s ON s.oid = p.pronamespace
 WHERE r.rolname = :role AND s.nspname = 'pillarbox' AND p.proname IN ('enqueue', 'enqueue_many')
 
 -- name: list_captured
--- Captured mails with a number below :before, newest first: at most :limit, captured in [:since,
--- :until), that fit :recipient part of a recipient, :sender part of the sender and :provider
--- provider; null means any. `head` is their beginning, where the subject is.
+-- Captured mails with a number below :before, newest first, captured in [:since, :until), that
+-- match part of a recipient, part of the sender, and the provider; null matches any. `head` is the
+-- beginning of the mail, with its subject.
 SELECT c.id, c.at, c.message_id, p.name AS provider, c.sender, c.recipients,
   octet_length(c.content) AS size,
   substring(c.content FROM 1 FOR 16384) AS head
@@ -32,5 +32,5 @@ ORDER BY c.id DESC
 LIMIT :limit
 
 -- name: captured
--- One captured mail.
+-- The content of one captured mail.
 SELECT content FROM pillarbox.captured WHERE id = :id

@@ -1,19 +1,16 @@
 -- name: lock_address
--- Let whoever asks for the same address (:address_hash, hashed) in the same realm (:realm) wait
--- until this transaction ends.
+-- Lock an address (hashed) in a realm until the transaction ends.
 SELECT pg_advisory_xact_lock(hashtextextended(:realm || encode(:address_hash::bytea, 'hex'), 5077))
 
 -- name: lock_addresses
--- As lock_address, for several addresses (:address_hashes, hashed), in one order for everybody, so
--- that two who lock do not wait for each other.
+-- As lock_address, for several addresses; always in the same order, to avoid deadlocks.
 SELECT pg_advisory_xact_lock(k.key)
 FROM (SELECT DISTINCT hashtextextended(:realm || encode(a.asked, 'hex'), 5077) AS key
   FROM unnest(:address_hashes::bytea[]) AS a(asked)
       ORDER BY 1) AS k
 
 -- name: paused
--- Which of the addresses (:address_hashes, hashed) in a realm (:realm) get no new challenge yet:
--- those that `recent` finds one for.
+-- The addresses for which `recent` finds a challenge.
 SELECT a.asked FROM unnest(:address_hashes::bytea[]) AS a(asked)
 JOIN LATERAL (
   SELECT used_at, created_at FROM pillarbox.challenges WHERE realm = :realm AND asked = a.asked
@@ -25,9 +22,9 @@ WHERE newest.used_at IS NULL AND newest.created_at > now() - greatest(:pause::in
   HAVING sum(c.tries - (c.used_at IS NOT NULL)::int) >= :wrong_codes))
 
 -- name: recent
--- The newest challenge for an address (:address_hash, hashed) in a realm (:realm), if it was not
--- used and is younger than the pause (:pause): whoever asks again gets that one. The pause is
--- :longer_pause at least where codes were wrong :wrong_codes times within a day.
+-- The newest challenge of an address, if it is unused and younger than the pause: a repeated
+-- request gets that one. After :wrong_codes wrong codes within a day the pause is at least
+-- :longer_pause.
 SELECT id, greatest(extract(epoch FROM expires_at - now()), 0)::float8 AS seconds
 FROM (
   SELECT * FROM pillarbox.challenges WHERE realm = :realm AND asked = :address_hash
@@ -39,15 +36,14 @@ WHERE used_at IS NULL AND created_at > now() - greatest(:pause::interval, (
   HAVING sum(tries - (used_at IS NOT NULL)::int) >= :wrong_codes))
 
 -- name: void_older
--- Void the unused challenges for addresses (:address_hashes, hashed) and of subjects (:subjects)
--- in a realm (:realm); gives the mails that carry their codes.
+-- Void the unused challenges of these addresses and subjects; returns the mails with their codes.
 UPDATE pillarbox.challenges SET void = true
 WHERE realm = :realm AND (asked = ANY (:address_hashes::bytea[])
   OR subject = ANY (:subjects::int8[])) AND used_at IS NULL AND NOT void
 RETURNING message_id
 
 -- name: add_challenges
--- Add challenges in a realm (:realm), each with the time that it lasts.
+-- Add challenges, each with its lifetime.
 INSERT INTO pillarbox.challenges (realm, id, subject, token, asked, code_hash, expires_at)
 SELECT :realm, c.id, c.subject, c.token, c.asked, c.code_hash, now() + c.lifetime
 FROM unnest(:ids::uuid[], :subjects::int8[], :tokens::int8[], :address_hashes::bytea[],
@@ -55,27 +51,26 @@ FROM unnest(:ids::uuid[], :subjects::int8[], :tokens::int8[], :address_hashes::b
   AS c(id, subject, token, asked, code_hash, lifetime)
 
 -- name: mailed
--- Note which mails (:message_ids) carry the codes of challenges (:ids).
+-- Record which messages carry the codes of which challenges.
 UPDATE pillarbox.challenges c SET message_id = m.message_id
 FROM unnest(:ids::uuid[], :message_ids::uuid[]) AS m(id, message_id) WHERE c.id = m.id
 
 -- name: find_by_token
--- The challenge that a token (:token) asked for, in a realm (:realm).
+-- The challenge of a token.
 SELECT id FROM pillarbox.challenges WHERE realm = :realm AND token = :token
   ORDER BY created_at DESC LIMIT 1
 
 -- name: find_by_subject
--- The newest challenge of a subject (:subject), in a realm (:realm), that may be in force.
+-- The newest challenge of a subject that is neither used nor void.
 SELECT id FROM pillarbox.challenges WHERE realm = :realm AND subject = :subject AND used_at IS NULL
   AND NOT void
 ORDER BY created_at DESC LIMIT 1
 
 -- name: try_code
--- Give a code for a challenge (:id) of a realm (:realm), as its hashes (:code_hashes; without any
--- it only counts as a try). A right one uses the challenge up; the last wrong one of :max_tries
--- voids it. No row when it is not in force. Guesses that come at once wait for each other's row,
--- so that they have no more tries than one after the other. Comparing hashes tells nothing by the
--- time it takes: nobody without the key makes one that is nearly right.
+-- Try a code, given as its hashes (none: only count the try). A right code uses the challenge; the
+-- last of :max_tries wrong ones voids it. No row if the challenge is not valid. Concurrent tries
+-- wait for the row, so they get no more tries than consecutive ones. Comparing hashes reveals
+-- nothing by its duration: a nearly right hash cannot be made without the key.
 UPDATE pillarbox.challenges
 SET tries = tries + 1,
   used_at = CASE WHEN code_hash = ANY (:code_hashes::bytea[])
@@ -86,16 +81,16 @@ WHERE id = :id AND realm = :realm AND used_at IS NULL AND NOT void AND expires_a
 RETURNING subject, used_at IS NOT NULL AS used, void, created_at, asked
 
 -- name: use_challenge
--- Use a challenge (:id) up whose subject proved itself otherwise; no row when it was used before.
+-- Use a challenge whose subject was verified otherwise; no row if it was used before.
 UPDATE pillarbox.challenges SET used_at = now() WHERE id = :id AND used_at IS NULL RETURNING id
 
 -- name: challenge
--- What became of a challenge (:id) of a realm (:realm).
+-- The state of a challenge.
 SELECT used_at IS NOT NULL AS used, void, expires_at <= now() AS expired
 FROM pillarbox.challenges WHERE id = :id AND realm = :realm
 
 -- name: purge_challenges
--- Delete up to :limit challenges that ran out a day ago: so long their tries count.
+-- Delete up to :limit challenges that expired a day ago: until then their tries count.
 DELETE FROM pillarbox.challenges WHERE id = ANY (ARRAY(
   SELECT * FROM (SELECT id FROM pillarbox.challenges WHERE expires_at < now() - interval '1 day'
                  ORDER BY expires_at LIMIT :limit) old LIMIT 10000))

@@ -1,9 +1,8 @@
 -- name: dead_letters
--- Failed deliveries of messages with ids in [:first_id, :end_id) of tenant :tenant_id (null: of
--- all), newest messages first: at most :limit. Their messages fit :class_name class, :kind kind,
--- :tag tag, :sender part of the sender and :subject part of the subject (a secret one fits no
--- part), and they themselves :recipient part of the recipient, :provider provider and :reason
--- reason; null means any. Narrow the ids by dead_end to bound the work.
+-- Failed deliveries of messages with ids in [:first_id, :end_id) of a tenant (null: all), newest
+-- messages first. Filters on the message: class, kind, tag, part of the sender, part of the
+-- subject (never matches a secret one); on the delivery: part of the recipient, provider, reason;
+-- null matches any. Limit the ids by dead_end to bound the work.
 SELECT d.message_id, d.n, d.reason, p.name AS provider
 FROM pillarbox.tenants t
 CROSS JOIN LATERAL (
@@ -29,9 +28,8 @@ ORDER BY d.message_id DESC, d.n
 LIMIT :limit
 
 -- name: dead_end
--- The message of the :position-th failed delivery of messages with ids in [:first_id, :end_id) of
--- tenant :tenant_id (null: of all), from the newest: nobody looks further at once. No row: there
--- are fewer.
+-- The message of the :position-th failed delivery in [:first_id, :end_id), from the newest: one
+-- statement reads no further. No row if there are fewer.
 SELECT d.message_id
 FROM pillarbox.tenants t
 CROSS JOIN LATERAL (
@@ -43,16 +41,16 @@ WHERE :tenant_id::int IS NULL OR t.id = :tenant_id
 ORDER BY d.message_id DESC OFFSET :position::int - 1 LIMIT 1
 
 -- name: dead_of
--- The failed deliveries of messages :message_ids, of tenant :tenant_id (null: of any).
--- (`state::text`: found by their key.)
+-- The failed deliveries of these messages, of a tenant (null: any). (`state::text` keeps the
+-- planner on the primary key.)
 SELECT d.message_id, d.n, d.reason, NULL::text AS provider FROM pillarbox.deliveries d
 WHERE d.message_id = ANY (:message_ids::uuid[]) AND d.state::text = 'failed'
   AND (:tenant_id::int IS NULL OR d.tenant_id = :tenant_id)
 ORDER BY d.message_id DESC, d.n
 
 -- name: judge
--- What keeps deliveries from being sent again (`content_purged`, `expired`; null: nothing), and
--- whether their recipients are on their tenants' suppression lists; by their places, from 1.
+-- Why deliveries cannot be sent again (`content_purged`, `expired`; null: they can), and whether
+-- their recipients are suppressed; in the order given.
 SELECT CASE WHEN c.message_id IS NULL THEN 'content_purged'
   WHEN m.expires_at <= now() THEN 'expired' END AS blocked,
   (SELECT coalesce(s.expires_at > now(), true) FROM pillarbox.suppressions s
@@ -68,9 +66,8 @@ LEFT JOIN LATERAL (SELECT message_id FROM pillarbox.contents
 ORDER BY r.place
 
 -- name: leaving
--- From whom, to whom and with which header deliveries (messages :message_ids, numbers
--- :recipient_numbers) would leave: the first :max_bytes bytes of a raw mail, and whether it has
--- more; in the order given.
+-- The sender, the recipient and the first :max_bytes bytes of the raw mail of deliveries, and
+-- whether the raw mail is longer; in the order given.
 SELECT m.sender, d.recipient, substr(c.raw, 1, :max_bytes) AS raw,
   octet_length(c.raw) > :max_bytes AS cut
 FROM unnest(:message_ids::uuid[], :recipient_numbers::int2[])
@@ -83,7 +80,7 @@ LEFT JOIN LATERAL (SELECT raw FROM pillarbox.contents WHERE message_id = r.messa
 ORDER BY r.place
 
 -- name: dead_messages
--- Messages :message_ids in short, newest first.
+-- Messages, newest first.
 SELECT m.id, m.created_at, t.name AS tenant, m.class, coalesce(k.secret, false) AS secret, m.kind,
   m.lane, m.sender, m.subject, m.tags,
   m.size, m.expires_at, CASE WHEN NOT EXISTS (SELECT FROM pillarbox.contents c
@@ -95,7 +92,7 @@ LEFT JOIN pillarbox.classes k ON k.name = m.class
 WHERE m.id = ANY (:message_ids::uuid[]) ORDER BY m.id DESC
 
 -- name: dead_deliveries
--- Deliveries (messages :message_ids, numbers :recipient_numbers) that are failed, in order.
+-- The failed ones of these deliveries, newest messages first.
 SELECT d.message_id, d.n, d.recipient, d.role::text AS role, d.reason, d.attempts AS attempts_made,
   d.settled_at AS failed_at, p.name AS provider
 FROM unnest(:message_ids::uuid[], :recipient_numbers::int2[]) AS r(message_id, n)
@@ -105,8 +102,7 @@ LEFT JOIN pillarbox.providers p ON p.id = d.provider_id
 ORDER BY d.message_id DESC, d.n
 
 -- name: dead_attempts
--- The attempts at deliveries (messages :message_ids, numbers :recipient_numbers), in order. Texts
--- are redacted.
+-- The attempts at these deliveries, in order. Texts are redacted.
 SELECT a.message_id, a.n, a.started_at, a.ended_at, p.name AS provider, a.verdict, a.reason, a.code,
   a.reply
 FROM unnest(:message_ids::uuid[], :recipient_numbers::int2[]) AS r(message_id, n)
@@ -115,8 +111,8 @@ LEFT JOIN pillarbox.providers p ON p.id = a.provider_id
 ORDER BY a.message_id, a.n, a.claim, a.step
 
 -- name: choosable
--- The provider named :name, if mails may leave through it: not when it is switched off, and of
--- tenant :tenant_id (null: a person's choice) not when only other tenants' routes name it.
+-- The provider of this name if it is enabled; for a tenant (null: a person chooses) not if only
+-- other tenants' routes name it.
 SELECT p.id FROM pillarbox.providers p
 WHERE p.name = :name AND p.enabled AND p.removed_at IS NULL
   AND (:tenant_id::int IS NULL

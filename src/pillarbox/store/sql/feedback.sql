@@ -1,5 +1,5 @@
 -- name: hear
--- Take in a batch of feedback in one transaction; see `pillarbox._hear`.
+-- Store and apply a batch of feedback; see `pillarbox._hear` in store/schema/feedback.sql.
 SELECT place, message_id, n, is_new
 FROM pillarbox._hear(:provider_ids::int4[], :event_ids::text[], :tenant_ids::int4[],
   :message_ids::uuid[], :recipient_numbers::int2[], :recipients::text[], :other_spellings::text[],
@@ -8,8 +8,8 @@ FROM pillarbox._hear(:provider_ids::int4[], :event_ids::text[], :tenant_ids::int
                      :provider_message_ids::text[], :suppress_for::interval)
 
 -- name: catch_up
--- Let feedback count that waited for an attempt to be settled, at most :limit; returns how much.
--- What a provider said without having had the mail is forgotten.
+-- Apply feedback that waited for an attempt to be settled; returns how much. Feedback of a
+-- provider that did not get the mail is deleted.
 WITH ready AS MATERIALIZED (SELECT * FROM (
   SELECT f.id, f.provider_id = 0 OR EXISTS (
       SELECT FROM pillarbox.attempts a
@@ -26,8 +26,8 @@ SELECT cardinality(ids) AS count, pillarbox._apply_feedback(ids, :suppress_for::
 FROM (SELECT array_agg(id) AS ids FROM ready WHERE due) one WHERE ids IS NOT NULL
 
 -- name: use_tokens
--- Use tokens up, one element each; returns by place from 1 the digest each was used with first. No
--- digest: another process uses it at this moment.
+-- Use replay tokens; returns, in the order given, the digest that each was first used with. Null:
+-- another process is using it.
 WITH asked AS MATERIALIZED (
   SELECT * FROM unnest(:provider_ids::int4[], :tokens::text[], :digests::bytea[],
     :expiry_times::timestamptz[]) WITH ORDINALITY
@@ -45,7 +45,7 @@ LEFT JOIN pillarbox.feedback_tokens k ON k.provider_id = a.provider_id AND k.tok
 ORDER BY a.place
 
 -- name: forget_tokens
--- Delete up to :limit tokens whose time stamps are refused anyway.
+-- Delete up to :limit tokens whose requests are refused by their age anyway.
 DELETE FROM pillarbox.feedback_tokens WHERE ctid = ANY (ARRAY(
   SELECT * FROM (SELECT ctid FROM pillarbox.feedback_tokens
     WHERE expires_at < now() LIMIT :limit) old LIMIT 10000))

@@ -1,6 +1,6 @@
 -- name: count
--- How many tokens could be taken now, and how many of them are urgent; both counted up to :limit.
--- (Ordered, so that the index is walked: the table may be full of rows that are gone.)
+-- How many tokens can be taken now, and how many of them are urgent; counted up to :limit.
+-- (Ordered, so that the index is used: the table may be full of dead rows.)
 SELECT (SELECT count(*) FROM (SELECT FROM {schema}.waiting WHERE held IS NULL
   ORDER BY lane, token LIMIT :limit::int) w)::int AS ready,
   (SELECT count(*) FROM (
@@ -8,12 +8,11 @@ SELECT (SELECT count(*) FROM (SELECT FROM {schema}.waiting WHERE held IS NULL
       ORDER BY lane, token LIMIT :limit::int) w)::int AS urgent
 
 -- name: take
--- Take up to :limit tokens in lanes up to :max_lane (0: urgent ones only) until the end of the
--- transaction, with all that a mail needs and a verdict: null when it is to be mailed. What others
--- have in hand is passed over. (LIMIT 1: rows are found by their keys, whatever the statistics say
--- of the tables. LIMIT 10000, which is the most that :limit can be, and a condition that always
--- holds and has no statistics (`+ 0`) keep the estimated cost from following the number of tokens,
--- ADR 0018.)
+-- Lock up to :limit tokens in lanes up to :max_lane (0: urgent only) until the transaction ends,
+-- with everything that a mail needs and a verdict: null if it is to be mailed. Skips tokens that
+-- other collectors have locked. (LIMIT 1 keeps the look-ups on keys, whatever the statistics say.
+-- LIMIT 10000, the maximum of :limit, and a condition that is always true and has no statistics
+-- (`+ 0`) keep the estimated cost independent of the number of tokens, ADR 0018.)
 WITH taken AS MATERIALIZED (SELECT * FROM (
   SELECT token, lane FROM {schema}.waiting WHERE held IS NULL AND lane <= :max_lane::int2
   ORDER BY lane, token LIMIT :limit::int FOR UPDATE SKIP LOCKED) locked LIMIT 10000
@@ -37,8 +36,8 @@ LEFT JOIN {schema}.actions c ON c.name = t.action::text
 ORDER BY w.lane, w.token
 
 -- name: settle
--- End tokens :tokens with outcomes :outcomes and messages :message_ids. The row :queue of jobs
--- shows how far collecting got, unless another collector is just about to say so.
+-- End tokens with their outcomes and messages. The row :queue of jobs shows the progress, unless
+-- another collector is updating it.
 WITH settled AS (
   DELETE FROM {schema}.waiting WHERE token = ANY (:tokens::bigint[])
 ), told AS (
@@ -53,9 +52,9 @@ WHERE job_type IN (SELECT job_type FROM {schema}.jobs
   AND coalesce(last_seq, 0) < (SELECT max(token) FROM unnest(:tokens::bigint[]) AS token)
 
 -- name: hold
--- Put tokens :tokens by, as :reasons (account, rendering), for problem :problems: `rendering` for
--- :seconds seconds; `account` until they expire, but for a minute, or as long as they are old, at
--- most: a status that was about to change when they came released nobody.
+-- Hold tokens for a reason (account, rendering) and problem: `rendering` for :seconds; `account`
+-- until they expire, but at most for a minute, or for their age if that is longer: a status change
+-- that was not committed yet did not release them.
 UPDATE {schema}.waiting w SET held = g.held, problem = left(g.problem, 1000),
   tries = w.tries + CASE g.held WHEN 'rendering' THEN 1 ELSE 0 END,
   held_until = CASE g.held WHEN 'rendering' THEN now() + g.seconds * interval '1 second'
@@ -68,7 +67,7 @@ FROM unnest(:tokens::bigint[], :reasons::text[], :problems::text[], :seconds::fl
 WHERE w.token = g.token
 
 -- name: release_due
--- Let up to :limit tokens be taken again whose time of being held has passed.
+-- Release up to :limit tokens whose hold has ended.
 WITH due AS (
   SELECT token FROM {schema}.waiting WHERE held IS NOT NULL AND held_until <= now()
   ORDER BY held_until LIMIT :limit::int FOR UPDATE SKIP LOCKED
@@ -79,8 +78,8 @@ WITH due AS (
 SELECT count(*)::int FROM released
 
 -- name: await_older
--- Wait for collectors that have older tokens of the accounts and actions of tokens :tokens in
--- hand, so that their mails are seen.
+-- Wait for collectors that have locked older tokens of the same accounts and actions, so that
+-- their mails are visible.
 SELECT w.token FROM {schema}.waiting w
 WHERE w.token = ANY (ARRAY(
   SELECT o.id FROM unnest(:tokens::bigint[]) AS given(id)
@@ -92,9 +91,8 @@ WHERE w.token = ANY (ARRAY(
 ORDER BY w.token FOR UPDATE
 
 -- name: supersede
--- Cancel what is still to be sent of mails of older tokens (:limit of them for each) of the
--- accounts and actions of tokens :tokens; tell it as events, and customers with webhooks. Answers
--- with the messages, one row for each delivery.
+-- Cancel unsent mails of older tokens (at most :limit for each) of the same accounts and actions;
+-- write events and notify customers. Returns the message of each cancelled delivery.
 WITH older AS MATERIALIZED (
   SELECT given.id AS newer, o.id FROM unnest(:tokens::bigint[]) AS given(id)
   JOIN LATERAL (SELECT account, action FROM {schema}.tokens WHERE id = given.id LIMIT 1) t ON true
@@ -129,7 +127,7 @@ WITH older AS MATERIALIZED (
 SELECT message_id FROM changed WHERE (SELECT count(*) FROM customers) >= 0  -- so that they are told
 
 -- name: set_aside
--- Up to :limit tokens that were set aside, with ids after :after, oldest first.
+-- Up to :limit tokens that are set aside, with ids after :after, oldest first.
 SELECT w.token, t.account, t.action::text AS action, a.portal, c.template, w.tries, w.problem,
   t.created_at, t.expires_at,
   greatest(0, extract(epoch FROM w.held_until - now()))::float8 AS again_in
@@ -146,7 +144,7 @@ SELECT count(*)::int FROM (SELECT FROM {schema}.waiting WHERE held = 'rendering'
   ORDER BY token LIMIT :limit::int) w
 
 -- name: retry_set_aside
--- Let set-aside tokens :tokens (null: all) be taken again at once, and tell the collectors.
+-- Release tokens that are set aside (null: all), and notify the collectors.
 WITH released AS (
   UPDATE {schema}.waiting SET held = NULL, held_until = NULL
   WHERE held = 'rendering' AND (:tokens::bigint[] IS NULL OR token = ANY (:tokens)) RETURNING token
@@ -154,27 +152,24 @@ WITH released AS (
 SELECT (SELECT count(*) FROM released)::int AS count, pg_notify('token_insert', '')
 
 -- name: consume
--- Use the token with secret :secret of action :action, with code :code, which may be wrong
--- :max_tries times. Null: it was.
+-- Use a token, with a code that may be wrong :max_tries times. Null if the code is wrong.
 SELECT {schema}.consume_token(:secret::bytea, :action::text::{schema}.token_action, :code::text,
   :max_tries::int)
 
 -- name: reserve
--- Keep the token with secret :secret of action :action for :lasts, unless it was used or somebody
--- has it; no row then.
+-- Reserve a token for :lasts; no row if it was used or is reserved.
 UPDATE {schema}.tokens SET hook_until = clock_timestamp() + :lasts::interval
 WHERE secret = :secret::bytea AND action::text = :action::text AND consumed_at IS NULL
   AND (hook_until IS NULL OR hook_until < clock_timestamp())
 RETURNING id
 
 -- name: let_go
--- End what `reserve` began.
+-- End a reservation.
 UPDATE {schema}.tokens SET hook_until = NULL WHERE secret = :secret::bytea
   AND action::text = :action::text
 
 -- name: look
--- What using the token with secret :secret of action :action would come to, if its code may be
--- wrong :max_tries times.
+-- The state of a token whose code may be wrong :max_tries times, with its account and action.
 SELECT
   CASE
     WHEN t.consumed_at IS NOT NULL THEN 'used'
@@ -193,30 +188,29 @@ JOIN {schema}.actions c ON c.name = t.action::text
 WHERE t.secret = :secret::bytea AND t.action::text = :action::text
 
 -- name: find_account
--- The account with address :email, whatever its capitals (of ASCII); of several, the one that is
--- written the same comes first.
+-- The account with this address, ignoring the case of ASCII letters; of several, the one spelled
+-- the same first.
 SELECT id, email, login, name, status::text AS status, portal, locale, data FROM {schema}.accounts
 WHERE lower(email COLLATE "C") = lower(:email::text COLLATE "C")
   ORDER BY email = :email::text DESC, id LIMIT 1
 
 -- name: account
--- The account with id :id.
+-- The account with this id.
 SELECT id, email, login, name, status::text AS status, portal, locale, data FROM {schema}.accounts
   WHERE id = :id::bigint
 
 -- name: paused_account
--- The account of token :token, if that got no sign-in code because of the pause.
+-- The account of a token that got no sign-in code because of the pause.
 SELECT t.account FROM {schema}.tokens t JOIN {schema}.collected c ON c.token = t.id
 WHERE t.id = :token::bigint AND c.outcome = 'paused'
 
 -- name: actions
--- Every action.
+-- All actions by number.
 SELECT name, number, path, with_code, lane, template, activates, lifetime_seconds
   FROM {schema}.actions ORDER BY number
 
 -- name: register_templates
--- Let the templates of portals :portals and kinds :kinds be those there are; answers with how many
--- came or went.
+-- Replace the registered templates; returns how many came or went.
 WITH given AS MATERIALIZED (
   SELECT * FROM unnest(:portals::text[], :kinds::text[]) AS g(portal, kind)
 ), came AS (
@@ -234,15 +228,15 @@ WITH given AS MATERIALIZED (
 SELECT (SELECT count(*) FROM came) + (SELECT count(*) FROM went)
 
 -- name: issue
--- A new token of account :account for action :action, with data :data.
+-- Issue a token of an account.
 SELECT {schema}.issue_token(:account::bigint, :action::text::{schema}.token_action,
   :data::text::jsonb)
 
 -- name: purge_tokens
--- Of the :limit tokens after :after, delete those that were used or expired :age ago, and what is
--- left of tokens that are gone. A token stays while it supersedes an older one that has not
--- expired. Answers with how many were deleted, and after which to go on (null: all that may be old
--- were looked at; ids follow the order of creation closely enough).
+-- Of the :limit tokens after :after, delete those used or expired :age ago, and what is left of
+-- deleted tokens. A token stays while it supersedes an older one that has not expired. Returns how
+-- many were deleted, and the token to continue after (null: all that may be old were read; ids
+-- follow the order of creation closely enough).
 WITH seen AS MATERIALIZED (
   SELECT id, account, action, expires_at, consumed_at, created_at FROM {schema}.tokens
   WHERE id > :after::bigint ORDER BY id LIMIT :limit::int
@@ -267,9 +261,8 @@ SELECT (SELECT count(*) FROM dropped)::int AS dropped,
      FROM now() - :age::interval)) AS next
 
 -- name: mail_token
--- The token of mail :message_id, if something of the mail failed and it cannot be sent again as it
--- is: its body was dropped, or it has expired. No row for any other mail, nor if a later mail took
--- its place.
+-- The token of a mail with a failed delivery that cannot be sent again as it is: its body was
+-- dropped, or it has expired. No row for any other mail, or if a later mail replaced it.
 SELECT c.token
 FROM pillarbox.messages m
 JOIN {schema}.collected c ON c.message_id = m.id
@@ -282,7 +275,7 @@ WHERE m.id = :message_id::uuid
     WHERE d.message_id = m.id AND d.state::text = 'failed')
 
 -- name: resend_state
--- What stands in the way of mailing token :token again, with what a new one would need.
+-- The state of a token, its newer token if any, and what a new token would need.
 SELECT t.account, t.action::text AS action, t.data::text AS data,
   CASE WHEN t.consumed_at IS NOT NULL THEN 'used'
     WHEN t.expires_at <= extract(epoch FROM now()) THEN 'expired' ELSE 'good' END AS state,
@@ -291,7 +284,7 @@ SELECT t.account, t.action::text AS action, t.data::text AS data,
 FROM {schema}.tokens t WHERE t.id = :token::bigint FOR UPDATE OF t
 
 -- name: collect_again
--- Let token :token wait to be collected once more, and tell the collectors.
+-- Queue a token for collection again, and notify the collectors.
 WITH forgotten AS (
   DELETE FROM {schema}.collected WHERE token = :token::bigint
 ), waits AS (
@@ -304,8 +297,8 @@ WITH forgotten AS (
 SELECT pg_notify('token_insert', '')
 
 -- name: grants
--- The statements that let a role (:role) keep accounts, issue tokens and use them, without seeing
--- a secret or a code; no row when there is no such role.
+-- The statements that let a role keep accounts, issue tokens and use them, without access to
+-- secrets and codes; no row if there is no such role.
 SELECT format(statement, r.rolname) AS statement
 FROM pg_roles r, (VALUES
   (1, 'GRANT USAGE ON SCHEMA {schema} TO %I'),

@@ -1,6 +1,6 @@
 -- name: ancestors
--- Keys :ids and all above them, each with the key that the walk started from. (UNION: a circle
--- ends.)
+-- These keys and all keys above them, each with the key that the walk started from. (UNION ends a
+-- cycle.)
 WITH RECURSIVE line AS (
   SELECT k.id AS start, k.id, k.parent_id FROM pillarbox.api_keys k WHERE k.id = ANY (:ids::int4[])
   UNION
@@ -9,13 +9,12 @@ WITH RECURSIVE line AS (
 FROM line JOIN pillarbox.api_keys k ON k.id = line.id
 
 -- name: hold_parent
--- Keep a key (:id) in force until the end of the transaction; no row when it is not in force any
--- more.
+-- Lock a valid key against revocation until the transaction ends; no row if it is not valid.
 SELECT id FROM pillarbox.api_keys
 WHERE id = :id AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now()) FOR SHARE
 
 -- name: revoke_key
--- Take a key (:id) out of force; no row when it is not, or not of tenant :tenant (null: any).
+-- Revoke a key; no row if it is not valid, or not of this tenant (null: any).
 UPDATE pillarbox.api_keys SET revoked_at = now()
 WHERE id = :id AND revoked_at IS NULL
   AND (:tenant::text IS NULL OR tenant_id = (SELECT t.id FROM pillarbox.tenants t
@@ -23,8 +22,7 @@ WHERE id = :id AND revoked_at IS NULL
 RETURNING id
 
 -- name: revoke_children
--- Take the keys out of force that keys :parent_ids made; all of them are returned, and whether
--- they were in force.
+-- Revoke the keys that these keys made; returns all of them, and whether they were valid.
 WITH child AS MATERIALIZED (
   SELECT id, revoked_at FROM pillarbox.api_keys WHERE parent_id = ANY (:parent_ids::int4[])
     ORDER BY id FOR UPDATE
@@ -34,12 +32,12 @@ WITH child AS MATERIALIZED (
 ) SELECT id, (revoked_at IS NULL)::int AS revoked FROM child
 
 -- name: revoke_logins_of
--- Take the logins out of force that keys :parent_ids made.
+-- Revoke the logins that these keys made.
 UPDATE pillarbox.smtp_logins SET revoked_at = now()
 WHERE parent_id = ANY (:parent_ids::int4[]) AND revoked_at IS NULL RETURNING id
 
 -- name: descendants
--- How many keys and logins in force were made by a key (:id) and its descendants.
+-- The numbers of valid keys and logins made by a key and its descendants.
 WITH RECURSIVE line AS (
   SELECT :id::int4 AS id
   UNION
@@ -52,7 +50,7 @@ WITH RECURSIVE line AS (
      AND l.revoked_at IS NULL AND (l.expires_at IS NULL OR l.expires_at > now())) AS logins
 
 -- name: credentials
--- All keys and logins, with what decides whether they exceed their parents.
+-- All keys and logins, with the fields that decide whether they exceed their parents.
 SELECT 'key' AS kind, k.id, k.parent_id, k.made_by, k.prefix AS label, k.name, t.name AS tenant,
   k.scopes, k.sender_domains,
   k.recipient_domains, k.created_at, k.expires_at, k.revoked_at

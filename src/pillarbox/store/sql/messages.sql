@@ -1,9 +1,7 @@
 -- name: list_messages
--- Messages newest first, with ids in [:first_id, :end_id): at most :limit. A message fits when its
--- own columns fit :tenant tenant, :class_name class, :kind kind, :tag tag and :sender part of the
--- sender, and one of its deliveries fits all of :states states, :recipient part of the recipient,
--- :provider provider and :reason reason; null means any. Walks the primary key: narrow the ids to
--- bound the work.
+-- Messages with ids in [:first_id, :end_id), newest first. Filters on the message: tenant, class,
+-- kind, tag, part of the sender; on at least one of its deliveries: states, part of the recipient,
+-- provider, reason; null matches any. Walks the primary key: limit the ids to bound the work.
 SELECT m.id, m.created_at, t.name AS tenant, m.class, m.kind, m.lane, m.sender,
   m.class IN (SELECT name FROM pillarbox.classes WHERE secret) AS secret, m.subject, m.tags,
   d.recipients, d.states,
@@ -34,9 +32,8 @@ ORDER BY m.id DESC
 LIMIT :limit
 
 -- name: list_unfinished
--- As list_messages, for :states states that have an index of their own (pending, queued,
--- processing, failed, held): the work is bounded by how many deliveries are in them, however long
--- the history is.
+-- As list_messages, for states that have their own index (pending, queued, processing, failed,
+-- held): the work is bounded by the number of deliveries in them, however long the history is.
 WITH found AS (
   SELECT message_id FROM pillarbox.deliveries WHERE state = 'pending'
     AND 'pending' = ANY (:states::text[])
@@ -80,12 +77,10 @@ ORDER BY m.id DESC
 LIMIT :limit
 
 -- name: page
--- A tenant's (:tenant_id) messages newest first, with ids in [:first_id, :end_id): at most :limit.
--- A message fits when its own columns fit :class_name class, :kind kind, :tag tag, :sender part of
--- the sender and :subject part of the subject (a secret one fits no part), and one of its
--- deliveries fits all of :states states, :recipient part of the recipient and :provider provider;
--- null means any. Walks messages_tenant: with filters, narrow the ids by page_end to bound the
--- work.
+-- A tenant's messages with ids in [:first_id, :end_id), newest first. Filters on the message:
+-- class, kind, tag, part of the sender, part of the subject (never matches a secret one); on at
+-- least one of its deliveries: states, part of the recipient, provider; null matches any. Walks
+-- messages_tenant: with filters, limit the ids by page_end to bound the work.
 SELECT m.id, m.created_at, m.class, coalesce(k.secret, false) AS secret, m.kind, m.lane, m.sender,
   m.subject, m.tags,
   d.recipients, d.roles, d.states, d.reasons, d.providers, d.next_attempts
@@ -114,27 +109,27 @@ ORDER BY m.id DESC
 LIMIT :limit
 
 -- name: page_end
--- The :position-th of a tenant's (:tenant_id) messages with ids in [:first_id, :end_id), from the
--- newest: a page looks no further. No row: there are fewer.
+-- The :position-th of a tenant's messages with ids in [:first_id, :end_id), from the newest: a
+-- page reads no further. No row if there are fewer.
 SELECT id FROM pillarbox.messages WHERE tenant_id = :tenant_id AND id >= :first_id AND id < :end_id
   ORDER BY id DESC OFFSET :position::int - 1 LIMIT 1
 
 -- name: find_messages
--- The ids of messages in [:first_id, :last_id], at most a few: to complete the beginning of an id.
+-- The ids in [:first_id, :last_id], at most a few: completes the beginning of an id.
 SELECT id FROM pillarbox.messages WHERE id BETWEEN :first_id AND :last_id ORDER BY id LIMIT 5
 
 -- name: find_recent
 -- The ids among the newest :newest that end with :ending (lower case, no dashes), at most a few.
--- Reads the primary key alone.
+-- Reads the primary key only.
 SELECT id FROM (SELECT id FROM pillarbox.messages ORDER BY id DESC LIMIT :newest::int) newest
 WHERE right(replace(id::text, '-', ''), length(:ending)) = :ending LIMIT 5
 
 -- name: oldest_recent
--- The oldest of the newest :position ids. No row: there are fewer.
+-- The oldest of the newest :position ids. No row if there are fewer.
 SELECT id FROM pillarbox.messages ORDER BY id DESC OFFSET :position::int - 1 LIMIT 1
 
 -- name: message
--- One message as accepted, and what is left of its content; with :tenant_id only if it is that
+-- One message as accepted, and the sizes of its content; with :tenant_id only if it is that
 -- tenant's.
 SELECT m.id, m.created_at, (SELECT name FROM pillarbox.tenants WHERE id = m.tenant_id) AS tenant,
   m.class,
@@ -171,7 +166,7 @@ WHERE d.message_id = :message_id AND (:tenant_id::int IS NULL OR d.tenant_id = :
   ORDER BY d.n
 
 -- name: attempts
--- The attempts at one message, one row per attempt and recipient, with what was said (redacted).
+-- The attempts at one message, one row per attempt and recipient, with transcripts (redacted).
 SELECT a.claim, a.step, a.n, a.started_at, a.ended_at, p.name AS provider,
   p.removed_at IS NOT NULL AS provider_removed, coalesce(w.name, a.worker::text) AS worker,
   a.verdict,
@@ -187,13 +182,12 @@ WHERE a.message_id = :message_id ORDER BY a.claim, a.step, a.n
 SELECT at, n, kind, data FROM pillarbox.events WHERE message_id = :message_id ORDER BY id
 
 -- name: states
--- How many deliveries of these messages are in which state.
+-- The deliveries of these messages, counted by state.
 SELECT state::text AS state, count(*) AS count FROM pillarbox.deliveries
   WHERE message_id = ANY (:message_ids::uuid[]) GROUP BY state
 
 -- name: deferrals
--- What deliveries of messages :message_ids wait for again, and why: those of one message each,
--- those of several by reason.
+-- The deferred deliveries of these messages: of one message by recipient, of several by reason.
 SELECT CASE WHEN cardinality(:message_ids::uuid[]) = 1
   THEN d.recipient END AS recipient, d.reason, count(*) AS count,
   max(d.attempts) AS attempts, min(d.next_attempt_at) AS next_attempt_at
@@ -203,9 +197,9 @@ WHERE d.message_id = ANY (:message_ids) AND d.state::text IN ('pending', 'queued
 GROUP BY 1, 2 ORDER BY 1, 2
 
 -- name: select_deliveries
--- Up to :limit deliveries in :states states (of pending, queued, failed, held) of messages with
--- ids in [:first_id, :end_id) that fit :tenant tenant, :class_name class, :kind kind, :reason
--- reason and :provider provider; with :sendable_only only those that can be sent (again).
+-- Up to :limit deliveries in these states (of pending, queued, failed, held) of messages with ids
+-- in [:first_id, :end_id) that match tenant, class, kind, reason and provider (null matches any);
+-- with :sendable_only only those that can be sent.
 SELECT d.message_id, d.n
 FROM (
   SELECT message_id, n, tenant_id, reason, provider_id FROM pillarbox.deliveries
@@ -233,11 +227,9 @@ WHERE d.message_id >= :first_id AND d.message_id < :end_id
 LIMIT :limit
 
 -- name: requeue
--- Queue deliveries that are in :states states, with all their attempts before them again, and tell
--- it as event :event with :data as its data. Who asked for it decides: attempts made before do not
--- count any more. With :keep_attempts they do, but one is left at least: :max_attempts are how
--- many the policies :policies allow. They leave through provider :provider_id; null: as the routes
--- say.
+-- Queue deliveries in these states again, and write an event. Earlier attempts do not count any
+-- more. With :keep_attempts they do, but at least one attempt is left: :max_attempts are the
+-- limits of :policies. They leave through :provider_id; null: by the routes.
 WITH changed AS (
   UPDATE pillarbox.deliveries d
   SET state = 'queued', next_attempt_at = now(), settled_at = NULL, claimed_at = NULL,
@@ -261,9 +253,8 @@ WITH changed AS (
 SELECT message_id, n FROM changed
 
 -- name: finish
--- End deliveries that are in :states states as :new_state, for reason :reason (null: none), and
--- tell it as event :event with :data as its data; and tell customers with webhooks. Contents of
--- secret classes are dropped when nothing of the message is left to send.
+-- End deliveries in these states, write an event, and notify customers. Contents of secret classes
+-- are dropped when nothing of the message is left to send.
 WITH changed AS (
   UPDATE pillarbox.deliveries d
   SET state = :new_state::text::pillarbox.state, reason = :reason::text, settled_at = now(),
@@ -293,9 +284,8 @@ SELECT message_id, n FROM changed
 WHERE (SELECT count(*) FROM customers) >= 0 AND (SELECT count(*) FROM dropped) >= 0
 
 -- name: reschedule
--- Let deliveries :recipient_numbers of message :message_id that were not tried yet wait until
--- :send_at, or go at once if that has passed; tell it as an event with :data as its data.
--- (`state::text`: found by their key, not by a partial index walked whole.)
+-- Schedule the untried ones of these deliveries, or queue them if the time has passed; write an
+-- event. (`state::text` keeps the planner on the primary key, off the partial indexes.)
 WITH changed AS (
   UPDATE pillarbox.deliveries d
   SET state = CASE WHEN :send_at::timestamptz > now() THEN 'pending'
@@ -311,31 +301,31 @@ WITH changed AS (
 SELECT n FROM changed
 
 -- name: tell
--- Record an event of a whole message: its kind, its data.
+-- Write an event of a whole message.
 INSERT INTO pillarbox.events (message_id, kind, data) VALUES (:message_id, :kind, :data::jsonb)
 
 -- name: drop_secret_contents
--- Drop the bodies of secret classes among these messages once nothing of them is left to send.
+-- Drop the contents of secret classes of these messages if nothing of them is left to send.
 SELECT pillarbox._drop_secret_contents(:message_ids)
 
 -- name: wake
--- Hint to the workers that something was queued.
+-- Send the wake-up hint to the workers.
 SELECT pg_notify('pillarbox_wake', '')
 
 -- name: depth_by_tenant
--- Unfinished and dead-letter deliveries by tenant and state; the oldest of each that is due, as
--- its age in seconds.
+-- Unfinished and failed deliveries by tenant and state, with the age in seconds of the oldest due
+-- one.
 SELECT tenant, state, count, oldest FROM pillarbox._depth_by_tenant()
 
 -- name: recent
--- What was settled in the last :seconds seconds and in the last minute, for :tenant tenant (null:
--- all). Sent ones are looked for among messages with ids from :first_id on, so that the work does
--- not grow with the history.
+-- What was settled in the last :seconds and in the last minute, for a tenant (null: all). Sent
+-- deliveries are searched among messages with ids from :first_id on, so that the work does not
+-- grow with the history.
 SELECT sent, failed, sent_last_minute, failed_last_minute
   FROM pillarbox._recent(:first_id, :seconds, :tenant)
 
 -- name: workers
--- Workers whose lease was not taken away, with what they hold.
+-- Workers whose claims were not reaped, with the number of claimed deliveries.
 SELECT w.id, w.name, w.started_at, extract(epoch FROM w.lease_until - now())::float8 AS lease_left,
   (SELECT count(*) FROM pillarbox.deliveries d WHERE d.state = 'processing'
     AND d.worker = w.id) AS holds

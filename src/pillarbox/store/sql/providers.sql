@@ -6,12 +6,11 @@ SELECT id, name, kind, settings, secret, webhook_secret, enabled, retry, rate_pe
 FROM pillarbox.providers WHERE removed_at IS NULL ORDER BY id
 
 -- name: reserve_provider_id
--- The id of a provider about to be added: its sealed secret is bound to it.
+-- The id of a provider to be added: its sealed secrets are bound to it.
 SELECT nextval(pg_get_serial_sequence('pillarbox.providers', 'id'))::integer
 
 -- name: add_provider
--- Add a provider; no row when the name is taken. With :sends_out it counts as one that sends mails
--- out by default.
+-- Add a provider; no row if the name is taken. With :sends_out it ends capturing by default.
 WITH added AS (
   INSERT INTO pillarbox.providers (id, name, kind, settings, secret, retry, webhook_secret,
     release_only) OVERRIDING SYSTEM VALUE
@@ -28,8 +27,7 @@ SELECT id FROM added
 SELECT sends_out FROM pillarbox.installation
 
 -- name: release_only
--- Keep a provider out of the default route (:release_only), or let it in; no row when there is
--- none of that name.
+-- Exclude a provider from the default route, or include it; no row if there is none of that name.
 WITH changed AS (
   UPDATE pillarbox.providers SET release_only = :release_only
     WHERE name = :name AND removed_at IS NULL RETURNING id, kind
@@ -41,8 +39,8 @@ WITH changed AS (
 SELECT id FROM changed
 
 -- name: enable_provider
--- Switch a provider on or off; no row when there is none of that name. One that is switched on is
--- tried at once: its breaker, if it was open, lets single mails through.
+-- Enable or disable a provider; no row if there is none of that name. Enabling one with an open
+-- circuit breaker makes the breaker half-open, so that it is tried at once.
 WITH before AS (
   SELECT id, enabled FROM pillarbox.providers WHERE name = :name AND removed_at IS NULL FOR UPDATE
 ), switched AS (
@@ -60,52 +58,51 @@ WITH before AS (
 SELECT id, (SELECT count(pg_notify('pillarbox_health', '')) FROM tried) FROM switched
 
 -- name: limit_provider
--- Set the rate limits of a provider (null: none); no row when there is none of that name.
+-- Set the rate limits of a provider (null: none); no row if there is none of that name.
 UPDATE pillarbox.providers SET rate_per_second = :per_second, rate_per_hour = :per_hour,
   rate_per_day = :per_day
 WHERE name = :name AND removed_at IS NULL RETURNING id
 
 -- name: price_provider
--- Set what mails through a provider cost and may cost, and what is kept for whom; no row when
--- there is none of that name.
+-- Set the price, budget and reserves of a provider; no row if there is none of that name.
 UPDATE pillarbox.providers
 SET price_per_thousand = :price_per_thousand, budget_per_month = :budget_per_month,
   reserve_urgent = :reserve_urgent, reserve_normal = :reserve_normal
 WHERE name = :name AND removed_at IS NULL RETURNING id
 
 -- name: set_feedback
--- Change what a provider's feedback is checked with; a null secret leaves the one there is.
+-- Change the settings that verify a provider's feedback; a null secret keeps the current one.
 UPDATE pillarbox.providers SET settings = settings || :settings::jsonb,
   webhook_secret = coalesce(:webhook_secret, webhook_secret)
 WHERE id = :id AND removed_at IS NULL RETURNING id
 
 -- name: remove_provider
--- Forget a provider's secret and free its name; attempts keep pointing at its row.
+-- Delete a provider's secrets and free its name; attempts keep referring to its row.
 UPDATE pillarbox.providers SET removed_at = now(), enabled = false, secret = NULL,
   webhook_secret = NULL
 WHERE name = :name AND removed_at IS NULL RETURNING id
 
 -- name: sealed_secrets
--- Every secret at rest.
+-- All stored secrets.
 SELECT id, secret, webhook_secret FROM pillarbox.providers
 WHERE secret IS NOT NULL OR webhook_secret IS NOT NULL FOR UPDATE
 
 -- name: reseal_secret
--- Replace one secret at rest.
+-- Replace the sealed secret of a provider.
 UPDATE pillarbox.providers SET secret = :sealed WHERE id = :id
 
 -- name: reseal_webhook_secret
--- Replace what one provider's feedback is signed with, at rest.
+-- Replace the sealed webhook secret of a provider.
 UPDATE pillarbox.providers SET webhook_secret = :sealed WHERE id = :id
 
 -- name: list_classes
--- Every message class.
+-- All message classes.
 SELECT name, retry, unknown, secret, content_retention, max_wait FROM pillarbox.classes
   ORDER BY name
 
 -- name: put_class
--- Add or change a message class. With another retention the walks begin anew: what they passed may
--- be too old now.
+-- Add or change a message class. With another retention the walks start again: what they passed
+-- may be too old now.
 WITH anew AS (
   DELETE FROM pillarbox.retention_walks
   WHERE EXISTS (SELECT FROM pillarbox.classes WHERE name = :name AND content_retention IS DISTINCT
@@ -118,7 +115,7 @@ ON CONFLICT (name) DO UPDATE SET retry = excluded.retry, unknown = excluded.unkn
   content_retention = excluded.content_retention, max_wait = excluded.max_wait
 
 -- name: capture
--- Keep a mail for reading.
+-- Store a captured mail.
 INSERT INTO pillarbox.captured (provider_id, message_id, sender, recipients, content)
   VALUES (:provider_id, :message_id, :sender, :recipients, :content)
 RETURNING id

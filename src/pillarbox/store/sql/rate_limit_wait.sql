@@ -1,8 +1,8 @@
 -- name: waiting
--- Which rate limit keeps message :message_id from leaving (`tenant_rate` or `provider_rate`), and
--- when it is expected to leave, given what waits before it in its tenant's lanes (counted to
--- 10,000). No row when none does. Of providers only the first in the default order can be named:
--- with routes it depends on the mail, and `pillarbox route explain` tells.
+-- The rate limit that holds a message back (`tenant_rate` or `provider_rate`), and when the
+-- message is expected to leave, given what waits before it in its tenant's lanes (counted to
+-- 10,000). No row if no limit does. Of providers only the first in the default order can be named:
+-- with routes it depends on the mail, and `pillarbox route explain` shows it.
 WITH head AS (
   SELECT d.tenant_id, d.lane, d.seq
   FROM pillarbox.deliveries d

@@ -1,22 +1,21 @@
 -- name: finished_ages
--- Every age that finished mails may have: the installation's (:default_age, null: any) and those
--- of tenants.
+-- All retention times of finished mails: the installation's (null: none) and those of tenants.
 SELECT DISTINCT age FROM (
   SELECT :default_age::interval AS age UNION ALL SELECT finished_retention FROM pillarbox.tenants
 ) AS given WHERE age IS NOT NULL
 
 -- name: content_ages
--- Every age that contents may have: the installation's (:default_age, null: any), and those of
--- tenants and classes.
+-- All retention times of contents: the installation's (null: none), and those of tenants and
+-- classes.
 SELECT DISTINCT age FROM (
   SELECT :default_age::interval AS age UNION ALL SELECT content_retention FROM pillarbox.tenants
   UNION ALL SELECT content_retention FROM pillarbox.classes
 ) AS given WHERE age IS NOT NULL
 
 -- name: begin_walk
--- Where a walk over :what for the age :age goes on, and where it ends: at the first id that is
--- younger. Everybody's mails lie together, and most are kept for another age, so none is looked at
--- again for this one until the next day: then the walk begins anew, for mails that finished late.
+-- Where a walk for an age continues, and where it ends: at the first id that is younger. Mails of
+-- all tenants are mixed, and most are kept for another time, so a walk does not read a mail again
+-- until the next day: then it starts from the beginning, for mails that finished late.
 SELECT coalesce(w.walked_to, '00000000-0000-0000-0000-000000000000') AS start,
   coalesce(w.began_at, now()) AS began_at,
   encode(overlay('\x00000000000000000000000000000000'::bytea PLACING
@@ -27,17 +26,17 @@ LEFT JOIN pillarbox.retention_walks w ON w.what = :what AND w.age = :age
   AND w.began_at > now() - interval '1 day'
 
 -- name: forget_walks
--- Forget walks for ages that nothing has any more.
+-- Delete walks for ages that are not used any more.
 DELETE FROM pillarbox.retention_walks WHERE began_at < now() - interval '2 days'
 
 -- name: purge_finished
--- Walk :limit messages in order of age, after :after_id and before :end_id, and delete those
--- finished that are kept for the age :age, with their whole story: by their tenant's setting or
--- else the installation's (:default_age, null: for ever). An idempotency key goes with its mail,
--- but not before it is a day old: a client may repeat a request that long. :began_at: when the
--- walk began. Returns where it ended (null at the end) and how many were dropped. Each LATERAL …
--- LIMIT 1 and `= ANY (ARRAY(…))` keeps the planner on the primary keys, however long the history
--- is.
+-- Read :limit messages in order of age, after :after_id and before :end_id, and delete the
+-- finished ones whose retention is :age, with everything that belongs to them; the retention is
+-- their tenant's, or else the installation's (:default_age, null: unlimited). An idempotency key
+-- is deleted with its mail, but not before it is a day old, since clients repeat requests.
+-- :began_at is the start of the walk. Returns where it ended (null: at the end) and how many were
+-- deleted. Each LATERAL … LIMIT 1 and `= ANY (ARRAY(…))` keeps the planner on the primary keys,
+-- however long the history is.
 WITH scanned AS MATERIALIZED (
   SELECT id, tenant_id, created_at FROM pillarbox.messages WHERE id > :after_id AND id < :end_id
     ORDER BY id LIMIT :limit
@@ -81,8 +80,8 @@ SELECT (SELECT id FROM scanned ORDER BY id DESC LIMIT 1) AS last,
   (SELECT count(*) FROM keys) AS keys
 
 -- name: purge_contents
--- As purge_finished, for the contents of finished messages: by their class's setting, or else
--- their tenant's, or else the installation's. What was captured of such a message goes with them.
+-- As purge_finished, for the contents of finished messages: the retention is their class's, or
+-- else their tenant's, or else the installation's. Captured copies are deleted, too.
 WITH scanned AS MATERIALIZED (
   SELECT message_id FROM pillarbox.contents WHERE message_id > :after_id AND message_id < :end_id
     ORDER BY message_id LIMIT :limit
@@ -113,7 +112,8 @@ SELECT (SELECT message_id FROM scanned ORDER BY message_id DESC LIMIT 1) AS last
   (SELECT count(*) FROM dropped) AS contents, (SELECT count(*) FROM captured) AS captured
 
 -- name: purge_keys
--- As purge_finished, for idempotency keys whose mail was deleted when they were younger than a day.
+-- As purge_finished, for idempotency keys that were younger than a day when their mail was
+-- deleted.
 WITH scanned AS MATERIALIZED (
   SELECT message_id FROM pillarbox.idempotency_keys
   WHERE message_id > :after_id AND message_id < :end_id ORDER BY message_id LIMIT :limit
@@ -139,7 +139,7 @@ DELETE FROM pillarbox.captured WHERE id = ANY (ARRAY(
     ORDER BY id LIMIT :limit) old LIMIT 10000))
 
 -- name: purge_suppressions
--- Delete up to :limit addresses from suppression lists that have expired.
+-- Delete up to :limit expired entries of suppression lists.
 DELETE FROM pillarbox.suppressions WHERE expires_at <= now() AND ctid = ANY (ARRAY(
   SELECT * FROM (SELECT ctid FROM pillarbox.suppressions WHERE expires_at <= now() LIMIT :limit) old
     LIMIT 10000))

@@ -1,9 +1,7 @@
 -- name: add
--- Put addresses (:addresses) on the lists of tenants (:tenant_ids), with :reasons reasons, :notes
--- notes, :expiry_times when they expire and :message_ids messages whose feedback says so. Where an
--- address is there already, the stronger reason and the later expiry stay; what has expired counts
--- for nothing. Returns how many were added, changed, and left as they were. :strengths are the
--- reasons from weak to strong.
+-- Add addresses to the lists of tenants. An existing entry keeps the stronger reason and the later
+-- expiry; an expired one is replaced. :strengths are the reasons from weak to strong. Returns how
+-- many were added, changed and unchanged.
 WITH given AS (
   SELECT g.tenant_id, lower(g.address) AS address,
     max(array_position(:strengths::text[], g.reason)) AS strength,
@@ -45,16 +43,16 @@ SELECT count(*) FILTER (WHERE is_new) AS added, count(*) FILTER (WHERE NOT is_ne
 FROM put
 
 -- name: remove
--- Take addresses :addresses off the list of tenant :tenant_id; returns those that were on it.
+-- Remove addresses from a tenant's list; returns those that were on it.
 DELETE FROM pillarbox.suppressions
 WHERE tenant_id = :tenant_id AND address = ANY (ARRAY(SELECT lower(one)
   FROM unnest(:addresses::text[]) AS one))
 RETURNING address, expires_at IS NULL OR expires_at > now() AS in_force
 
 -- name: page
--- Up to :limit addresses on the list of tenant :tenant_id after :after and up to :up_to (null:
--- from the first, to the last) in their order, that begin with :prefix and have reason :reason;
--- null means any. Walks the primary key: with filters, give :up_to by page_end to bound the work.
+-- Up to :limit addresses of a tenant's list after :after and up to :up_to (null: no bound), in
+-- order, that begin with :prefix and have this reason; null matches any. Walks the primary key:
+-- with filters, set :up_to by page_end to bound the work.
 SELECT address, reason, note, message_id, created_at, expires_at
 FROM pillarbox.suppressions
 WHERE tenant_id = :tenant_id AND (:after::text IS NULL OR address > :after)
@@ -65,14 +63,14 @@ WHERE tenant_id = :tenant_id AND (:after::text IS NULL OR address > :after)
 ORDER BY address LIMIT :limit
 
 -- name: page_end
--- The :position-th address on the list of tenant :tenant_id after :after: a page looks no further.
--- No row: there are fewer.
+-- The :position-th address of a tenant's list after :after: a page reads no further. No row if
+-- there are fewer.
 SELECT address FROM pillarbox.suppressions
 WHERE tenant_id = :tenant_id AND (:after::text IS NULL OR address > :after)
   ORDER BY address OFFSET :position::int - 1 LIMIT 1
 
 -- name: find
--- Address :address on the list of tenant :tenant_id.
+-- An address on a tenant's list.
 SELECT address, reason, note, message_id, created_at, expires_at
 FROM pillarbox.suppressions
 WHERE tenant_id = :tenant_id AND address = lower(:address)

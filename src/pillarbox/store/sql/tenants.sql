@@ -1,5 +1,5 @@
 -- name: list_tenants
--- Every tenant.
+-- All tenants.
 SELECT id, name, created_at, default_sender, default_class, order_mode, max_message_bytes,
   max_recipients, sender_domains,
   rate_per_second, rate_per_hour, rate_per_day, content_retention, finished_retention
@@ -13,19 +13,19 @@ SELECT id, name, created_at, default_sender, default_class, order_mode, max_mess
 FROM pillarbox.tenants WHERE name = :name
 
 -- name: lock_tenant
--- One tenant by its name, so that two who change it do it after each other. Enqueueing does not
--- wait for them.
+-- One tenant by its name, locked against concurrent changes. Enqueueing does not wait for the
+-- lock.
 SELECT id, name, created_at, default_sender, default_class, order_mode, max_message_bytes,
   max_recipients, sender_domains,
   rate_per_second, rate_per_hour, rate_per_day, content_retention, finished_retention
 FROM pillarbox.tenants WHERE name = :name FOR NO KEY UPDATE
 
 -- name: add_tenant
--- Add a tenant; no row when the name is taken.
+-- Add a tenant; no row if the name is taken.
 INSERT INTO pillarbox.tenants (name) VALUES (:name) ON CONFLICT DO NOTHING RETURNING id
 
 -- name: change_tenant
--- Give a tenant (:id) all its settings anew.
+-- Replace all settings of a tenant.
 UPDATE pillarbox.tenants
 SET default_sender = :default_sender, default_class = :default_class, order_mode = :order_mode,
   max_message_bytes = :max_message_bytes, max_recipients = :max_recipients,
@@ -36,10 +36,10 @@ SET default_sender = :default_sender, default_class = :default_class, order_mode
 WHERE id = :id
 
 -- name: walk_anew
--- Let retention begin anew: what its walks passed may be too old now.
+-- Start the walks of retention again: what they passed may be too old now.
 DELETE FROM pillarbox.retention_walks
 
 -- name: set_default_sender
--- Give the default tenant a sender where it has none.
+-- Set the sender of the default tenant if it has none.
 UPDATE pillarbox.tenants SET default_sender = :sender
   WHERE name = 'default' AND default_sender IS NULL

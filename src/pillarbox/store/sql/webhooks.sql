@@ -3,8 +3,8 @@
 SELECT pillarbox._new_id()
 
 -- name: add_endpoint
--- Add an endpoint of tenant :tenant_id; no row when it has :max_endpoints already. The id is
--- given: the sealed secret is bound to it.
+-- Add an endpoint; no row if the tenant has :max_endpoints already. The id is given, since the
+-- sealed secret is bound to it.
 INSERT INTO pillarbox.webhook_endpoints (id, tenant_id, url, kinds, secret)
 SELECT :id, :tenant_id, :url, :kinds, :secret
   WHERE (SELECT count(*) FROM pillarbox.webhook_endpoints
@@ -12,8 +12,7 @@ SELECT :id, :tenant_id, :url, :kinds, :secret
 RETURNING id
 
 -- name: endpoints
--- Endpoints in the order in which they were added: of :tenant_id tenant, and :id one; null means
--- any.
+-- Endpoints in the order in which they were added, of a tenant and with an id; null matches any.
 SELECT e.id, e.tenant_id, t.name AS tenant, e.url, e.kinds, e.enabled, e.disabled_at,
   e.disabled_reason, e.failing_since,
   e.created_at, CASE WHEN e.old_secret_until > now()
@@ -25,20 +24,18 @@ WHERE (:tenant_id::int IS NULL OR e.tenant_id = :tenant_id) AND (:id::uuid IS NU
 ORDER BY e.created_at, e.id
 
 -- name: find_endpoints
--- The ids of endpoints that begin like :beginning, of :tenant_id tenant (null: any); a few are
--- enough to say that there are several.
+-- The ids of endpoints with this beginning, of a tenant (null: any); two are enough to show that
+-- there are several.
 SELECT id FROM pillarbox.webhook_endpoints WHERE id::text LIKE :beginning || '%'
   AND (:tenant_id::int IS NULL OR tenant_id = :tenant_id) LIMIT 2
 
 -- name: change_endpoint
--- Set the URL and the kinds (null: all) of an endpoint; no row when tenant :tenant_id has none of
--- this id.
+-- Set the URL and the kinds (null: all) of an endpoint; no row if the tenant has none of this id.
 UPDATE pillarbox.webhook_endpoints SET url = :url, kinds = :kinds
   WHERE id = :id AND tenant_id = :tenant_id RETURNING id
 
 -- name: enable_endpoint
--- Make calls to an endpoint again, beginning with what waited; no row when tenant :tenant_id has
--- none of this id.
+-- Enable an endpoint; no row if the tenant has none of this id.
 WITH enabled AS (
   UPDATE pillarbox.webhook_endpoints SET enabled = true, disabled_at = NULL, disabled_reason = NULL,
     failing_since = NULL
@@ -47,7 +44,7 @@ WITH enabled AS (
 SELECT id, pg_notify('pillarbox_webhooks', '') FROM enabled
 
 -- name: hasten
--- Let up to :limit calls that wait for a later time be due now; returns how many.
+-- Make up to :limit waiting calls due now; returns how many.
 WITH due AS (
   UPDATE pillarbox.webhook_calls SET next_at = now()
   WHERE id = ANY (ARRAY(SELECT id FROM pillarbox.webhook_calls
@@ -58,47 +55,46 @@ WITH due AS (
 SELECT count(*) FROM due
 
 -- name: disable_endpoint
--- Make no more calls to an endpoint because a person says so; no row when tenant :tenant_id has
--- none of this id.
+-- Disable an endpoint at a person's request; no row if the tenant has none of this id.
 UPDATE pillarbox.webhook_endpoints
 SET enabled = false, disabled_at = coalesce(disabled_at, now()),
   disabled_reason = coalesce(disabled_reason, 'person')
 WHERE id = :id AND tenant_id = :tenant_id RETURNING id
 
 -- name: rotate_endpoint
--- Sign with :secret from now on, and with the present secret, too, for :grace; no row when tenant
--- :tenant_id has none of this id.
+-- Set a new secret; the current one signs, too, for :grace. No row if the tenant has none of this
+-- id.
 UPDATE pillarbox.webhook_endpoints SET old_secret = secret,
   old_secret_until = now() + :grace::interval, secret = :secret
 WHERE id = :id AND tenant_id = :tenant_id RETURNING id
 
 -- name: remove_endpoint
--- Forget an endpoint and its secrets; no row when tenant :tenant_id has none of this id.
+-- Delete an endpoint and its secrets; no row if the tenant has none of this id.
 DELETE FROM pillarbox.webhook_endpoints WHERE id = :id AND tenant_id = :tenant_id RETURNING id
 
 -- name: drop_calls
--- Delete up to :limit calls of an endpoint that was removed.
+-- Delete up to :limit calls of a deleted endpoint.
 DELETE FROM pillarbox.webhook_calls WHERE id = ANY (ARRAY(
   SELECT * FROM (SELECT id FROM pillarbox.webhook_calls
     WHERE endpoint_id = :endpoint_id LIMIT :limit) dropped LIMIT 5000))
 
 -- name: sealed_secrets
--- Every secret at rest.
+-- All stored secrets.
 SELECT id, secret, old_secret FROM pillarbox.webhook_endpoints FOR UPDATE
 
 -- name: reseal
--- Replace the secrets of an endpoint at rest.
+-- Replace the sealed secrets of an endpoint.
 UPDATE pillarbox.webhook_endpoints SET secret = :secret, old_secret = :old_secret WHERE id = :id
 
 -- name: claim
--- Take due calls for :lease seconds, at most :limit: of one endpoint at most :per_endpoint, less
--- what the caller has of it in hand (endpoints :busy_endpoints, counts :busy_counts), and one at a
--- time while it fails. Of a message's calls only the first that waits. Everybody's first come
--- before anybody's second. Jumps from endpoint to endpoint in the index: the work is bounded by
--- how many have something that waits, not by how much. `next_at` is when the lease ends: a call
--- whose caller died is due then. Each ORDER BY keeps the planner on the one index that has this
--- order, whatever the statistics say. CASE, BETWEEN and LIMIT 200, which is the most that
--- :per_endpoint can be, keep the estimated cost from following the number of calls (ADR 0018).
+-- Claim due calls for :lease seconds: at most :limit, and per endpoint at most :per_endpoint minus
+-- the caller's current calls (:busy_endpoints, :busy_counts), or one at a time while it fails. Of
+-- a message's calls only the first that waits. The first calls of all endpoints come before any
+-- second one. Jumps from endpoint to endpoint in the index: the work is bounded by the number of
+-- endpoints with waiting calls. `next_at` is the end of the lease: if the dispatcher dies, the
+-- call is due then. Each ORDER BY keeps the planner on the index with this order, whatever the
+-- statistics say. CASE, BETWEEN and LIMIT 200, the maximum of :per_endpoint, keep the estimated
+-- cost independent of the number of calls (ADR 0018).
 WITH RECURSIVE waiting AS (
   (SELECT c.endpoint_id FROM pillarbox.webhook_calls c WHERE c.state = 'waiting'
     ORDER BY c.endpoint_id LIMIT 1)
@@ -138,7 +134,7 @@ SELECT c.id, c.claim, c.endpoint_id, c.kind, c.at, c.payload, c.attempts, o.url,
 FROM claimed c JOIN open o ON o.id = c.endpoint_id ORDER BY c.seq
 
 -- name: due_in
--- Seconds until the next call is due to an endpoint that is enabled; null when none waits.
+-- Seconds until the next call of an enabled endpoint is due; null if no call waits.
 WITH RECURSIVE waiting AS (
   (SELECT c.endpoint_id, c.next_at FROM pillarbox.webhook_calls c WHERE c.state = 'waiting'
     ORDER BY c.endpoint_id, c.next_at LIMIT 1)
@@ -152,10 +148,10 @@ SELECT extract(epoch FROM min(s.next_at) - now())::float8
 FROM waiting s JOIN pillarbox.webhook_endpoints e ON e.id = s.endpoint_id AND e.enabled
 
 -- name: settle_call
--- Write how a try ended: :state delivered, failed, or waiting again for :delay seconds; :status
--- status, :error error, :took seconds it took. Only the holder of claim :claim may. Later calls of
--- the message may go on, or wait as long. The endpoint is disabled when it says that it is gone
--- (:gone), or has done nothing but fail for :disable_after seconds; then that is the answer.
+-- Store the result of a try (delivered, failed, or waiting for :delay seconds), if the claim is
+-- still held. Later calls of the message may be made now, or wait as long. The endpoint is
+-- disabled when it is gone, or when it has only failed for :disable_after seconds; then the reason
+-- is returned.
 WITH settled AS (
   UPDATE pillarbox.webhook_calls
   SET state = :state, attempts = attempts + 1, claim = NULL, ended_at = now(),
@@ -195,13 +191,12 @@ SELECT true AS settled, (SELECT tenant_id FROM ill) AS tenant_id,
   (SELECT disabled_reason FROM ill) AS disabled FROM settled
 
 -- name: release_call
--- Give a call back that was not made.
+-- Release a call that was not made.
 UPDATE pillarbox.webhook_calls SET claim = NULL, next_at = now() WHERE id = :id AND claim = :claim
 
 -- name: add_test
--- Record a test of endpoint :endpoint_id of tenant :tenant_id as call :id in the hand of whoever
--- makes it; no row when there is no such endpoint. It counts as failed until it is settled: nobody
--- repeats a test.
+-- Store a test call, claimed by the caller; no row if there is no such endpoint. It counts as
+-- failed until it is settled, and is never repeated.
 WITH tested AS (
   INSERT INTO pillarbox.webhook_calls (id, endpoint_id, kind, at, payload, state, next_at, claim,
     error)
@@ -215,16 +210,16 @@ SELECT c.id, c.claim, c.endpoint_id, c.kind, c.at, c.payload, c.attempts, e.url,
 FROM tested c JOIN pillarbox.webhook_endpoints e ON e.id = c.endpoint_id
 
 -- name: settle_test
--- Write how a test ended: it says nothing about the endpoint's health, and is not repeated.
+-- Store the result of a test call: it does not change the endpoint's health and is not repeated.
 UPDATE pillarbox.webhook_calls
 SET state = :state, attempts = 1, claim = NULL, ended_at = now(), status = :status, error = :error,
   took = :took::float8 * interval '1 second'
 WHERE id = :id AND claim = :claim
 
 -- name: calls
--- The log of endpoint :endpoint_id of tenant :tenant_id, newest first: calls in :states states,
--- before :before (null: from the newest), at most :limit. (BETWEEN, and not =: then only the index
--- of the log has the order asked for, and nobody walks all calls for the few that failed.)
+-- The calls of an endpoint of a tenant in these states, newest first, before :before (null: from
+-- the newest). (BETWEEN instead of = leaves only the index of the log with this order, so that the
+-- planner does not read all calls for the few failed ones.)
 SELECT c.id, c.message_id, c.n, c.kind, c.at, c.payload, c.state, c.attempts, c.replays, c.status,
   c.error, c.ended_at,
   extract(epoch FROM c.took)::float8 AS took, CASE
@@ -239,11 +234,10 @@ FROM unnest(:states::text[]) AS s(state) CROSS JOIN LATERAL (
 ORDER BY c.id DESC LIMIT :limit
 
 -- name: replay
--- Make calls of endpoint :endpoint_id due now, as if they had not been made: those in :states
--- states with ids from :first_id (or after :after) to before :end_id, the oldest first, at most
--- :limit. What is being made right now, or due anyway, and tests are left alone. Returns how many,
--- and the last looked at: with it as :after nothing is replayed twice, however quickly it is
--- delivered.
+-- Make calls of an endpoint due now, as if they had not been made: those in these states with ids
+-- from :first_id (or after :after) to before :end_id, oldest first. Claimed and due calls and
+-- tests are not changed. Returns how many, and the last one read: with it as :after no call is
+-- replayed twice, however quickly it is delivered.
 WITH chosen AS MATERIALIZED (
   SELECT c.id FROM unnest(:states::text[]) AS s(state) CROSS JOIN LATERAL (
     SELECT c.id FROM pillarbox.webhook_calls c
@@ -262,7 +256,7 @@ SELECT count(*)::int AS replayed, pg_notify('pillarbox_webhooks', ''),
   (SELECT id FROM chosen OFFSET :limit - 1) AS last FROM replayed
 
 -- name: replay_these
--- As replay, for the calls :ids.
+-- As replay, for these calls.
 WITH replayed AS (
   UPDATE pillarbox.webhook_calls c SET state = 'waiting', attempts = 0,
     replays = least(c.replays, 32766) + 1, next_at = now()
@@ -272,14 +266,14 @@ WITH replayed AS (
 SELECT count(*)::int AS replayed, pg_notify('pillarbox_webhooks', '') FROM replayed
 
 -- name: count_waiting
--- How many calls wait for endpoints that are enabled; beyond :limit the number says nothing more.
+-- Waiting calls of enabled endpoints, counted up to :limit.
 SELECT count(*) FROM (
   SELECT FROM pillarbox.webhook_endpoints e
   JOIN pillarbox.webhook_calls c ON c.endpoint_id = e.id AND c.state = 'waiting'
     WHERE e.enabled LIMIT :limit) one
 
 -- name: purge_calls
--- Delete up to :limit calls older than :age that nobody will make any more.
+-- Delete up to :limit calls older than :age that will not be made any more.
 DELETE FROM pillarbox.webhook_calls WHERE id = ANY (ARRAY(
   SELECT * FROM (SELECT c.id FROM pillarbox.webhook_calls c
   WHERE c.id < encode(overlay('\x00000000000000000000000000000000'::bytea PLACING
