@@ -76,7 +76,7 @@ async def test_postgresql_restarted(stoppable: EmbeddedPostgres, store: Database
         await accounts(store, 2000)
         await one.says("processing rows", 3)
         await asyncio.to_thread(stoppable.stop, "immediate")
-        await one.says("a task failed")
+        await one.says("task failed; it will be retried")
         await asyncio.to_thread(stoppable.start)
         await eventually(lambda: all_mailed(store, 2000), 120)
         await eventually(lambda: listening(store), PATIENCE)

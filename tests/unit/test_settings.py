@@ -318,5 +318,5 @@ def test_keys_that_retire() -> None:
     first, second = load({"MAILROOM_SECRET_KEY": f"{HEX}, {B64}@2030-01-31"}).lifecycle_keys
     assert (first.until, second.until) == (None, date(2030, 1, 31))
     wrong = problems({"PILLARBOX_LIFECYCLE_KEYS": f"{HEX}@soon"})
-    assert "the day" in wrong
+    assert "its day of expiry" in wrong
     assert HEX not in wrong

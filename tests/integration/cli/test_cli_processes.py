@@ -338,7 +338,7 @@ def test_stats_watch_is_live_and_ends_with_q(database_url: str) -> None:
 def test_ctrl_c_under_make_exits_with_zero(data: Path) -> None:
     """`make up` in a terminal: Ctrl-C drains, and make is content."""
     root = Path(__file__).parents[3]
-    if not (root / ".venv" / "installed").exists():
+    if not (root / ".venv" / "runtime").exists():
         pytest.skip("not run from `make test`: there is no .venv made by `make install`")
     pid, terminal = pty.fork()
     if pid == 0:

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from pillarbox.deliver import reaper
-from pillarbox.store import providers, routes, waits
+from pillarbox.deliver import housekeeping
+from pillarbox.store import provider_waits, providers, routes
 from pillarbox.store.database import Database
 from pillarbox.store.provider_waits import QUERIES, MaxWaitEnforcer, report
 from pillarbox.testing import SmtpServer
@@ -60,8 +60,8 @@ async def test_a_mail_that_no_worker_finds_a_provider_for_fails_in_the_end(
     database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a running worker, from beginning to end; other classes and messages with an expiry go on waiting."""
-    monkeypatch.setattr(waits, "REPORT_INTERVAL", 0.05)
-    monkeypatch.setattr(reaper, "GIVE_UP_INTERVAL", 0.05)
+    monkeypatch.setattr(provider_waits, "REPORT_INTERVAL", 0.05)
+    monkeypatch.setattr(housekeeping, "GIVE_UP_INTERVAL", 0.05)
     await database.execute(
         "UPDATE pillarbox.classes SET max_wait = CASE name WHEN 'transactional' THEN interval '1 s' END"
     )
@@ -270,7 +270,11 @@ async def test_walks_use_their_indexes(database: Database) -> None:
         "UPDATE pillarbox.deliveries SET waiting_since = now() - interval '9 days' WHERE seq % 5 = 0"
     )
     await database.execute("ANALYZE pillarbox.deliveries")
-    values = {"marked": waits.MARKED, "fresh": waits.FRESH, "deferred": waits.DEFERRED}
+    values = {
+        "marked": provider_waits.MARKED,
+        "fresh": provider_waits.FRESH,
+        "deferred": provider_waits.DEFERRED,
+    }
     for name, index in (
         ("marked", "deliveries_waiting"),
         ("fresh", "deliveries_ready"),
