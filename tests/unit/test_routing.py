@@ -15,9 +15,9 @@ from pillarbox.model.provider import Provider
 from pillarbox.model.provider_kinds import KINDS
 from pillarbox.model.route_settings import (
     CONDITIONS,
-    HEAVIEST,
     MAX_PROVIDERS,
-    MAX_WORDS,
+    MAX_VALUES,
+    MAX_WEIGHT,
     checked_match,
     checked_providers,
     checked_weights,
@@ -306,7 +306,7 @@ def test_conditions_that_are_not_given_stay() -> None:
         ("tags", [""], "bad_value"),
         ("tags", ["a\0b"], "bad_value"),
         ("tags", ["x" * 999], "bad_value"),
-        ("tags", [str(n) for n in range(MAX_WORDS + 1)], "too_many"),
+        ("tags", [str(n) for n in range(MAX_VALUES + 1)], "too_many"),
         ("kinds", [""], "bad_value"),
         ("classes", [""], "bad_value"),
         ("lanes", ["high"], "unknown_lane"),
@@ -345,7 +345,7 @@ def test_weights() -> None:
     refused("unknown_provider", "weights", checked_weights, {"x": 1}, ["a"])
     refused("out_of_range", "weights", checked_weights, {"a": 0, "b": 0}, ["a", "b"])
     refused("out_of_range", "weights", checked_weights, {"a": -1, "b": 5}, ["a", "b"])
-    refused("out_of_range", "weights", checked_weights, {"a": HEAVIEST + 1}, ["a"])
+    refused("out_of_range", "weights", checked_weights, {"a": MAX_WEIGHT + 1}, ["a"])
 
 
 def test_every_lane_may_be_asked_for() -> None:

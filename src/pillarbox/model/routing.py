@@ -1,4 +1,4 @@
-"""Routing rules: which providers a mail may leave through, in which order. Pure, so that they can be explained."""
+"""Routing rules: which providers a mail may leave through, and in which order. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pillarbox.model.access import matches
 
 @dataclass(frozen=True, slots=True)
 class MailFacts:
-    """What rules can ask of one delivery. Domains are in lower case."""
+    """What rules can check of one delivery. Domains are in lower case."""
 
     tenant_id: int
     sender_domain: str
@@ -24,7 +24,7 @@ class MailFacts:
 
 @dataclass(frozen=True, slots=True)
 class RuleMatch:
-    """What a mail must be like; None fits all, of a list one must fit."""
+    """The conditions of a rule: None matches every mail, a list matches any of its values."""
 
     sender_domains: Sequence[str] | None = None
     recipient_domains: Sequence[str] | None = None
@@ -36,39 +36,34 @@ class RuleMatch:
     max_size: int | None = None
 
     def misses(self, facts: MailFacts) -> str | None:
-        """The first condition that the mail does not meet, by its name; None when all are met."""
-        if self.sender_domains is not None and not matches(
-            facts.sender_domain, self.sender_domains
-        ):
+        """The name of the first condition that the mail does not meet; None if it meets all."""
+        senders, recipients = self.sender_domains, self.recipient_domains
+        if senders is not None and not matches(facts.sender_domain, senders):
             return "sender_domains"
-        if self.recipient_domains is not None and not matches(
-            facts.recipient_domain, self.recipient_domains
-        ):
+        if recipients is not None and not matches(facts.recipient_domain, recipients):
             return "recipient_domains"
         if self.tags is not None and set(self.tags).isdisjoint(facts.tags):
             return "tags"
-        return self._misses_a_word(facts) or self._misses_the_size(facts.size)
-
-    def _misses_a_word(self, facts: MailFacts) -> str | None:
         if self.lanes is not None and facts.lane not in self.lanes:
             return "lanes"
         if self.classes is not None and facts.class_name not in self.classes:
             return "classes"
-        return "kinds" if self.kinds is not None and facts.kind not in self.kinds else None
-
-    def _misses_the_size(self, size: int) -> str | None:
-        if self.min_size is not None and size < self.min_size:
+        if self.kinds is not None and facts.kind not in self.kinds:
+            return "kinds"
+        if self.min_size is not None and facts.size < self.min_size:
             return "min_size"
-        return "max_size" if self.max_size is not None and size > self.max_size else None
+        if self.max_size is not None and facts.size > self.max_size:
+            return "max_size"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingRule:
-    """A route: what fits it leaves through these providers, by id. A tenant's own rules come before all tenants'.
+    """A route: mails that match leave through these providers, given by id.
 
-    Without weights the providers are tried in their order. With weights the first is drawn by them,
-    the others follow from heavy to light; one of weight 0 is never drawn, and takes over when the
-    others cannot.
+    The rules of a tenant come before those for all tenants. Without weights the providers are tried
+    in their order. With weights the first is drawn by weight, and the others follow, heaviest
+    first; a provider of weight 0 is never drawn first.
     """
 
     id: int

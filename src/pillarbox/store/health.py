@@ -1,4 +1,4 @@
-"""How providers are, and what they have used up, as all processes see it. Workers write this; here it is read."""
+"""Reads the health and usage of providers, which workers write."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class HealthRow:
     since: datetime | None = None  # of the state
     retry_at: datetime | None = None  # when an open one may be probed
     held_until: datetime | None = None  # the provider asked for a pause until then
-    opened: int = 0  # how often, less those forgiven
+    opened: int = 0  # how often, without forgotten openings
     checked_at: datetime | None = None
     check_ok: bool | None = None
     check_said: str | None = None  # redacted
@@ -48,7 +48,7 @@ class RateUse:
 
     period: str  # second, hour or day
     limit: int
-    used_until: datetime | None  # what has left was allowed for until then
+    used_until: datetime | None  # the rate is used up until then
 
     @property
     def seconds(self) -> int:
@@ -57,7 +57,7 @@ class RateUse:
 
 @dataclass(frozen=True, slots=True)
 class ProviderUse:
-    """A provider, removed ones, too, with its limits and what is used of them this month (UTC) and now."""
+    """The limits of a provider, and what is used of them now and in this month (UTC)."""
 
     id: int
     name: str
@@ -70,51 +70,58 @@ class ProviderUse:
     budget_per_month: Decimal | None
     reserve_urgent: int
     reserve_normal: int
-    mails: (
-        int  # recipients of what left through it this month; counted only where they have a price
-    )
+    mails: int  # recipients of this month's mails; counted only if they have a price
     at: datetime  # now, by the database's clock
 
     @property
     def price(self) -> Decimal:
-        """Of one mail to one recipient."""
+        """The price of one mail to one recipient."""
         return (self.price_per_thousand or Decimal(0)) / 1000
 
     @property
     def spent(self) -> Decimal:
-        """The money of this month."""
+        """What the mails of this month cost."""
         return self.mails * self.price
 
     @property
     def share(self) -> float | None:
-        """How much of the budget is spent; None without one."""
+        """The part of the budget that is spent; None without a budget."""
         if self.budget_per_month is None:
             return None
-        return float(self.spent / self.budget_per_month) if self.budget_per_month else 1.0
+        if not self.budget_per_month:
+            return 1.0
+        return float(self.spent / self.budget_per_month)
 
     @property
     def money(self) -> dict[str, Any] | None:
-        """As programs see it; None where mails have no price."""
+        """Price, budget and costs as JSON; None if mails have no price."""
         if self.price_per_thousand is None:
             return None
+        budget = self.budget_per_month
         return {
             "price_per_thousand": float(self.price_per_thousand),
-            "budget_per_month": None if self.budget_per_month is None else float(self.budget_per_month),
-            "mails": self.mails, "spent": float(self.spent), "used": self.share,
-            "reserve_urgent": self.reserve_urgent, "reserve_normal": self.reserve_normal,
-        }  # fmt: skip
+            "budget_per_month": None if budget is None else float(budget),
+            "mails": self.mails,
+            "spent": float(self.spent),
+            "used": self.share,
+            "reserve_urgent": self.reserve_urgent,
+            "reserve_normal": self.reserve_normal,
+        }
 
 
 async def list_health(database: Database) -> dict[int, HealthRow]:
-    """How providers are, by their ids; one that is missing is well."""
-    rows = await database.fetch(QUERIES["list_health"])
-    return {row["provider_id"]: HealthRow(*tuple(row)[1:]) for row in rows}
+    """The health of providers by id; a missing one is healthy."""
+    found = {}
+    for row in await database.fetch(QUERIES["list_health"]):
+        values: dict[str, Any] = dict(row)
+        found[values.pop("provider_id")] = HealthRow(**values)
+    return found
 
 
 async def list_events(
     database: Database, provider_id: int | None = None, limit: int = 50, before: int | None = None
 ) -> list[ProviderEvent]:
-    """What became of a provider, or of all, newest first; `before` the event with that id."""
+    """Events of a provider, or of all, newest first; `before` the event with that id."""
     rows = await database.fetch(QUERIES["list_events"], provider_id, limit, before)
     return [
         ProviderEvent(
@@ -125,14 +132,14 @@ async def list_events(
 
 
 async def list_usage(database: Database) -> dict[int, ProviderUse]:
-    """What providers have used up, by their ids."""
+    """Limits and usage of providers by id, of removed ones, too."""
     found = {}
     for row in await database.fetch(QUERIES["list_usage"]):
         values: dict[str, Any] = dict(row)
-        limits = [
-            (period, values.pop(f"rate_per_{period}"), values.pop(f"{period}_at"))
-            for period in SECONDS
-        ]
-        rates = tuple(RateUse(*one) for one in limits if one[1] is not None)
+        rates = []
+        for period in SECONDS:
+            limit, used_until = values.pop(f"rate_per_{period}"), values.pop(f"{period}_at")
+            if limit is not None:
+                rates.append(RateUse(period, limit, used_until))
         found[row["id"]] = ProviderUse(rates=rates, **values)
     return found

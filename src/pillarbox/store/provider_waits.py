@@ -1,4 +1,4 @@
-"""Mails that wait for a provider, and ending those that have waited as long as their class allows (ADR 0023)."""
+"""Ends mails that have waited for a provider as long as their class allows (ADR 0023)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
 QUERIES = sql.load("provider_waits")
-# How often workers say that they run, and whether a provider is usable.
+# How often workers report that they run, and whether a provider is usable.
 REPORT_INTERVAL = 15.0
 # A silence of all workers that is longer than this was a time without workers: three reports were
 # missed.
@@ -28,18 +28,18 @@ DEFERRED: tuple[Any, ...] = (-1, -1, LONG_AGO, LOWEST, -1)
 
 
 async def report(database: Database, usable: bool | None) -> None:
-    """A worker runs; `usable`: whether a provider can be used, for any mail at all. None: not known yet."""
+    """Report a running worker; `usable`: a provider is usable for any mail, None: not known yet."""
     await database.execute(QUERIES["report"], usable, LONGEST_SILENCE)
 
 
 async def outage_since(database: Database) -> datetime | None:
-    """Since when running workers find no provider for any mail; None: one does, or none runs."""
-    found: datetime | None = await database.fetchval(QUERIES["outage_since"], LONGEST_SILENCE)
-    return found
+    """Since when no provider is usable for any mail; None: one is, or no worker runs."""
+    since: datetime | None = await database.fetchval(QUERIES["outage_since"], LONGEST_SILENCE)
+    return since
 
 
 class IndexWalk:
-    """Goes through deliveries in the order of an index, some at a time, and begins again at the end."""
+    """Walks through deliveries in the order of an index, in steps, and starts again at the end."""
 
     def __init__(self, query: str, start: tuple[Any, ...]) -> None:
         self._query = QUERIES[query]
@@ -47,12 +47,14 @@ class IndexWalk:
 
     async def next(self, database: Database, limit: int) -> list[tuple[UUID, int]]:
         rows: Sequence[Any] = await database.fetch(self._query, *self._after, limit)
-        self._after = tuple(rows[-1]) if len(rows) == limit else self._start
+        self._after = self._start
+        if len(rows) == limit:
+            self._after = tuple(rows[-1])
         return [(row["message_id"], row["n"]) for row in rows]
 
 
 class MaxWaitEnforcer:
-    """Ends deliveries that have waited for too long. The work of a round is bounded, however many wait."""
+    """Ends deliveries that have waited for too long; the work of a call is bounded."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -60,9 +62,9 @@ class MaxWaitEnforcer:
         self._unmarked = (IndexWalk("fresh", FRESH), IndexWalk("deferred", DEFERRED))
 
     async def give_up(self, limit: int) -> Counter[int]:
-        """Look at up to `limit` deliveries of each walk; how many were ended, by tenant."""
+        """Check up to `limit` deliveries of each walk; how many were ended, by tenant."""
         ended = await self._end(await self._marked.next(self._database, limit))
-        # While providers can be used, all that waits unmarked is on its way to them.
+        # While a provider is usable, deliveries without a mark will be tried.
         if await self._database.fetchval(QUERIES["outage"]):
             for walk in self._unmarked:
                 ended += await self._end(await walk.next(self._database, limit))
@@ -71,6 +73,7 @@ class MaxWaitEnforcer:
     async def _end(self, keys: Sequence[tuple[UUID, int]]) -> Counter[int]:
         if not keys:
             return Counter()
-        ids, numbers = [one for one, _ in keys], [n for _, n in keys]
-        rows = await self._database.fetch(QUERIES["give_up"], ids, numbers)
+        message_ids = [message_id for message_id, _ in keys]
+        recipient_numbers = [number for _, number in keys]
+        rows = await self._database.fetch(QUERIES["give_up"], message_ids, recipient_numbers)
         return Counter({row["tenant_id"]: row["count"] for row in rows})

@@ -159,7 +159,7 @@ def test_routes_are_switched_and_removed(cli: Cli) -> None:
         (("--provider", "a", "--lane", "fast"), 2, "urgent, normal, bulk"),
         (("--provider", "a", "--class", "nothing"), 1, "class list"),
         (("--provider", "a", "--sender-domain", "*"), 1, "not a domain"),
-        (("--provider", "a", "--min-size", "2", "--max-size", "1"), 1, "no mail would fit"),
+        (("--provider", "a", "--min-size", "2", "--max-size", "1"), 1, "no mail would match"),
         (("--provider", "a", "--min-size", "large"), 2, "a size such as"),
         (("--provider", "a", "--place", "3"), 1, "must be 1 to 2"),
         (("--provider", "a", "--before", "x"), 1, "no other route 'x'"),
