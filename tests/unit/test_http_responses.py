@@ -184,8 +184,8 @@ def test_a_record_holds_what_was_said_and_no_header_of_ours() -> None:
     call = ProviderRequest(
         "POST", URL("https://api.example/v3/send"), {"Authorization": "Bearer k"}, b"x" * 2048
     )
-    record.asked(10.0, call, "id/1")
-    record.answered(
+    record.sent(10.0, call, "id/1")
+    record.received(
         10.25,
         ProviderResponse(
             429, {"retry-after": "3", "set-cookie": "c"}, b"slow\r\ndown" + b"!" * 9999

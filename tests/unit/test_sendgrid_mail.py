@@ -109,7 +109,7 @@ def test_everybody_gets_it_once_and_no_blind_copy_is_shown(
     made(outgoing)
     rows = layout(outgoing.message, outgoing.recipients)
     people = [person for row in rows for person in (*row.to, *row.cc, *row.bcc)]
-    assert sorted(place for person in people for place in person.places) == list(
+    assert sorted(place for person in people for place in person.indexes) == list(
         range(len(recipients))
     )
     assert len({person.address.lower() for person in people}) == len(people)

@@ -379,7 +379,7 @@ async def test_a_mail_whose_connection_does_not_come_about_can_be_recalled(kind:
         doomed.cancel()
         transport.recall()
         transport.recall()
-        with pytest.raises(NotStarted, match="not used now"):
+        with pytest.raises(NotStarted, match="not used at the moment"):
             await asyncio.wait_for(asyncio.shield(task), PATIENCE)
         with pytest.raises(asyncio.CancelledError):
             await doomed

@@ -1,4 +1,4 @@
-"""The Transport port: how a composed mail leaves through one provider."""
+"""The Transport port: sends composed mails through one provider."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Recipient(NamedTuple):
-    n: int  # the delivery's number within its message
+    n: int  # the number of the delivery within its message
     address: str
 
 
@@ -26,11 +26,12 @@ def _always() -> bool:
 
 @dataclass(slots=True)
 class OutgoingMail:
-    """One message on its way through one provider: the envelope, the bytes, and the right to begin.
+    """A message for one provider: the envelope, the bytes, and the permission to send.
 
-    `content` is a whole RFC 5322 message with CRLF line ends, not dot-stuffed; empty for a transport whose limits
-    say that it takes parts: it finds them in `message` and `parts`. A transport asks `may_begin` immediately before
-    it hands over the first byte that could make the provider accept the mail.
+    `content` is a whole RFC 5322 message with CRLF line ends, not dot-stuffed; empty for a
+    transport whose limits say that it takes parts, which are `message` and `parts`. A transport
+    calls `may_begin` immediately before the first byte that could make the provider accept the
+    mail.
     """
 
     message_id: UUID
@@ -45,9 +46,9 @@ class OutgoingMail:
 
 @dataclass(slots=True)
 class SendResult:
-    """How a mail fared: one outcome per recipient, in the mail's order.
+    """One outcome per recipient, in the order of the mail's recipients.
 
-    `transcript` is kept for every attempt that was not plainly accepted. Times are the event loop's.
+    `transcript` is set unless all recipients were accepted. Times are those of the event loop.
     """
 
     outcomes: Sequence[Outcome]
@@ -62,7 +63,7 @@ class SendResult:
 
 @dataclass(frozen=True, slots=True)
 class TransportContext:
-    """What transports are built with, beside the settings of their provider."""
+    """What transports are built with, in addition to the settings of their provider."""
 
     provider_id: int
     http_client: Callable[[], HttpClient]  # the one client of the process
@@ -72,9 +73,9 @@ class TransportContext:
 class Transport(Protocol):
     """Sends mails through one provider. Safe to call concurrently; it does its own pooling.
 
-    `send` never raises for anything the provider does: it reports. It raises NotStarted when the mail was
-    given back before any of it could be accepted (shutting down, or `may_begin` said no). When cancelled, it
-    raises CancelledError; what was in flight then is unknown to the caller.
+    `send` raises nothing for what the provider does: it reports outcomes. It raises NotStarted if
+    the mail was given back before any of it could be accepted (the transport is closing, or
+    `may_begin` refused). When cancelled, it raises CancelledError; the outcome is then unknown.
     """
 
     @property
@@ -82,7 +83,7 @@ class Transport(Protocol):
 
     @property
     def connections(self) -> int:
-        """How many mails it sends at the same time at most."""
+        """How many mails it sends at the same time."""
         ...
 
     @property
@@ -92,19 +93,19 @@ class Transport(Protocol):
 
     @property
     def connections_busy(self) -> int:
-        """How many of them carry a mail now."""
+        """How many of them carry a mail."""
         ...
 
     async def send(self, outgoing: OutgoingMail) -> SendResult: ...
 
     def recall(self) -> None:
-        """Give back, with NotStarted, every mail that waits and of which nothing was sent yet."""
+        """Give back, with NotStarted, every mail of which nothing was sent yet."""
         ...
 
     async def check(self) -> str:
-        """Prove that the provider can be reached and logged in to; returns a line for people, or raises."""
+        """Connect and log in, without sending; returns a line for people, or raises NotPossible."""
         ...
 
     async def close(self) -> None:
-        """Finish what is in flight, say goodbye, free everything."""
+        """Wait for the mails in flight, and close all connections."""
         ...

@@ -19,7 +19,7 @@ class CaptureTransport:
     """Hands each mail to `keep`, which stores it and returns a number for it."""
 
     limits = KIND.limits
-    connections = 100  # a database's, which the pool bounds
+    connections = 100  # of the database; its pool limits them
     connections_open = 0
     connections_busy = 0
 
@@ -28,7 +28,7 @@ class CaptureTransport:
 
     async def send(self, outgoing: OutgoingMail) -> SendResult:
         if not outgoing.may_begin():
-            raise NotStarted("the lease may have run out")
+            raise NotStarted("the lease may have expired")
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
@@ -39,7 +39,7 @@ class CaptureTransport:
         return SendResult([outcome] * len(outgoing.recipients), started, loop.time())
 
     def recall(self) -> None:
-        """Nothing waits here."""
+        """No mail waits here."""
 
     async def check(self) -> str:
         return "captures every mail; nothing is sent out"

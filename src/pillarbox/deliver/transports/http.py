@@ -1,4 +1,4 @@
-"""HTTP providers: what their transports have in common. What differs between them is a `ProviderApi`."""
+"""The transport of all HTTP providers; a `ProviderApi` holds what differs between them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from pillarbox.deliver.transports.http_send import HttpSend, ProviderApi
 from pillarbox.errors import NotPossible, NotStarted
 from pillarbox.model.provider_kind import TransportLimits
 
-NOT_NOW = "the provider is not used now"
+NOT_NOW = "the provider is not used at the moment"
 
 
 class HttpTransport:
     """Sends mails through one HTTP provider; see the Transport port for what it promises.
 
-    Not guaranteed: a call that was wholly handed to the socket and got no response is unknown, and
-    the mail may arrive twice if it is sent again. Waiting mails start in the order of `send`, but
-    end in any order.
+    Not guaranteed: a request that was sent completely and got no response is unknown, and the mail
+    may arrive twice if it is sent again. Waiting mails start in the order of `send`, but end in any
+    order.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class HttpTransport:
 
     @property
     def connections_open(self) -> int:
-        """Those to its host, shared by all providers there."""
+        """The connections to its host, which all providers there share."""
         return self._client.connections(self._url)
 
     @property
@@ -64,10 +64,10 @@ class HttpTransport:
     async def send(self, outgoing: OutgoingMail) -> SendResult:
         if self._closing:
             raise NotStarted("the transport is closing")
-        if self._busy < self._connections:  # nobody waits while there is room
+        if self._busy < self._connections:  # no mail waits while there is room
             self._busy += 1
         else:
-            await self._turn()
+            await self._wait_for_turn()
         sending = HttpSend(self.api, self._client, self._timeout, outgoing)
         self._active.add(sending)
         try:
@@ -76,17 +76,17 @@ class HttpTransport:
             self._active.discard(sending)
             self._pass_on()
 
-    async def _turn(self) -> None:
-        """Wait for the place of somebody who is done; raises NotStarted when recalled."""
+    async def _wait_for_turn(self) -> None:
+        """Wait until another mail is done; raises NotStarted when recalled."""
         waiter: asyncio.Future[NotStarted | None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         try:
             refusal = await waiter
         except asyncio.CancelledError:
             if waiter.cancelled():
-                with suppress(ValueError):  # whoever passed a place on has skipped it already
+                with suppress(ValueError):  # `_pass_on` has skipped it already
                     self._waiting.remove(waiter)
-            elif waiter.result() is None:  # the place came in the same moment: it is another's now
+            elif waiter.result() is None:  # its turn came in the same moment: pass it on
                 self._pass_on()
             raise
         if refusal is not None:
@@ -111,16 +111,16 @@ class HttpTransport:
             sending.withdraw(NOT_NOW)
 
     async def check(self) -> str:
-        call = self.api.build_check()
+        request = self.api.build_check()
         try:
-            response = await self._client.request(call, None, self._timeout)
+            response = await self._client.request(request, None, self._timeout)
         except FAILURES as error:
             outcome = failed(error, None)
             raise NotPossible(f"{outcome.reason}: {outcome.text}") from None
         return self.api.read_check(response, time.time())
 
     async def close(self) -> None:
-        """What is in flight ends; the connections are the client's."""
+        """Wait for the mails in flight; the connections belong to the client."""
         self._closing = True
         self.recall()
         if self._busy:

@@ -1,4 +1,4 @@
-"""The one HTTP client of a process: every provider's calls share its connections."""
+"""The HTTP client of a process; the requests of all providers share its connections."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from pillarbox.deliver.transports.http_request import ProviderRequest, ProviderR
 from pillarbox.deliver.transports.http_responses import ProviderResponse
 from pillarbox.model.outcome import Outcome, Reason, deferred, unknown
 
-# Shorter than any provider's own, which are a minute and more: a connection that the server closes
-# just when we write to it leaves a mail whose end nobody knows.
+# Seconds; shorter than any provider's own, a minute or more: if the server closes a connection
+# while we write to it, the outcome of the mail is unknown.
 KEEPALIVE = 15.0
-# Of a response, at most: real ones are a few hundred bytes, and nobody may fill our memory.
-MAX_ANSWER = 65_536
+# Bytes of a response that are read: real ones have a few hundred.
+MAX_RESPONSE = 65_536
 FAILURES = (ClientError, OSError, TimeoutError)
 
 
 class _Connector(TCPConnector):
-    """Counts the connections that are open, by host and port. How many there may be, each transport says."""
+    """Counts the open connections by host and port; each transport limits its own."""
 
     def __init__(self) -> None:
         super().__init__(limit=0, keepalive_timeout=KEEPALIVE)
@@ -39,9 +39,8 @@ class _Connector(TCPConnector):
 
     async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:
         connection = await super()._create_connection(req, traces, timeout)
-        if (
-            closed := getattr(connection, "closed", None)
-        ) is not None:  # before 3.12 nobody is told
+        closed = getattr(connection, "closed", None)
+        if closed is not None:  # aiohttp before 3.12 does not have it
             key = (req.url.host, req.url.port)
             self.open[key] += 1
             closed.add_done_callback(partial(self._gone, key))
@@ -50,18 +49,18 @@ class _Connector(TCPConnector):
     def _gone(self, key: tuple[str | None, int | None], closed: asyncio.Future[None]) -> None:
         self.open[key] -= 1
         if not closed.cancelled():
-            closed.exception()  # seen; whoever used the connection was told, too
+            closed.exception()  # retrieved; the sender got it, too
 
 
 class HttpClient:
-    """Owns the session; opened by the first call, so that commands that call nobody pay nothing."""
+    """Owns the session, which the first request opens."""
 
     def __init__(self) -> None:
         self._session: ClientSession | None = None
         self._connector: _Connector | None = None
 
     def open(self) -> ClientSession:
-        """The session. No cookies, no proxies of the environment, TLS verified, nothing compressed."""
+        """The session: no cookies, no proxies of the environment, TLS verified, no compression."""
         if self._session is None:
             self._connector = _Connector()
             self._session = ClientSession(
@@ -76,18 +75,23 @@ class HttpClient:
             )
         return self._session
 
-    def connections(self, call_url: Any) -> int:
+    def connections(self, url: Any) -> int:
         """How many connections to that host and port are open."""
-        return self._connector.open[call_url.host, call_url.port] if self._connector else 0
+        if self._connector is None:
+            return 0
+        return self._connector.open[url.host, url.port]
 
     async def request(
-        self, call: ProviderRequest, body: ProviderRequestBody | None, timeout: ClientTimeout
+        self, request: ProviderRequest, body: ProviderRequestBody | None, timeout: ClientTimeout
     ) -> ProviderResponse:
-        """Make a call; never follows a redirect, which would carry the credentials elsewhere. Raises FAILURES."""
+        """Make a request. Raises FAILURES.
+
+        It follows no redirect, which would send the credentials to another host.
+        """
         async with self.open().request(
-            call.method,
-            call.url,
-            headers=call.headers,
+            request.method,
+            request.url,
+            headers=request.headers,
             data=body,
             timeout=timeout,
             allow_redirects=False,
@@ -102,33 +106,37 @@ class HttpClient:
 
 
 async def _read(response: ClientResponse) -> bytes:
-    """The body as far as it comes: the status has said what counts, and a response that breaks off says no less."""
+    """The body; empty if it breaks off, because the status has decided already."""
     try:
         length = response.content_length
-        if length is not None and length <= MAX_ANSWER:
+        if length is not None and length <= MAX_RESPONSE:
             return await response.read()
         pieces, size = [], 0
         async for piece in response.content.iter_any():
             pieces.append(piece)
-            if (size := size + len(piece)) > MAX_ANSWER:
+            size += len(piece)
+            if size > MAX_RESPONSE:
                 response.close()
                 break
-        return b"".join(pieces)[:MAX_ANSWER]
+        return b"".join(pieces)[:MAX_RESPONSE]
     except FAILURES:
         return b""
 
 
 def failed(error: BaseException, body: ProviderRequestBody | None) -> Outcome:
-    """What a call that got no response means: the mail may have left only if all of it was handed over."""
+    """The outcome of a request without a response: unknown only if the whole body was sent."""
     reason, text = _cause(error)
-    if body is not None and body.whole:
-        late = reason in (Reason.TIMEOUT, Reason.PROTOCOL)
-        return unknown(reason if late else Reason.LOST, f"{text}; the mail may have left")
-    return deferred(Reason.UNAVAILABLE if reason is Reason.PROTOCOL else reason, None, text)
+    if body is None or not body.whole:
+        if reason is Reason.PROTOCOL:
+            reason = Reason.UNAVAILABLE
+        return deferred(reason, None, text)
+    if reason not in (Reason.TIMEOUT, Reason.PROTOCOL):
+        reason = Reason.LOST
+    return unknown(reason, f"{text}; the mail may have left")
 
 
 def _cause(error: BaseException) -> tuple[Reason, str]:
-    """The reason and words for it; not the error's own, which can hold the whole address."""
+    """The reason and a text for it; not the error's own text, which can hold the whole URL."""
     if isinstance(error, aiohttp.ClientSSLError | aiohttp.ServerFingerprintMismatch):
         return Reason.TLS, f"TLS failed: {_words(error)}"
     if isinstance(error, TimeoutError):

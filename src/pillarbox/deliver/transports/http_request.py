@@ -1,11 +1,11 @@
-"""One call to an HTTP provider: what is asked, how far it got, and its record for people."""
+"""One request to an HTTP provider: its body, how far it was sent, and its transcript."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
-from typing import Any
 
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import Payload
@@ -13,18 +13,25 @@ from yarl import URL
 
 from pillarbox.deliver.transports.http_responses import ProviderResponse, printable
 
-# A body leaves in pieces of this size, so that one cut off in the midst is known not to have left
-# wholly.
+# A body is sent in pieces of this size: one that was cut off is known to be incomplete.
 PIECE = 65_536
 # What is kept of a response's body: an error of any provider with all its fields.
 MAX_SHOWN = 4_000
-# The header that carries our name for the attempt: a provider's support can find it.
+# The header with our id of the attempt, by which the provider's support can find it.
 CORRELATION = "X-Pillarbox-Attempt"
-# The headers of a response that tell people something, and no secret.
-TELLING = (
-    "retry-after", "x-message-id", "x-request-id", "x-amzn-requestid", "x-amzn-errortype", "x-ratelimit-limit",
-    "x-ratelimit-remaining", "x-ratelimit-reset", "location", "content-type",
-)  # fmt: skip
+# The headers of a response that help people, and hold no secret.
+SHOWN_HEADERS = (
+    "retry-after",
+    "x-message-id",
+    "x-request-id",
+    "x-amzn-requestid",
+    "x-amzn-errortype",
+    "x-ratelimit-limit",
+    "x-ratelimit-remaining",
+    "x-ratelimit-reset",
+    "location",
+    "content-type",
+)
 
 
 @dataclass(slots=True)
@@ -38,10 +45,10 @@ class ProviderRequest:
 
 
 class ProviderRequestBody(Payload):
-    """A request's body that asks for leave before its first byte, and knows how far it got.
+    """A request's body that asks for permission before its first byte, and knows how far it got.
 
-    aiohttp holds the head back until the body's first piece, so `refused` means that nothing left
-    at all; older versions may have written the head, which no provider takes for a mail.
+    aiohttp holds the head back until the body's first piece, so `refused` means that nothing was
+    sent at all; older versions may have sent the head, which no provider takes for a mail.
     """
 
     def __init__(self, value: bytes, content_type: str, may_begin: Callable[[], bool]) -> None:
@@ -50,7 +57,7 @@ class ProviderRequestBody(Payload):
         self._may_begin = may_begin
         self.refused: str | None = None  # why it was not begun
         self.begun = False
-        self.whole = False  # the last piece was handed to the socket: the provider may have it all
+        self.whole = False  # the last piece was written: the provider may have all of it
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         return str(self._value.decode(encoding, errors))
@@ -84,7 +91,7 @@ class ProviderRequestBody(Payload):
             raise ConnectionAbortedError(self.refused)
         try:
             allowed = self._may_begin()
-        except Exception as error:  # the caller's own; it must not look like the provider's
+        except Exception as error:  # the caller's fault; it must not look like the provider's
             self.refused = f"may_begin failed: {error!r}"
             raise ConnectionAbortedError(self.refused) from None
         if not allowed:
@@ -93,43 +100,39 @@ class ProviderRequestBody(Payload):
 
 
 class HttpTranscript:
-    """The exchange as people read it, like an SMTP transcript; made only when it is needed."""
+    """The requests and responses of one mail; the text is composed only when it is needed."""
 
     __slots__ = ("_entries", "started")
 
     def __init__(self, started: float) -> None:
         self.started = started
-        self._entries: list[tuple[float, str, Any]] = []
+        self._entries: list[tuple[float, str, Callable[[], list[str]]]] = []
 
-    def asked(self, at: float, call: ProviderRequest, correlation: str) -> None:
-        self._entries.append((at, "→", (call, correlation)))
+    def sent(self, at: float, request: ProviderRequest, correlation: str) -> None:
+        self._entries.append((at, "→", partial(_request_lines, request, correlation)))
 
-    def answered(self, at: float, response: ProviderResponse) -> None:
-        self._entries.append((at, "←", response))
+    def received(self, at: float, response: ProviderResponse) -> None:
+        self._entries.append((at, "←", partial(_response_lines, response)))
 
     def remark(self, at: float, text: str) -> None:
-        self._entries.append((at, "!", text))
+        self._entries.append((at, "!", lambda: [text]))
 
     def text(self) -> str:
-        """All of it; in words, without credentials."""
-        return "\n".join(
-            f"{(at - self.started) * 1000:+6.0f} ms {arrow} {printable(line)}"
-            for at, arrow, said in self._entries
-            for line in _lines(said)
-        )
+        """The whole transcript, without credentials."""
+        lines = []
+        for at, arrow, compose in self._entries:
+            offset = f"{(at - self.started) * 1000:+6.0f} ms {arrow} "
+            lines += [offset + printable(line) for line in compose()]
+        return "\n".join(lines)
 
 
-def _lines(said: Any) -> list[str]:
-    if isinstance(said, ProviderResponse):
-        return _response_lines(said)
-    if isinstance(said, str):
-        return [said]
-    call, correlation = said
-    lines = [
-        f"{call.method} {call.url.raw_path_qs} HTTP/1.1",
-        f"Host: {call.url.host_port_subcomponent}",
+def _request_lines(request: ProviderRequest, correlation: str) -> list[str]:
+    return [
+        f"{request.method} {request.url.raw_path_qs} HTTP/1.1",
+        f"Host: {request.url.host_port_subcomponent}",
+        f"{CORRELATION}: {correlation}",
+        f"({len(request.body):,} bytes)",
     ]
-    return [*lines, f"{CORRELATION}: {correlation}", f"({len(call.body):,} bytes)"]
 
 
 def _response_lines(response: ProviderResponse) -> list[str]:
@@ -138,14 +141,11 @@ def _response_lines(response: ProviderResponse) -> list[str]:
     except ValueError:
         phrase = ""
     lines = [f"HTTP/1.1 {response.status} {phrase}".rstrip()]
-    lines += [
-        f"{name}: {response.headers[name][:500]}" for name in TELLING if name in response.headers
-    ]
+    headers = response.headers
+    lines += [f"{name}: {headers[name][:500]}" for name in SHOWN_HEADERS if name in headers]
     body = response.text
+    if len(body) > MAX_SHOWN:
+        body = f"{body[:MAX_SHOWN]} … ({len(response.body):,} bytes)"
     if body:
-        lines.append(
-            body
-            if len(body) <= MAX_SHOWN
-            else f"{body[:MAX_SHOWN]} … ({len(response.body):,} bytes)"
-        )
+        lines.append(body)
     return lines

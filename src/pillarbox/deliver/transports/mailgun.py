@@ -26,7 +26,7 @@ from pillarbox.model.address import ascii_address
 from pillarbox.model.outcome import Outcome, Reason
 from pillarbox.model.provider_kinds.mailgun import KIND, MailgunSettings
 
-# What Mailgun's statuses and words mean.
+# The reasons of Mailgun's statuses and texts.
 TABLE = [
     rule(
         REFUSALS,
@@ -70,22 +70,23 @@ TABLE = [
     rule(
         REFUSALS,
         Reason.INVALID_RECIPIENT,
-        r"\bto\b'? parameter|recipient.{0,40}(invalid|not (a )?valid|malformed|does not exist)|not a valid address",
+        r"\bto\b'? parameter|recipient.{0,40}(invalid|not (a )?valid|malformed|does not exist)"
+        r"|not a valid address",
     ),
     rule(REFUSALS, Reason.POLICY, r"\bspam|polic(y|ies)|blocked|virus|phish"),
     rule(400, Reason.MALFORMED),
 ]
 
 
-# Mailgun adds what this header says to our variables, by which feedback finds its message: nobody
-# may name another's.
+# Mailgun adds the values of this header to our variables, by which feedback finds its message: a
+# sender must not name the message of another.
 _VARIABLES = re.compile(
     rb"^x-mailgun-variables[ \t]*:.*\r\n(?:[ \t].*\r\n)*", re.IGNORECASE | re.MULTILINE
 )
 
 
 class MailgunApi:
-    """The calls of one domain. The recipients are the envelope's, so that Bcc stays hidden."""
+    """The requests of one domain. Recipients are the envelope's, so that Bcc stays hidden."""
 
     limits = KIND.limits
 
@@ -100,10 +101,10 @@ class MailgunApi:
     def build_request(
         self, outgoing: OutgoingMail, recipients: Sequence[Recipient]
     ) -> ProviderRequest | Outcome:
-        addresses = [ascii_address(one.address) for one in recipients]
+        addresses = [ascii_address(recipient.address) for recipient in recipients]
         if not all(address.isprintable() for address in addresses):
-            raise ValueError("an address holds no control characters")
-        # Random, so that nobody can write a mail which ends its own part.
+            raise ValueError("an address must not contain control characters")
+        # Random, so that the content of a mail cannot end its own part.
         boundary = secrets.token_hex(24)
         part = f"--{boundary}\r\nContent-Disposition: form-data; name="
         fields = [f'{part}"to"\r\n\r\n{address}\r\n' for address in addresses]
@@ -112,7 +113,11 @@ class MailgunApi:
             f'{part}"message"; filename="mail.eml"\r\nContent-Type: message/rfc822\r\n\r\n'
         )
         body = b"".join(
-            ("".join(fields).encode(), _own(outgoing.content), f"\r\n--{boundary}--\r\n".encode())
+            (
+                "".join(fields).encode(),
+                _without_variables(outgoing.content),
+                f"\r\n--{boundary}--\r\n".encode(),
+            )
         )
         headers = {
             "Authorization": self._authorization,
@@ -121,15 +126,13 @@ class MailgunApi:
         return ProviderRequest("POST", self._send, headers, body)
 
     def interpret(self, response: ProviderResponse, now: float) -> Outcome:
-        told = response.json()
+        payload = response.json()
         if is_success(response):
-            name = told.get("id")
-            return success(
-                response,
-                name.strip("<>") if isinstance(name, str) else None,
-                str(told.get("message", "")),
-            )
-        return classify(response, str(told.get("message") or response.text), TABLE, now)
+            message_id = payload.get("id")
+            if isinstance(message_id, str):
+                message_id = message_id.strip("<>")
+            return success(response, message_id, str(payload.get("message", "")))
+        return classify(response, str(payload.get("message") or response.text), TABLE, now)
 
     def invalid_recipients(
         self, response: ProviderResponse, outgoing: OutgoingMail, recipients: Sequence[Recipient]
@@ -143,17 +146,17 @@ class MailgunApi:
         if not is_success(response):
             outcome = self.interpret(response, now)
             raise NotPossible(f"{outcome.reason}: {response.status} {outcome.text}")
+        state = "unknown"
         domain = response.json().get("domain")
-        state = printable(
-            domain.get("state", "unknown") if isinstance(domain, dict) else "unknown"
-        )[:100]
+        if isinstance(domain, dict):
+            state = printable(domain.get("state", state))[:100]
         if state == "disabled":
             raise NotPossible(f"suspended: Mailgun has disabled the domain {self._domain}")
         return f"Mailgun: the domain {self._domain} is {state}"
 
 
-def _own(mail: bytes) -> bytes:
-    """A mail without variables of its sender's."""
+def _without_variables(mail: bytes) -> bytes:
+    """The mail without variables that its sender set."""
     end = mail.find(b"\r\n\r\n") + 2
     if end < 2 or not _VARIABLES.search(mail, 0, end):
         return mail

@@ -28,8 +28,7 @@ from pillarbox.model.provider_kinds.sendgrid import KIND, SendgridSettings
 JSON = "application/json"
 # SendGrid counts the whole request, files in base64 included.
 MAX_REQUEST = KIND.limits.max_bytes or 0
-# What SendGrid's statuses, fields and words mean. The words judged are "field: message", one after
-# the other.
+# The reasons of SendGrid's statuses and errors. The text is "field: message" of each error.
 TABLE = [
     rule(
         REFUSALS,
@@ -62,7 +61,7 @@ _FIELD = re.compile(r"personalizations\.(\d+)\.(to|cc|bcc)\.(\d+)(?:\.|$)")
 
 
 class SendGridApi:
-    """The calls of one account. Raw and signed mails cannot go through it: it writes the MIME."""
+    """The requests of one account. Raw mails cannot be sent: SendGrid writes the MIME."""
 
     limits = KIND.limits
 
@@ -94,21 +93,23 @@ class SendGridApi:
     def interpret(self, response: ProviderResponse, now: float) -> Outcome:
         if is_success(response):
             return success(response, response.headers.get("x-message-id"))
-        return classify(response, _words(response), TABLE, now)
+        return classify(response, _text(response), TABLE, now)
 
     def invalid_recipients(
         self, response: ProviderResponse, outgoing: OutgoingMail, recipients: Sequence[Recipient]
     ) -> Sequence[int]:
         assert outgoing.message is not None
-        rows = layout(outgoing.message, recipients)
-        found: set[int] = set()
+        personalizations = layout(outgoing.message, recipients)
+        invalid: set[int] = set()
         for field, _ in _errors(response):
-            if named := _FIELD.match(field):
-                row, role, place = int(named[1]), named[2], int(named[3])
-                people = getattr(rows[row], role) if row < len(rows) else ()
-                if place < len(people):
-                    found.update(people[place].places)
-        return sorted(found)
+            named = _FIELD.match(field)
+            if named is None or int(named[1]) >= len(personalizations):
+                continue
+            listed = getattr(personalizations[int(named[1])], named[2])
+            index = int(named[3])
+            if index < len(listed):
+                invalid.update(listed[index].indexes)
+        return sorted(invalid)
 
     def build_check(self) -> ProviderRequest:
         return ProviderRequest("GET", self._scopes, {"Authorization": self._authorization})
@@ -126,19 +127,22 @@ class SendGridApi:
 
 
 def _errors(response: ProviderResponse) -> list[tuple[str, str]]:
-    """Field and message of each thing that SendGrid finds wrong."""
-    found: Any = response.json().get("errors")
-    errors = [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
-    return [(str(one.get("field") or ""), str(one.get("message") or "")) for one in errors]
+    """Field and message of each error that SendGrid reports."""
+    errors: Any = response.json().get("errors")
+    if not isinstance(errors, list):
+        return []
+    return [
+        (str(error.get("field") or ""), str(error.get("message") or ""))
+        for error in errors
+        if isinstance(error, Mapping)
+    ]
 
 
-def _words(response: ProviderResponse) -> str:
-    errors = _errors(response)
-    return (
-        "; ".join(f"{field}: {said}" if field else said for field, said in errors)
-        if errors
-        else response.text
-    )
+def _text(response: ProviderResponse) -> str:
+    parts = []
+    for field, message in _errors(response):
+        parts.append(f"{field}: {message}" if field else message)
+    return "; ".join(parts) or response.text
 
 
 def build_transport(settings: SendgridSettings, context: TransportContext) -> HttpTransport:

@@ -1,4 +1,4 @@
-"""A mail as SendGrid's API wants it: who gets it in which role, and what stands in it."""
+"""A mail in the form of SendGrid's API: recipients by role, headers and content."""
 
 from __future__ import annotations
 
@@ -15,12 +15,27 @@ from pillarbox.model.address import ascii_address, split_mailbox
 from pillarbox.model.delivery import delivery_id
 from pillarbox.model.message import Attachment, Content, Message
 
-# Headers that SendGrid writes itself, and refuses from others, or takes orders from; Reply-To has a
-# field of its own.
-RESERVED = frozenset({
-    "x-sg-id", "x-sg-eid", "received", "dkim-signature", "content-type", "content-transfer-encoding", "to", "from",
-    "subject", "reply-to", "cc", "bcc", "date", "mime-version", "return-path", "x-smtpapi",
-})  # fmt: skip
+# Headers that SendGrid writes itself and refuses, or obeys; Reply-To has a field of its own.
+RESERVED = frozenset(
+    {
+        "x-sg-id",
+        "x-sg-eid",
+        "received",
+        "dkim-signature",
+        "content-type",
+        "content-transfer-encoding",
+        "to",
+        "from",
+        "subject",
+        "reply-to",
+        "cc",
+        "bcc",
+        "date",
+        "mime-version",
+        "return-path",
+        "x-smtpapi",
+    }
+)
 # SendGrid refuses empty texts.
 EMPTY = " "
 _LISTED = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*")+')
@@ -28,23 +43,21 @@ _LISTED = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*")+')
 
 @dataclass(slots=True)
 class SendgridRecipient:
-    """Somebody who gets the mail; `places` are those among the recipients, more than one if named twice."""
+    """A recipient; `indexes` are its places among the recipients, several if it is named twice."""
 
     address: str
     name: str | None
-    places: list[int]
+    indexes: list[int]
 
-    def shown(self) -> dict[str, str]:
-        return (
-            {"email": self.address}
-            if self.name is None
-            else {"email": self.address, "name": self.name}
-        )
+    def as_json(self) -> dict[str, str]:
+        if self.name is None:
+            return {"email": self.address}
+        return {"email": self.address, "name": self.name}
 
 
 @dataclass(slots=True)
 class Personalization:
-    """One of SendGrid's personalizations: those who see each other, and those whom nobody sees."""
+    """One of SendGrid's personalizations: recipients who see each other, and blind copies."""
 
     to: list[SendgridRecipient] = field(default_factory=list)
     cc: list[SendgridRecipient] = field(default_factory=list)
@@ -52,35 +65,36 @@ class Personalization:
 
 
 def layout(message: Message, recipients: Sequence[Recipient]) -> list[Personalization]:
-    """Who gets the mail as what. To and Cc look as they were written, as far as they are among the recipients.
+    """The recipients by role. To and Cc are as written, as far as they are among the recipients.
 
-    Where nobody is left for To, Cc takes its place. Blind copies alone get a mail each: together
-    they would see each other.
+    Without any To, Cc takes its place. Blind copies alone get a mail each: together they would see
+    each other.
     """
-    if len(recipients) == 1:  # by far the most common, and alike for all roles
+    names = _names(message)
+    if len(recipients) == 1:  # by far the most common, and the same for all roles
         [(_, address)] = recipients
-        return [
-            Personalization(
-                to=[
-                    SendgridRecipient(
-                        ascii_address(address), _names(message).get(address.lower()), [0]
-                    )
-                ]
-            )
-        ]
-    row, names = Personalization(), _names(message)
+        only = SendgridRecipient(ascii_address(address), names.get(address.lower()), [0])
+        return [Personalization(to=[only])]
+    personalization = Personalization()
     to, cc = _addresses(message.to), _addresses(message.cc)
-    people: dict[str, SendgridRecipient] = {}
-    for place, (_, address) in enumerate(recipients):
+    known: dict[str, SendgridRecipient] = {}
+    for index, (_, address) in enumerate(recipients):
         key = address.lower()
-        if key in people:
-            people[key].places.append(place)
+        if key in known:
+            known[key].indexes.append(index)
             continue
-        people[key] = person = SendgridRecipient(ascii_address(address), names.get(key), [place])
-        (row.to if key in to else row.cc if key in cc else row.bcc).append(person)
-    if not row.to:
-        row.to, row.cc = row.cc, []
-    return [row] if row.to else [Personalization(to=[person]) for person in row.bcc]
+        known[key] = SendgridRecipient(ascii_address(address), names.get(key), [index])
+        if key in to:
+            personalization.to.append(known[key])
+        elif key in cc:
+            personalization.cc.append(known[key])
+        else:
+            personalization.bcc.append(known[key])
+    if not personalization.to:
+        personalization.to, personalization.cc = personalization.cc, []
+    if personalization.to:
+        return [personalization]
+    return [Personalization(to=[recipient]) for recipient in personalization.bcc]
 
 
 def _addresses(mailboxes: Sequence[str]) -> set[str]:
@@ -104,10 +118,11 @@ def _split(mailbox: str) -> tuple[str | None, str]:
 def mail(
     message: Message, parts: Content, recipients: Sequence[Recipient], provider_id: str
 ) -> dict[str, Any]:
-    """The whole request. ValueError when a header or an address is not legal."""
-    made: dict[str, Any] = {
+    """The whole request. ValueError if a header or an address is not legal."""
+    request: dict[str, Any] = {
         "personalizations": [
-            _personalization(message, row, recipients) for row in layout(message, recipients)
+            _personalization(message, personalization, recipients)
+            for personalization in layout(message, recipients)
         ],
         "from": _mailbox(message.sender),
         "subject": message.subject or EMPTY,
@@ -115,94 +130,92 @@ def mail(
         "headers": _headers(message),
         "custom_args": {"pillarbox_message": str(message.id), "pillarbox_provider": provider_id},
     }
-    reply_to = [_mailbox(one) for one in _reply_to(message)]
-    if reply_to:
-        made.update(
-            {"reply_to": reply_to[0]} if len(reply_to) == 1 else {"reply_to_list": reply_to}
-        )
+    reply_to = [_mailbox(mailbox) for mailbox in _reply_to(message)]
+    if len(reply_to) == 1:
+        request["reply_to"] = reply_to[0]
+    elif reply_to:
+        request["reply_to_list"] = reply_to
     if parts.attachments:
-        made["attachments"] = [
-            _attachment(one, parts.html is not None) for one in parts.attachments
-        ]
-    return made
+        has_html = parts.html is not None
+        request["attachments"] = [_attachment(file, has_html) for file in parts.attachments]
+    return request
 
 
 def _personalization(
-    message: Message, row: Personalization, recipients: Sequence[Recipient]
+    message: Message, personalization: Personalization, recipients: Sequence[Recipient]
 ) -> dict[str, Any]:
-    made: dict[str, Any] = {"to": [one.shown() for one in row.to]}
-    if row.cc:
-        made["cc"] = [one.shown() for one in row.cc]
-    if row.bcc:
-        made["bcc"] = [one.shown() for one in row.bcc]
-    if len(row.to) == 1 and not row.cc and not row.bcc and len(row.to[0].places) == 1:
-        made["custom_args"] = {
-            "pillarbox_delivery": delivery_id(message.id, recipients[row.to[0].places[0]].n)
-        }
-    return made
+    to, cc, bcc = personalization.to, personalization.cc, personalization.bcc
+    fields: dict[str, Any] = {"to": [recipient.as_json() for recipient in to]}
+    if cc:
+        fields["cc"] = [recipient.as_json() for recipient in cc]
+    if bcc:
+        fields["bcc"] = [recipient.as_json() for recipient in bcc]
+    if len(to) == 1 and not cc and not bcc and len(to[0].indexes) == 1:
+        number = recipients[to[0].indexes[0]].n
+        fields["custom_args"] = {"pillarbox_delivery": delivery_id(message.id, number)}
+    return fields
 
 
 def _mailbox(mailbox: str) -> dict[str, str]:
     name, address = _split(mailbox)
-    return SendgridRecipient(ascii_address(address), name, []).shown()
+    return SendgridRecipient(ascii_address(address), name, []).as_json()
 
 
 def _content(parts: Content) -> list[dict[str, str]]:
-    made = []
+    content = []
     if parts.text is not None:
-        made.append({"type": "text/plain", "value": parts.text or EMPTY})
+        content.append({"type": "text/plain", "value": parts.text or EMPTY})
     if parts.html is not None:
-        made.append({"type": "text/html", "value": parts.html or EMPTY})
-    return made or [{"type": "text/plain", "value": EMPTY}]
+        content.append({"type": "text/html", "value": parts.html or EMPTY})
+    return content or [{"type": "text/plain", "value": EMPTY}]
 
 
-def _attachment(attachment: Attachment, html: bool) -> dict[str, str]:
-    made = {
+def _attachment(attachment: Attachment, has_html: bool) -> dict[str, str]:
+    fields = {
         "content": b64encode(attachment.content).decode(),
         "type": attachment.content_type.partition(";")[0].strip(),
         "filename": attachment.filename or "file",
         "disposition": "attachment",
     }
-    if attachment.content_id is not None and html:
-        made |= {
-            "disposition": "inline",
-            "content_id": attachment.content_id.removeprefix("<").removesuffix(">"),
-        }
-    return made
+    if attachment.content_id is not None and has_html:
+        fields["disposition"] = "inline"
+        fields["content_id"] = attachment.content_id.removeprefix("<").removesuffix(">")
+    return fields
 
 
 def _headers(message: Message) -> dict[str, str]:
-    """The caller's own, less what SendGrid keeps to itself; and the Message-ID, the same at every attempt."""
-    made: dict[str, str] = {}
-    names: dict[str, str] = {}
+    """The caller's headers except reserved ones; and the Message-ID, the same at every attempt."""
+    headers: dict[str, str] = {}
+    names: dict[str, str] = {}  # as first written, by name in lower case
     if message.headers:
-        custom_headers(message.headers)  # what the composer refuses is refused here, too
+        custom_headers(message.headers)  # refuses what the composer refuses
     for name, value in _pairs(message):
         key = name.lower()
         if key in RESERVED:
             continue
-        plain = (
-            value.strip(" \t") if value.isascii() else " ".join(encoded_words(value.strip(" \t")))
-        )
+        plain = value.strip(" \t")
+        if not plain.isascii():
+            plain = " ".join(encoded_words(plain))
         first = names.setdefault(key, name)
-        made[first] = (
-            f"{made[first]}, {plain}" if first in made else plain
-        )  # an object has each name once
+        if first in headers:  # an object has each name once
+            plain = f"{headers[first]}, {plain}"
+        headers[first] = plain
     if "message-id" not in names:
-        made["Message-ID"] = message_id_header(message.id, message.sender)
-    return made
+        headers["Message-ID"] = message_id_header(message.id, message.sender)
+    return headers
 
 
 def _pairs(message: Message) -> list[tuple[str, str]]:
-    headers = message.headers
-    return [
-        (one[0], one[1]) for one in (headers.items() if isinstance(headers, Mapping) else headers)
-    ]
+    headers: Any = message.headers
+    if isinstance(headers, Mapping):
+        headers = headers.items()
+    return [(name, value) for name, value in headers]
 
 
 def _reply_to(message: Message) -> Sequence[str]:
-    """The Reply-To addresses; a header of that name goes before the field, as in a composed mail."""
+    """The Reply-To addresses; a header of that name overrides the field, as in a composed mail."""
     for name, value in _pairs(message):
         if name.lower() == "reply-to":
-            return [one.strip() for one in _LISTED.findall(value) if one.strip()]
+            mailboxes = [mailbox.strip() for mailbox in _LISTED.findall(value)]
+            return [mailbox for mailbox in mailboxes if mailbox]
     return message.reply_to

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from yarl import URL
 
@@ -29,8 +30,7 @@ from pillarbox.model.provider_kinds.ses import KIND, SesSettings
 
 JSON = "application/json"
 ANY = range(400, 600)
-# What SES' names for errors mean, and where a name says too little, its words. The words judged are
-# "Name: message".
+# The reasons of SES's error names and messages. The text is "Name: message".
 TABLE = [
     rule(ANY, Reason.SUSPENDED, r"^AccountSuspended"),
     rule(
@@ -77,7 +77,10 @@ def _now() -> datetime:
 
 
 class SesApi:
-    """The calls of one account in one region, signed. Recipients are the envelope's, so that Bcc stays hidden."""
+    """The signed requests of one account in one region.
+
+    Recipients are those of the envelope, so that Bcc stays hidden.
+    """
 
     limits = KIND.limits
 
@@ -90,28 +93,35 @@ class SesApi:
         root = URL(settings.endpoint.rstrip("/"))
         self._send = root / "v2/email/outbound-emails"
         self._account = root / "v2/email/account"
-        name = settings.configuration_set
-        self._tail = f'"ConfigurationSetName":{json.dumps(name)},' if name else ""
+        self._configuration_set = ""
+        if settings.configuration_set:
+            name = json.dumps(settings.configuration_set)
+            self._configuration_set = f'"ConfigurationSetName":{name},'
 
     def build_request(
         self, outgoing: OutgoingMail, recipients: Sequence[Recipient]
     ) -> ProviderRequest | Outcome:
-        to = [ascii_address(one.address) for one in recipients]
-        sender = ascii_address(outgoing.sender) if outgoing.sender else ""
-        if not all(one.isascii() for one in (sender, *to)):
+        to = [ascii_address(recipient.address) for recipient in recipients]
+        sender, from_field = "", ""
+        if outgoing.sender:
+            sender = ascii_address(outgoing.sender)
+            from_field = f'"FromEmailAddress":{json.dumps(sender)},'
+        if not all(address.isascii() for address in (sender, *to)):
             return rejected(Reason.UNSUPPORTED, None, "SES takes ASCII addresses only")
-        given = f'"FromEmailAddress":{json.dumps(sender)},' if sender else ""
-        tags = f'"EmailTags":[{{"Name":"pillarbox_message","Value":"{outgoing.message_id}"}}]'
-        head = f'{{{given}"Destination":{{"ToAddresses":{json.dumps(to)}}},{self._tail}{tags},"Content":{{"Raw":{{"Data":"'
-        # Put together by hand: base64 needs no escaping, and a large mail is not walked through
-        # once more.
+        # Written by hand: base64 needs no escaping, and a large mail is not copied once more.
+        head = (
+            f'{{{from_field}"Destination":{{"ToAddresses":{json.dumps(to)}}},'
+            f"{self._configuration_set}"
+            f'"EmailTags":[{{"Name":"pillarbox_message","Value":"{outgoing.message_id}"}}],'
+            f'"Content":{{"Raw":{{"Data":"'
+        )
         body = b"".join((head.encode(), b64encode(outgoing.content), b'"}}}'))
         return self._signed("POST", self._send, body)
 
     def interpret(self, response: ProviderResponse, now: float) -> Outcome:
         if is_success(response):
             return success(response, response.json().get("MessageId"))
-        return classify(response, _words(response), TABLE, now)
+        return classify(response, _text(response), TABLE, now)
 
     def invalid_recipients(
         self, response: ProviderResponse, outgoing: OutgoingMail, recipients: Sequence[Recipient]
@@ -123,7 +133,7 @@ class SesApi:
 
     def read_check(self, response: ProviderResponse, now: float) -> str:
         if response.status == 404:  # moto, which stands for SES in tests, has no account
-            return "Amazon SES responses; it tells nothing of the account (404)"
+            return "Amazon SES answers, but reports nothing about the account (404)"
         if not is_success(response):
             outcome = self.interpret(response, now)
             raise NotPossible(f"{outcome.reason}: {response.status} {outcome.text}")
@@ -136,36 +146,38 @@ class SesApi:
 
     def _signed(self, method: str, url: URL, body: bytes) -> ProviderRequest:
         host = url.host_port_subcomponent or ""
-        headers = {"Content-Type": JSON} if body else {}
+        headers = {}
+        if body:
+            headers["Content-Type"] = JSON
         added = self._signer.sign(method, url.raw_path, headers | {"Host": host}, body, self._now())
         return ProviderRequest(method, url, headers | added, body)
 
 
-def _described(account: object) -> str:
-    assert isinstance(account, dict)
+def _described(account: Mapping[str, Any]) -> str:
     quota = account.get("SendQuota")
-    quota = quota if isinstance(quota, dict) else {}
-    sent, most, rate = (
-        quota.get(name) for name in ("SentLast24Hours", "Max24HourSend", "MaxSendRate")
-    )
+    if not isinstance(quota, dict):
+        quota = {}
+    sent, limit = quota.get("SentLast24Hours"), quota.get("Max24HourSend")
     status = printable(account.get("EnforcementStatus", "unknown"))
-    sandbox = (
-        ""
-        if account.get("ProductionAccessEnabled", True)
-        else "; in the sandbox: verified recipients only"
+    line = (
+        f"Amazon SES: account {status}; {sent} of {limit} mails in 24 hours,"
+        f" {quota.get('MaxSendRate')} a second"
     )
-    return f"Amazon SES: account {status}; {sent} of {most} mails in 24 hours, {rate} a second{sandbox}"[
-        :500
-    ]
+    if not account.get("ProductionAccessEnabled", True):
+        line += "; in the sandbox: verified recipients only"
+    return line[:500]
 
 
-def _words(response: ProviderResponse) -> str:
-    """`Name: message`; the name stands in a header or in the body, with or without more around it."""
-    told = response.json()
-    name = response.headers.get("x-amzn-errortype") or told.get("__type") or told.get("code") or ""
-    name = str(name).partition(":")[0].rpartition("#")[2]
-    said = told.get("message") or told.get("Message") or response.text
-    return f"{name}: {said}" if name else str(said)
+def _text(response: ProviderResponse) -> str:
+    """`Name: message`; the name is in a header or in the body, perhaps with a prefix or suffix."""
+    payload = response.json()
+    name = response.headers.get("x-amzn-errortype")
+    name = str(name or payload.get("__type") or payload.get("code") or "")
+    name = name.partition(":")[0].rpartition("#")[2]
+    message = payload.get("message") or payload.get("Message") or response.text
+    if not name:
+        return str(message)
+    return f"{name}: {message}"
 
 
 def build_transport(settings: SesSettings, context: TransportContext) -> HttpTransport:

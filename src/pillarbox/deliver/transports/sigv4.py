@@ -1,4 +1,4 @@
-"""AWS Signature Version 4, as much as calls without a query need. Pure: the time comes in, headers come out."""
+"""AWS Signature Version 4. Pure: the time comes in, headers come out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class AwsCredentials(NamedTuple):
 
 
 class SigV4Signer:
-    """Signs calls to one service in one region. The key of a day is made once a day."""
+    """Signs requests to one service in one region. The signing key is derived once a day."""
 
     def __init__(self, credentials: AwsCredentials, region: str, service: str) -> None:
         self._credentials = credentials
@@ -39,9 +39,9 @@ class SigV4Signer:
         now: datetime,
         query: str = "",
     ) -> dict[str, str]:
-        """The headers to add: the time and the signature over method, path, query, headers (with the host) and body.
+        """The headers to add: the time, and the signature over the request with its Host header.
 
-        `path` and `query` are in their canonical form: encoded, the query's parameters in order. `now` is in UTC.
+        `path` and `query` are in canonical form: encoded, parameters in order. `now` is in UTC.
         """
         day = f"{now.year:04}{now.month:02}{now.day:02}"  # a tenth of what strftime costs
         at = f"{day}T{now.hour:02}{now.minute:02}{now.second:02}Z"
@@ -54,8 +54,8 @@ class SigV4Signer:
         digest = hashlib.sha256(body).hexdigest() if body else EMPTY
         canonical = f"{method}\n{path}\n{query}\n{fields}\n{listed}\n{digest}"
         scope = f"{day}/{self._scope}"
-        told = f"{ALGORITHM}\n{at}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
-        signature = hmac.digest(self._key_of(day), told.encode(), "sha256").hex()
+        to_sign = f"{ALGORITHM}\n{at}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+        signature = hmac.digest(self._key_of(day), to_sign.encode(), "sha256").hex()
         credential = f"Credential={self._credentials.access_key_id}/{scope}"
         authorization = f"{ALGORITHM} {credential}, SignedHeaders={listed}, Signature={signature}"
         return {"X-Amz-Date": at, "Authorization": authorization}

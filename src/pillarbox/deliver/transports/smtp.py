@@ -16,8 +16,8 @@ from pillarbox.errors import NotPossible, NotStarted
 from pillarbox.model.outcome import Reason
 from pillarbox.model.provider_kinds.smtp import KIND, SmtpSettings
 
-# After a failed connect the next waits this long, doubled each time: long enough not to hammer a
-# server that is down, short enough to find one that restarts before anybody notices.
+# Seconds between failed connects, doubled each time: they spare a server that is down, and find one
+# that restarts soon.
 FIRST_BACKOFF = 0.1
 MAX_BACKOFF = 2.0
 
@@ -37,9 +37,7 @@ class SmtpTransport:
         self._connector = SmtpConnector(settings)
         self._waiting: deque[SmtpTransaction] = deque()
         self._connections: set[SmtpConnection] = set()
-        self._idle: list[
-            SmtpConnection
-        ] = []  # the last to rest is the first to work, so the others can expire
+        self._idle: list[SmtpConnection] = []  # last in, first out: the others can expire
         self._connecting: set[asyncio.Task[None]] = set()
         self._failures = 0
         self._not_before = 0.0  # when the next connect may begin
@@ -69,13 +67,11 @@ class SmtpTransport:
         loop = asyncio.get_running_loop()
         transaction = SmtpTransaction(outgoing, loop.create_future(), loop.time())
         self._waiting.append(transaction)
-        self._pump()
+        self._assign()
         try:
             result = await transaction.future
         except asyncio.CancelledError:
-            with suppress(
-                ValueError
-            ):  # on its way already: the connection carries on, the result is dropped
+            with suppress(ValueError):  # being sent already: its result is dropped
                 self._waiting.remove(transaction)
             raise
         if type(result) is SendResult:
@@ -83,13 +79,13 @@ class SmtpTransport:
         raise result
 
     def recall(self) -> None:
-        self._give_back("the provider is not used now")
+        self._give_back_waiting("the provider is not used at the moment")
         for task in self._connecting:
             task.cancel()
         for connection in list(self._connections):
             connection.recall()
 
-    def _give_back(self, why: str) -> None:
+    def _give_back_waiting(self, why: str) -> None:
         while self._waiting:
             self._waiting.popleft().give_back(why)
 
@@ -112,12 +108,12 @@ class SmtpTransport:
         self._closing = True
         if self._retry is not None:
             self._retry.cancel()
-        self._give_back("the transport was closed")
+        self._give_back_waiting("the transport was closed")
         while self._idle:
             self._idle.pop().quit()
         try:
             await self._stop_connecting()
-            await self._all_gone()
+            await self._wait_until_closed()
         except asyncio.CancelledError:
             for connection in self._connections:
                 connection.abort()
@@ -127,11 +123,10 @@ class SmtpTransport:
         while self._connecting:
             for task in self._connecting:
                 task.cancel()
-            # Python 3.11's wait_for, which aiosmtplib uses, can swallow a cancellation: then ask
-            # again.
+            # Python 3.11's wait_for, which aiosmtplib uses, can swallow a cancellation: repeat it.
             _, self._connecting = await asyncio.wait(self._connecting, timeout=0.1)
 
-    async def _all_gone(self) -> None:
+    async def _wait_until_closed(self) -> None:
         if self._connections:
             self._emptied = self._emptied or asyncio.get_running_loop().create_future()
             await asyncio.shield(self._emptied)
@@ -147,7 +142,7 @@ class SmtpTransport:
         return None
 
     def requeue(self, transaction: SmtpTransaction, reason: Reason, why: str, link: str) -> None:
-        """A mail that has not begun waits again, once; `gone` follows and finds it a connection."""
+        """Put a mail that has not begun back, once; `gone` follows and finds it a connection."""
         if transaction.future.done():
             return
         if self._closing:
@@ -170,12 +165,12 @@ class SmtpTransport:
             self._idle.remove(connection)
         if self._emptied is not None and not self._connections and not self._emptied.done():
             self._emptied.set_result(None)
-        self._pump()
+        self._assign()
 
     # --- matching mails and connections ---
 
-    def _pump(self) -> None:
-        """Whatever waits gets an idle connection, or a new one, or is waited for by a busy one."""
+    def _assign(self) -> None:
+        """Assign waiting mails to idle connections, or open new ones; busy ones take the rest."""
         while self._waiting and self._idle:
             self._idle.pop().feed()
         if (
@@ -183,9 +178,9 @@ class SmtpTransport:
             and self._waiting
             and not self._closing
         ):
-            self._grow()
+            self._open_connections()
 
-    def _grow(self) -> None:
+    def _open_connections(self) -> None:
         room = self._settings.connections - len(self._connections) - len(self._connecting)
         wanted = min(len(self._waiting) - len(self._connecting), room)
         if self._failures or not self._connections:
@@ -196,7 +191,7 @@ class SmtpTransport:
             task.add_done_callback(self._connect_ended)
 
     def _probe(self, wanted: int) -> int:
-        """Until a connection stands, and while others fail, one attempt at a time, after a pause if due."""
+        """While connecting fails, and before the first success: one attempt at a time."""
         if self._connecting or wanted < 1:
             return 0
         loop = asyncio.get_running_loop()
@@ -209,11 +204,10 @@ class SmtpTransport:
     def _resume(self) -> None:
         self._retry = None
         self._not_before = 0.0
-        self._pump()
+        self._assign()
 
     async def _connect(self) -> None:
-        # The pause before this attempt counts: nobody waits longer than connect_timeout for a
-        # connection.
+        # The backoff counts: no mail waits longer than connect_timeout for a connection.
         timeout = self._settings.connect_timeout - self._backoff()
         try:
             link = await self._connector.open(timeout)
@@ -223,7 +217,7 @@ class SmtpTransport:
             self._connected(link)
 
     def _connect_ended(self, task: asyncio.Task[None]) -> None:
-        """Go on after an unexpected error, too: the mails that wait must get another connection."""
+        """Continue after an unexpected error: the waiting mails need another connection."""
         self._connecting.discard(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
@@ -233,18 +227,18 @@ class SmtpTransport:
         )
         self._failures += 1
         self._not_before = loop.time() + self._backoff()
-        self._pump()
+        self._assign()
 
     def _connected(self, link: ReadyConnection) -> None:
-        self._arrived()
+        self._forget_connecting()
         self._failures = 0
         connection = SmtpConnection(self, link, self._settings)
         self._connections.add(connection)
         connection.feed()
-        self._pump()
+        self._assign()
 
-    def _arrived(self) -> None:
-        """This task no longer connects: what follows must not count on it."""
+    def _forget_connecting(self) -> None:
+        """The current task no longer counts as connecting."""
         task = asyncio.current_task()
         assert task is not None
         self._connecting.discard(task)
@@ -256,28 +250,28 @@ class SmtpTransport:
         return min(FIRST_BACKOFF * 2.0 ** min(self._failures - 1, 10), longest)
 
     def _connect_failed(self, failed: HandshakeFailed) -> None:
-        """Defer those who can hope for no other connection, and those who hoped too long."""
-        self._arrived()
+        """Defer the mails that no other connection can take, and those that waited too long."""
+        self._forget_connecting()
         now = asyncio.get_running_loop().time()
         self._failures += 1
         self._not_before = now + self._backoff()
-        spared = self._spared(failed)
+        spared = self._may_wait(failed)
         waiting, self._waiting = self._waiting, deque()
         for place, transaction in enumerate(reversed(waiting)):
             if place < spared and now - transaction.queued < self._settings.connect_timeout:
                 self._waiting.appendleft(transaction)
             else:
                 transaction.end(failed.outcome, now, failed.transcript)
-        self._pump()
+        self._assign()
 
-    def _spared(self, failed: HandshakeFailed) -> int:
-        """How many of the waiting, from the last, may still hope for a connection."""
+    def _may_wait(self, failed: HandshakeFailed) -> int:
+        """How many of the waiting mails, from the last, may wait for another connection."""
         if self._connecting or any(not connection.over for connection in self._connections):
             return len(self._waiting)
         if self._failures == 1 and failed.outcome.reason is Reason.UNAVAILABLE:
             return (
                 len(self._waiting) - 1
-            )  # perhaps a hiccup: it costs one mail, and the others try again
+            )  # the first failure costs one mail, and the others try again
         return 0
 
 

@@ -22,18 +22,17 @@ from pillarbox.model.outcome import Reason, deferred, unknown
 if TYPE_CHECKING:
     from pillarbox.model.provider_kinds.smtp import SmtpSettings
 
-# Replies are small; a buffer of our own spares plain asyncio a 256 KiB allocation for each read.
+# Replies are small; an own buffer avoids asyncio's allocation of 256 KiB for each read.
 READ_BUFFER = 16_384
-# Bodies up to this go out in one write with their dot and the next envelope; larger ones in slices
-# of this size, so that a stalled server is noticed and little more than a slice waits in our
-# memory.
+# Bodies up to this size are written at once with their dot and the next envelope; larger ones in
+# slices of this size, so that a stalled server is noticed and memory stays bounded.
 SLICE = 131_072
-# RFC 5321 asks us to wait for the answer to QUIT; nothing depends on it, so not for long.
-GOODBYE_PATIENCE = 5.0
+# Seconds. RFC 5321 wants a client to wait for the reply to QUIT; nothing depends on it.
+QUIT_TIMEOUT = 5.0
 
-_GOOD, _GO_ON = ord("2"), ord("3")
-_LEAVING = b"421"
-_SETTLED = deferred(Reason.UNAVAILABLE)  # stands for recipients that are not there
+_POSITIVE, _INTERMEDIATE = ord("2"), ord("3")
+_CLOSING = b"421"
+_SETTLED = deferred(Reason.UNAVAILABLE)  # for recipients that do not exist
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,7 @@ class ReadyConnection:
 
 
 class ConnectionPool(Protocol):
-    """What a connection needs from whoever owns it."""
+    """What a connection needs from its pool."""
 
     def take(self) -> SmtpTransaction | None: ...
 
@@ -59,16 +58,16 @@ class ConnectionPool(Protocol):
     def gone(self, connection: SmtpConnection) -> None: ...
 
 
-class _Owed(Enum):
+class _PendingReply(Enum):
     """A reply that belongs to no mail and comes before all others."""
 
-    NOTHING = 0
+    NONE = 0
     RESET = 1  # to RSET
     EMPTY_DOT = 2  # to the dot that ends a mail without recipients
 
 
 class SmtpConnection(asyncio.BufferedProtocol):
-    """Feeds mails to the server; at most one awaits its final answer, and one its envelope's."""
+    """Sends mails; at most one waits for its final reply, and one for those to its envelope."""
 
     def __init__(self, pool: ConnectionPool, link: ReadyConnection, settings: SmtpSettings) -> None:
         self._pool = pool
@@ -79,11 +78,11 @@ class SmtpConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._view = memoryview(bytearray(READ_BUFFER))
         self._rest = b""  # the beginning of a reply
-        self._unread = 0  # replies received and not yet looked at
+        self._unread = 0  # replies received and not handled yet
         self._envelope: SmtpTransaction | None = None  # its envelope was written
         self._sending: SmtpTransaction | None = None  # part of its body was written
         self._finishing: SmtpTransaction | None = None  # its final dot was written
-        self._owed = _Owed.NOTHING
+        self._pending = _PendingReply.NONE
         self._needs_reset = False
         self._body = memoryview(b"")
         self._paused = False
@@ -95,7 +94,7 @@ class SmtpConnection(asyncio.BufferedProtocol):
         self._take_over()
 
     def _take_over(self) -> None:
-        # Reading must rest while the protocol changes: uvloop chooses its callbacks when reading
+        # Reading must pause while the protocol changes: uvloop chooses its callbacks when reading
         # starts.
         self._transport.pause_reading()
         self._transport.set_protocol(self)
@@ -104,31 +103,31 @@ class SmtpConnection(asyncio.BufferedProtocol):
     # --- what the pool asks ---
 
     def feed(self) -> None:
-        """Begin with the next waiting mail, or rest."""
+        """Begin with the next waiting mail, or become idle."""
         self._now = self._loop.time()
-        self.over = self.over or self._transport.is_closing()  # lost, and about to be told so
+        self.over = self.over or self._transport.is_closing()  # lost; connection_lost follows
         if not self.over:
-            self._go_on()
+            self._continue()
 
     def quit(self) -> None:
-        """Say goodbye. Only for a connection that carries nothing."""
+        """Send QUIT. Only for a connection that carries no mail."""
         self.over = True
         self._transport.write(b"QUIT\r\n")
-        self._deadline.sharpen(self._loop.time() + GOODBYE_PATIENCE)
+        self._deadline.sharpen(self._loop.time() + QUIT_TIMEOUT)
 
     def abort(self) -> None:
-        """Hang up at once; mails whose final dot was not written are given back."""
+        """Close at once; mails whose final dot was not written are given back."""
         for transaction in (self._envelope, self._sending):
             if transaction is not None:
-                transaction.give_back("the transport was closed in a hurry")
+                transaction.give_back("the transport was closed at once")
         self._envelope = self._sending = None
-        self._lose(Reason.UNAVAILABLE, "the connection was given up while closing")
+        self._fail(Reason.UNAVAILABLE, "the connection was given up while closing")
 
     def recall(self) -> None:
-        """Give back what was not handed over; what awaits its final answer still gets it."""
+        """Give back unsent mails; a mail that waits for its final reply still gets it."""
         if self._finishing is not None:
             if self._envelope is not None:
-                self._envelope.give_back("the provider is not used now")
+                self._envelope.give_back("the provider is not used at the moment")
         elif not self.over and not self._idle:
             self.abort()
 
@@ -140,19 +139,19 @@ class SmtpConnection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         data = self._rest + self._view[:nbytes] if self._rest else bytes(self._view[:nbytes])
         if self.over:
-            self._hang_up()
+            self._close_transport()
         else:
             self._now = self._loop.time()
             replies, self._rest = split_replies(data)
-            self._hear_all(replies)
+            self._handle_replies(replies)
 
     def eof_received(self) -> bool:
-        self._lose(Reason.UNAVAILABLE, "the server closed the connection")
+        self._fail(Reason.UNAVAILABLE, "the server closed the connection")
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._deadline.cancel()
-        self._lose(Reason.UNAVAILABLE, f"the connection was lost: {exc or 'closed'}")
+        self._fail(Reason.UNAVAILABLE, f"the connection was lost: {exc or 'closed'}")
         self._pool.gone(self)
 
     def pause_writing(self) -> None:
@@ -166,111 +165,115 @@ class SmtpConnection(asyncio.BufferedProtocol):
 
     # --- replies ---
 
-    def _hear_all(self, replies: list[bytes]) -> None:
+    def _handle_replies(self, replies: list[bytes]) -> None:
         self._unread = len(replies)
         for reply in replies:
             self._unread -= 1
-            self._hear(reply)
+            self._handle_reply(reply)
             if self.over:
                 return
         if self._rest and not can_become_reply(self._rest):
-            self._lose(Reason.PROTOCOL, "the server's answer made no sense")
+            self._fail(Reason.PROTOCOL, "the server's reply is malformed")
         elif replies and not self._idle:
             self._deadline.at = self._now + self._allowed()
 
-    def _hear(self, reply: bytes) -> None:
-        if self._owed is not _Owed.NOTHING:
-            self._hear_owed(reply)
+    def _handle_reply(self, reply: bytes) -> None:
+        if self._pending is not _PendingReply.NONE:
+            self._handle_pending(reply)
         elif (transaction := self._finishing) is not None:
             self._finishing = None
-            self._hear_final(transaction, reply)
+            self._handle_final(transaction, reply)
         elif (transaction := self._envelope) is not None:
-            self._hear_envelope(transaction, reply)
+            self._handle_envelope(transaction, reply)
         else:
-            self._hear_early(reply)
+            self._handle_unexpected(reply)
 
-    def _hear_owed(self, reply: bytes) -> None:
-        if reply.startswith(_LEAVING) or (self._owed is _Owed.RESET and reply[0] != _GOOD):
-            return self._lose(Reason.UNAVAILABLE, text_of(reply))
-        self._owed = _Owed.NOTHING
+    def _handle_pending(self, reply: bytes) -> None:
+        if reply.startswith(_CLOSING) or (
+            self._pending is _PendingReply.RESET and reply[0] != _POSITIVE
+        ):
+            return self._fail(Reason.UNAVAILABLE, text_of(reply))
+        self._pending = _PendingReply.NONE
         if self._envelope is None:
-            self._go_on()
+            self._continue()
         elif not self._capabilities.pipelining:
             self._transport.write(self._envelope.commands[0])
         return None
 
-    def _hear_final(self, transaction: SmtpTransaction, reply: bytes) -> None:
-        """The answer to the final dot."""
-        if reply[0] == _GO_ON:
+    def _handle_final(self, transaction: SmtpTransaction, reply: bytes) -> None:
+        """The reply to the final dot."""
+        if reply[0] == _INTERMEDIATE:
             self._finishing = transaction
-            return self._lose(
+            return self._fail(
                 Reason.PROTOCOL, f"the server answered the final dot with {text_of(reply)}"
             )
-        if reply[0] == _GOOD:
+        if reply[0] == _POSITIVE:
             transaction.accept(reply, self._now, self._transcript)
         else:
             transaction.replies.append((self._now, reply))
             transaction.end(refusal(reply, SmtpStage.DOT), self._now, self._transcript)
-        if reply.startswith(_LEAVING):
-            self._lose(Reason.UNAVAILABLE, text_of(reply))
+        if reply.startswith(_CLOSING):
+            self._fail(Reason.UNAVAILABLE, text_of(reply))
         elif self._envelope is None:
-            self._go_on()
+            self._continue()
         return None
 
-    def _hear_envelope(self, transaction: SmtpTransaction, reply: bytes) -> None:
-        """The answer to MAIL, a RCPT or DATA."""
+    def _handle_envelope(self, transaction: SmtpTransaction, reply: bytes) -> None:
+        """The reply to MAIL, RCPT or DATA."""
         transaction.note(reply, self._now)
         answered = len(transaction.replies)
-        if reply.startswith(_LEAVING):
-            return self._leave(transaction, reply)
+        if reply.startswith(_CLOSING):
+            return self._server_leaves(transaction, reply)
         if answered == len(transaction.commands):
-            return self._hear_data(transaction, reply)
-        if reply[0] == _GO_ON:
-            return self._lose(
+            return self._handle_data(transaction, reply)
+        if reply[0] == _INTERMEDIATE:
+            return self._fail(
                 Reason.PROTOCOL, f"the server asked for the content too early: {text_of(reply)}"
             )
         if not self._capabilities.pipelining:
-            self._say_next(transaction, answered)
+            self._send_next_command(transaction, answered)
         return None
 
-    def _hear_data(self, transaction: SmtpTransaction, reply: bytes) -> None:
-        if reply[0] == _GOOD:
-            return self._lose(Reason.PROTOCOL, f"the server answered DATA with {text_of(reply)}")
-        if reply[0] != _GO_ON:
+    def _handle_data(self, transaction: SmtpTransaction, reply: bytes) -> None:
+        if reply[0] == _POSITIVE:
+            return self._fail(Reason.PROTOCOL, f"the server answered DATA with {text_of(reply)}")
+        if reply[0] != _INTERMEDIATE:
             return self._close_envelope(transaction, reply)
         if transaction.nobody_left:
             return self._send_nothing(transaction, reply)
         return self._begin_body(transaction)
 
-    def _hear_early(self, reply: bytes) -> None:
-        """A reply nobody waits for: in the middle of a body, or to an idle connection."""
+    def _handle_unexpected(self, reply: bytes) -> None:
+        """An unexpected reply: in the middle of a body, or on an idle connection."""
         transaction = self._sending
-        if transaction is not None and reply[0] > _GO_ON:
+        if transaction is not None and reply[0] > _INTERMEDIATE:
             self._sending = None
             transaction.replies.append((self._now, reply))
             transaction.end(refusal(reply, SmtpStage.DOT), self._now, self._transcript)
-        self._lose(Reason.PROTOCOL, f"the server spoke out of turn: {text_of(reply)}")
+        self._fail(Reason.PROTOCOL, f"the server sent an unexpected reply: {text_of(reply)}")
 
-    def _leave(self, transaction: SmtpTransaction, reply: bytes) -> None:
-        """421: the server closes. Said to a MAIL on a used connection, it means the connection, not the mail."""
+    def _server_leaves(self, transaction: SmtpTransaction, reply: bytes) -> None:
+        """421: the server closes. After MAIL on a used connection, the mail is not the cause."""
         self._envelope = None
         if self._served > 1 and len(transaction.replies) == 1 and not transaction.requeued:
             self._pool.requeue(transaction, Reason.UNAVAILABLE, text_of(reply), self._transcript)
         else:
             transaction.end(refusal(reply, SmtpStage.DATA), self._now, self._transcript)
-        self._lose(Reason.UNAVAILABLE, text_of(reply))
+        self._fail(Reason.UNAVAILABLE, text_of(reply))
 
     # --- envelopes ---
 
-    def _go_on(self) -> None:
-        """The server owes nothing: next mail, goodbye, or rest."""
-        if self._unread or self._rest:  # it would be taken for the answer to what comes next
-            return self._lose(Reason.PROTOCOL, "the server answered more than it was asked")
+    def _continue(self) -> None:
+        """No reply is pending: send the next mail, quit, or become idle."""
+        if self._unread or self._rest:  # it would be taken for the next reply
+            return self._fail(
+                Reason.PROTOCOL, "the server sent more replies than there were commands"
+            )
         transaction = self._next()
         if transaction is not None:
             self._transport.write(self._opening(transaction))
             self._deadline.at = self._now + self._settings.command_timeout
-        elif self._worn_out():
+        elif self._is_worn_out():
             self.quit()
         else:
             self._deadline.at = min(
@@ -280,8 +283,8 @@ class SmtpConnection(asyncio.BufferedProtocol):
         return None
 
     def _next(self) -> SmtpTransaction | None:
-        """Take the next mail that has something to say to this server."""
-        while not self._worn_out() and (transaction := self._pool.take()):
+        """The next mail that has commands for this server."""
+        while not self._is_worn_out() and (transaction := self._pool.take()):
             transaction.begin(seal(transaction.outgoing, self._capabilities), self._now)
             if transaction.commands:
                 self._envelope = transaction
@@ -291,24 +294,24 @@ class SmtpConnection(asyncio.BufferedProtocol):
         return None
 
     def _opening(self, transaction: SmtpTransaction) -> bytes:
-        """What to write first for a mail: all of its envelope if the server can take it."""
+        """What to write first for a mail: its whole envelope with PIPELINING."""
         reset = b""
         if self._needs_reset:
             self._needs_reset = False
-            self._owed = _Owed.RESET
+            self._pending = _PendingReply.RESET
             reset = b"RSET\r\n"
         if self._capabilities.pipelining:
             return reset + b"".join(transaction.commands)
         return reset or transaction.commands[0]
 
-    def _worn_out(self) -> bool:
-        """Whether it served long enough; every connection serves at least one mail, or none would move."""
+    def _is_worn_out(self) -> bool:
+        """Whether to close it for its age or use; every connection sends at least one mail."""
         settings = self._settings
         old = self._served >= settings.max_messages or self._now - self._born >= settings.max_age
         return old and self._served > 0
 
-    def _say_next(self, transaction: SmtpTransaction, answered: int) -> None:
-        """Without PIPELINING: one command, unless nobody is left to send to."""
+    def _send_next_command(self, transaction: SmtpTransaction, answered: int) -> None:
+        """Without PIPELINING: one command, unless no recipient is left."""
         if transaction.mail_refused or (
             answered == len(transaction.commands) - 1 and transaction.nobody_left
         ):
@@ -316,20 +319,20 @@ class SmtpConnection(asyncio.BufferedProtocol):
         return self._transport.write(transaction.commands[answered])
 
     def _close_envelope(self, transaction: SmtpTransaction, reply: bytes) -> None:
-        """The server wants no content: settle, and clear what it may still hold of the envelope."""
+        """The server wants no content: settle the mail, and reset the envelope at the server."""
         self._envelope = None
         self._needs_reset = not transaction.mail_refused
         transaction.end(refusal(reply, SmtpStage.DATA), self._now, self._transcript)
-        self._go_on()
+        self._continue()
 
     # --- content ---
 
     def _begin_body(self, transaction: SmtpTransaction) -> None:
         if self._unread or self._rest:
-            return self._lose(Reason.PROTOCOL, "the server answered content it had not seen")
+            return self._fail(Reason.PROTOCOL, "the server answered content before it was sent")
         self._envelope = None
         if not transaction.may_begin("before its content was written"):
-            return self._lose(Reason.UNAVAILABLE, "given up before the content")
+            return self._fail(Reason.UNAVAILABLE, "given up before the content")
         transaction.body_at = self._now
         content = stuffed(transaction.outgoing.content)
         if len(content) <= SLICE:
@@ -338,7 +341,7 @@ class SmtpConnection(asyncio.BufferedProtocol):
         return self._send_slices(transaction)
 
     def _send_slices(self, transaction: SmtpTransaction) -> None:
-        """Write until the transport has enough; resume_writing brings us back."""
+        """Write until the transport pauses writing; resume_writing continues."""
         while len(self._body) > SLICE:
             self._transport.write(self._body[:SLICE])
             self._body = self._body[SLICE:]
@@ -350,19 +353,19 @@ class SmtpConnection(asyncio.BufferedProtocol):
         if not transaction.may_begin(
             "before its final dot was written"
         ):  # a long body, and we may have slept on the way
-            return self._lose(Reason.UNAVAILABLE, "given up before the final dot")
+            return self._fail(Reason.UNAVAILABLE, "given up before the final dot")
         return self._finish_body(transaction, last)
 
     def _finish_body(self, transaction: SmtpTransaction, content: bytes) -> None:
-        """The last bytes, the dot and, if a mail waits, its envelope, in one write."""
+        """Write the last bytes, the dot and the envelope of the next waiting mail at once."""
         self._finishing = transaction
         self._write_with_next(content, final_dot(transaction.outgoing.content))
         self._deadline.at = self._now + self._settings.data_timeout
 
     def _send_nothing(self, transaction: SmtpTransaction, reply: bytes) -> None:
-        """354 although nobody was accepted: end the empty content, whose answer means nothing."""
+        """354 although no recipient was accepted: end the empty content, and ignore its reply."""
         self._envelope = None
-        self._owed = _Owed.EMPTY_DOT
+        self._pending = _PendingReply.EMPTY_DOT
         transaction.end(refusal(reply, SmtpStage.DATA), self._now, self._transcript)
         self._write_with_next(b".\r\n")
         self._deadline.at = self._now + self._settings.command_timeout
@@ -373,8 +376,8 @@ class SmtpConnection(asyncio.BufferedProtocol):
 
     # --- the end ---
 
-    def _lose(self, reason: Reason, why: str) -> None:
-        """Give the connection up: only a written final dot leaves its mail unknown."""
+    def _fail(self, reason: Reason, why: str) -> None:
+        """Give the connection up: only a mail whose final dot was written becomes unknown."""
         if self.over:
             return
         finishing, self._finishing = self._finishing, None
@@ -388,21 +391,21 @@ class SmtpConnection(asyncio.BufferedProtocol):
         if sending is not None:
             not_delivered(sending, reason, why, self._now, self._transcript)
         if envelope is not None:
-            self._lose_envelope(envelope, reason, why, chained=finishing is not None)
+            self._fail_envelope(envelope, reason, why, chained=finishing is not None)
 
-    def _lose_envelope(
+    def _fail_envelope(
         self, transaction: SmtpTransaction, reason: Reason, why: str, *, chained: bool
     ) -> None:
-        """An envelope behind another, or met by a server that had already left, may try elsewhere."""
+        """Retry on another connection if the mail cannot be the cause."""
         stale = self._served > 1 and reason is Reason.UNAVAILABLE
-        innocent = chained or stale or self._owed is not _Owed.NOTHING
-        if innocent and not transaction.replies:
+        may_retry = chained or stale or self._pending is not _PendingReply.NONE
+        if may_retry and not transaction.replies:
             self._pool.requeue(transaction, reason, why, self._transcript)
         else:
             not_delivered(transaction, reason, why, self._now, self._transcript)
 
-    def _hang_up(self) -> None:
-        """After the answer to QUIT. Closing a TLS transport twice would make abort() powerless."""
+    def _close_transport(self) -> None:
+        """Close after the reply to QUIT. Closing a TLS transport twice disables its abort()."""
         if not self._transport.is_closing():
             self._transport.close()
 
@@ -411,7 +414,7 @@ class SmtpConnection(asyncio.BufferedProtocol):
     @property
     def _idle(self) -> bool:
         busy = self._envelope or self._finishing or self._sending
-        return busy is None and self._owed is _Owed.NOTHING
+        return busy is None and self._pending is _PendingReply.NONE
 
     def _allowed(self) -> float:
         return (
@@ -426,4 +429,4 @@ class SmtpConnection(asyncio.BufferedProtocol):
         elif self._idle:
             self.quit()
         else:
-            self._lose(Reason.TIMEOUT, f"the server did not answer within {self._allowed():g} s")
+            self._fail(Reason.TIMEOUT, f"the server did not answer within {self._allowed():g} s")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Deadline:
-    """Calls back when `at` has passed. Moving it is an assignment: timers for each mail would cost more.
+    """Calls back when `at` has passed. Moving it is an assignment, cheaper than a timer per mail.
 
     An `at` nearer than `shortest` seconds may be noticed late, by up to that much; `sharpen` is
     exact.

@@ -1,4 +1,4 @@
-"""The commands and bytes of one mail, fitted to what a server can do. Pure."""
+"""The commands and bytes of one mail for a server with certain capabilities. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from pillarbox.model.outcome import Outcome, Reason, rejected
 if TYPE_CHECKING:
     from pillarbox.deliver.transports.base import OutgoingMail
 
-# RFC 5321 4.5.3.1: 64 octets before the @, 255 after it. Longer ones break servers, not only rules.
+# RFC 5321 4.5.3.1: 64 bytes before the @, 255 after it. Servers fail on longer ones.
 MAX_ADDRESS = 320
 
 # Printable ASCII without space, < and >: nothing that could end the path or the line.
 _is_plain = re.compile(r"[!-;=?-~]+@[!-;=?-~]+").fullmatch
-# Every mail is read through by these; beginning with a literal, they are faster than `in` and
-# `count`.
+# These scan every mail; patterns that begin with a literal are faster than `in` and `count`.
 _find_bare_cr = re.compile(rb"\r(?!\n)").search
 _find_dot = re.compile(rb"\r\n\.").search
 _find_unsafe = re.compile(r"[\x00-\x20\x7f-\xa0<>\s\ud800-\udfff]").search
@@ -33,16 +32,15 @@ class ServerCapabilities(NamedTuple):
 
 
 class SmtpEnvelope(NamedTuple):
-    """The commands to say, and the recipients who are settled without saying anything."""
+    """The commands to send, and the recipients that are settled without any."""
 
-    commands: list[
-        bytes
-    ]  # MAIL, a RCPT for each recipient not settled, DATA; empty when all are settled
-    settled: dict[int, Outcome]  # by position among the mail's recipients
+    # MAIL, RCPT for each recipient that is not settled, DATA; empty when all are settled.
+    commands: list[bytes]
+    settled: dict[int, Outcome]  # by index of the recipient
 
 
 class _Unfit(Exception):
-    """An address or a mail that must not go to this server."""
+    """An address or a mail that cannot be sent to this server."""
 
     def __init__(self, reason: Reason, text: str) -> None:
         self.outcome = rejected(reason, None, text)
@@ -109,12 +107,12 @@ def _needs_utf8(content: bytes, capabilities: ServerCapabilities) -> bool:
 
 
 def _path(address: str, capabilities: ServerCapabilities) -> tuple[bytes, bool]:
-    """An address as it goes on the wire, and whether it needs SMTPUTF8."""
+    """The bytes of an address, and whether it needs SMTPUTF8."""
     if _is_plain(address) and len(address) <= MAX_ADDRESS:
         return address.encode(), False
     local, _, domain = address.rpartition("@")
     if not local or not domain or len(address) > MAX_ADDRESS or _find_unsafe(address):
-        raise _Unfit(Reason.MALFORMED, "the address cannot be written in SMTP")
+        raise _Unfit(Reason.MALFORMED, "the address is not valid in SMTP")
     if local.isascii():
         return local.encode() + b"@" + _a_label(domain), False
     if not capabilities.utf8:
@@ -132,7 +130,7 @@ def _a_label(domain: str) -> bytes:
 
 
 def has_bare_line_ends(content: bytes) -> bool:
-    """Whether a CR or LF stands alone: servers disagree about those, so a mail could smuggle another."""
+    """Whether a CR or LF is alone: servers differ about those, which allows SMTP smuggling."""
     return _find_bare_cr(content) is not None or content.count(b"\r") != content.count(b"\n")
 
 
@@ -144,5 +142,5 @@ def stuffed(content: bytes) -> bytes:
 
 
 def final_dot(content: bytes) -> bytes:
-    """What ends the content: the dot on a line of its own."""
+    """The end of the content: a dot on a line of its own."""
     return b".\r\n" if content.endswith(b"\r\n") or not content else b"\r\n.\r\n"

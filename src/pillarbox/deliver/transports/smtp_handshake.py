@@ -1,4 +1,4 @@
-"""From a host name to a connection ready for mail: connect, EHLO, STARTTLS, AUTH. All by aiosmtplib."""
+"""Opens connections that are ready for mail: connect, EHLO, STARTTLS, AUTH, by aiosmtplib."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pillarbox.model.secret import masked
 
 
 class HandshakeFailed(Exception):
-    """No connection for mail; `outcome` says why, for every mail that waited for it."""
+    """No connection is ready for mail; `outcome` is that of every mail that waited for it."""
 
     def __init__(self, outcome: Outcome, transcript: str) -> None:
         super().__init__(outcome.text)
@@ -28,7 +28,7 @@ class HandshakeFailed(Exception):
 
 
 class _Client(aiosmtplib.SMTP):
-    """Closes at once: a TLS transport would otherwise wait for a farewell from a server that is hung."""
+    """Closes at once: a TLS transport would wait for the close_notify of a server that hangs."""
 
     def close(self) -> None:
         if self.transport is not None:
@@ -37,7 +37,7 @@ class _Client(aiosmtplib.SMTP):
 
 
 class SmtpConnector:
-    """Shakes hands with one server, again and again; keeps what is slow to find out."""
+    """Opens connections to one server; caches the TLS context and our host name."""
 
     def __init__(self, settings: SmtpSettings) -> None:
         self._settings = settings
@@ -50,7 +50,7 @@ class SmtpConnector:
         return handshake.hand_over()
 
     async def greet(self, timeout: float) -> SmtpHandshake:
-        """A finished handshake, still in aiosmtplib's hands."""
+        """A finished handshake; aiosmtplib still owns the connection."""
         client: _Client | None = None
         transcript: list[str] = []
         try:
@@ -78,13 +78,13 @@ class SmtpConnector:
             local_hostname=self._helo,
             timeout=timeout,
             use_tls=settings.tls is Tls.IMPLICIT,
-            start_tls=False,  # done by hand below, to know which step failed
+            start_tls=False,  # done below, to know which step failed
             tls_context=self._context,
         )
 
 
 class SmtpHandshake:
-    """The steps with one client, and what they found out."""
+    """The steps of one handshake, and what the server offers."""
 
     def __init__(
         self, client: aiosmtplib.SMTP, settings: SmtpSettings, transcript: list[str]
@@ -149,22 +149,28 @@ class SmtpHandshake:
 
     @property
     def tls_version(self) -> str | None:
-        """`TLSv1.3` or the like; None on a connection in clear."""
+        """Such as `TLSv1.3`; None without TLS."""
         secured = self.client.get_transport_info("ssl_object")
-        return secured.version() if secured is not None else None
+        if secured is None:
+            return None
+        version: str | None = secured.version()
+        return version
 
     @property
     def capabilities(self) -> ServerCapabilities:
-        limit = self.client.esmtp_extensions.get("size")
+        size = None
+        if self._offers("size"):
+            limit = self.client.esmtp_extensions.get("size", "")
+            size = int(limit) if limit.isdecimal() else 0
         return ServerCapabilities(
             pipelining=self._offers("pipelining"),
-            size=None if limit is None else int(limit) if limit.isdecimal() else 0,
+            size=size,
             eight_bit=self._offers("8bitmime"),
             utf8=self._offers("smtputf8"),
         )
 
     def hand_over(self) -> ReadyConnection:
-        """Take the connection out of aiosmtplib's hands."""
+        """The connection; aiosmtplib no longer owns it."""
         transport = cast("asyncio.Transport", self.client.transport)
         link = ReadyConnection(transport, self.capabilities, "\n".join(self._transcript))
         self.client.transport = None
@@ -174,25 +180,27 @@ class SmtpHandshake:
     def describe(self) -> str:
         """One line for people."""
         settings, offered = self._settings, self.capabilities
-        version = self.tls_version
-        parts = [
-            f"{settings.host}:{settings.port}",
-            version.replace("TLSv", "TLS ") if version else "no TLS",
-            "PIPELINING" if offered.pipelining else "",
-            f"SIZE {offered.size}" if offered.size else "",
-            "8BITMIME" if offered.eight_bit else "",
-            "SMTPUTF8" if offered.utf8 else "",
-            f"logged in as {settings.username}" if settings.username is not None else "",
-        ]
-        return ", ".join(part for part in parts if part)
+        version = self.tls_version or "no TLS"
+        parts = [f"{settings.host}:{settings.port}", version.replace("TLSv", "TLS ")]
+        if offered.pipelining:
+            parts.append("PIPELINING")
+        if offered.size:
+            parts.append(f"SIZE {offered.size}")
+        if offered.eight_bit:
+            parts.append("8BITMIME")
+        if offered.utf8:
+            parts.append("SMTPUTF8")
+        if settings.username is not None:
+            parts.append(f"logged in as {settings.username}")
+        return ", ".join(parts)
 
 
 class _NoTls(Exception):
-    """TLS is required and cannot be had."""
+    """TLS is required and not available."""
 
 
 class _NoLogin(Exception):
-    """A login is required and cannot be had."""
+    """A login is required and not possible."""
 
 
 def _tls_context(settings: SmtpSettings) -> ssl.SSLContext:
@@ -200,7 +208,7 @@ def _tls_context(settings: SmtpSettings) -> ssl.SSLContext:
     if settings.ca_file:
         context.load_verify_locations(cafile=settings.ca_file)
     if settings.tls is Tls.OPPORTUNISTIC:
-        # Better than nothing against those who only listen; asked for by name in the settings.
+        # Protects against passive eavesdroppers only; the operator has chosen it.
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
@@ -221,7 +229,7 @@ def _failure(error: Exception, settings: SmtpSettings, transcript: list[str]) ->
 
 
 def _outcome(error: Exception, settings: SmtpSettings) -> Outcome:
-    """Foreign exceptions become our words here, and only here. Always Deferred: no mail was at fault."""
+    """Maps foreign exceptions, here only. Always deferred: no mail caused it."""
     where = f"{settings.host}:{settings.port}"
     tls = _tls_error(error)
     if tls is not None:
@@ -237,7 +245,7 @@ def _outcome(error: Exception, settings: SmtpSettings) -> Outcome:
 
 def _answered(error: aiosmtplib.SMTPResponseException) -> Outcome:
     text = printable(" ".join(error.message.split()))
-    if error.code < 400:  # aiosmtplib says -1 for an answer that is none
+    if error.code < 400:  # aiosmtplib uses -1 for an invalid reply
         return deferred(Reason.PROTOCOL, None, text)
     if isinstance(error, aiosmtplib.SMTPAuthenticationError) and error.code >= 500:
         return deferred(Reason.CREDENTIAL, error.code, text)
@@ -245,7 +253,7 @@ def _answered(error: aiosmtplib.SMTPResponseException) -> Outcome:
 
 
 def _tls_error(error: BaseException | None) -> BaseException | None:
-    """The TLS trouble at the root of an error, if that is what it is."""
+    """The TLS error among the causes of an error."""
     while error is not None:
         if isinstance(error, ssl.SSLError | _NoTls):
             return error

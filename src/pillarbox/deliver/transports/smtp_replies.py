@@ -1,4 +1,4 @@
-"""What an SMTP server says, and what it means in our words. Pure: bytes in, outcomes out."""
+"""Splits and classifies SMTP replies. Pure: bytes in, outcomes out."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from enum import StrEnum
 
 from pillarbox.model.outcome import Outcome, Reason, accepted, deferred, rejected
 
-# A whole reply, all lines together. Real ones stay under 1 KB; the bound keeps a babbling server
-# from filling memory, and keeps re-reading a reply that arrives byte by byte cheap.
+# A whole reply, all lines together. Real ones stay under 1 KB; the limit bounds memory, and
+# the cost of a reply that arrives byte by byte.
 MAX_REPLY = 16_384
-# What is kept of a server's words: enough for the longest policy text with its link, and no more.
+# What is kept of a server's text: enough for the longest policy text with its link.
 MAX_TEXT = 1_000
-# A server may ask for patience, but no longer than our longest wait between two attempts.
+# A server may ask us to wait, but no longer than our longest wait between two attempts.
 MAX_RETRY_AFTER = 3_600.0
 
-# RFC 5321 4.2.1: every line of a reply carries the same code, a hyphen follows it on all lines but
-# the last.
+# RFC 5321 4.2.1: every line of a reply has the same code, with a hyphen after it except on the
+# last.
 _match_reply = re.compile(rb"([2-5][0-9][0-9])(?:-[^\n]*\n\1)*(?: [^\n]*)?\r?\n").match
 _is_beginning = re.compile(rb"[2-5](?:[0-9](?:[0-9](?:[ \r-].*)?)?)?", re.DOTALL).fullmatch
 
 
 class SmtpStage(StrEnum):
-    """Where in the transcript a reply was given; the same code means different things."""
+    """The stage of the transaction; the same code means different things at different stages."""
 
     CONNECT = "connect"
     MAIL = "mail"
@@ -58,7 +58,7 @@ def code_of(reply: bytes) -> int:
 
 
 def text_of(reply: bytes) -> str:
-    """The words of a reply on one line, without its codes and without anything unprintable."""
+    """The text of a reply on one line, without codes and control characters."""
     if reply.count(b"\n") == 1:
         text = reply[4:].strip().decode("utf-8", "replace")
     else:
@@ -85,12 +85,14 @@ _find_queue_id = re.compile(
 
 
 def queue_id(text: str) -> str | None:
-    """The server's own name for the mail it took, when it tells one."""
-    _, postfix, rest = text.partition("queued as ")  # by far the most common, and found quicker so
+    """The server's id of the accepted mail, if its reply has one."""
+    _, postfix, rest = text.partition("queued as ")  # by far the most common, and faster
     if postfix and rest.isalnum():
         return rest
     found = _find_queue_id(text)
-    return found[found.lastindex or 0] if found else None
+    if found is None:
+        return None
+    return found[found.lastindex or 0]
 
 
 def acceptance(reply: bytes) -> Outcome:
@@ -100,8 +102,7 @@ def acceptance(reply: bytes) -> Outcome:
 
 
 # RFC 3463 and the IANA registry: subject.detail says what it is about, the class says for how long.
-# Only details that name one cause stand here; vague ones (0.0, 7.0, 7.1 …) leave the word to the
-# words.
+# Only details with one cause are here; after vague ones (0.0, 7.0, 7.1 …) the text decides.
 _DETAILS = {
     "1.1": Reason.INVALID_RECIPIENT,
     "1.2": Reason.INVALID_RECIPIENT,
@@ -139,8 +140,7 @@ _DETAILS = {
     "7.60": Reason.BLOCKED_SENDER,  # Exchange: may not send as this sender
 }
 
-# Words that servers share, most telling first. Before them stand the classes of code they may speak
-# for.
+# Phrases that many servers use, the most specific first, with the classes of codes they apply to.
 _PHRASES = [
     ("45", Reason.TLS, r"starttls|encrypted connection"),
     ("45", Reason.CREDENTIAL, r"authentication (is )?required|not authenticated|log ?in first"),
@@ -187,8 +187,7 @@ _WORDS = [
     (classes, re.compile(words, re.IGNORECASE), reason) for classes, reason, words in _PHRASES
 ]
 
-# What a bare code says at its stage (RFC 5321 4.3.2), when neither enhanced code nor words say
-# more.
+# The reason of a code at its stage (RFC 5321 4.3.2), without an enhanced code or a known phrase.
 _BARE = {
     (SmtpStage.RCPT, 550): Reason.INVALID_RECIPIENT,
     (SmtpStage.RCPT, 551): Reason.INVALID_RECIPIENT,
@@ -202,9 +201,9 @@ _BARE = {
     (SmtpStage.RCPT, 555): Reason.UNSUPPORTED,
 }
 
-# RFC 4954: these speak about our login, never about the mail.
+# RFC 4954: these concern our login, never the mail.
 _LOGIN_CODES = frozenset({530, 534, 535, 538})
-# Trouble of the account or the line: another day, or another provider, takes the same mail.
+# Problems of the account or the connection: the same mail can be sent later or elsewhere.
 _PROVIDER_TROUBLE = frozenset({Reason.CREDENTIAL, Reason.TLS, Reason.RATE_LIMITED})
 
 _find_enhanced = re.compile(r"\b[45]\.(\d{1,3}\.\d{1,3})\b").match
@@ -220,7 +219,7 @@ def refusal(reply: bytes, stage: SmtpStage) -> Outcome:
 
 
 def classify(code: int, text: str, stage: SmtpStage) -> Outcome:
-    """The outcome that a refusing code and its words mean at a stage."""
+    """The outcome of a 4xx or 5xx code and its text at a stage."""
     reason = _reason(code, text, stage)
     if code < 500 or stage is SmtpStage.CONNECT or reason in _PROVIDER_TROUBLE:
         return deferred(reason, code, text, _retry_after(text))
@@ -229,16 +228,19 @@ def classify(code: int, text: str, stage: SmtpStage) -> Outcome:
 
 def _reason(code: int, text: str, stage: SmtpStage) -> Reason:
     if code in _LOGIN_CODES:
-        return Reason.TLS if "starttls" in text.lower() else Reason.CREDENTIAL
+        if "starttls" in text.lower():
+            return Reason.TLS
+        return Reason.CREDENTIAL
     found = _find_enhanced(text)
     detail = found[1] if found else ""
-    return (
-        _DETAILS.get(detail)
-        or _by_words(code, text)
-        or _by_detail(code, detail)
-        or (None if detail else _BARE.get((stage, code)))
-        or (Reason.UNAVAILABLE if code < 500 else Reason.REFUSED)
-    )
+    reason = _DETAILS.get(detail) or _by_words(code, text) or _by_detail(code, detail)
+    if reason is None and not detail:
+        reason = _BARE.get((stage, code))
+    if reason is not None:
+        return reason
+    if code < 500:
+        return Reason.UNAVAILABLE
+    return Reason.REFUSED
 
 
 def _by_words(code: int, text: str) -> Reason | None:
@@ -250,7 +252,7 @@ def _by_words(code: int, text: str) -> Reason | None:
 
 
 def _by_detail(code: int, detail: str) -> Reason | None:
-    """Vague details that still say something once no word said more."""
+    """The reason of a vague detail, if no phrase matched."""
     if code == 421 and detail.startswith("7."):
         return Reason.RATE_LIMITED
     if code < 500:
@@ -266,5 +268,7 @@ def _retry_after(text: str) -> float | None:
     found = _find_wait(text)
     if not found:
         return None
-    seconds = float(found[1]) * (60 if found[2].lower().startswith("m") else 1)
+    seconds = float(found[1])
+    if found[2].lower().startswith("m"):
+        seconds *= 60
     return min(seconds, MAX_RETRY_AFTER)

@@ -1,4 +1,4 @@
-"""A mail on its way through a connection: what was said so far, and how it ended."""
+"""The SMTP transaction of one mail: commands, replies, result."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pillarbox.model.outcome import Outcome, Reason, deferred
 if TYPE_CHECKING:
     from pillarbox.deliver.transports.smtp_envelope import SmtpEnvelope
 
-# A mail with a thousand recipients says a lot; people read the beginning and the end.
+# Characters. A mail with a thousand recipients has a long one: its beginning and end are kept.
 MAX_TRANSCRIPT = 20_000
 
-_GO_ON = ord("3")  # replies above it refuse
+_INTERMEDIATE = ord("3")  # replies above it refuse
 
 
 class SmtpTransaction:
-    """A mail and the future its sender waits for. Keeps raw replies; words are made only when needed."""
+    """A mail and the future of its result. Replies stay raw until a transcript needs their text."""
 
     __slots__ = (
         "body_at",
@@ -57,7 +57,7 @@ class SmtpTransaction:
         self.commands, self.settled = envelope
 
     def again(self) -> None:
-        """Forget the transcript: the mail waits again, for the second and last time."""
+        """Start again: the mail waits for the second and last time."""
         self.requeued = True
         self._forget(self.queued)
 
@@ -67,9 +67,9 @@ class SmtpTransaction:
         return self.mail_refused or self.refused == len(self.commands) - 2
 
     def note(self, reply: bytes, now: float) -> None:
-        """Keep the reply to the next command of the envelope."""
+        """Record the reply to the next command of the envelope."""
         replies = self.replies
-        if reply[0] > _GO_ON and len(replies) < len(self.commands) - 1:
+        if reply[0] > _INTERMEDIATE and len(replies) < len(self.commands) - 1:
             if replies:
                 self.refused += 1
             else:
@@ -82,7 +82,7 @@ class SmtpTransaction:
             return False
         try:
             allowed = self.outgoing.may_begin()
-        except Exception as error:  # the caller's own; it must not take the connection down
+        except Exception as error:  # the caller's fault; the connection must survive
             self.give_back(f"may_begin failed {when}: {error!r}")
             return False
         if not allowed:
@@ -94,7 +94,7 @@ class SmtpTransaction:
             self.future.set_result(NotStarted(why))
 
     def accept(self, reply: bytes, now: float, link: str) -> None:
-        """The final dot was answered well."""
+        """Settle after a positive reply to the final dot."""
         outcome = acceptance(reply)
         if self.refused or self.settled:
             self.replies.append((now, reply))
@@ -142,7 +142,7 @@ class SmtpTransaction:
 
 
 def _answered(reply: tuple[float, bytes] | None, rest: Outcome) -> Outcome:
-    if reply is None or reply[1][0] <= _GO_ON:
+    if reply is None or reply[1][0] <= _INTERMEDIATE:
         return rest
     return refusal(reply[1], SmtpStage.RCPT)
 
@@ -157,5 +157,5 @@ def _shortened(text: str) -> str:
 def not_delivered(
     transaction: SmtpTransaction, reason: Reason, text: str, now: float, link: str = ""
 ) -> None:
-    """Settle a mail that the server cannot have: its final dot was never written."""
+    """Defer a mail whose final dot was not written: the server does not have it."""
     transaction.end(deferred(reason, None, text), now, link, text)
