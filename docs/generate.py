@@ -1,4 +1,4 @@
-"""Writes the reference pages that follow from the code: settings, metrics, problems, the command line, requirements.
+"""Writes the reference pages that follow from the code: settings, metrics, fields, problems, commands …
 
 python docs/generate.py            writes them
 python docs/generate.py --check    says which are stale, and exits with 1 if any is
@@ -17,6 +17,7 @@ from typing import Any
 
 import typer
 
+from pillarbox.accept.mail import FIELDS, SQL_TYPES, Mail, MailField
 from pillarbox.api.problem_types import TYPES
 from pillarbox.cli.main import root
 from pillarbox.setting_kinds import URL, show_duration
@@ -56,6 +57,18 @@ What the [API](http.md#errors) answers when something is wrong, as in RFC 9457. 
 each at the path of that name. `code` is finer: for `invalid-mail` it is one of [those of `enqueue`](sql.md#errors), or
 `bad_key`, `missing_substitution` or `unknown_substitution`.
 """
+MAIL_FIELDS = """\
+Every way in takes the same fields, with the same rules: [`enqueue` and `enqueue_many`](sql.md#pillarboxenqueue) in
+SQL, where each is described, [`Mail`](python.md#mail) in Python, and [`POST /messages`](http.md#sending). HTTP also
+takes `template`, `locale` and `data`. In JSON a list may be given as one string, `raw` and the content of attachments
+are base64, and times are strings such as `2030-12-31T23:59:00Z`.
+"""
+# Where HTTP has another name than SQL, or none.
+HTTP_NAMES = {
+    "sender": "`from`",
+    "idempotency_key": "header `Idempotency-Key`",
+    "tenant": "the API key's",
+}
 REQUIREMENTS = """\
 What the specification SPEC-QUEUE-001 asks, what we decided where it asks otherwise or leaves it open, and the tests
 that show it. What says "not yet" is missing; tests beside it show the rest. A test names what it shows by a marker,
@@ -332,6 +345,25 @@ def problems_page() -> str:
     )
 
 
+# --- fields of a mail
+
+
+def fields_page() -> str:
+    rows = [_mail_field(field) for field in FIELDS]
+    heads = ("`Mail` in Python", "type", "SQL", "type", "HTTP", "is")
+    return f"# Fields of a mail\n\n{NOTE}{MAIL_FIELDS}\n" + table(heads, rows)
+
+
+def _mail_field(field: MailField) -> tuple[str, ...]:
+    name = f"`{field.name}`"
+    sql_name = '`"to"`' if field.name == "to" else name
+    sql_type = SQL_TYPES[field.kind].removeprefix("text::")
+    http_name = HTTP_NAMES.get(field.name, name)
+    description = field.description or "See [sql.md](sql.md#pillarboxenqueue)."
+    python_type = f"`{Mail.__annotations__[field.attribute]}`"
+    return f"`{field.attribute}`", python_type, sql_name, f"`{sql_type}`", http_name, description
+
+
 # --- requirements
 
 
@@ -395,6 +427,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "metrics.md": metrics_page,
     "cli.md": cli_page,
     "problems.md": problems_page,
+    "fields.md": fields_page,
     "requirements.md": requirements_page,
 }
 
