@@ -35,6 +35,8 @@ MAX_HEADERS = 50
 MAX_ATTACHMENTS = 100
 MAX_TAGS = 20
 MAX_ATTEMPTS = 100
+# A web page and an address are usual; more than a few are an accident.
+MAX_UNSUBSCRIBE_URLS = 10
 
 # Names are checked apart: most mails have the defaults.
 _NAMES = ("tenant", "class_", "priority")
@@ -78,6 +80,11 @@ _content_type = re.compile(
     r"(?: *; *[A-Za-z0-9!#$&^_.+*-]+=(?:\"[ !#-\[\]-~]*\"|[A-Za-z0-9!#$&^_.+*'%-]+))*"
 ).fullmatch
 _content_id = re.compile(r"[!-;=?-~]{1,255}").fullmatch
+# Commas separate the URLs of the header field (RFC 2369), and some readers split there.
+_unsubscribe_url = re.compile(
+    r"https?://[A-Za-z0-9\[][!-+\--;=?-~]*|mailto:[!-+\--;=?-~]+@[!-+\--;=?-~]+"
+).fullmatch
+_UNSUBSCRIBE_HEADERS = frozenset({"list-unsubscribe", "list-unsubscribe-post"})
 _escaped_nul = re.compile(r"(?<!\\)(?:\\\\)*\\u0000").search
 # Cheaper than json.dumps, which looks for a cached encoder first. JSON has no NaN, and PostgreSQL
 # takes none.
@@ -91,6 +98,8 @@ def check(mail: Mail) -> int:
         raise InvalidMail("unknown_priority", "priority", "must be urgent, normal or bulk")
     _check_envelope(mail)
     octets = OVERHEAD_OCTETS + _check_subject(mail.subject) + _check_content(mail)
+    if mail.list_unsubscribe != ():
+        _check_list_unsubscribe(mail)
     if mail.headers:
         _check_headers(mail.headers)
     if mail.attachments:
@@ -297,6 +306,37 @@ def _check_body(body: str | None, field: str) -> int:
     if "\0" in body:
         raise InvalidMail("control_character", field, "may not contain NUL")
     return octets
+
+
+def _check_list_unsubscribe(mail: Mail) -> None:
+    field = "list_unsubscribe"
+    urls = listed(mail.list_unsubscribe)
+    if not urls:
+        return
+    if mail.raw is not None:
+        raise InvalidMail(
+            "raw_and_parts", "raw", "a raw mail has its own List-Unsubscribe", f"omit {field}"
+        )
+    if len(urls) > MAX_UNSUBSCRIBE_URLS:
+        raise InvalidMail("too_many", field, f"at most {MAX_UNSUBSCRIBE_URLS} URLs")
+    for url in urls:
+        if not url or not _unsubscribe_url(url):
+            raise InvalidMail(
+                "bad_url",
+                field,
+                "must be https:, http: or mailto: URLs of ASCII without blanks, commas, < and >",
+                "write a comma as %2C",
+            )
+    if sum(len(url) + len("<>, ") for url in urls) - len(", ") > MAX_LINE_OCTETS:
+        raise InvalidMail("too_long", field, "must be at most 998 bytes, all URLs together")
+    names = mail.headers if isinstance(mail.headers, Mapping) else ()
+    if any(isinstance(name, str) and name.lower() in _UNSUBSCRIBE_HEADERS for name in names):
+        raise InvalidMail(
+            "reserved_header",
+            "headers",
+            f"List-Unsubscribe is made of {field}",
+            "give the header or the field, not both",
+        )
 
 
 def _check_headers(headers: Any) -> None:

@@ -124,6 +124,11 @@ class Mail:
     metadata: Mapping[str, Any] | None = _field(
         FieldKind.OBJECT, "An object of your own; kept and shown, never sent."
     )
+    list_unsubscribe: str | Sequence[str] = _field(
+        FieldKind.STRINGS,
+        "URLs (https, http, mailto) of List-Unsubscribe; one https URL alone, or with mailto,"
+        " also makes List-Unsubscribe-Post.",
+    )
     tenant: str = _field(FieldKind.NAME, default="default", apart=True)
 
 

@@ -83,6 +83,7 @@ def _hand_written() -> Iterator[Fields]:
     yield from _contents()
     yield from _headers()
     yield from _attachments()
+    yield from _unsubscribing()
     yield from _labels()
     yield from _numbers_and_times()
     yield from _wrong_types()
@@ -190,6 +191,31 @@ def _headers() -> Iterator[Fields]:
     yield {"headers": {"X-Longer": "bad\n", "to": "x", "X-B": 1, "": ""}}
     yield {"headers": {"X-B": 1, "X-A": "\n"}}
     yield {"headers": {"bb": 1, "é": "\n", "From": ""}}
+
+
+def _unsubscribing() -> Iterator[Fields]:
+    url = "https://shop.example/u?id=1"
+    urls: list[Any] = [
+        url, "http://shop.example", "HTTPS://shop.example", "https:", "https://", "https:///x", "ftp://shop.example",
+        "https://[::1]/x", "mailto:u@shop.example", "mailto:u@shop.example?subject=Stop%20it", "mailto:", "mailto:u",
+        "mailto:@x", "javascript:alert(1)", "", " ", "u@shop.example", f"<{url}>", f"{url},x", f"{url} x", f"{url}\t",
+        f"{url}\r\nBcc: x@y.example", f"{url}\n", f"\n{url}", f"{url}\x7f", f"{url}é", "https://é.example", None, 1,
+    ]  # fmt: skip
+    for value in urls:
+        yield {"list_unsubscribe": value}
+        yield {"list_unsubscribe": [url, value]}
+    yield from ({"list_unsubscribe": [url] * count} for count in (0, 2, 10, 11))
+    yield from ({"list_unsubscribe": f"https://x/{'y' * (986 + more)}"} for more in (0, 1))
+    yield from (
+        {"list_unsubscribe": [f"https://x/{'y' * (470 + more)}"] * 2} for more in (12, 13, 14, 15)
+    )
+    yield {"list_unsubscribe": url, "raw": b"x", "text": None}
+    yield {"list_unsubscribe": [], "raw": b"x", "text": None}
+    for name in ("List-Unsubscribe", "list-unsubscribe-POST", "List-Unsubscribe-X"):
+        yield {"list_unsubscribe": url, "headers": {name: "<x>"}}
+        yield {"headers": {name: "<https://shop.example/u>"}}
+    yield {"list_unsubscribe": url, "headers": "none"}
+    yield {"list_unsubscribe": {"a": url}}
 
 
 def _attachments() -> Iterator[Fields]:

@@ -20,7 +20,7 @@ from tests.integration.accept.enqueue_corpus import ONLY_THE_DATABASE, PLAIN, Fi
 
 Verdict = tuple[str, str, str]
 ACCEPTED: Verdict = ("accepted", "", "")
-LISTS = ("to", "cc", "bcc", "reply_to", "tags")
+LISTS = ("to", "cc", "bcc", "reply_to", "tags", "list_unsubscribe")
 JSON = ("headers", "attachments", "metadata")
 TYPES = (
     dict.fromkeys(LISTS, "text[]")

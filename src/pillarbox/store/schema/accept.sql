@@ -22,7 +22,8 @@ CREATE OR REPLACE FUNCTION pillarbox.enqueue(
   raw bytea DEFAULT NULL, headers jsonb DEFAULT NULL, attachments jsonb DEFAULT NULL, tenant text DEFAULT 'default',
   class text DEFAULT NULL, kind text DEFAULT NULL, priority text DEFAULT 'normal',
   send_at timestamptz DEFAULT NULL, expires_at timestamptz DEFAULT NULL, max_attempts integer DEFAULT NULL,
-  idempotency_key text DEFAULT NULL, tags text[] DEFAULT NULL, metadata jsonb DEFAULT NULL
+  idempotency_key text DEFAULT NULL, tags text[] DEFAULT NULL, metadata jsonb DEFAULT NULL,
+  list_unsubscribe text[] DEFAULT NULL
 ) RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 -- A hot path. Every expression and statement of PL/pgSQL costs again in each new transaction, so a plain mail runs only one
@@ -32,7 +33,7 @@ DECLARE
   id uuid;
 BEGIN
   IF num_nonnulls(cc, bcc, reply_to, raw, headers, attachments, kind, send_at, expires_at, max_attempts, idempotency_key,
-                  tags, metadata) = 0 THEN
+                  tags, metadata, list_unsubscribe) = 0 THEN
     WITH plain AS MATERIALIZED (
       SELECT pillarbox._new_id() AS id, t.id AS tenant_id, nextval('pillarbox.message_seq') AS seq, clock_timestamp() AS now,
         array_position('{urgent,normal,bulk}', priority) - 1 AS lane,
@@ -60,7 +61,8 @@ BEGIN
     jsonb_strip_nulls(jsonb_build_object(
       'sender', sender, 'to', "to", 'subject', subject, 'cc', cc, 'bcc', bcc, 'reply_to', reply_to, 'tenant', tenant,
       'class', class, 'kind', kind, 'priority', priority, 'send_at', send_at, 'expires_at', expires_at,
-      'max_attempts', max_attempts, 'idempotency_key', idempotency_key, 'tags', tags))
+      'max_attempts', max_attempts, 'idempotency_key', idempotency_key, 'tags', tags,
+      'list_unsubscribe', list_unsubscribe))
     -- Nulls inside these are kept.
     || CASE WHEN headers IS NULL THEN '{}' ELSE jsonb_build_object('headers', headers) END
     || CASE WHEN attachments IS NULL THEN '{}' ELSE jsonb_build_object('attachments', attachments) END
@@ -81,6 +83,7 @@ DECLARE
   bcc text[] := pillarbox._texts(mail->'bcc', 'bcc');
   reply_to text[] := pillarbox._texts(mail->'reply_to', 'reply_to');
   tags text[] := pillarbox._texts(mail->'tags', 'tags');
+  list_unsubscribe text[] := pillarbox._texts(mail->'list_unsubscribe', 'list_unsubscribe');
   headers jsonb := nullif(mail->'headers', 'null');
   attachments jsonb := nullif(mail->'attachments', 'null');
   metadata jsonb := nullif(mail->'metadata', 'null');
@@ -117,6 +120,9 @@ BEGIN
     PERFORM pillarbox._addresses(reply_to, 'reply_to');
   END IF;
   PERFORM pillarbox._check_content(subject, text, html, raw, headers, attachments, reply_to);
+  IF cardinality(list_unsubscribe) > 0 THEN
+    PERFORM pillarbox._check_list_unsubscribe(list_unsubscribe, raw, headers);
+  END IF;
   IF raw IS NOT NULL THEN
     normalised := pillarbox._crlf(raw);
   END IF;
@@ -216,7 +222,7 @@ BEGIN
     PERFORM pillarbox._fail('PB400', 'unknown_field', left(key, 60), 'there is no such field');
   END IF;
   SELECT e.key INTO key FROM jsonb_each(mail) AS e WHERE jsonb_typeof(e.value) NOT IN ('string', 'null')
-    AND e.key NOT IN ('to', 'cc', 'bcc', 'reply_to', 'tags', 'headers', 'attachments', 'metadata', 'max_attempts') LIMIT 1;
+    AND e.key <> ALL (pillarbox._list_fields()) AND e.key NOT IN ('headers', 'attachments', 'metadata', 'max_attempts') LIMIT 1;
   IF FOUND THEN
     PERFORM pillarbox._fail('PB400', 'bad_type', key, 'must be a string');
   END IF;
@@ -224,18 +230,57 @@ END $$;
 
 -- The fields that a mail in JSON may have.
 CREATE OR REPLACE FUNCTION pillarbox._known_fields() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
-  SELECT '{sender,to,subject,text,html,cc,bcc,reply_to,raw,headers,attachments,tenant,class,kind,priority,send_at,expires_at,max_attempts,idempotency_key,tags,metadata}'::text[]
+  SELECT '{sender,to,subject,text,html,cc,bcc,reply_to,raw,headers,attachments,tenant,class,kind,priority,send_at,expires_at,max_attempts,idempotency_key,tags,metadata,list_unsubscribe}'::text[]
 $$;
 
 -- Those of them that are lists of strings; in JSON one string counts as a list of one.
 CREATE OR REPLACE FUNCTION pillarbox._list_fields() RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
-  SELECT '{to,cc,bcc,reply_to,tags}'::text[]
+  SELECT '{to,cc,bcc,reply_to,tags,list_unsubscribe}'::text[]
 $$;
 
 -- The header fields that are stored of a mail: those given, and those that other fields make.
 CREATE OR REPLACE FUNCTION pillarbox._stored_headers(fields jsonb) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
-  SELECT nullif(fields->'headers', 'null')
+  SELECT CASE
+    WHEN fields ? 'list_unsubscribe' THEN coalesce(nullif(fields->'headers', 'null'), '{}')
+      || pillarbox._unsubscribe_headers(pillarbox._texts(fields->'list_unsubscribe', 'list_unsubscribe'))
+    ELSE nullif(fields->'headers', 'null') END
 $$;
+
+-- Check the URLs of List-Unsubscribe.
+CREATE OR REPLACE FUNCTION pillarbox._check_list_unsubscribe(urls text[], raw bytea, headers jsonb) RETURNS void
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  IF raw IS NOT NULL THEN
+    PERFORM pillarbox._fail('PB400', 'raw_and_parts', 'raw', 'a raw mail has its own List-Unsubscribe', 'omit list_unsubscribe');
+  ELSIF cardinality(urls) > 10 THEN
+    PERFORM pillarbox._fail('PB400', 'too_many', 'list_unsubscribe', 'at most 10 URLs');
+  -- Commas separate the URLs of the header field (RFC 2369), and some readers split there.
+  ELSIF EXISTS (SELECT FROM unnest(urls) AS url WHERE coalesce(url, '') !~
+      '^(https?://[A-Za-z0-9\[][!-+\--;=?-~]*|mailto:[!-+\--;=?-~]+@[!-+\--;=?-~]+)$') THEN
+    PERFORM pillarbox._fail('PB400', 'bad_url', 'list_unsubscribe',
+                            'must be https:, http: or mailto: URLs of ASCII without blanks, commas, < and >', 'write a comma as %2C');
+  ELSIF octet_length(array_to_string(urls, '>, <')) + 2 > 998 THEN
+    PERFORM pillarbox._fail('PB400', 'too_long', 'list_unsubscribe', 'must be at most 998 bytes, all URLs together');
+  ELSIF jsonb_typeof(headers) = 'object'
+        AND EXISTS (SELECT FROM jsonb_each(headers) AS header
+                    WHERE lower(header.key COLLATE "C") IN ('list-unsubscribe', 'list-unsubscribe-post')) THEN
+    PERFORM pillarbox._fail('PB400', 'reserved_header', 'headers', 'List-Unsubscribe is made of list_unsubscribe',
+                            'give the header or the field, not both');
+  END IF;
+END $$;
+
+-- The header fields of these URLs: List-Unsubscribe (RFC 2369), and List-Unsubscribe-Post (RFC 8058) if the
+-- only web address is one https URL.
+CREATE OR REPLACE FUNCTION pillarbox._unsubscribe_headers(urls text[]) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+  IF cardinality(urls) = 0 THEN
+    RETURN '{}';
+  END IF;
+  RETURN jsonb_build_object('List-Unsubscribe', '<' || array_to_string(urls, '>, <') || '>')
+    || CASE WHEN (SELECT count(*) = 1 AND bool_and(starts_with(url, 'https:')) FROM unnest(urls) AS url
+                  WHERE NOT starts_with(url, 'mailto:'))
+         THEN '{"List-Unsubscribe-Post": "List-Unsubscribe=One-Click"}' ELSE '{}'::jsonb END;
+END $$;
 
 -- Note which of several mails is being checked, for _fail; null for none. (Not a SET clause of
 -- the function, which needs a superuser for a custom setting. An error undoes it with the rest
