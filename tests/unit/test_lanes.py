@@ -11,18 +11,16 @@ import pytest
 from pillarbox.model.access import Order
 from pillarbox.model.fairness import LaneId, Quota
 from pillarbox.queue import lanes as module
-from pillarbox.queue.lanes import (
+from pillarbox.queue.lanes import FIRST, SLACK, LaneTracker
+from pillarbox.queue.ready_queues.postgres import TRAILING_LOOKS
+from pillarbox.queue.records import SurveyedLane
+from pillarbox.queue.survey_schedule import (
     FEW_LANES,
-    FIRST,
     HINTED_INTERVAL,
-    SLACK,
     SURVEY_INTERVAL,
     SURVEY_SHARE,
     TRAILING_LOOK,
-    LaneTracker,
 )
-from pillarbox.queue.ready_queues.postgres import TRAILING_LOOKS
-from pillarbox.queue.records import SurveyedLane
 from pillarbox.queue.work_signal import WorkSignal
 
 A, B, C = LaneId(1, 1), LaneId(2, 1), LaneId(3, 1)
@@ -161,9 +159,9 @@ def test_a_lane_is_kept_while_a_claimed_mail_has_not_begun(lanes: LaneTracker) -
     claim(lanes, 20, t1=2, t2=1)
     assert set(lanes.idle()) == {keys[2], keys[3]}
     assert set(lanes.surplus()) == {keys[2], keys[3]}
-    lanes.begun(keys[0])
+    lanes.order.begun(keys[0])
     assert keys[0] not in lanes.idle()
-    lanes.begun(keys[0])
+    lanes.order.begun(keys[0])
     assert keys[0] in lanes.idle()
 
 
@@ -242,28 +240,28 @@ def test_what_was_asked_for_and_not_there_does_not_count_as_a_turn(lanes: LaneTr
 def test_nothing_is_claimed_or_begun_before_what_comes_back(lanes: LaneTracker) -> None:
     survey(lanes, seen(A), seen(B))
     claim(lanes, 10, t1=5, t2=5)
-    lanes.returning(A)
-    assert not lanes.may_begin(A)
-    assert lanes.may_begin(B)
+    lanes.order.returning(A)
+    assert not lanes.order.may_begin(A)
+    assert lanes.order.may_begin(B)
     assert set(asked(lanes)) == {B}
     assert A not in lanes.idle()
     for _ in range(4):
         assert not lanes.ended(A, begun=False)
-        assert not lanes.may_begin(A)  # the last four, too: they come after the first
+        assert not lanes.order.may_begin(A)  # the last four, too: they come after the first
     assert lanes.ended(A, begun=False)
-    assert lanes.may_begin(A)
+    assert lanes.order.may_begin(A)
     assert set(asked(lanes)) == {A, B}
 
 
 def test_what_had_begun_does_not_count_on_the_way_back(lanes: LaneTracker) -> None:
     survey(lanes, seen(A))
     claim(lanes, 10, t1=2)
-    lanes.begun(A)
-    lanes.returning(A)
+    lanes.order.begun(A)
+    lanes.order.returning(A)
     assert not lanes.ended(A, begun=True)
-    assert not lanes.may_begin(A)
+    assert not lanes.order.may_begin(A)
     lanes.ended(A, begun=False)
-    assert lanes.may_begin(A)
+    assert lanes.order.may_begin(A)
 
 
 # -- strict lanes
@@ -272,7 +270,7 @@ def test_what_had_begun_does_not_count_on_the_way_back(lanes: LaneTracker) -> No
 def test_a_strict_lane_waits_for_its_mail_and_then_goes_on(lanes: LaneTracker) -> None:
     survey(lanes, seen(A, order=Order.STRICT), seen(B, order=Order.STRICT))
     claim(lanes, 10, t1=1, t2=1)
-    lanes.begun(A)
+    lanes.order.begun(A)
     assert asked(lanes) == {}
     assert lanes.idle() == []  # whoever took it could not know when to go on
     survey(lanes, own(A, order=Order.STRICT), own(B, order=Order.STRICT))
@@ -285,7 +283,7 @@ def test_a_strict_lane_waits_for_its_mail_and_then_goes_on(lanes: LaneTracker) -
 def test_a_strict_lane_with_nothing_more_wakes_nobody(lanes: LaneTracker) -> None:
     survey(lanes, seen(A, order=Order.STRICT))
     claim(lanes, 10, t1=1)
-    lanes.begun(A)
+    lanes.order.begun(A)
     survey(lanes)
     assert not lanes.ended(A, begun=True)
 

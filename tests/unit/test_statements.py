@@ -13,7 +13,7 @@ import pytest
 import pillarbox
 from pillarbox.store import sql
 from pillarbox.store.lifecycle import TokenStore
-from pillarbox.store.sql import Statement, Statements, compile_statement
+from pillarbox.store.sql import Statement, Statements, compile_statement, expand
 
 SOURCE = Path(pillarbox.__file__).parent
 
@@ -55,6 +55,28 @@ def test_a_call_orders_its_arguments() -> None:
 def test_a_call_needs_exactly_the_parameters(arguments: dict[str, int]) -> None:
     with pytest.raises(TypeError, match="statement x"):
         compile_statement("x", "SELECT :a, :b")(**arguments)
+
+
+def test_a_statement_is_compiled_from_parts() -> None:
+    parts = {"due": "state = 'queued' AND\n  -- use: now", "now": "at <= :now"}
+    text = expand("SELECT :a WHERE (\n  -- use: due\n) -- use: this is a comment", parts)
+    statement = compile_statement("x", text)
+    assert statement.parameters == ("a", "now")
+    assert statement.text == (
+        "SELECT $1 WHERE (\nstate = 'queued' AND\nat <= $2\n) -- use: this is a comment"
+    )
+
+
+def test_an_unknown_part_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        expand("SELECT\n-- use: nothing", {})
+
+
+def test_parts_are_no_statements() -> None:
+    names = {statement.name for statement in sql.load("queue")}
+    assert {"claim", "claim_referenced"} <= names
+    assert "claim_heads" not in names
+    assert all("-- use:" not in statement.text for statement in sql.load("queue"))
 
 
 def test_an_unknown_statement_is_an_attribute_error() -> None:

@@ -25,6 +25,7 @@ class Dispatcher:
         self.ledger = ledger
         self.ready = ready
         self._lanes = LaneTracker(time.monotonic)
+        self._order = self._lanes.order
         self._aside = False
 
     # -- the lease, which lane ownership depends on
@@ -109,15 +110,15 @@ class Dispatcher:
 
         False when it must not begin, because an earlier message of its lane was given back.
         """
-        if not claimed.begun and self._lanes.may_begin(claimed.lane_id):
+        if not claimed.begun and self._order.may_begin(claimed.lane_id):
             claimed.begun = True
-            self._lanes.begun(claimed.lane_id)
+            self._order.begun(claimed.lane_id)
         return claimed.begun
 
     def give_back(self, claimed: ClaimedMessage) -> None:
         """Note that an unbegun message will be released: its lane begins nothing until then."""
         if not claimed.begun:
-            self._lanes.returning(claimed.lane_id)
+            self._order.returning(claimed.lane_id)
 
     def hold(self, claimed: ClaimedMessage, seconds: float) -> None:
         """Claim nothing from a message's lane for so long: its provider has no room."""
@@ -129,7 +130,7 @@ class Dispatcher:
 
     def may_postpone(self, claimed: ClaimedMessage) -> bool:
         """Whether other messages of its lane may overtake it."""
-        return not self._lanes.is_strict(claimed.lane_id)
+        return not self._order.is_strict(claimed.lane_id)
 
 
 def in_turns(claims: list[ClaimedMessage], quotas: Sequence[Quota]) -> list[ClaimedMessage]:
