@@ -85,7 +85,7 @@ GROUPS = (
     ("O", "Where possible"),
 )  # fmt: skip
 COMMANDS = """\
-Every command tells the same with `--help`. Answers go to stdout, remarks and errors to stderr.
+Every command gives the same with `--help`. Answers go to stdout, remarks and errors to stderr.
 
 | exit code | means |
 |---|---|
@@ -173,7 +173,7 @@ def metrics_page() -> str:
         ),
         ("`route`", "a route's template, such as `/api/v1/messages/{message_id}`; `none`"),
         ("`method`", "an HTTP method, or `other`"),
-        ("`status`", "`2xx`, `4xx`, `5xx`; `0xx`: nobody was left to answer"),
+        ("`status`", "`2xx`, `4xx`, `5xx`; `0xx`: the client had disconnected"),
         (
             "`how`",
             "`idle`: closed for another client; `refused`: there was no place, or one for probes alone",

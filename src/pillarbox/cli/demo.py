@@ -98,7 +98,9 @@ class Demo:
     def described(self) -> str:
         """One line for the banner."""
         urls = ", ".join(f"{twin.kind} {twin.url}" for twin in self.twins.values())
-        return f"twins on this machine ({urls}); a mail every {INTERVAL:g} s, some bounce"
+        return (
+            f"simulated servers on this machine ({urls}); a mail every {INTERVAL:g} s, some bounce"
+        )
 
 
 @asynccontextmanager

@@ -173,7 +173,7 @@ def _retry_plan(delivery: DeliveryRecord, message: MessageRecord) -> str | None:
         return None
     waits = ", ".join(map(output.span, remaining(delivery, message)))
     if not waits:
-        waits = "no more: it was the last"
+        return f"retry policy {policy}; the next attempt is the last"
     return f"retry policy {policy}; if the next attempt fails, then after {waits}"
 
 

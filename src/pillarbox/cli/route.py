@@ -132,7 +132,7 @@ async def change(
 ) -> None:
     """Change what is given of a route; the rest stays.
 
-    Providers given anew have no weights but those given with them.
+    Providers given again have only the weights given with them.
 
     \b
     Examples:

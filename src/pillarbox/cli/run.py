@@ -97,7 +97,7 @@ WithDemo = Annotated[
     bool,
     typer.Option(
         "--demo",
-        help="Send sample mails through twins of SendGrid, SES and Mailgun on this machine.",
+        help="Send sample mails through simulated servers of SendGrid, SES and Mailgun.",
     ),
 ]
 

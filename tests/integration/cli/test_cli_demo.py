@@ -44,7 +44,7 @@ async def names(data: Path, query: str) -> list[str]:
 async def test_the_demo_delivers_through_all_twins_and_leaves_nothing_behind(data: Path) -> None:
     with process("up", "--demo", "--data", str(data), *ANY_PORTS) as up:
         printed = await asyncio.to_thread(up.wait_for, "Ctrl-C")
-        assert "twins on this machine" in printed
+        assert "simulated servers on this machine" in printed
         assert await names(data, PROVIDERS) == ["capture", *DEMO]
 
         async def all_delivered() -> bool:

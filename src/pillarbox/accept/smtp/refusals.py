@@ -30,8 +30,8 @@ def refuse_login(error: Exception) -> bytes:
         return reply(454, "4.3.0", "logins cannot be checked now; try again later")
     if isinstance(error, NotAllowed):
         return reply(535, "5.7.8", error.message)
-    log.error("a login failed for a fault of ours", exc=error)
-    return reply(454, "4.3.0", "a fault of ours; try again later")
+    log.error("a login failed because of an internal error", exc=error)
+    return reply(454, "4.3.0", "internal error; try again later")
 
 
 def refuse_mail(error: Exception) -> bytes:
@@ -46,7 +46,7 @@ def refuse_mail(error: Exception) -> bytes:
         error, Unauthorized | Throttled
     ):  # while the session lasted, somebody took the login back
         return reply(421, "4.7.0", "the login is no longer valid")
-    log.error("a mail was not stored for a fault of ours", exc=error)
+    log.error("a mail was not stored because of an internal error", exc=error)
     return replies.FAULT
 
 

@@ -58,7 +58,7 @@ TOO_MANY_MESSAGES = reply(421, "4.7.0", "enough mails for one connection; open a
 TOO_MANY_CONNECTIONS = reply(421, "4.7.0", "too many connections; try again soon")
 TOO_SLOW = reply(421, "4.4.2", "no complete command or mail in time")
 SHUTTING_DOWN = reply(421, "4.3.2", "shutting down; try again soon")
-FAULT = reply(451, "4.3.0", "a fault of ours; try again later")
+FAULT = reply(451, "4.3.0", "internal error; try again later")
 
 
 def accepted(message_id: object) -> bytes:

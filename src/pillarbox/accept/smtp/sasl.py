@@ -32,7 +32,7 @@ class PlainExchange:
     def answer(self, line: bytes) -> Authenticate:
         on_behalf_of, username, password = _decode(line).split("\0")
         if on_behalf_of not in ("", username):
-            raise ValueError("nobody sends on behalf of others")
+            raise ValueError("an authorization identity is not supported")
         return Authenticate(username, Secret(password))
 
 

@@ -204,7 +204,9 @@ class Twin(ABC):
     async def post(self, headers: Mapping[str, str], body: bytes) -> int:
         """Post one request with feedback, as `event` made it; returns the status of the answer."""
         if self.webhook_url is None:
-            raise ValueError("this twin does not know where to post: set its webhook_url")
+            raise ValueError(
+                "the simulated server does not know where to post: set its webhook_url"
+            )
         async with self._session.post(
             self.webhook_url, data=body, headers=headers, allow_redirects=False
         ) as answer:

@@ -138,7 +138,7 @@ class SesFeedback:
             log.info("a topic was confirmed", provider=self._provider)
         elif envelope["Type"] == UNSUBSCRIPTION:
             log.warning(
-                "a topic sends no more feedback: it was unsubscribed", provider=self._provider
+                "a topic was unsubscribed: it sends feedback no longer", provider=self._provider
             )
 
     async def close(self) -> None:
