@@ -109,7 +109,7 @@ ENGLISH = PageTexts(
         ),
         "void": EndingTexts(
             "Too many wrong codes",
-            "To protect your account this link works no more. Please ask for a new one.",
+            "To protect your account this link no longer works. Please ask for a new one.",
         ),
         "suspended": EndingTexts(
             "Your account is suspended", "This is not possible now. Support can help."

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 log = logs.get("pillarbox.http")
 ALLOWED = "GET, HEAD, POST, OPTIONS"
-# A token, its expiry and a code are some 150 octets; browsers add little.
+# A token, its expiry and a code are some 150 bytes; browsers add little.
 MAX_BYTES = 8 * 1024
 # Seconds after which the page of a new action works: before a person opens its first mail.
 REFRESH = 2.0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pillarbox.api.forwarding import PROXIED
-from pillarbox.api.middleware import ALWAYS_LOCAL, host_of_origin, is_loopback, name_of
+from pillarbox.api.middleware import LOCAL_NAMES, host_of_header, host_of_origin, is_loopback
 from pillarbox.errors import Unauthorized
 from pillarbox.model.access import Principal, Scope, Tenant, require, require_admin, require_metrics
 from pillarbox.store.admins import SESSION_PREFIX
@@ -45,7 +45,7 @@ class RequestContext:
         return self._tenant
 
     @property
-    def who(self) -> dict[str, str]:
+    def actor(self) -> dict[str, str]:
         """The actor, as events record it."""
         return {"who": self.principal.kind, "name": self.principal.name}
 
@@ -95,10 +95,10 @@ def peer_of(request: HTTPConnection) -> str:
 
 def needs_no_key(request: HTTPConnection, app: App) -> bool:
     """Whether a request is accepted without a key: in `up`, from this machine, if it has none."""
-    return app.keyless and "authorization" not in request.headers and is_here(request)
+    return app.keyless and "authorization" not in request.headers and is_local(request)
 
 
-def is_here(request: HTTPConnection) -> bool:
+def is_local(request: HTTPConnection) -> bool:
     """Whether a request seems to come from this machine, and not from a web page of another host.
 
     A proxy on this machine that rewrites Host and adds no header cannot be distinguished. Therefore
@@ -109,13 +109,13 @@ def is_here(request: HTTPConnection) -> bool:
         return False
     if PROXIED in request.scope or any(name in headers for name in FORWARDED):
         return False
-    return name_of(headers.get("host", "")) in ALWAYS_LOCAL and _is_same_site(headers)
+    return host_of_header(headers.get("host", "")) in LOCAL_NAMES and _is_same_site(headers)
 
 
 def _is_same_site(headers: Headers) -> bool:
     """Whether Origin and Sec-Fetch-Site, which browsers send, allow a request."""
     origin = headers.get("origin")
-    if origin is not None and host_of_origin(origin) not in ALWAYS_LOCAL:
+    if origin is not None and host_of_origin(origin) not in LOCAL_NAMES:
         return False
     return headers.get("sec-fetch-site", "none") in ("none", "same-origin")
 

@@ -14,19 +14,18 @@ if TYPE_CHECKING:
     from starlette.datastructures import Headers
     from starlette.types import Receive
 
-# Bodies that describe something small (a time, a tenant) need no more; reading them costs nobody
-# much.
+# Bytes of a body with a few values, such as a time or the settings of a tenant.
 SMALL = 64 * 1024
-# A thousand addresses of the longest kind, each with a note.
+# Bytes of a thousand addresses of maximal length, each with a note.
 LONG = 1024 * 1024
 
 
 class BodyBudget:
     """The bytes that the bodies of all requests may hold at once."""
 
-    def __init__(self, room: int) -> None:
-        self.room = room
-        self.held = 0
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
 
     def hold(self, limit: int) -> RequestBody:
         return RequestBody(self, limit)
@@ -35,10 +34,10 @@ class BodyBudget:
 class RequestBody:
     """The body of one request; its bytes are given back to the budget at the end."""
 
-    __slots__ = ("_bodies", "_held", "_limit")
+    __slots__ = ("_budget", "_held", "_limit")
 
-    def __init__(self, bodies: BodyBudget, limit: int) -> None:
-        self._bodies = bodies
+    def __init__(self, budget: BodyBudget, limit: int) -> None:
+        self._budget = budget
         self._limit = limit
         self._held = 0
 
@@ -51,7 +50,7 @@ class RequestBody:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bodies.held -= self._held
+        self._budget.used -= self._held
 
     async def read(self, headers: Headers, receive: Receive) -> bytes:
         """The whole body, or a ProblemError before more than the limit was read."""
@@ -69,20 +68,17 @@ class RequestBody:
 
     def _check_length(self, length: str | None) -> None:
         """Refuse a body whose Content-Length is over the limit, before reading it."""
-        if (
-            length is not None
-            and length.isascii()
-            and length.isdecimal()
-            and int(length[:18]) > self._limit
-        ):
+        if length is None or not length.isascii() or not length.isdecimal():
+            return
+        if int(length[:18]) > self._limit:
             self._refuse()
 
     def _take(self, size: int) -> None:
         self._held += size
-        self._bodies.held += size
+        self._budget.used += size
         if self._held > self._limit:
             self._refuse()
-        if self._bodies.held > self._bodies.room:
+        if self._budget.used > self._budget.limit:
             raise busy("too many large requests are being handled")
 
     def _refuse(self) -> None:
@@ -92,9 +88,9 @@ class RequestBody:
 def check_json(headers: Headers) -> None:
     """Refuse a body whose Content-Type is not JSON."""
     kind = media_type(headers)
-    if kind != "application/json" and not (
-        kind.startswith("application/") and kind.endswith("+json")
-    ):
+    if kind == "application/json":
+        return
+    if not kind.startswith("application/") or not kind.endswith("+json"):
         raise ProblemError("unsupported-media-type", "the body must be application/json")
 
 

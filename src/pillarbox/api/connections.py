@@ -45,7 +45,7 @@ class LimitedConnection(Protocol):
 
     peer: str
 
-    def make_room(self) -> None:
+    def close_idle(self) -> None:
         """Close, to make room for another connection."""
         ...
 
@@ -53,31 +53,29 @@ class LimitedConnection(Protocol):
 class ConnectionLimits:
     """The connections of one server, by client network and by idle time."""
 
-    def __init__(self, bounds: ServerLimits, proxies: TrustedProxies, metrics: Metrics) -> None:
-        self.bounds = bounds
+    def __init__(self, server: ServerLimits, proxies: TrustedProxies, metrics: Metrics) -> None:
+        self.server = server
         self._proxies = proxies
         self._metrics = metrics
-        self._places: dict[
-            LimitedConnection, str | None
-        ] = {}  # the network that is counted; None: a trusted proxy's
+        # The counted network of each connection; None: of a trusted proxy.
+        self._networks: dict[LimitedConnection, str | None] = {}
         self._by_network: Counter[str] = Counter()
         self._idle: dict[LimitedConnection, None] = {}  # the longest idle first
-        self._reserved: dict[
-            LimitedConnection, bool
-        ] = {}  # the oldest first; whether it still waits for its request
+        # The oldest first; whether the connection still waits for its request.
+        self._reserved: dict[LimitedConnection, bool] = {}
 
-    def take(self, connection: LimitedConnection) -> bool:
+    def admit(self, connection: LimitedConnection) -> bool:
         """Whether a new connection is within the limits; an idle one may be closed for it."""
         network = None if self._proxies.trusts(connection.peer) else network_of(connection.peer)
-        if network is not None and self._by_network[network] >= self.bounds.per_peer:
+        if network is not None and self._by_network[network] >= self.server.per_peer:
             if not self._close_idle(network):
                 return False
-        elif len(self._places) >= self.bounds.connections and not self._close_idle():
+        elif len(self._networks) >= self.server.connections and not self._close_idle():
             return False
-        self._places[connection] = network
+        self._networks[connection] = network
         if network is not None:
             self._by_network[network] += 1
-        self.rest(connection)
+        self.mark_idle(connection)
         return True
 
     def reserve(self, connection: LimitedConnection) -> bool:
@@ -92,29 +90,29 @@ class ConnectionLimits:
         self._reserved[connection] = True
         return True
 
-    def rest(self, connection: LimitedConnection) -> None:
+    def mark_idle(self, connection: LimitedConnection) -> None:
         """The connection waits for a request."""
-        if connection in self._places:
+        if connection in self._networks:
             self._idle.setdefault(connection)
 
-    def work(self, connection: LimitedConnection) -> None:
+    def mark_busy(self, connection: LimitedConnection) -> None:
         """A request has arrived on the connection."""
         self._idle.pop(connection, None)
         if connection in self._reserved:
             self._reserved[connection] = False
 
-    def leave(self, connection: LimitedConnection) -> None:
+    def remove(self, connection: LimitedConnection) -> None:
         """The connection is closed; may be called twice."""
         self._idle.pop(connection, None)
         self._reserved.pop(connection, None)
-        network = self._places.pop(connection, None)
+        network = self._networks.pop(connection, None)
         if network is not None:
             self._by_network[network] -= 1
             if not self._by_network[network]:
                 del self._by_network[network]
 
-    def refused(self) -> None:
-        """Count a connection that was refused."""
+    def count_refused(self) -> None:
+        """Count a refused connection."""
         self._metrics.http_connections_shed.labels("refused").inc()
 
     def _close_idle(self, network: str | None = None) -> bool:
@@ -122,7 +120,7 @@ class ConnectionLimits:
         found = (
             connection
             for connection in self._idle
-            if network is None or self._places[connection] == network
+            if network is None or self._networks[connection] == network
         )
         longest = next(found, None)
         if longest is None:
@@ -131,9 +129,9 @@ class ConnectionLimits:
         return True
 
     def _close(self, connection: LimitedConnection) -> None:
-        self.leave(connection)
+        self.remove(connection)
         self._metrics.http_connections_shed.labels("idle").inc()
-        connection.make_room()
+        connection.close_idle()
 
 
 class ProbesOnly:

@@ -112,7 +112,7 @@ async def reprocess_dead_letters(context: Context, given: Reprocess) -> Response
         permitted = partial(may_leave, principal)
     selection = _selection(context, given)
     done = await change(
-        context.app.database, REPROCESS, selection, manner, context.who, permitted=permitted
+        context.app.database, REPROCESS, selection, manner, context.actor, permitted=permitted
     )
     return json_response(
         Reprocessed(
@@ -139,7 +139,9 @@ async def reprocess_dead_letters(context: Context, given: Reprocess) -> Response
     tags=["dead letters"],
 )
 async def discard_dead_letters(context: Context, given: DeadLettersToChange) -> Response:
-    done = await change(context.app.database, DISCARD, _selection(context, given), who=context.who)
+    done = await change(
+        context.app.database, DISCARD, _selection(context, given), who=context.actor
+    )
     return json_response(
         Discarded(
             dry_run=given.dry_run,

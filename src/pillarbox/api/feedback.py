@@ -23,7 +23,7 @@ log = logs.get("pillarbox.http")
 # Of the room for all bodies, the part that strangers may fill: they are asked for a signature only
 # at the end.
 SHARE = 4
-# A provider's number in the database has no more digits.
+# The largest id of a provider in the database.
 LARGEST_ID = 2**31 - 1
 
 

@@ -178,7 +178,7 @@ async def _composed(envelope: MessageRecord, content: Content) -> bytes:
 )
 async def cancel_message(context: Context, message_id: MessageId) -> Response:
     change = await operations.cancel(
-        context.app.database, message_id, context.tenant.id, context.who
+        context.app.database, message_id, context.tenant.id, context.actor
     )
     return _changes(message_id, change, "cancelled")
 
@@ -208,7 +208,7 @@ async def reschedule_message(context: Context, message_id: MessageId, when: NewT
     if is_restricted(context.principal):
         await _check_leaving(context, message_id)
     change = await operations.reschedule(
-        context.app.database, message_id, context.tenant.id, when.send_at, context.who
+        context.app.database, message_id, context.tenant.id, when.send_at, context.actor
     )
     return _changes(message_id, change, "rescheduled")
 

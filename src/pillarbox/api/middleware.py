@@ -28,7 +28,7 @@ PROBES = frozenset({"/healthz", "/readyz"})
 # Requests to these paths are signed. Providers call them by any host name.
 SIGNED = "/webhooks/"
 API = "/api/"
-ALWAYS_LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def is_loopback(host: str) -> bool:
@@ -44,7 +44,7 @@ def ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-def name_of(header: str) -> str:
+def host_of_header(header: str) -> str:
     """The host in a Host header, without port and brackets."""
     name = header.lower()
     if not name.endswith("]"):
@@ -82,7 +82,7 @@ class HostMiddleware:
 
     def __init__(self, app: ASGIApp, host: str, hosts: Collection[str] = ()) -> None:
         self._app = app
-        self._names = ALWAYS_LOCAL | {host.lower(), *hosts}
+        self._names = LOCAL_NAMES | {host.lower(), *hosts}
         address = ip_of(host)
         self._everywhere = address is not None and address.is_unspecified
 
@@ -97,9 +97,10 @@ class HostMiddleware:
             await send(message)
 
         answer: ASGIApp = self._app
-        is_open = scope["type"] != "http" or scope["path"].startswith(SIGNED)
-        if not is_open and (problem := self._refusal(Headers(scope=scope), _may_be_form(scope))):
-            answer = problem.response()
+        if scope["type"] == "http" and not scope["path"].startswith(SIGNED):
+            problem = self._refusal(Headers(scope=scope), _may_be_form(scope))
+            if problem is not None:
+                answer = problem.response()
         await answer(scope, receive, send_with_headers)
 
     def _refusal(self, headers: Headers, may_be_form: bool) -> ProblemError | None:
@@ -109,27 +110,26 @@ class HostMiddleware:
                 "wrong-host", "the host name of the request is not one of `http_hosts`"
             )
         origin = headers.get("origin")
-        if may_be_form and origin == "null":
+        if origin is None or (may_be_form and origin == "null"):
             return None
-        if origin is not None and not (
-            self._is_known_name(name := host_of_origin(origin)) or name == name_of(host)
-        ):
-            return ProblemError(
-                "foreign-origin", "requests from pages of other servers are not accepted"
-            )
-        return None
+        name = host_of_origin(origin)
+        if self._is_known_name(name) or name == host_of_header(host):
+            return None
+        return ProblemError(
+            "foreign-origin", "requests from pages of other servers are not accepted"
+        )
 
     def knows(self, header: str) -> bool:
         """Whether a Host header names this server."""
-        return self._is_known_name(name_of(header)) or "*" in self._names
+        return self._is_known_name(host_of_header(header)) or "*" in self._names
 
     def _is_known_name(self, name: str) -> bool:
         """Whether a name is served; a server on all interfaces also serves any IP address."""
         if name in self._names:
             return True
-        return self._everywhere and (
-            ip_of(name) is not None or name == socket.gethostname().lower()
-        )
+        if not self._everywhere:
+            return False
+        return ip_of(name) is not None or name == socket.gethostname().lower()
 
 
 class RequestMiddleware:

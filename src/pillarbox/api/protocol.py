@@ -17,7 +17,7 @@ MAX_HEAD_BYTES = 32 * 1024
 LINGER = 2.0
 
 
-class AnswerTransport:
+class ResponseTransport:
     """The transport for uvicorn's request cycle: `close` waits until the response can be read."""
 
     def __init__(self, connection: HttpConnection) -> None:
@@ -26,7 +26,7 @@ class AnswerTransport:
         self.is_closing = connection.transport.is_closing
 
     def close(self) -> None:
-        self._connection.close_after_answer()
+        self._connection.close_after_response()
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -36,7 +36,7 @@ class HttpConnection(HttpToolsProtocol):
         super().__init__(*args, **more)
         self.peer = "unknown"
         self._limits = limits
-        self._patience = limits.bounds.request_timeout
+        self._timeout = limits.server.request_timeout
         self._is_reserved = False
         self._timer: asyncio.TimerHandle | None = None
         self._lingers = False
@@ -49,19 +49,19 @@ class HttpConnection(HttpToolsProtocol):
         super().connection_made(transport)
         if self.client is not None:  # it may be gone already
             self.peer = self.client[0]
-        if not self._limits.take(self):
+        if not self._limits.admit(self):
             self._is_reserved = self._limits.reserve(self)
-            self._limits.refused()
+            self._limits.count_refused()
             if not self._is_reserved:
                 self._refuse(busy("too many connections are open"))
                 return
             self.app = ProbesOnly(self.app)
-            self._patience = min(self._patience, RESERVED_TIMEOUT)
-        self._arm(self._patience)  # for the first byte
+            self._timeout = min(self._timeout, RESERVED_TIMEOUT)
+        self._arm(self._timeout)  # for the first byte
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
-        self._limits.leave(self)
+        self._limits.remove(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -80,9 +80,9 @@ class HttpConnection(HttpToolsProtocol):
             self._lingers = True
             self._arm(LINGER)
         elif self._timer is None:
-            self._arm(self._patience)
+            self._arm(self._timeout)
 
-    def close_after_answer(self) -> None:
+    def close_after_response(self) -> None:
         """Close the connection; first discard the rest of a request that is still arriving."""
         if not self._arriving:
             self.transport.close()
@@ -93,7 +93,7 @@ class HttpConnection(HttpToolsProtocol):
         self.flow.resume_reading()
         self._arm(LINGER)
 
-    def make_room(self) -> None:
+    def close_idle(self) -> None:
         """Close this idle connection, to make room for another."""
         self.transport.close()
 
@@ -104,25 +104,25 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
-        self._limits.work(self)
+        self._limits.mark_busy(self)
         super().on_headers_complete()
-        self.cycle.transport = AnswerTransport(self)  # type: ignore[assignment]
+        self.cycle.transport = ResponseTransport(self)  # type: ignore[assignment]
         if self._is_reserved:
             self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         self._arriving = self._lingers = False
         super().on_message_complete()
-        self._rest_if_idle()
+        self._mark_idle_if_answered()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._rest_if_idle()
+        self._mark_idle_if_answered()
 
-    def _rest_if_idle(self) -> None:
+    def _mark_idle_if_answered(self) -> None:
         is_answered = self.cycle is None or (self.cycle.response_complete and not self.pipeline)
         if is_answered and (self._in_head or not self._arriving):
-            self._limits.rest(self)
+            self._limits.mark_idle(self)
 
     def _is_too_much(self, size: int) -> bool:
         self._head += size
@@ -134,21 +134,21 @@ class HttpConnection(HttpToolsProtocol):
 
     def _arm(self, seconds: float) -> None:
         self._disarm()
-        self._timer = self.loop.call_later(seconds, self._late)
+        self._timer = self.loop.call_later(seconds, self._on_timeout)
 
     def _disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _late(self) -> None:
+    def _on_timeout(self) -> None:
         """The timer has ended: close, and answer a partial request with a timeout."""
         if (
             self._arriving
             and not self._discards
             and (self._in_head or not self.cycle.response_started)
         ):
-            detail = f"the request did not arrive within {self._patience:g} seconds"
+            detail = f"the request did not arrive within {self._timeout:g} seconds"
             self._refuse(ProblemError("request-timeout", detail))
         else:
             self.transport.close()
@@ -162,4 +162,4 @@ class HttpConnection(HttpToolsProtocol):
         ]
         assert answer.media_type == MEDIA_TYPE
         self.transport.write(b"".join(head) + bytes(answer.body))
-        self.close_after_answer()
+        self.close_after_response()

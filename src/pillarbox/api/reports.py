@@ -11,7 +11,7 @@ from starlette.responses import Response
 from pillarbox.api.bodies import check_media_type
 from pillarbox.api.openapi import BODY, needs, problems
 from pillarbox.api.problems import ProblemError
-from pillarbox.api.routing import Context, context_of, json_response, router
+from pillarbox.api.routing import Context, json_response, router, server_state
 from pillarbox.model.access import Scope
 from pillarbox.model.delivery import delivery_id
 from pillarbox.model.outcome import Reason
@@ -57,7 +57,7 @@ class ReportResult(BaseModel):
 )
 async def report(context: Context, request: Request) -> Response:
     check_media_type(request.headers, MAIL)
-    app, bodies = context_of(request)
+    app, bodies = server_state(request)
     with bodies.hold(app.settings.feedback_max_body) as body:
         mail = await body.read(request.headers, request.receive)
         try:

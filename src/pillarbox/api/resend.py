@@ -94,10 +94,10 @@ async def _record_events(context: RequestContext, old: UUID, new: UUID) -> None:
     """Record an event for both messages; if that fails, the new one stays accepted."""
     try:
         await operations.record_event(
-            context.app.database, old, "resent", {**context.who, "message": str(new)}
+            context.app.database, old, "resent", {**context.actor, "message": str(new)}
         )
         await operations.record_event(
-            context.app.database, new, "resend_of", {**context.who, "message": str(old)}
+            context.app.database, new, "resend_of", {**context.actor, "message": str(old)}
         )
     except StoreError as error:
         log.warning("the events of a resend could not be recorded", message=old, error=error)

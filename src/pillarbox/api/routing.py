@@ -45,7 +45,7 @@ class OperationRoute(APIRoute):
         has_body = self.body_field is not None
 
         async def run(request: Request) -> Response:
-            app, bodies = context_of(request)
+            app, bodies = server_state(request)
             request.scope[CONTEXT] = await self._admit(request, app)
             if not has_body:
                 return await handle(request)
@@ -119,7 +119,7 @@ class SubmissionRoute(OperationRoute):
         model: Any = self.body_field.field_info.annotation
 
         async def run(request: Request) -> Response:
-            app, bodies = context_of(request)
+            app, bodies = server_state(request)
             context = await authenticate(request, app, scopes)
             headers = request.headers
             check_json(headers)
@@ -139,7 +139,7 @@ def parsed(model: type[BaseModel], body: bytes) -> Any:
         raise invalid(error) from None
 
 
-def context_of(request: Request) -> tuple[App, BodyBudget]:
+def server_state(request: Request) -> tuple[App, BodyBudget]:
     """The application and the body budget of the server."""
     return request.app.state.context  # type: ignore[no-any-return]
 

@@ -96,11 +96,11 @@ async def serve_until(
 
 def _config(app: App, host: str) -> uvicorn.Config:
     settings = app.settings
-    bounds = ServerLimits(
+    server_limits = ServerLimits(
         settings.http_connections, settings.http_connections_per_peer, settings.http_request_timeout
     )
     proxies = TrustedProxies(settings.trusted_proxies)
-    limits = ConnectionLimits(bounds, proxies, app.metrics)
+    limits = ConnectionLimits(server_limits, proxies, app.metrics)
     requests = RequestMiddleware(build(app, host), app.metrics, settings.http_concurrency)
     return uvicorn.Config(
         ForwardedMiddleware(requests, proxies),

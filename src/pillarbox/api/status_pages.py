@@ -15,8 +15,7 @@ from pillarbox.store.statistics import STATES, QueueStatistics
 if TYPE_CHECKING:
     from pillarbox.store.catalog import CapturedMail
 
-# Seconds between refreshes: the numbers are a few indexed counts, yet nobody reads faster than
-# this.
+# Seconds between refreshes: the numbers are a few indexed counts, and people read no faster.
 REFRESH = 5
 STYLE = resources.files(__package__).joinpath("status.css").read_text("utf-8")
 

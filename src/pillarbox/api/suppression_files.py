@@ -14,14 +14,14 @@ from pillarbox.accept.suppressions import COLUMNS, SuppressionFault, read, row, 
 from pillarbox.api.bodies import check_media_type
 from pillarbox.api.openapi import BODY, needs, problems
 from pillarbox.api.problems import ProblemError
-from pillarbox.api.routing import Context, context_of, json_response, router
+from pillarbox.api.routing import Context, json_response, router, server_state
 from pillarbox.model.access import Scope
 from pillarbox.model.suppression import SuppressionEntry, SuppressionReason
 from pillarbox.store import suppressions as store
 from pillarbox.wire.suppressions import MAX_FAULTS, ImportFault, Suppression, SuppressionsImported
 
 routes = router()
-# Lines and octets of an import: read whole before anything is stored, and some seconds' work for
+# Lines and bytes of an import: read whole before anything is stored, and some seconds' work for
 # the database.
 MAX_LINES = 100_000
 MAX_BYTES = 16 * 2**20
@@ -49,7 +49,7 @@ async def import_suppressions(
     ] = False,
 ) -> Response:
     check_media_type(request.headers, CSV)
-    with context_of(request)[1].hold(MAX_BYTES) as body:
+    with server_state(request)[1].hold(MAX_BYTES) as body:
         content = await body.read(request.headers, request.receive)
         entries, faults = await asyncio.to_thread(_parsed, content)
         if faults and not partial:
