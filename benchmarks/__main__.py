@@ -1,4 +1,6 @@
-"""`python -m benchmarks`: measure and print tables; `--write` keeps them in RESULTS.md. Asserts nothing."""
+"""`python -m benchmarks`: measure and print tables; `--write` keeps them in RESULTS.md. Asserts
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +52,18 @@ async def main(given: argparse.Namespace, console: Console) -> None:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task
     loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    rounds = given.rounds or (1 if given.quick else 3)
+    rounds = given.rounds or 3
+    if given.quick and not given.rounds:
+        rounds = 1
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        async with harness.stage(console, progress, rounds, given.quick, given.write) as bench:
+        async with harness.stage(
+            console,
+            progress,
+            rounds,
+            given.quick,
+            given.write,
+        ) as bench:
             reports, stored = [], []
             facts = {
                 "machine": report.machine(bench.version),
@@ -87,16 +97,21 @@ def _keep(given: argparse.Namespace, stored: list[dict[str, Any]]) -> None:
 
 
 def _command(given: argparse.Namespace) -> str:
-    """What measures the same again; where results were put is nobody's business."""
-    some = [] if len(given.only) == len(NAMES) else [f"--only {','.join(given.only)}"]
-    return " ".join(["python -m benchmarks", *some, *(["--quick"] if given.quick else [])])
+    """The command that repeats the measurement, without the options for its results."""
+    words = ["python -m benchmarks"]
+    if len(given.only) != len(NAMES):
+        words.append(f"--only {','.join(given.only)}")
+    if given.quick:
+        words.append("--quick")
+    return " ".join(words)
 
 
 if __name__ == "__main__":
-    console = Console() if sys.stdout.isatty() else Console(width=150)
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # background jobs of a script begin deaf to it
+    console = Console(width=150)
+    if sys.stdout.isatty():
+        console = Console()
+    # Background jobs of a script start with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(main(options(), console))

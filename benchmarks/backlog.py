@@ -1,4 +1,6 @@
-"""Whether a long queue slows itself down: claiming and settling with a million waiting mails, with JIT, too."""
+"""Whether a long queue slows itself down: claiming and settling with a million waiting mails, with
+JIT, too.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,12 @@ from pillarbox.queue.records import SettlementBatch
 from pillarbox.store.database import SESSION, Database
 from pillarbox.store.embedded import EmbeddedPostgres
 
-ABOUT = """One dispatcher claims waiting mails by 100 and settles them as sent, batch by batch and nothing in
-between, while a tenant that had nothing waiting gets a mail every 50 ms; in a database in which few mails of five
-tenants wait, and in one in which many do. On the embedded server, and on Debian's PostgreSQL with stock settings:
-as workers connect (`jit = off`), and in sessions that keep its default (`jit = on`), as behind a pooler.
-Ratio: with many to with few. Wait: from the commit of the other tenant's mail until it is claimed."""
+ABOUT = """One dispatcher claims waiting mails by 100 and settles them as sent, batch by batch and
+nothing in between, while a tenant that had nothing waiting gets a mail every 50 ms; in a database
+in which few mails of five tenants wait, and in one in which many do. On the embedded server, and on
+Debian's PostgreSQL with stock settings: as workers connect (`jit = off`), and in sessions that keep
+its default (`jit = on`), as behind a pooler. Ratio: with many to with few. Wait: from the commit of
+the other tenant's mail until it is claimed."""
 BATCH = 100  # mails per claim and per settlement: the default window
 TENANTS = 5
 EVERY = 0.05  # seconds between two mails of the other tenant
@@ -63,7 +66,11 @@ async def run(bench: Bench) -> Report:
             for waiting in (few, many):
                 url = await stack.enter_async_context(_queue(place, waiting))
                 variants[f"{name}, {waiting:,}"] = partial(
-                    _claim_and_settle, bench, url, waiting, session
+                    _claim_and_settle,
+                    bench,
+                    url,
+                    waiting,
+                    session,
                 )
         results = await bench.rounds_of("backlog", variants)
     return _report({name: runs for name, runs in results.items() if runs}, few, many)
@@ -129,9 +136,14 @@ async def _fill(connection: asyncpg.Connection, waiting: int) -> None:
 
 
 async def _claim_and_settle(
-    bench: Bench, url: str, waiting: int, session: Mapping[str, str]
+    bench: Bench,
+    url: str,
+    waiting: int,
+    session: Mapping[str, str],
 ) -> Sample:
-    """Claim and settle half of the smaller backlog, several times over; each time it is filled up before."""
+    """Claim and settle half of the smaller backlog, several times over; each time it is filled up
+    before.
+    """
     count = bench.scale(5_000, 500)
     done, seconds, waits = 0, 0.0, list[float]()
     async with harness.connected(url) as connection:
@@ -144,7 +156,10 @@ async def _claim_and_settle(
 
 
 async def _run_once(
-    url: str, count: int, session: Mapping[str, str], waits: list[float]
+    url: str,
+    count: int,
+    session: Mapping[str, str],
+    waits: list[float],
 ) -> tuple[int, float]:
     database = await Database.connect(url, least=1, most=1, session=session)
     ledger = Ledger(database)
@@ -213,10 +228,23 @@ def _report(results: Mapping[str, list[Sample]], few: int, many: int) -> Report:
         )
         what = f"claim + settle, {server}, {many:,} waiting"
         findings.append(
-            compare(what, long.rate, short.rate, f"{few:,} waiting", 0.9, "deliveries/s")
+            compare(
+                what,
+                long.rate,
+                short.rate,
+                f"{few:,} waiting",
+                0.9,
+                "deliveries/s",
+            )
         )
         wait = "the same: another tenant's mail waits, p50"
         findings.append(
-            compare(wait, long.extra["p50"], short.extra["p50"], f"{few:,} waiting", unit="ms")
+            compare(
+                wait,
+                long.extra["p50"],
+                short.extra["p50"],
+                f"{few:,} waiting",
+                unit="ms",
+            )
         )
     return Report("backlog", ABOUT, [table], findings)

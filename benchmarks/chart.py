@@ -1,4 +1,6 @@
-"""Charts as SVG, by hand, with a legend and a title: lines over a logarithmic axis, and points above a straight one."""
+"""Charts as SVG, by hand, with a legend and a title: lines over a logarithmic axis, and points
+above a straight one.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ def point_chart(
     references: Mapping[str, float],
     marks: Mapping[str, float] | None = None,
 ) -> str:
-    """Points and curves over a straight x axis from nought, against a logarithmic y axis; curves may leave below.
+    """Points and curves over a straight x axis from nought, against a logarithmic y axis; curves
+    may leave below.
 
     `marks` are moments: lines from top to bottom, with their names.
     """
@@ -79,7 +82,12 @@ def point_chart(
     return _page(labels, parts, styles, [*points, *curves, *references])
 
 
-def _page(labels: Labels, parts: Sequence[str], styles: Sequence[str], names: Sequence[str]) -> str:
+def _page(
+    labels: Labels,
+    parts: Sequence[str],
+    styles: Sequence[str],
+    names: Sequence[str],
+) -> str:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
     name = f"<title>{escape(labels.title)}</title><style>{STYLE}</style>"
     ground = f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>'
@@ -90,7 +98,9 @@ def _page(labels: Labels, parts: Sequence[str], styles: Sequence[str], names: Se
 
 @dataclass(frozen=True, slots=True)
 class Plane:
-    """From values to places on the page. With `low` the y axis is logarithmic from there, else it starts at nought."""
+    """From values to places on the page. With `low` the y axis is logarithmic from there, else it
+    starts at nought.
+    """
 
     first: float
     last: float
@@ -99,8 +109,10 @@ class Plane:
     straight: bool = False  # the x axis is not logarithmic
 
     def x(self, value: float) -> float:
-        whole = self.last - self.first if self.straight else log(self.last / self.first)
-        share = (value - self.first if self.straight else log(value / self.first)) / whole
+        if self.straight:
+            share = (value - self.first) / (self.last - self.first)
+        else:
+            share = log(value / self.first) / log(self.last / self.first)
         return round(LEFT + share * (WIDTH - LEFT - RIGHT), 1)
 
     def y(self, value: float) -> float:
@@ -126,7 +138,12 @@ def _step(top: float) -> float:
 
 
 def _text(
-    x: float, y: float, words: str, anchor: str = "start", kind: str = "", more: str = ""
+    x: float,
+    y: float,
+    words: str,
+    anchor: str = "start",
+    kind: str = "",
+    more: str = "",
 ) -> str:
     return (
         f'<text x="{x}" y="{y}" text-anchor="{anchor}" class="{kind}"{more}>{escape(words)}</text>'
@@ -155,7 +172,16 @@ def _frame(labels: Labels, plane: Plane, ticks: Sequence[float]) -> list[str]:
         parts.append(_text(plane.x(tick), bottom + 21, f"{tick:g}", "middle"))
     parts.append(_text((LEFT + right) / 2, HEIGHT - 14, labels.x, "middle"))
     turned = f' transform="rotate(-90 20 {(TOP + bottom) / 2})"'
-    return [*parts, _text(20, (TOP + bottom) / 2, labels.y, "middle", more=turned)]
+    return [
+        *parts,
+        _text(
+            20,
+            (TOP + bottom) / 2,
+            labels.y,
+            "middle",
+            more=turned,
+        ),
+    ]
 
 
 def _references(references: Mapping[str, float], plane: Plane) -> list[str]:

@@ -1,4 +1,6 @@
-"""How fast tokens become mails, or lines on standard output; beside the original's statement and the C collector."""
+"""How fast tokens become mails, or lines on standard output; beside the original's statement and
+the C collector.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,13 @@ KEY = "deadbeef" * 8
 # batch limit.
 ORIGINAL = {100: 3_392, 1000: 24_500}
 TARGET = 5_000  # mails per second that tokens must become at least
-ABOUT = """Accounts are inserted, each with its activation token; then `pillarbox collect` as a process collects all
-of them. Mails: signed links, the template rendered, stored and queued (HTML of 7.5 KB). `--stdout`: signed
-and written to /dev/null. From the first batch to the last, without the start of the process. The reference in the
-same run is the original's own dequeue statement, driven by psycopg, its rows signed and written likewise: it
-moves one number, and loses tokens that commit late. The C collector's numbers are those of PERF.md, measured
-before. `after a history`: so many tokens were handled before."""
+ABOUT = """Accounts are inserted, each with its activation token; then `pillarbox collect` as a
+process collects all of them. Mails: signed links, the template rendered, stored and queued (HTML of
+7.5 KB). `--stdout`: signed and written to /dev/null. From the first batch to the last, without the
+start of the process. The reference in the same run is the original's own dequeue statement, driven
+by psycopg, its rows signed and written likewise: it moves one number, and loses tokens that commit
+late. The C collector's numbers are those of PERF.md, measured before. `after a history`: so many
+tokens were handled before."""
 STOCK = """INSERT INTO lifecycle.accounts (email, login)
   SELECT 'user' || md5($2::text || g) || '@fake.mail', 'user' || substr(md5(g || $2::text), 1, 20)
   FROM generate_series(1, $1::int) g"""
@@ -80,16 +83,22 @@ def _report(middle: Mapping[str, Sample], count: int, history: int) -> Report:
         table.rows.append([name, number(sample.rate), *cpu])
     unit, stdout, mails = "tokens/s", middle["--stdout, 1000"].rate, middle["mails, 1000"].rate
     findings = [
-        compare("collect --stdout, limit 100", middle["--stdout, 100"].rate, ORIGINAL[100], "C collector", 1, unit),
-        compare("collect --stdout, limit 1000", stdout, ORIGINAL[1000], "C collector", 1, unit),
+        compare("collect --stdout, limit 100", middle["--stdout, 100"].rate, ORIGINAL[100], "C collector", 1, unit,),
+        compare("collect --stdout, limit 1000", stdout, ORIGINAL[1000], "C collector", 1, unit,),
         compare("collect --stdout, limit 1000", stdout, middle["the original's statement, 1000"].rate,
-                "its statement, psycopg", None, unit),
-        Finding("collect: tokens to mails, limit 1000", mails, "mails/s", TARGET, "target", "≥ 1 ×", mails >= TARGET),
-        compare("collect: mails after a history", middle["mails, 1000, after a history"].rate, mails, "none", 0.8),
+                "its statement, psycopg", None, unit,),
+        Finding("collect: tokens to mails, limit 1000", mails, "mails/s", TARGET, "target", "≥ 1 ×", mails >= TARGET,),
+        compare("collect: mails after a history", middle["mails, 1000, after a history"].rate, mails, "none", 0.8,),
         compare("collect --stdout after a history", middle["--stdout, 1000, after a history"].rate, stdout, "none", 0.8,
-                unit),
+                unit,),
     ]  # fmt: skip
-    return Report("collector", ABOUT, [table], findings, [f"The history: {history:,} tokens."])
+    return Report(
+        "collector",
+        ABOUT,
+        [table],
+        findings,
+        [f"The history: {history:,} tokens."],
+    )
 
 
 async def _stock(url: str, count: int, history: int) -> int:
@@ -114,7 +123,13 @@ async def _stock(url: str, count: int, history: int) -> int:
 
 
 async def _measure(
-    bench: Bench, url: str, count: int, limit: int, *, stdout: bool = False, history: int = 0
+    bench: Bench,
+    url: str,
+    count: int,
+    limit: int,
+    *,
+    stdout: bool = False,
+    history: int = 0,
 ) -> Sample:
     last = await _stock(url, count, history)
     settings = {

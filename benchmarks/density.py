@@ -1,4 +1,5 @@
-"""Measures how dense Python code is: `python -m benchmarks.density [PATH…]` (default: src/pillarbox).
+"""Measures how dense Python code is: `python -m benchmarks.density [PATH…]` (default:
+src/pillarbox).
 
 Prints one table with a row per path. Code lines are lines with at least one token that is not a
 comment, without docstrings. Nothing is asserted: the aims are in CONTRIBUTING.md.

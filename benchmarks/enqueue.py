@@ -1,4 +1,6 @@
-"""What accepting a mail costs, beside COPY into the same tables and a bare INSERT of the same strings."""
+"""What accepting a mail costs, beside COPY into the same tables and a bare INSERT of the same
+strings.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,11 @@ from benchmarks.harness import Bench, Sample
 from benchmarks.report import Finding, Report, Table, compare, number
 
 ABOUT = f"""Mails of 4 KB. Bulk: {mails.BATCH:,} mails per call and transaction, one connection; the
-reference COPYs the same rows into the same three tables (messages with its trigger, contents, deliveries)
-in one transaction each. Single: one `enqueue` per transaction; the reference is an INSERT of the same
-strings into one table as anyone would make it, with a primary key, and beside it one that does not compress
-its rows, as ours do not. A connection LISTENs for wake-ups all the while."""
+reference COPYs the same rows into the same three tables (messages with its trigger, contents,
+deliveries) in one transaction each. Single: one `enqueue` per transaction; the reference is an
+INSERT of the same strings into one table as anyone would make it, with a primary key, and beside it
+one that does not compress its rows, as ours do not. A connection LISTENs for wake-ups all the
+while."""
 COLUMNS = """(id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
   sender text, recipient text, subject text, text text, html text)"""
 BARE = f"CREATE TABLE bare {COLUMNS}; CREATE TABLE uncompressed {COLUMNS} WITH (toast_tuple_target = 8160)"
@@ -50,17 +53,49 @@ async def run(bench: Bench) -> Report:
         await ear.add_listener("pillarbox_wake", lambda *_: None)
         single = partial(_single, bench, url, samples)
         variants = {
-            "COPY": partial(_bulk, bench, url, samples, bulk, _copy),
-            "enqueue_many": partial(_bulk, bench, url, samples, bulk, pillarbox.enqueue_many),
-            "enqueue_many, psycopg": partial(_psycopg_bulk, bench, url, samples, bulk),
+            "COPY": partial(
+                _bulk,
+                bench,
+                url,
+                samples,
+                bulk,
+                _copy,
+            ),
+            "enqueue_many": partial(
+                _bulk,
+                bench,
+                url,
+                samples,
+                bulk,
+                pillarbox.enqueue_many,
+            ),
+            "enqueue_many, psycopg": partial(
+                _psycopg_bulk,
+                bench,
+                url,
+                samples,
+                bulk,
+            ),
             "INSERT, 1": partial(single, one, 1, _insert),
             "INSERT, 1, uncompressed": partial(single, one, 1, _insert_uncompressed),
             "enqueue, 1": partial(single, one, 1, pillarbox.enqueue),
-            "enqueue, 1, psycopg": partial(_psycopg_single, bench, url, samples, one),
+            "enqueue, 1, psycopg": partial(
+                _psycopg_single,
+                bench,
+                url,
+                samples,
+                one,
+            ),
             "INSERT, 20": partial(single, many, 20, _insert),
             "INSERT, 20, uncompressed": partial(single, many, 20, _insert_uncompressed),
             "enqueue, 20": partial(single, many, 20, pillarbox.enqueue),
-            "enqueue, 20, no NOTIFY": partial(single, many, 20, pillarbox.enqueue, notify=False),
+            "enqueue, 20, no NOTIFY": partial(
+                single,
+                many,
+                20,
+                pillarbox.enqueue,
+                notify=False,
+            ),
         }
         results = await bench.rounds_of("enqueue", variants)
     return _report({name: harness.median(runs) for name, runs in results.items()})
@@ -68,7 +103,12 @@ async def run(bench: Bench) -> Report:
 
 def _report(middle: Mapping[str, Sample]) -> Report:
     bulk = _table(
-        "Bulk, one connection", "COPY", middle, "COPY", "enqueue_many", "enqueue_many, psycopg"
+        "Bulk, one connection",
+        "COPY",
+        middle,
+        "COPY",
+        "enqueue_many",
+        "enqueue_many, psycopg",
     )
     single = _table(
         "One per transaction, one connection",
@@ -99,9 +139,18 @@ def _report(middle: Mapping[str, Sample]) -> Report:
     return Report("enqueue", ABOUT, [bulk, single, twenty], findings)
 
 
-def _finding(middle: Mapping[str, Sample], ours: str, reference: str, target: float) -> Finding:
+def _finding(
+    middle: Mapping[str, Sample],
+    ours: str,
+    reference: str,
+    target: float,
+) -> Finding:
     return compare(
-        _words(ours), middle[ours].rate, middle[reference].rate, _words(reference), target
+        _words(ours),
+        middle[ours].rate,
+        middle[reference].rate,
+        _words(reference),
+        target,
     )
 
 
@@ -185,13 +234,23 @@ async def _single(
 
 async def _insert(connection: asyncpg.Connection, mail: mails.Sample) -> None:
     await connection.fetchval(
-        INSERT.format("bare"), mails.SENDER, mail.to, mail.subject, mail.text, mail.html
+        INSERT.format("bare"),
+        mails.SENDER,
+        mail.to,
+        mail.subject,
+        mail.text,
+        mail.html,
     )
 
 
 async def _insert_uncompressed(connection: asyncpg.Connection, mail: mails.Sample) -> None:
     await connection.fetchval(
-        INSERT.format("uncompressed"), mails.SENDER, mail.to, mail.subject, mail.text, mail.html
+        INSERT.format("uncompressed"),
+        mails.SENDER,
+        mail.to,
+        mail.subject,
+        mail.text,
+        mail.html,
     )
 
 
@@ -233,7 +292,10 @@ async def _copy(
 
 
 async def _psycopg_bulk(
-    bench: Bench, url: str, samples: Sequence[mails.Sample], count: int
+    bench: Bench,
+    url: str,
+    samples: Sequence[mails.Sample],
+    count: int,
 ) -> Sample:
     await harness.empty(url)
     prepared = [mails.given(batch) for batch in mails.batches(samples, count)]
@@ -248,7 +310,10 @@ async def _psycopg_bulk(
 
 
 async def _psycopg_single(
-    bench: Bench, url: str, samples: Sequence[mails.Sample], count: int
+    bench: Bench,
+    url: str,
+    samples: Sequence[mails.Sample],
+    count: int,
 ) -> Sample:
     await harness.empty(url)
     prepared = list(islice(cycle(mails.given(samples)), count))

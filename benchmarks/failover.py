@@ -30,15 +30,15 @@ CALM = 100.0  # milliseconds that are normal in any case: the second provider ne
 STEADY = 4  # half seconds in a row that must be normal
 MOSTLY = 0.9  # and this part of all that follow: a checkpoint of PostgreSQL is no failover
 WARMING = 2.0  # seconds at the start that say nothing: plans, connections
-ABOUT = f"""{RATE} mails of 4 KB a second, on schedule whatever became of those before, {TOGETHER} in a
-transaction → one worker with {CONNECTIONS} connections → a twin of SendGrid; a twin of SES is the next provider.
-Each takes {twins.LATENCY * 1e3:.0f} ms for an answer and is a process of its own. After a while the first one answers
-503, is killed, or takes mails and answers nobody: either it has lost them, or (`stored`) it sends them all the
-same. Latency counts from COMMIT until a twin has the mail, whichever is first, and P95 is of the mails
-committed within half a second. Normal is at most {NORMAL:g} × the highest P95 before it failed, or {CALM:.0f} ms, for
-{STEADY * BIN:g} s and for {MOSTLY:.0%} of the time after.
-`lost`: mails that no twin ever got. `twice`: those that came more than once; each must have an attempt that
-is recorded as unknown.
+ABOUT = f"""{RATE} mails of 4 KB a second, on schedule whatever became of those before, {TOGETHER}
+in a transaction → one worker with {CONNECTIONS} connections → a twin of SendGrid; a twin of SES is
+the next provider. Each takes {twins.LATENCY * 1e3:.0f} ms for an answer and is a process of its
+own. After a while the first one answers 503, is killed, or takes mails and answers nobody: either
+it has lost them, or (`stored`) it sends them all the same. Latency counts from COMMIT until a twin
+has the mail, whichever is first, and P95 is of the mails committed within half a second. Normal is
+at most {NORMAL:g} × the highest P95 before it failed, or {CALM:.0f} ms, for {STEADY * BIN:g} s and
+for {MOSTLY:.0%} of the time after. `lost`: mails that no twin ever got. `twice`: those that came
+more than once; each must have an attempt that is recorded as unknown.
 
 ![Latency while a provider fails](failover.svg)"""
 # How the first provider fails: its dials; killed without any.
@@ -75,7 +75,9 @@ class Run:
 
     @property
     def before(self) -> list[float]:
-        """P95 while all was well. The last half second is not of them: it may hold mails whose end is unknown."""
+        """P95 while all was well. The last half second is not of them: it may hold mails whose end
+        is unknown.
+        """
         return [one.p95 for one in self.bins if WARMING < one.at <= self.failed - BIN]
 
     @property
@@ -122,18 +124,32 @@ def _report(bench: Bench, runs: Mapping[str, Run]) -> Report:
         findings += _findings(name, one)
     if bench.write:
         (FOLDER / "failover.svg").write_text(_drawing(runs))
-    return Report("failover", ABOUT, [table], findings, ["One run each."])
+    return Report(
+        "failover",
+        ABOUT,
+        [table],
+        findings,
+        ["One run each."],
+    )
 
 
 def _seconds(value: float | None) -> str:
-    return "never" if value is None else f"{value:.2f}"
+    if value is None:
+        return "never"
+    return f"{value:.2f}"
 
 
 def _findings(name: str, one: Run) -> list[Finding]:
     after, what = one.normal_after, f"a provider {name}: P95 normal again after the breaker opened"
     watched = one.bins[-1].at - (one.opened or one.failed)
     never = Finding(
-        f"{what} (never seen)", watched, "s", LIMIT, "limit", f"< {LIMIT:g} s", met=False
+        f"{what} (never seen)",
+        watched,
+        "s",
+        LIMIT,
+        "limit",
+        f"< {LIMIT:g} s",
+        met=False,
     )
     return [
         never if after is None else within(what, after, "s", LIMIT),
@@ -165,7 +181,13 @@ def _drawing(runs: Mapping[str, Run]) -> str:
         "the first provider",
     )
     usual = {"usual P95": middle([p95 for one in runs.values() for p95 in one.before])}
-    return chart.point_chart(labels, {}, curves, usual, marks)
+    return chart.point_chart(
+        labels,
+        {},
+        curves,
+        usual,
+        marks,
+    )
 
 
 def _openings(runs: Mapping[str, Run]) -> dict[str, float]:
@@ -203,7 +225,14 @@ async def _fail(bench: Bench, url: str, dials: Mapping[str, object]) -> Run:
         await harness.until(watch, f"SELECT {harness.UNFINISHED}", False, worker)
         opened = await _monotonic(watch, await watch.fetchval(OPENED, numbers[0]))
         unknown = {row[0] for row in await watch.fetch(UNKNOWN)}
-    return _judged(both, sent, unknown, begun, failed, opened)
+    return _judged(
+        both,
+        sent,
+        unknown,
+        begun,
+        failed,
+        opened,
+    )
 
 
 def _twin(bench: Bench, kind: str) -> AbstractAsyncContextManager[TwinProcess]:

@@ -1,4 +1,6 @@
-"""Who waits for whom: single mails beside a tenant with a great many, and bulk beside a flood of urgent mails."""
+"""Who waits for whom: single mails beside a tenant with a great many, and bulk beside a flood of
+urgent mails.
+"""
 
 from __future__ import annotations
 
@@ -22,19 +24,20 @@ from pillarbox.store import providers
 from pillarbox.store.database import Database
 from pillarbox.testing.sink import read_records
 
-ABOUT = """One tenant has a great many mails waiting, in the normal or in the bulk lane. Meanwhile a second
-tenant enqueues a normal mail now and then, and a third an urgent one, each in a transaction of its own at
-random moments. One worker with 10 connections, the default, or 50; with two providers, the third tenant's
-mails go to the second. Waiting counts from the return of the enqueue call until the sink has the whole mail.
-`sent before it`: mails of the great many that the sink got meanwhile; it must be a batch at most, for each single
-mail: what a worker holds (connections × 10). `delayed by`: mails of the great many that leave in the time by
-which it waits longer than on an idle system, at the same percentile. `plain FIFO` is computed, not measured: the
-mails that still waited at that moment, at the rate at which they left.
+ABOUT = """One tenant has a great many mails waiting, in the normal or in the bulk lane. Meanwhile a
+second tenant enqueues a normal mail now and then, and a third an urgent one, each in a transaction
+of its own at random moments. One worker with 10 connections, the default, or 50; with two
+providers, the third tenant's mails go to the second. Waiting counts from the return of the enqueue
+call until the sink has the whole mail. `sent before it`: mails of the great many that the sink got
+meanwhile; it must be a batch at most, for each single mail: what a worker holds (connections × 10).
+`delayed by`: mails of the great many that leave in the time by which it waits longer than on an
+idle system, at the same percentile. `plain FIFO` is computed, not measured: the mails that still
+waited at that moment, at the rate at which they left.
 
 ![Waiting times beside a tenant with a great many mails](fairness.svg)
 
-Then one tenant has a great many urgent mails waiting and another has bulk mails: what of the bulk leaves
-while urgent ones still wait."""
+Then one tenant has a great many urgent mails waiting and another has bulk mails: what of the bulk
+leaves while urgent ones still wait."""
 TENANTS = ("crowd", "second", "third")
 NORMAL, URGENT = "another tenant's mail", "another tenant's urgent mail"
 IDLE = "on an idle system"
@@ -94,17 +97,43 @@ async def run(bench: Bench) -> Report:
     crowd = bench.scale(100_000, 10_000)
     async with bench.schema("fairness") as url:
         tenants = await _tenants(url)
-        variants: dict[str, Any] = {IDLE: partial(_beside, bench, url, tenants, 0, 1, USUAL)}
+        variants: dict[str, Any] = {
+            IDLE: partial(
+                _beside,
+                bench,
+                url,
+                tenants,
+                0,
+                1,
+                USUAL,
+            )
+        }
         for where, (lane, setup) in _variants(crowd).items():
-            variants[where] = partial(_beside, bench, url, tenants, crowd, lane, setup)
-        variants["flood"] = partial(_flood, bench, url, tenants, crowd // 2)
+            variants[where] = partial(
+                _beside,
+                bench,
+                url,
+                tenants,
+                crowd,
+                lane,
+                setup,
+            )
+        variants["flood"] = partial(
+            _flood,
+            bench,
+            url,
+            tenants,
+            crowd // 2,
+        )
         results = await bench.rounds_of("fairness", variants)
     floods = results.pop("flood")
     return _report(bench, crowd, results, harness.median(floods))
 
 
 def _variants(crowd: int) -> dict[str, tuple[int, Setup]]:
-    """The lane of the great many, and the worker: every worker beside normal mails, the usual one beside bulk."""
+    """The lane of the great many, and the worker: every worker beside normal mails, the usual one
+    beside bulk.
+    """
     found = {_beside_name(crowd, "bulk", USUAL): (LANES["bulk"], USUAL)}
     return found | {
         _beside_name(crowd, "normal", setup): (LANES["normal"], setup) for setup in SETUPS
@@ -119,7 +148,10 @@ def _beside_name(crowd: int, lane: str, setup: Setup) -> str:
 
 
 def _report(
-    bench: Bench, crowd: int, results: Mapping[str, Sequence[Run]], flood: Sample
+    bench: Bench,
+    crowd: int,
+    results: Mapping[str, Sequence[Run]],
+    flood: Sample,
 ) -> Report:
     columns = (
         "which",
@@ -144,12 +176,22 @@ def _report(
                 findings += _findings(f"{who}, {where}", waits, idle, _variants(crowd)[where][1])
     findings.append(
         Finding(
-            "bulk while urgent floods", flood.rate, "mails/s", flood.extra["all"], "all that left"
+            "bulk while urgent floods",
+            flood.rate,
+            "mails/s",
+            flood.extra["all"],
+            "all that left",
         )
     )
     if bench.write:
         (FOLDER / "fairness.svg").write_text(_drawing(crowd, results))
-    return Report("fairness", ABOUT, [table, _flooded(flood)], findings, _notes(results, flood))
+    return Report(
+        "fairness",
+        ABOUT,
+        [table, _flooded(flood)],
+        findings,
+        _notes(results, flood),
+    )
 
 
 def _notes(results: Mapping[str, Sequence[Run]], flood: Sample) -> list[str]:
@@ -180,7 +222,10 @@ def _cells(waits: Sequence[Wait], beside: bool) -> list[str]:
 
 
 def _findings(
-    what: str, waits: Sequence[Wait], idle: Sequence[float], setup: Setup
+    what: str,
+    waits: Sequence[Wait],
+    idle: Sequence[float],
+    setup: Setup,
 ) -> list[Finding]:
     took, fifo = [wait.took for wait in waits], [wait.fifo for wait in waits]
     before = float(max(wait.before for wait in waits))
@@ -194,7 +239,13 @@ def _findings(
             percentile(fifo, 0.5),
             "plain FIFO, computed",
         ),
-        Finding(f"{what}, p95", percentile(took, 0.95), "ms", percentile(idle, 0.95), "idle"),
+        Finding(
+            f"{what}, p95",
+            percentile(took, 0.95),
+            "ms",
+            percentile(idle, 0.95),
+            "idle",
+        ),
         within(f"{what}: delayed by, p99", max(delay, 0.0), "mails", setup.batch),
         at_most(f"{what}: sent before it, at most", before, "mails", setup.batch),
     ]
@@ -244,7 +295,12 @@ async def _tenants(url: str) -> list[int]:
 
 
 async def _beside(
-    bench: Bench, url: str, tenants: Sequence[int], crowd: int, lane: int, setup: Setup
+    bench: Bench,
+    url: str,
+    tenants: Sequence[int],
+    crowd: int,
+    lane: int,
+    setup: Setup,
 ) -> Run:
     """Single mails, while `crowd` mails of another tenant leave; without a crowd for a while."""
     record = bench.directory / "fairness-arrivals"
@@ -262,22 +318,49 @@ async def _beside(
         sent: dict[str, dict[str, float]] = {NORMAL: {}, URGENT: {}}
         enough = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            group.create_task(_singles(url, TENANTS[1], "normal", sent[NORMAL], enough))
-            group.create_task(_singles(url, TENANTS[2], "urgent", sent[URGENT], enough))
+            group.create_task(
+                _singles(
+                    url,
+                    TENANTS[1],
+                    "normal",
+                    sent[NORMAL],
+                    enough,
+                )
+            )
+            group.create_task(
+                _singles(
+                    url,
+                    TENANTS[2],
+                    "urgent",
+                    sent[URGENT],
+                    enough,
+                )
+            )
             await asyncio.sleep(0 if crowd else bench.scale(10, 3))
             await harness.until(watch, WAITING.format(tenants[0], lane), False, worker)
             enough.set()
         return _judged(crowd, sent, *await _arrivals(record, crowd + sum(map(len, sent.values()))))
 
 
-async def _route(url: str, port: int, tenant: int, setup: Setup) -> None:
+async def _route(
+    url: str,
+    port: int,
+    tenant: int,
+    setup: Setup,
+) -> None:
     """With two providers, the tenant's mails go to the second: another name for the same sink."""
     database = await Database.connect(url)
     try:
         await database.execute("DELETE FROM pillarbox.routes")
         if setup.providers == 2:
             given = {"host": "127.0.0.1", "port": port, "tls": "none"}
-            number = await providers.add_provider(database, lambda: None, "second", "smtp", given)  # type: ignore[arg-type,return-value]
+            number = await providers.add_provider(
+                database,
+                lambda: None,
+                "second",
+                "smtp",
+                given,
+            )  # type: ignore[arg-type,return-value]
             query = "INSERT INTO pillarbox.routes (name, place, tenant_id, providers) VALUES ('second', 1, $1, $2)"
             await database.execute(query, tenant, [number])
     finally:
@@ -285,7 +368,11 @@ async def _route(url: str, port: int, tenant: int, setup: Setup) -> None:
 
 
 async def _singles(
-    url: str, tenant: str, priority: str, sent: dict[str, float], enough: asyncio.Event
+    url: str,
+    tenant: str,
+    priority: str,
+    sent: dict[str, float],
+    enough: asyncio.Event,
 ) -> None:
     """A mail now and then; notes when each was committed."""
     samples = mails.samples(20)
@@ -315,9 +402,13 @@ def _judged(
     many: list[float],
     came: Mapping[str, float],
 ) -> Run:
-    """What each single mail had to wait; those that came while none of the great many waited do not count."""
-    rate = crowd / (many[-1] - many[0]) if crowd else 0.0
-    first, last = (many[0], many[-1]) if crowd else (0.0, float("inf"))
+    """What each single mail had to wait; those that came while none of the great many waited do not
+    count.
+    """
+    rate, first, last = 0.0, 0.0, float("inf")
+    if crowd:
+        first, last = many[0], many[-1]
+        rate = crowd / (last - first)
     waits = {
         who: [_wait(many, rate, at, came[key]) for key, at in keys.items() if first <= at <= last]
         for who, keys in sent.items()
@@ -325,7 +416,12 @@ def _judged(
     return Run(waits, rate)
 
 
-def _wait(many: Sequence[float], rate: float, sent: float, came: float) -> Wait:
+def _wait(
+    many: Sequence[float],
+    rate: float,
+    sent: float,
+    came: float,
+) -> Wait:
     took = (came - sent) * 1e3
     if not many:
         return Wait(0.0, took, 0, 0.0)
@@ -333,8 +429,15 @@ def _wait(many: Sequence[float], rate: float, sent: float, came: float) -> Wait:
     return Wait(sent - many[0], took, bisect(many, came) - gone, (len(many) - gone) / rate * 1e3)
 
 
-async def _flood(bench: Bench, url: str, tenants: Sequence[int], crowd: int) -> Sample:
-    """Twice as many urgent mails of one tenant as bulk mails of another, all waiting; the rate is the bulk's."""
+async def _flood(
+    bench: Bench,
+    url: str,
+    tenants: Sequence[int],
+    crowd: int,
+) -> Sample:
+    """Twice as many urgent mails of one tenant as bulk mails of another, all waiting; the rate is
+    the bulk's.
+    """
     await harness.empty(url)
     async with harness.connected(url) as connection:
         await mails.fill(connection, crowd // 2, tenants[1], BULK_LANE)

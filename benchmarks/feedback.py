@@ -1,4 +1,6 @@
-"""Feedback while mails leave: how many events come in, how soon they are answered, and what delivering feels of it."""
+"""Feedback while mails leave: how many events come in, how soon they are answered, and what
+delivering feels of it.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,13 @@ LIMIT = (
 # More mails per second than will leave: the drain must not end before the feedback does.
 MOST = 2_500
 KINDS: Sequence[Kind] = ("delivered", "opened")  # what is said of each mail, one after the other
-ABOUT = f"""One worker with {CONNECTIONS} connections drains waiting mails of 4 KB through a twin of SendGrid
-({twins.LATENCY * 1e3:.0f} ms for each answer). Meanwhile {RATE:,} events a second about mails that have left
-({", ".join(KINDS)}) are posted to `POST /webhooks/sendgrid/…` of `pillarbox serve --roles api`, signed,
-{BATCH[0]} to {BATCH[1]} in a request, on schedule, from a process of its own over {installation.SESSIONS} kept connections.
-The time of an answer counts from the moment the request was due; it says that the events are committed. What
-leaves is counted for as long before, during and after the feedback, with the same processes running."""
+ABOUT = f"""One worker with {CONNECTIONS} connections drains waiting mails of 4 KB through a twin of
+SendGrid ({twins.LATENCY * 1e3:.0f} ms for each answer). Meanwhile {RATE:,} events a second about
+mails that have left ({", ".join(KINDS)}) are posted to `POST /webhooks/sendgrid/…` of `pillarbox
+serve --roles api`, signed, {BATCH[0]} to {BATCH[1]} in a request, on schedule, from a process of
+its own over {installation.SESSIONS} kept connections. The time of an answer counts from the moment
+the request was due; it says that the events are committed. What leaves is counted for as long
+before, during and after the feedback, with the same processes running."""
 WITHOUT, WITH = "without feedback", "with feedback"
 COLUMNS = ("", "events/s", "answers: p50 ms", "p95", "p99", "longest", "mails/s", "cores: front door", "worker",
            "PostgreSQL", "twin")  # fmt: skip
@@ -75,13 +78,32 @@ def _report(runs: Sequence[Mapping[str, Sample]]) -> Report:
     events, due = _middle(heard, "events"), _middle(heard, "due")
     ours, alone = (middle([one[name].rate for one in runs]) for name in (WITH, WITHOUT))
     findings = [
-        compare("feedback while delivering", events, due, "posted", KEEPS_UP, "events/s"),
+        compare(
+            "feedback while delivering",
+            events,
+            due,
+            "posted",
+            KEEPS_UP,
+            "events/s",
+        ),
         within("feedback while delivering, p99 of the answers", _middle(heard, "p99"), "ms", LIMIT),
-        Finding("delivering beside feedback", ours, "mails/s", alone, WITHOUT),
+        Finding(
+            "delivering beside feedback",
+            ours,
+            "mails/s",
+            alone,
+            WITHOUT,
+        ),
     ]
     missing = sum(one["missing"] for one in heard)
     note = f"Of {sum(one['posted'] for one in heard):,.0f} events that were answered, {missing:,.0f} are not stored."
-    return Report("feedback", ABOUT, [table], findings, [note])
+    return Report(
+        "feedback",
+        ABOUT,
+        [table],
+        findings,
+        [note],
+    )
 
 
 def _middle(some: Sequence[Mapping[str, float]], name: str) -> float:
@@ -105,7 +127,14 @@ async def _measure(bench: Bench, url: str) -> dict[str, Sample]:
         [number] = await twins.use(url, to, webhook_key=signer.webhook_key)
         given = twins.SETTINGS | {"http": "127.0.0.1:0", "development": "on"}
         door = await stack.enter_async_context(
-            harness.pillarbox(bench, url, "serve", "--roles", "api", **given)
+            harness.pillarbox(
+                bench,
+                url,
+                "serve",
+                "--roles",
+                "api",
+                **given,
+            )
         )
         port = await _port(door)
         settings = twins.SETTINGS | {"worker_concurrency": CONNECTIONS}
@@ -133,7 +162,11 @@ class Windows:
     """Spans of time, all alike, in which is counted what leaves and what comes."""
 
     def __init__(
-        self, bench: Bench, watch: asyncpg.Connection, crew: Mapping[str, Process], seconds: int
+        self,
+        bench: Bench,
+        watch: asyncpg.Connection,
+        crew: Mapping[str, Process],
+        seconds: int,
     ) -> None:
         self._bench, self._watch, self._crew, self._seconds = bench, watch, crew, seconds
 
@@ -203,7 +236,9 @@ async def _sent(to: twins.TwinProcess, count: int, worker: Process) -> list[Reco
 def _requests(
     signer: SendGridTwin, known: Sequence[Record], provider: int
 ) -> Iterator[tuple[Request, int]]:
-    """Whole signed requests, each as what stands before and after its number, and how many events it has."""
+    """Whole signed requests, each as what stands before and after its number, and how many events
+    it has.
+    """
     dice = random.Random(42)
     left = [_mail(record, provider) for record in known]
     events = [

@@ -138,7 +138,11 @@ class Bench:
 
 @asynccontextmanager
 async def stage(
-    console: Console, progress: Progress, rounds: int, quick: bool, write: bool
+    console: Console,
+    progress: Progress,
+    rounds: int,
+    quick: bool,
+    write: bool,
 ) -> AsyncIterator[Bench]:
     """PostgreSQL in a temporary directory, gone with everything in it at the end."""
     directory = Path(tempfile.mkdtemp(prefix="pillarbox-bench-"))
@@ -146,7 +150,15 @@ async def stage(
     server = EmbeddedPostgres(directory / "postgres", options=SERVER_OPTIONS)
     try:
         await asyncio.to_thread(server.start)
-        bench = Bench(directory, server, console, progress, rounds, quick, write)
+        bench = Bench(
+            directory,
+            server,
+            console,
+            progress,
+            rounds,
+            quick,
+            write,
+        )
         async with connected(server.url()) as connection:
             bench.version = await connection.fetchval("SHOW server_version")
         yield bench
@@ -178,7 +190,9 @@ def _cpu(process: psutil.Process) -> float:
 
 
 class Process:
-    """A child that ends with us, in a session of its own: Ctrl-C is for us, and we stop it in order."""
+    """A child that ends with us, in a session of its own: Ctrl-C is for us, and we stop it in
+    order.
+    """
 
     def __init__(self, child: asyncio.subprocess.Process, log: Path | None) -> None:
         self.child = child
@@ -211,8 +225,12 @@ class Process:
         return int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
 
     def last_words(self) -> str:
-        lines = self._log.read_text(errors="replace").splitlines() if self._log else []
-        return lines[-1] if lines else f"exit code {self.child.returncode}"
+        lines: list[str] = []
+        if self._log:
+            lines = self._log.read_text(errors="replace").splitlines()
+        if not lines:
+            return f"exit code {self.child.returncode}"
+        return lines[-1]
 
     def tell(self, line: str = "") -> None:
         assert self.child.stdin
@@ -276,7 +294,13 @@ async def add_provider(url: str, port: int) -> None:
     try:
         await database.execute("DELETE FROM pillarbox.providers")
         given = {"host": "127.0.0.1", "port": port, "tls": "none"}
-        await providers.add_provider(database, lambda: None, "sink", "smtp", given)  # type: ignore[arg-type,return-value]
+        await providers.add_provider(
+            database,
+            lambda: None,
+            "sink",
+            "smtp",
+            given,
+        )  # type: ignore[arg-type,return-value]
     finally:
         await database.close()
 
@@ -327,20 +351,40 @@ async def empty(url: str) -> None:
         await connection.execute("CHECKPOINT")
 
 
-async def drain(bench: Bench, url: str, count: int, workers: int = 1, **settings: Any) -> Sample:
+async def drain(
+    bench: Bench,
+    url: str,
+    count: int,
+    workers: int = 1,
+    **settings: Any,
+) -> Sample:
     """Let workers deliver the `count` mails that wait in `url` to a sink."""
     async with sink() as to:
         await add_provider(url, to.port)
-        sample = await drain_into(bench, url, to.child, count, workers, **settings)
+        sample = await drain_into(
+            bench,
+            url,
+            to.child,
+            count,
+            workers,
+            **settings,
+        )
         if (arrived := await to.total()) != count:
             bench.console.print(f"[red]{count} mails were sent, {arrived} arrived")
     return sample
 
 
 async def drain_into(
-    bench: Bench, url: str, to: Process, count: int, workers: int = 1, **settings: Any
+    bench: Bench,
+    url: str,
+    to: Process,
+    count: int,
+    workers: int = 1,
+    **settings: Any,
 ) -> Sample:
-    """Let workers deliver the `count` mails that wait in `url`, from the moment all of them are ready."""
+    """Let workers deliver the `count` mails that wait in `url`, from the moment all of them are
+    ready.
+    """
     async with AsyncExitStack() as stack:
         watch = await stack.enter_async_context(connected(url))
         gate = watch.transaction()
@@ -382,7 +426,9 @@ async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
 
 
 async def until(watch: asyncpg.Connection, query: str, wanted: object, *crew: Process) -> None:
-    """Wait until the query gives what is wanted; RuntimeError when one of those who work for it has ended."""
+    """Wait until the query gives what is wanted; RuntimeError when one of those who work for it has
+    ended.
+    """
     deadline = time.monotonic() + PATIENCE
     while await watch.fetchval(query) != wanted:
         if ended := [one for one in crew if one.child.returncode is not None]:

@@ -1,4 +1,6 @@
-"""Whether a long history slows the queue down: claiming and settling with millions of finished mails."""
+"""Whether a long history slows the queue down: claiming and settling with millions of finished
+mails.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ from pillarbox.queue.records import ClaimedMessage, Settlement, SettlementBatch
 from pillarbox.store.database import Database
 
 ABOUT = """One dispatcher claims waiting mails of 4 KB and settles them as sent (attempts written),
-batch by batch and nothing in between; in a database with a history of finished deliveries, their messages
-and attempts, and in one without. Ratio: with the history to without."""
+batch by batch and nothing in between; in a database with a history of finished deliveries, their
+messages and attempts, and in one without. Ratio: with the history to without."""
 SIZES = (100, 10, 500)  # mails per claim and per settlement
 # Finished an hour ago and before, a millisecond apart; contents are as short as retention leaves
 # room for.
@@ -59,7 +61,11 @@ async def run(bench: Bench) -> Report:
                 await mails.stock(connection, mails.samples())
         variants = {
             f"{size}, {name}": partial(
-                _claim_and_settle, bench, url, size, count if size > 10 else count // 5
+                _claim_and_settle,
+                bench,
+                url,
+                size,
+                count if size > 10 else count // 5,
             )
             for size in SIZES
             for name, url in (("none", none), ("history", much))
@@ -80,7 +86,16 @@ def _report(middle: Mapping[str, Sample], finished: int) -> Report:
         ratio = f"{much.rate / none.rate:.2f} ×"
         table.rows.append([str(size), number(none.rate), number(much.rate), ratio, *cpu])
         what = f"claim + settle by {size}, {finished:,} finished"
-        findings.append(compare(what, much.rate, none.rate, "none finished", 0.9, "deliveries/s"))
+        findings.append(
+            compare(
+                what,
+                much.rate,
+                none.rate,
+                "none finished",
+                0.9,
+                "deliveries/s",
+            )
+        )
     return Report("history", ABOUT, [table], findings)
 
 
@@ -97,7 +112,12 @@ async def _remember(bench: Bench, url: str, finished: int) -> None:
     bench.progress.remove_task(task)
 
 
-async def _claim_and_settle(bench: Bench, url: str, size: int, count: int) -> Sample:
+async def _claim_and_settle(
+    bench: Bench,
+    url: str,
+    size: int,
+    count: int,
+) -> Sample:
     if "/fresh?" in url:
         await harness.empty(url)
     async with harness.connected(url) as connection:
@@ -133,5 +153,12 @@ def sent(claimed: ClaimedMessage) -> Settlement:
     message = claimed.message.id
     outcome = accepted(250, "2.0.0 OK")
     return Settlement(
-        message, 0, claimed.claim, State.SENT, outcome, provider_id=1, reply="2.0.0 OK", ended=now
+        message,
+        0,
+        claimed.claim,
+        State.SENT,
+        outcome,
+        provider_id=1,
+        reply="2.0.0 OK",
+        ended=now,
     )

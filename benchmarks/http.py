@@ -1,4 +1,6 @@
-"""HTTP in: how fast POST /api/v1/messages is, beside a FastAPI route that takes the same mails and stores nothing."""
+"""HTTP in: how fast POST /api/v1/messages is, beside a FastAPI route that takes the same mails and
+stores nothing.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,17 @@ from benchmarks import harness, installation, mails
 from benchmarks.harness import Bench, Process, Sample, Skipped, middle, percentile
 from benchmarks.installation import Timed
 from benchmarks.peers import FOLDER
-from benchmarks.report import Finding, Report, Table, compare, number, within
+from benchmarks.report import Finding, Report, Table, compare, number, number_or_dash, within
 
-ABOUT = f"""`POST /api/v1/messages` with mails of 4 KB (text and HTML) over {installation.SESSIONS} kept
-connections, one request at a time on each, from a client of our own in a process of its own. Pillarbox
-(`up` without its worker, one process) knows the caller by an API key that it looks up for each request,
-and commits before it answers. The references run in the same kind of server (uvicorn, httptools, uvloop)
-and parse the same body into the same model; they ask for no key and store nothing: `FastAPI` returns a
-model as anyone would write it, `FastAPI, answer by hand` its JSON as a finished response. A server that
-reads nothing shows the client's own limit. Latency: then requests come at random moments around half of the
-rate just measured, on schedule whatever became of those before; the time counts from that moment to the
-answer."""
+ABOUT = f"""`POST /api/v1/messages` with mails of 4 KB (text and HTML) over {installation.SESSIONS}
+kept connections, one request at a time on each, from a client of our own in a process of its own.
+Pillarbox (`up` without its worker, one process) knows the caller by an API key that it looks up for
+each request, and commits before it answers. The references run in the same kind of server (uvicorn,
+httptools, uvloop) and parse the same body into the same model; they ask for no key and store
+nothing: `FastAPI` returns a model as anyone would write it, `FastAPI, answer by hand` its JSON as a
+finished response. A server that reads nothing shows the client's own limit. Latency: then requests
+come at random moments around half of the rate just measured, on schedule whatever became of those
+before; the time counts from that moment to the answer."""
 BARE, ROUTE, BY_HAND, OURS = "reads nothing", "FastAPI", "FastAPI, answer by hand", "pillarbox"
 REFERENCES = {BARE: "bare", ROUTE: "fastapi", BY_HAND: "by_hand"}
 WARMING = 200  # requests before the first that counts
@@ -46,10 +48,7 @@ def _report(results: Mapping[str, Sequence[Sample]]) -> Report:
     table = Table("POST /api/v1/messages", COLUMNS)
     latency = Table("At half of each server's rate", LATENCY)
     for name, sample in rates.items():
-        cpu = [
-            number(cost) if (cost := sample.per_mail(kind)) else "–"
-            for kind in ("server", "PostgreSQL", "client")
-        ]
+        cpu = [number_or_dash(sample.per_mail(kind)) for kind in ("server", "PostgreSQL", "client")]
         table.rows.append([name, number(sample.rate), f"{sample.rate / route:.2f} ×", *cpu])
         latency.rows.append(
             [name, *(number(_middle(results[name], one)) for one in ("half", *SHARES, "longest"))]
@@ -66,7 +65,13 @@ def _report(results: Mapping[str, Sequence[Sample]]) -> Report:
         for name in (ROUTE, BY_HAND)
     ]
     findings.append(
-        Finding("the client alone", rates[BARE].rate, "requests/s", rates[OURS].rate, OURS)
+        Finding(
+            "the client alone",
+            rates[BARE].rate,
+            "requests/s",
+            rates[OURS].rate,
+            OURS,
+        )
     )
     findings.append(
         within("HTTP accept at half that rate, p99", _middle(results[OURS], "p99"), "ms", 100)
@@ -105,7 +110,12 @@ async def _server(bench: Bench, kind: str) -> AsyncIterator[tuple[Process, int]]
         yield server, int(await server.line(60))
 
 
-async def _measure(bench: Bench, server: Process, port: int, key: str) -> Sample:
+async def _measure(
+    bench: Bench,
+    server: Process,
+    port: int,
+    key: str,
+) -> Sample:
     """As fast as it goes; then at half of that, on schedule."""
     count, seconds = bench.scale(20_000, 1_000), bench.scale(10, 2)
     async with installation.load(bench, "http", port, requests(key)) as load:
@@ -134,7 +144,9 @@ def _spent(bench: Bench, server: Process, client: Process) -> dict[str, float]:
 
 
 def requests(key: str) -> list[tuple[bytes, bytes]]:
-    """Whole requests, each as what stands before and after its number, which is a header of the mail."""
+    """Whole requests, each as what stands before and after its number, which is a header of the
+    mail.
+    """
     return [_request(key, sample) for sample in mails.samples()]
 
 

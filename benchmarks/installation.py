@@ -1,4 +1,6 @@
-"""The way in: Pillarbox's processes by role, and those who send to them (smtp-source, and our own `load`)."""
+"""The way in: Pillarbox's processes by role, and those who send to them (smtp-source, and our own
+`load`).
+"""
 
 from __future__ import annotations
 
@@ -51,9 +53,14 @@ class Installation:
 
 @asynccontextmanager
 async def running(
-    bench: Bench, url: str, commands: Mapping[str, str], to: SinkProcess | None = None
+    bench: Bench,
+    url: str,
+    commands: Mapping[str, str],
+    to: SinkProcess | None = None,
 ) -> AsyncIterator[Installation]:
-    """An empty installation with default settings, which delivers to the sink; ready when all of it is."""
+    """An empty installation with default settings, which delivers to the sink; ready when all of it
+    is.
+    """
     await harness.empty(url)
     if to:
         await harness.add_provider(url, to.port)
@@ -65,7 +72,13 @@ async def running(
         for kind, command in commands.items():
             delivers = {"worker_enabled": "false" if kind == "front door" else "true"}
             child = await stack.enter_async_context(
-                harness.pillarbox(bench, url, *command.split(), **given, **delivers)
+                harness.pillarbox(
+                    bench,
+                    url,
+                    *command.split(),
+                    **given,
+                    **delivers,
+                )
             )
             running.crew[kind] = child
             running.ports |= await _ports(child)
@@ -98,7 +111,13 @@ async def key(url: str) -> str:
 # --- smtp-source
 
 
-async def smtp_source(port: int, count: int, *, keep: bool, sessions: int = SESSIONS) -> float:
+async def smtp_source(
+    port: int,
+    count: int,
+    *,
+    keep: bool,
+    sessions: int = SESSIONS,
+) -> float:
     """Let Postfix's smtp-source send mails until each is answered; returns its CPU seconds.
 
     With `keep` each session sends its mails over one connection, else each mail comes over its own.
@@ -172,7 +191,10 @@ class Load:
 
 @asynccontextmanager
 async def load(
-    bench: Bench, protocol: str, port: int, requests: Sequence[tuple[bytes, bytes]]
+    bench: Bench,
+    protocol: str,
+    port: int,
+    requests: Sequence[tuple[bytes, bytes]],
 ) -> AsyncIterator[Load]:
     """Somebody who sends: each request is what comes before and after its number."""
     given, out = bench.directory / "requests.json", bench.directory / "answers.json"

@@ -20,12 +20,12 @@ from benchmarks.harness import Bench, middle, percentile
 from benchmarks.report import Report, Table, number, within
 from pillarbox.testing.sink import read_records
 
-ABOUT = """One mail per transaction, at random moments around a steady rate whatever became of the mails
-before; one worker with default settings. The time counts from the return of the enqueue call, which is
-when the application knows of its COMMIT, until the sink has the whole mail; `from the call` counts from
-before the call and so includes the enqueue itself. `open` means that another transaction enqueued a mail
-and stays open all the while. The reference is the least such a path can do: NOTIFY, its callback, one
-send on an open aiosmtplib connection, nothing stored."""
+ABOUT = """One mail per transaction, at random moments around a steady rate whatever became of the
+mails before; one worker with default settings. The time counts from the return of the enqueue call,
+which is when the application knows of its COMMIT, until the sink has the whole mail; `from the
+call` counts from before the call and so includes the enqueue itself. `open` means that another
+transaction enqueued a mail and stays open all the while. The reference is the least such a path can
+do: NOTIFY, its callback, one send on an open aiosmtplib connection, nothing stored."""
 HEADER = "X-Number"
 RATES = {"idle": 10, "20/s": 20, "100/s": 100, "500/s": 500}
 CONNECTIONS = 20  # of the application
@@ -49,8 +49,21 @@ async def run(bench: Bench) -> Report:
         variants = {REFERENCE: partial(_bare, bench, idle)}
         for name, rate in RATES.items():
             length = idle if name == "idle" else seconds
-            variants[name] = partial(_phase, url, record, rate, length)
-            variants[f"{name}, open"] = partial(_phase, url, record, rate, seconds, open_too=True)
+            variants[name] = partial(
+                _phase,
+                url,
+                record,
+                rate,
+                length,
+            )
+            variants[f"{name}, open"] = partial(
+                _phase,
+                url,
+                record,
+                rate,
+                seconds,
+                open_too=True,
+            )
         results = await bench.rounds_of("latency", variants)
     return _report(results)
 
@@ -99,7 +112,13 @@ async def _working(bench: Bench, url: str) -> AsyncIterator[Path]:
             yield record
 
 
-async def _phase(url: str, record: Path, rate: int, seconds: int, open_too: bool = False) -> Times:
+async def _phase(
+    url: str,
+    record: Path,
+    rate: int,
+    seconds: int,
+    open_too: bool = False,
+) -> Times:
     count = rate * seconds
     sent: dict[str, tuple[float, float]] = {}
     pool = await asyncpg.create_pool(url, min_size=CONNECTIONS, max_size=CONNECTIONS)

@@ -1,4 +1,5 @@
-"""A client that sends as fast as it can, or on schedule, over open connections; does no more than it must.
+"""A client that sends as fast as it can, or on schedule, over open connections; does no more than
+it must.
 
 Reads lines of JSON: `{"count": 1000}` sends so many, each connection its next when the last is
 answered; with `"rate"` each at its own time, whatever became of those before. Then prints how many
@@ -176,7 +177,13 @@ class LoadClients:
         self._next(one)
 
 
-async def main(protocol: str, port: str, connections: str, given: str, out: str) -> None:
+async def main(
+    protocol: str,
+    port: str,
+    connections: str,
+    given: str,
+    out: str,
+) -> None:
     requests = [
         (one[0].encode("latin-1"), one[1].encode("latin-1"))
         for one in json.loads(Path(given).read_text())

@@ -1,4 +1,6 @@
-"""The mails that benchmarks send: text and HTML, 4 KB together, of real words; and ways to store many."""
+"""The mails that benchmarks send: text and HTML, 4 KB together, of real words; and ways to store
+many.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,13 @@ def finished(mails: Sequence[Sample]) -> list[bytes]:
     now = datetime.now(UTC)
     return [
         compose(
-            Message(UUID(int=n), SENDER, [mail.to], mail.subject, now),
+            Message(
+                UUID(int=n),
+                SENDER,
+                [mail.to],
+                mail.subject,
+                now,
+            ),
             Content(mail.text, mail.html),
         )
         for n, mail in enumerate(mails)
@@ -122,11 +130,21 @@ async def stock(connection: asyncpg.Connection, mails: Sequence[Sample], **extra
         )  # fmt: skip
 
 
-async def fill(connection: asyncpg.Connection, count: int, tenant: int = 1, lane: int = 1) -> None:
+async def fill(
+    connection: asyncpg.Connection,
+    count: int,
+    tenant: int = 1,
+    lane: int = 1,
+) -> None:
     """Put so many mails into the queue, by SQL alone."""
     for start in range(0, count, 10_000):
         await connection.execute(
-            FILL, min(10_000, count - start), SENDER, tenant, lane, timeout=600
+            FILL,
+            min(10_000, count - start),
+            SENDER,
+            tenant,
+            lane,
+            timeout=600,
         )
 
 
@@ -137,7 +155,12 @@ def given(mails: Sequence[Sample], **more: Any) -> list[pillarbox.Mail]:
     """The mails as `pillarbox.enqueue` takes them."""
     return [
         pillarbox.Mail(
-            sender=SENDER, to=[m.to], subject=m.subject, text=m.text, html=m.html, **more
+            sender=SENDER,
+            to=[m.to],
+            subject=m.subject,
+            text=m.text,
+            html=m.html,
+            **more,
         )
         for m in mails
     ]

@@ -12,9 +12,9 @@ from benchmarks import harness, mails
 from benchmarks.harness import Bench, Sample
 from benchmarks.report import Finding, Report, Table, number, within
 
-ABOUT = """The peak of a worker's resident memory (VmHWM) while it drains a queue with 50 connections and
-the default limit of bytes in flight (64 MiB). Large mails come once as raw messages and once as an
-attachment, which the worker has to decode and to encode."""
+ABOUT = """The peak of a worker's resident memory (VmHWM) while it drains a queue with 50
+connections and the default limit of bytes in flight (64 MiB). Large mails come once as raw messages
+and once as an attachment, which the worker has to decode and to encode."""
 LIMIT = 300  # MB, for mails of 100 KB
 LARGE = 25 * 2**20 - 16_384  # the largest mail that is accepted, but for its headers
 
@@ -30,9 +30,19 @@ async def run(bench: Bench) -> Report:
     variants = {
         "idle (one mail of 4 KB)": partial(_drain, bench, 1, one),
         f"{some:,} × 100 KB": partial(_drain, bench, some, small),
-        f"{few} × 25 MiB, raw": partial(_drain, bench, few, one, raw=_raw(one[0])),
+        f"{few} × 25 MiB, raw": partial(
+            _drain,
+            bench,
+            few,
+            one,
+            raw=_raw(one[0]),
+        ),
         f"{few} × 25 MiB, an attachment": partial(
-            _drain, bench, few, one, attachments=json.dumps([attachment])
+            _drain,
+            bench,
+            few,
+            one,
+            attachments=json.dumps([attachment]),
         ),
     }
     rounds, bench.rounds = bench.rounds, 1  # these take long
@@ -55,9 +65,21 @@ def _report(runs: dict[str, Sample]) -> Report:
             findings.append(within(f"memory, {name}", peak, "MB", LIMIT))
         elif "25 MiB" in name:
             findings.append(
-                Finding(f"memory, {name}", peak, "MB", 64 * 1.048576, "bytes in flight")
+                Finding(
+                    f"memory, {name}",
+                    peak,
+                    "MB",
+                    64 * 1.048576,
+                    "bytes in flight",
+                )
             )
-    return Report("memory", ABOUT, [table], findings, ["One run each."])
+    return Report(
+        "memory",
+        ABOUT,
+        [table],
+        findings,
+        ["One run each."],
+    )
 
 
 def _raw(mail: mails.Sample) -> bytes:

@@ -10,8 +10,8 @@ from benchmarks import chart, harness, mails, peers
 from benchmarks.harness import Bench, Sample
 from benchmarks.report import FOLDER, Report, Table, number
 
-ABOUT = """Mails of 4 KB drained by one worker. The window is what a worker has in flight at most, and
-what it claims at once at most (settings: `worker_concurrency` × `worker_pipeline`).
+ABOUT = """Mails of 4 KB drained by one worker. The window is what a worker has in flight at most,
+and what it claims at once at most (settings: `worker_concurrency` × `worker_pipeline`).
 
 ![Throughput over the window](throughput.svg)"""
 CONNECTIONS = (1, 5, 10, 20, 50)
@@ -29,9 +29,24 @@ async def run(bench: Bench) -> Report:
     async with bench.schema("plot") as url:
         async with harness.connected(url) as connection:
             await mails.stock(connection, mails.samples())
-        variants = {PLAIN: partial(peers.aiosmtplib, bench, finished, count, 50)}
+        variants = {
+            PLAIN: partial(
+                peers.aiosmtplib,
+                bench,
+                finished,
+                count,
+                50,
+            )
+        }
         variants |= {
-            f"{connections}, {window}": partial(_point, bench, url, count, connections, window)
+            f"{connections}, {window}": partial(
+                _point,
+                bench,
+                url,
+                count,
+                connections,
+                window,
+            )
             for connections in CONNECTIONS
             for window in windows
             if window % connections == 0
@@ -65,14 +80,30 @@ def _report(bench: Bench, rates: dict[str, float], windows: tuple[int, ...]) -> 
     notes = [
         f"Plain aiosmtplib, the same bytes from memory over 50 connections: {number(plain)} mails/s."
     ]
-    return Report("plot", ABOUT, [table], [], notes)
+    return Report(
+        "plot",
+        ABOUT,
+        [table],
+        [],
+        notes,
+    )
 
 
-async def _point(bench: Bench, url: str, count: int, connections: int, window: int) -> Sample:
+async def _point(
+    bench: Bench,
+    url: str,
+    count: int,
+    connections: int,
+    window: int,
+) -> Sample:
     await harness.empty(url)
     async with harness.connected(url) as connection:
         await mails.fill(connection, count)
     pipeline = window // connections
     return await harness.drain(
-        bench, url, count, worker_concurrency=connections, worker_pipeline=pipeline
+        bench,
+        url,
+        count,
+        worker_concurrency=connections,
+        worker_pipeline=pipeline,
     )

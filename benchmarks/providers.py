@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING
 from benchmarks import harness, mails, twins
 from benchmarks.harness import PATIENCE, Bench, Process, Sample
 from benchmarks.peers import FOLDER
-from benchmarks.report import Finding, Report, Table, compare, number
+from benchmarks.report import Finding, Report, Table, compare, number, number_or_dash
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 ABOUT = f"""Mails of 4 KB (text and HTML) that wait → one worker → a twin of the provider that takes
-{twins.LATENCY * 1e3:.0f} ms for each answer, in a process of its own; attempts written, one JSON log line per mail to a
-file, metrics on. The clock runs from the moment the worker is ready until the last mail is settled. The
-reference is aiohttp as it is, under uvloop, in one process: it posts the very same requests, made and signed
-before, from memory, over as many connections. Two of them together show what the twin can take."""
+{twins.LATENCY * 1e3:.0f} ms for each answer, in a process of its own; attempts written, one JSON
+log line per mail to a file, metrics on. The clock runs from the moment the worker is ready until
+the last mail is settled. The reference is aiohttp as it is, under uvloop, in one process: it posts
+the very same requests, made and signed before, from memory, over as many connections. Two of them
+together show what the twin can take."""
 KINDS = {"sendgrid": "SendGrid", "ses": "SES", "mailgun": "Mailgun"}
 FEW, MANY = 50, 200  # connections
 ENOUGH = 2_000  # mails/s from one worker with many connections, if the twin can take them
@@ -46,9 +47,33 @@ async def run(bench: Bench) -> Report:
         async with harness.connected(url) as connection:
             await mails.stock(connection, samples)
         for kind, name in KINDS.items():
-            variants |= _variants(bench, url, kind, name, samples, count, FEW)
-        variants |= _variants(bench, url, "sendgrid", KINDS["sendgrid"], samples, count, MANY)
-        twice = partial(_reference, bench, "sendgrid", samples, count, MANY // 2, 2)
+            variants |= _variants(
+                bench,
+                url,
+                kind,
+                name,
+                samples,
+                count,
+                FEW,
+            )
+        variants |= _variants(
+            bench,
+            url,
+            "sendgrid",
+            KINDS["sendgrid"],
+            samples,
+            count,
+            MANY,
+        )
+        twice = partial(
+            _reference,
+            bench,
+            "sendgrid",
+            samples,
+            count,
+            MANY // 2,
+            2,
+        )
         variants[_name(KINDS["sendgrid"], "aiohttp, 2 processes", MANY)] = twice
         results = await bench.rounds_of("providers", variants)
     return _report({name: harness.median(runs) for name, runs in results.items()})
@@ -65,9 +90,21 @@ def _variants(
 ) -> dict[str, Callable[[], Awaitable[Sample]]]:
     return {
         _name(name, "aiohttp", connections): partial(
-            _reference, bench, kind, samples, count, connections
+            _reference,
+            bench,
+            kind,
+            samples,
+            count,
+            connections,
         ),
-        _name(name, "pillarbox", connections): partial(_ours, bench, url, kind, count, connections),
+        _name(name, "pillarbox", connections): partial(
+            _ours,
+            bench,
+            url,
+            kind,
+            count,
+            connections,
+        ),
     }
 
 
@@ -85,7 +122,7 @@ def _report(middle: Mapping[str, Sample]) -> Report:
         connections = MANY if f"{MANY}" in name else FEW
         plain = middle[_name(provider, "aiohttp", connections)].rate
         each = [sample.per_mail(part) for part in ("worker", "PostgreSQL", "sink")]
-        cpu = [number(cost) if cost else "–" for cost in (*each, sum(each))]
+        cpu = [number_or_dash(cost) for cost in (*each, sum(each))]
         table.rows.append(
             [name, f"{sample.count:,}", number(sample.rate), f"{sample.rate / plain:.2f} ×", *cpu]
         )
@@ -96,7 +133,15 @@ def _findings(middle: Mapping[str, Sample]) -> list[Finding]:
     findings = []
     for name in KINDS.values():
         ours, plain = (middle[_name(name, sender, FEW)].rate for sender in ("pillarbox", "aiohttp"))
-        findings.append(compare(f"through {name}, {FEW} connections", ours, plain, "aiohttp", 0.5))
+        findings.append(
+            compare(
+                f"through {name}, {FEW} connections",
+                ours,
+                plain,
+                "aiohttp",
+                0.5,
+            )
+        )
     first = KINDS["sendgrid"]
     ours, plain = (middle[_name(first, sender, MANY)].rate for sender in ("pillarbox", "aiohttp"))
     most = max(plain, middle[_name(first, "aiohttp, 2 processes", MANY)].rate)
@@ -104,11 +149,25 @@ def _findings(middle: Mapping[str, Sample]) -> list[Finding]:
     what = f"through {first}, {MANY} connections"
     target = f"≥ {ENOUGH:,} or {OF_TWIN:g} ×"
     findings.append(
-        Finding(what, ours, "mails/s", most, "what the twin can take", target, ours >= wanted)
+        Finding(
+            what,
+            ours,
+            "mails/s",
+            most,
+            "what the twin can take",
+            target,
+            ours >= wanted,
+        )
     )
     findings.append(
         Finding(
-            "the same", ours, "mails/s", ENOUGH, "limit", f"≥ {ENOUGH:,} mails/s", ours >= ENOUGH
+            "the same",
+            ours,
+            "mails/s",
+            ENOUGH,
+            "limit",
+            f"≥ {ENOUGH:,} mails/s",
+            ours >= ENOUGH,
         )
     )
     findings.append(compare("the same", ours, plain, "aiohttp, 1 process"))
@@ -118,14 +177,26 @@ def _findings(middle: Mapping[str, Sample]) -> list[Finding]:
 # --- measuring
 
 
-async def _ours(bench: Bench, url: str, kind: str, count: int, connections: int) -> Sample:
+async def _ours(
+    bench: Bench,
+    url: str,
+    kind: str,
+    count: int,
+    connections: int,
+) -> Sample:
     await twins.forget(url)
     async with harness.connected(url) as connection:
         await mails.fill(connection, count)
     async with twins.twin(kind) as to:
         await twins.use(url, to)
         settings = twins.SETTINGS | {"worker_concurrency": connections}
-        sample = await harness.drain_into(bench, url, to.child, count, **settings)
+        sample = await harness.drain_into(
+            bench,
+            url,
+            to.child,
+            count,
+            **settings,
+        )
         if (arrived := await to.accepted()) != count:
             bench.console.print(f"[red]{count} mails were sent, {arrived} arrived")
     return sample

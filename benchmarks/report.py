@@ -25,7 +25,9 @@ PAGE = FOLDER / "RESULTS.md"
 
 @dataclass(slots=True)
 class Finding:
-    """One line of the summary. `reference` was measured in the same run, or is a limit that was set."""
+    """One line of the summary. `reference` was measured in the same run, or is a limit that was
+    set.
+    """
 
     what: str
     ours: float
@@ -37,11 +39,16 @@ class Finding:
 
     @property
     def ratio(self) -> float | None:
-        return self.ours / self.reference if self.reference else None
+        if not self.reference:
+            return None
+        return self.ours / self.reference
 
     def cells(self) -> list[str]:
-        reference = f"{number(self.reference)} ({self.reference_name})" if self.reference else "–"
-        ratio = f"{self.ratio:.2f} ×" if self.ratio is not None else "–"
+        reference = ratio = "–"
+        if self.reference:
+            reference = f"{number(self.reference)} ({self.reference_name})"
+        if self.ratio is not None:
+            ratio = f"{self.ratio:.2f} ×"
         met = {True: "yes", False: "NO", None: "–"}[self.met]
         return [
             self.what,
@@ -65,18 +72,46 @@ def compare(
     unit: str = "mails/s",
 ) -> Finding:
     """Ours beside a peer or raw limit of the same run, as a ratio."""
-    met = None if at_least is None else ours >= at_least * reference
-    return Finding(what, ours, unit, reference, name, f"≥ {at_least:g} ×" if at_least else "", met)
+    if at_least is None:
+        return Finding(what, ours, unit, reference, name)
+    met = ours >= at_least * reference
+    return Finding(what, ours, unit, reference, name, f"≥ {at_least:g} ×", met)
 
 
-def within(what: str, ours: float, unit: str, most: float) -> Finding:
+def within(
+    what: str,
+    ours: float,
+    unit: str,
+    most: float,
+) -> Finding:
     """Ours below a limit that was set."""
-    return Finding(what, ours, unit, most, "limit", f"< {most:g} {unit}", ours < most)
+    return Finding(
+        what,
+        ours,
+        unit,
+        most,
+        "limit",
+        f"< {most:g} {unit}",
+        ours < most,
+    )
 
 
-def at_most(what: str, ours: float, unit: str, most: float) -> Finding:
+def at_most(
+    what: str,
+    ours: float,
+    unit: str,
+    most: float,
+) -> Finding:
     """Ours not above a bound that is promised."""
-    return Finding(what, ours, unit, most, "bound", f"≤ {most:g} {unit}", ours <= most)
+    return Finding(
+        what,
+        ours,
+        unit,
+        most,
+        "bound",
+        f"≤ {most:g} {unit}",
+        ours <= most,
+    )
 
 
 @dataclass(slots=True)
@@ -99,9 +134,21 @@ class Report:
 
 def number(value: float) -> str:
     """With as many digits as a noisy measurement deserves."""
-    if abs(value) >= 1000:
-        return f"{round(value, -1 if abs(value) < 10_000 else -2):,.0f}"
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    size = abs(value)
+    if size >= 10_000:
+        return f"{round(value, -2):,.0f}"
+    if size >= 1000:
+        return f"{round(value, -1):,.0f}"
+    if size >= 100:
+        return f"{value:.0f}"
+    return f"{value:.3g}"
+
+
+def number_or_dash(value: float | None) -> str:
+    """The number; a dash without one, and for nought."""
+    if not value:
+        return "–"
+    return number(value)
 
 
 # --- on the terminal
@@ -137,14 +184,14 @@ def show_summary(console: Console, reports: Sequence[Report]) -> None:
 
 def machine(postgres: str) -> dict[str, str]:
     """What the figures depend on."""
-    found = (
-        re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
-        if os.path.exists("/proc/cpuinfo")
-        else None
-    )
+    processor = platform.machine()
+    if os.path.exists("/proc/cpuinfo"):
+        model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+        if model:
+            processor = model[1]
     load = os.getloadavg()[0]
     return {
-        "cores": f"{os.cpu_count()} ({found[1] if found else platform.machine()})",
+        "cores": f"{os.cpu_count()} ({processor})",
         "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}",
         "PostgreSQL": postgres,
@@ -215,7 +262,10 @@ def _section(report: Report, stored: dict[str, Any]) -> list[str]:
     ]
     for table in report.tables:
         lines += ["", f"**{table.title}**", "", *_markdown(table.columns, table.rows)]
-    return [*lines, "", *(f"- {note}" for note in report.notes)] if report.notes else lines
+    if report.notes:
+        lines.append("")
+        lines += [f"- {note}" for note in report.notes]
+    return lines
 
 
 def _markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -1,4 +1,6 @@
-"""A steady load, end to end: what it takes from a mail's acceptance to the next server, and how much CPU."""
+"""A steady load, end to end: what it takes from a mail's acceptance to the next server, and how
+much CPU.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,13 @@ from benchmarks.peers import postfix
 from benchmarks.report import Finding, Report, Table, number, within
 from pillarbox.testing.sink import read_records
 
-ABOUT = f"""10,000 mails of 4 KB a minute, at random moments around that rate, over {installation.SESSIONS} kept
-connections; accepted by HTTP (with an API key) or SMTP, delivered to an SMTP sink by a worker with default
-settings; in one process (`up`) or in two (`up` without its worker, and `serve --roles worker`). From
-acceptance: from the answer that says so
-until the sink has the whole mail; from the request: from the moment it was due. CPU is that of Pillarbox's
-own processes as a share of one core, while mails come. Postfix relays the same mails, from the same client
-to the same sink."""
+ABOUT = f"""10,000 mails of 4 KB a minute, at random moments around that rate, over
+{installation.SESSIONS} kept connections; accepted by HTTP (with an API key) or SMTP, delivered to
+an SMTP sink by a worker with default settings; in one process (`up`) or in two (`up` without its
+worker, and `serve --roles worker`). From acceptance: from the answer that says so until the sink
+has the whole mail; from the request: from the moment it was due. CPU is that of Pillarbox's own
+processes as a share of one core, while mails come. Postfix relays the same mails, from the same
+client to the same sink."""
 PER_SECOND = 10_000 / 60
 LIMIT, CORE = 5.0, 0.5  # seconds for 95 of 100 mails, and cores
 SHARES = (0.5, 0.95, 0.99)
@@ -34,10 +36,34 @@ async def run(bench: Bench) -> Report:
         key = await installation.key(url)
         by_http, by_smtp = ("http", http.requests(key)), ("smtp", _mails())
         variants = {
-            "HTTP, two": partial(_ours, bench, url, *by_http, installation.APART),
-            "HTTP, one": partial(_ours, bench, url, *by_http, installation.TOGETHER),
-            "SMTP, two": partial(_ours, bench, url, *by_smtp, installation.APART),
-            "SMTP, one": partial(_ours, bench, url, *by_smtp, installation.TOGETHER),
+            "HTTP, two": partial(
+                _ours,
+                bench,
+                url,
+                *by_http,
+                installation.APART,
+            ),
+            "HTTP, one": partial(
+                _ours,
+                bench,
+                url,
+                *by_http,
+                installation.TOGETHER,
+            ),
+            "SMTP, two": partial(
+                _ours,
+                bench,
+                url,
+                *by_smtp,
+                installation.APART,
+            ),
+            "SMTP, one": partial(
+                _ours,
+                bench,
+                url,
+                *by_smtp,
+                installation.TOGETHER,
+            ),
             PEER: partial(_peer, bench, *by_smtp),
         }
         rounds, bench.rounds = bench.rounds, 1  # these take long
@@ -68,10 +94,20 @@ def _report(runs: Mapping[str, Sample]) -> Report:
             if PEER in runs:
                 findings.append(
                     Finding(
-                        f"the same, {name}, p95", extra["p95"], "ms", runs[PEER].extra["p95"], PEER
+                        f"the same, {name}, p95",
+                        extra["p95"],
+                        "ms",
+                        runs[PEER].extra["p95"],
+                        PEER,
                     )
                 )
-    return Report("steady", ABOUT, [table], findings, ["One run each."])
+    return Report(
+        "steady",
+        ABOUT,
+        [table],
+        findings,
+        ["One run each."],
+    )
 
 
 def _mails() -> list[tuple[bytes, bytes]]:
@@ -113,7 +149,10 @@ def _sink(bench: Bench) -> AbstractAsyncContextManager[SinkProcess]:
 
 
 async def _measure(
-    bench: Bench, load: Load, to: SinkProcess, spent: Callable[[], dict[str, float]]
+    bench: Bench,
+    load: Load,
+    to: SinkProcess,
+    spent: Callable[[], dict[str, float]],
 ) -> Sample:
     """The steady load until its last mail has arrived; CPU as shares of a core."""
     assert to.record

@@ -1,4 +1,6 @@
-"""SMTP in: how fast mails are accepted durably, and how fast they come out again; beside Postfix doing the same."""
+"""SMTP in: how fast mails are accepted durably, and how fast they come out again; beside Postfix
+doing the same.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,17 @@ from functools import partial
 from benchmarks import harness, installation
 from benchmarks.harness import Bench, Sample, Skipped
 from benchmarks.peers import postfix
-from benchmarks.report import Finding, Report, Table, compare, number
+from benchmarks.report import Finding, Report, Table, compare, number, number_or_dash
 
-ABOUT = f"""`smtp-source` of Debian's Postfix sends mails of 4 KB in {installation.SESSIONS} sessions, with a
-connection for each mail (as it does unless told otherwise) or with one for each session. Accepting:
-Pillarbox (`up` without its worker, one process) commits to PostgreSQL before it answers, Postfix syncs
-each mail into its hold queue; the clock runs until the last answer. End to end: the same mails, accepted
-and relayed to an SMTP sink, until the last is there; Pillarbox with default settings as one process (`up`)
-and as two (`up` without its worker, and `serve --roles worker`), Postfix set up as wide as it goes. All
-write a log line per mail. Sending to the sink itself, which stores nothing, is the limit of the load.
-CPU of `up` and of a relaying Postfix
-counts as worker."""
+ABOUT = f"""`smtp-source` of Debian's Postfix sends mails of 4 KB in {installation.SESSIONS}
+sessions, with a connection for each mail (as it does unless told otherwise) or with one for each
+session. Accepting: Pillarbox (`up` without its worker, one process) commits to PostgreSQL before it
+answers, Postfix syncs each mail into its hold queue; the clock runs until the last answer. End to
+end: the same mails, accepted and relayed to an SMTP sink, until the last is there; Pillarbox with
+default settings as one process (`up`) and as two (`up` without its worker, and `serve --roles
+worker`), Postfix set up as wide as it goes. All write a log line per mail. Sending to the sink
+itself, which stores nothing, is the limit of the load. CPU of `up` and of a relaying Postfix counts
+as worker."""
 EACH, KEPT = "a connection per mail", "connections kept"
 LIMIT, HELD, OURS = "sink, stores nothing", "Postfix, hold queue", "pillarbox"
 RELAY, UP, ROLES = "Postfix, relaying", "pillarbox, one process", "pillarbox, two processes"
@@ -44,12 +46,36 @@ async def run(bench: Bench) -> Report:
             variants |= {
                 f"{LIMIT}, {how}": partial(_limit, count, keep),
                 f"{HELD}, {how}": partial(postfix.hold, bench, count, keep),
-                f"{OURS}, {how}": partial(_accept, bench, url, count, keep),
-                f"{RELAY}, {how}": partial(
-                    postfix.relay, bench, count, installation.SESSIONS, keep
+                f"{OURS}, {how}": partial(
+                    _accept,
+                    bench,
+                    url,
+                    count,
+                    keep,
                 ),
-                f"{UP}, {how}": partial(_relay, bench, url, count, keep, installation.TOGETHER),
-                f"{ROLES}, {how}": partial(_relay, bench, url, count, keep, installation.APART),
+                f"{RELAY}, {how}": partial(
+                    postfix.relay,
+                    bench,
+                    count,
+                    installation.SESSIONS,
+                    keep,
+                ),
+                f"{UP}, {how}": partial(
+                    _relay,
+                    bench,
+                    url,
+                    count,
+                    keep,
+                    installation.TOGETHER,
+                ),
+                f"{ROLES}, {how}": partial(
+                    _relay,
+                    bench,
+                    url,
+                    count,
+                    keep,
+                    installation.APART,
+                ),
             }
         results = await bench.rounds_of("submission", variants)
     return _report({name: harness.median(runs) for name, runs in results.items()})
@@ -60,19 +86,38 @@ def _report(middle: Mapping[str, Sample]) -> Report:
     relaying = _table("SMTP in → durable → SMTP out", middle, RELAY, (RELAY, UP, ROLES))
     findings = []
     for how in (EACH, KEPT):
-        findings += _findings(middle, how, "SMTP accept", HELD, (OURS,), 2.0)
-        findings += _findings(middle, how, "SMTP in and out", RELAY, (UP, ROLES), 3.0)
+        findings += _findings(
+            middle,
+            how,
+            "SMTP accept",
+            HELD,
+            (OURS,),
+            2.0,
+        )
+        findings += _findings(
+            middle,
+            how,
+            "SMTP in and out",
+            RELAY,
+            (UP, ROLES),
+            3.0,
+        )
     return Report("submission", ABOUT, [accepting, relaying], findings)
 
 
-def _table(title: str, middle: Mapping[str, Sample], peer: str, names: tuple[str, ...]) -> Table:
+def _table(
+    title: str,
+    middle: Mapping[str, Sample],
+    peer: str,
+    names: tuple[str, ...],
+) -> Table:
     table = Table(title, COLUMNS)
     for how in (EACH, KEPT):
         for name in (f"{one}, {how}" for one in names):
             if sample := middle.get(name):
                 beside = middle.get(f"{peer}, {how}")
                 ratio = f"{sample.rate / beside.rate:.2f} ×" if beside else "–"
-                cpu = [number(cost) if (cost := sample.per_mail(kind)) else "–" for kind in KINDS]
+                cpu = [number_or_dash(sample.per_mail(kind)) for kind in KINDS]
                 table.rows.append([name, number(sample.rate), ratio, *cpu])
     return table
 
@@ -88,7 +133,13 @@ def _findings(
     beside = middle.get(f"{peer}, {how}")
     mine = {name: sample for name in names if (sample := middle.get(f"{name}, {how}"))}
     return [
-        compare(f"{what}, {how}{name.removeprefix(OURS)}", sample.rate, beside.rate, peer, target)
+        compare(
+            f"{what}, {how}{name.removeprefix(OURS)}",
+            sample.rate,
+            beside.rate,
+            peer,
+            target,
+        )
         for name, sample in mine.items()
         if beside
     ]
@@ -108,7 +159,12 @@ async def _limit(count: int, keep: bool) -> Sample:
     return Sample(count / (ended - begun), count, cpu)
 
 
-async def _accept(bench: Bench, url: str, count: int, keep: bool) -> Sample:
+async def _accept(
+    bench: Bench,
+    url: str,
+    count: int,
+    keep: bool,
+) -> Sample:
     async with (
         installation.running(bench, url, installation.FRONT) as ours,
         harness.connected(url) as watch,
@@ -133,7 +189,11 @@ async def _accept(bench: Bench, url: str, count: int, keep: bool) -> Sample:
 
 
 async def _relay(
-    bench: Bench, url: str, count: int, keep: bool, commands: Mapping[str, str]
+    bench: Bench,
+    url: str,
+    count: int,
+    keep: bool,
+    commands: Mapping[str, str],
 ) -> Sample:
     record = bench.directory / "relayed"
     record.unlink(missing_ok=True)

@@ -1,4 +1,6 @@
-"""What many tenants cost: the drain with a thousand tenants in three lanes each, beside the drain with one."""
+"""What many tenants cost: the drain with a thousand tenants in three lanes each, beside the drain
+with one.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ from benchmarks import harness, mails
 from benchmarks.harness import Bench, Sample
 from benchmarks.report import Report, Table, compare, number
 
-ABOUT = """The drain (mails of 4 KB, waiting → SMTP sink), once with all mails of one tenant in one lane, once spread
-over tenants with three lanes each; order `fifo` in both. Ratio: to one tenant with as many workers."""
+ABOUT = """The drain (mails of 4 KB, waiting → SMTP sink), once with all mails of one tenant in one
+lane, once spread over tenants with three lanes each; order `fifo` in both. Ratio: to one tenant
+with as many workers."""
 LANES = ("urgent", "normal", "bulk")
 ONE, MANY = "one tenant", "many tenants"
 
@@ -56,10 +59,21 @@ async def _drain(
 ) -> Sample:
     await harness.empty(url)
     await _enqueue(url, samples, count, tenants)
-    return await harness.drain(bench, url, count, workers, worker_concurrency=connections)
+    return await harness.drain(
+        bench,
+        url,
+        count,
+        workers,
+        worker_concurrency=connections,
+    )
 
 
-async def _enqueue(url: str, samples: Sequence[mails.Sample], count: int, tenants: int) -> None:
+async def _enqueue(
+    url: str,
+    samples: Sequence[mails.Sample],
+    count: int,
+    tenants: int,
+) -> None:
     """Mails of one tenant after another, as they would come in."""
     if not tenants:
         await mails.enqueue(url, samples, count)
@@ -99,5 +113,13 @@ def _report(middle: Mapping[str, Sample], tenants: int) -> Report:
         table.rows.append([name, number(sample.rate), f"{sample.rate / one.rate:.2f} ×", *cpu])
         if one is not sample:
             what = f"drain, {tenants:,} tenants{name.removeprefix(MANY)}"
-            findings.append(compare(what, sample.rate, one.rate, "one tenant", 0.8))
+            findings.append(
+                compare(
+                    what,
+                    sample.rate,
+                    one.rate,
+                    "one tenant",
+                    0.8,
+                )
+            )
     return Report("tenants", ABOUT, [table], findings)

@@ -62,7 +62,9 @@ class TwinProcess:
 
     def records(self) -> list[Record]:
         """What came when."""
-        return read_records(self.record) if self.record and self.record.exists() else []
+        if self.record is None or not self.record.exists():
+            return []
+        return read_records(self.record)
 
 
 @asynccontextmanager
@@ -97,7 +99,9 @@ async def forget(url: str) -> None:
 
 
 async def use(url: str, *twins: TwinProcess, **settings: Any) -> list[int]:
-    """Make twins the only providers; returns their numbers. `settings` are added to what they say of themselves."""
+    """Make twins the only providers; returns their numbers. `settings` are added to what they say
+    of themselves.
+    """
     keys = EncryptionKeyRing([Secret(KEY)])
     database = await Database.connect(url)
     try:
@@ -126,7 +130,13 @@ def calls(one: TwinProcess, samples: Sequence[mails.Sample]) -> list[dict[str, A
     api, now = _api(one), datetime.now(UTC)
     made = []
     for n, mail in enumerate(samples):
-        message = Message(UUID(int=n), mails.SENDER, [mail.to], mail.subject, now)
+        message = Message(
+            UUID(int=n),
+            mails.SENDER,
+            [mail.to],
+            mail.subject,
+            now,
+        )
         parts = Content(mail.text, mail.html)
         content = b"" if api.limits.takes_parts else compose(message, parts)
         recipients = [Recipient(0, mail.to)]
@@ -149,7 +159,13 @@ def calls(one: TwinProcess, samples: Sequence[mails.Sample]) -> list[dict[str, A
 
 def _api(one: TwinProcess) -> ProviderApi:
     """The requests of this twin's kind; nothing is sent through the transport."""
-    provider = Provider(1, one.kind, one.kind, one.settings, one.secret)
+    provider = Provider(
+        1,
+        one.kind,
+        one.kind,
+        one.settings,
+        one.secret,
+    )
     context = TransportContext(1, HttpClient, _keep)
     transport = build_transport(provider, context, 1)
     assert isinstance(transport, HttpTransport)

@@ -19,14 +19,29 @@ PACKAGES = {
 }
 
 
-async def aiosmtplib(bench: Bench, finished: Path, count: int, connections: int) -> Sample:
+async def aiosmtplib(
+    bench: Bench,
+    finished: Path,
+    count: int,
+    connections: int,
+) -> Sample:
     """Plain aiosmtplib, the finished bytes from memory."""
     return await _measure(
-        bench, sys.executable, "aiosmtplib_pool", str(finished), str(count), str(connections)
+        bench,
+        sys.executable,
+        "aiosmtplib_pool",
+        str(finished),
+        str(count),
+        str(connections),
     )
 
 
-async def python(bench: Bench, name: str, finished: Path, count: int) -> Sample:
+async def python(
+    bench: Bench,
+    name: str,
+    finished: Path,
+    count: int,
+) -> Sample:
     """A job queue from PyPI in a virtual environment of its own, 50 connections to the sink."""
     interpreter = await _installed(bench, name)
     async with connected(bench.server.url()) as admin:
@@ -34,7 +49,13 @@ async def python(bench: Bench, name: str, finished: Path, count: int) -> Sample:
         try:
             url = bench.server.url(f"peer_{name}")
             return await _measure(
-                bench, interpreter, f"{name}_drain", str(finished), str(count), "50", url
+                bench,
+                interpreter,
+                f"{name}_drain",
+                str(finished),
+                str(count),
+                "50",
+                url,
             )
         finally:
             await admin.execute(f"DROP DATABASE peer_{name} WITH (FORCE)")
@@ -68,7 +89,13 @@ async def _installed(bench: Bench, name: str) -> str:
     home = bench.directory / f"venv-{name}"
     interpreter = str(home / "bin" / "python")
     if not home.exists():
-        await _must(bench, sys.executable, "-m", "venv", str(home))
+        await _must(
+            bench,
+            sys.executable,
+            "-m",
+            "venv",
+            str(home),
+        )
         await _must(
             bench,
             interpreter,

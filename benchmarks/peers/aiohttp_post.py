@@ -1,4 +1,6 @@
-"""The reference: aiohttp as it is, under uvloop, posting finished requests from memory over kept connections."""
+"""The reference: aiohttp as it is, under uvloop, posting finished requests from memory over kept
+connections.
+"""
 
 import asyncio
 import json

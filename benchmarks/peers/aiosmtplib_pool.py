@@ -8,7 +8,12 @@ import uvloop
 from smtp_pool import Pool, finished, measured
 
 
-async def main(port, path, count, connections):
+async def main(
+    port,
+    path,
+    count,
+    connections,
+):
     pool = Pool(int(port), int(connections))
     await pool.open()
     mails = iter(list(islice(cycle(finished(path)), int(count))))

@@ -1,4 +1,6 @@
-"""HTTP servers that store nothing: a FastAPI route that takes the same mails, and a protocol that reads nothing."""
+"""HTTP servers that store nothing: a FastAPI route that takes the same mails, and a protocol that
+reads nothing.
+"""
 
 import asyncio
 import json

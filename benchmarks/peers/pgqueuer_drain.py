@@ -13,7 +13,13 @@ from smtp_pool import Pool, finished, measured
 BATCH = 100  # jobs per dequeue: ten times its default, as large as our own default
 
 
-async def main(port, path, count, connections, url):
+async def main(
+    port,
+    path,
+    count,
+    connections,
+    url,
+):
     pool = Pool(int(port), int(connections))
     await pool.open()
     connection = await asyncpg.connect(url)

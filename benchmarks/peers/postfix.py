@@ -1,4 +1,6 @@
-"""Postfix as a relay, and as a queue alone: a private one with its own configuration, queue and port."""
+"""Postfix as a relay, and as a queue alone: a private one with its own configuration, queue and
+port.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,12 @@ postlog   unix-dgram n  -       n       -       1       postlogd
 """
 
 
-async def relay(bench: Bench, count: int, sessions: int = SESSIONS, keep: bool = False) -> Sample:
+async def relay(
+    bench: Bench,
+    count: int,
+    sessions: int = SESSIONS,
+    keep: bool = False,
+) -> Sample:
     """Mails per second from the first SMTP connection in until the last mail is out."""
     record = bench.directory / "postfix-received"
     record.unlink(missing_ok=True)
@@ -84,7 +91,9 @@ async def relay(bench: Bench, count: int, sessions: int = SESSIONS, keep: bool =
 
 
 async def hold(bench: Bench, count: int, keep: bool) -> Sample:
-    """Mails per second into the hold queue, each synced to disk before it is answered for, and sent nowhere."""
+    """Mails per second into the hold queue, each synced to disk before it is answered for, and sent
+    nowhere.
+    """
     async with running(bench, NOWHERE, HOLD) as (master, port):
         await installation.smtp_source(port, installation.SESSIONS, keep=keep)
         before = tree_cpu(master)
@@ -103,7 +112,9 @@ async def hold(bench: Bench, count: int, keep: bool) -> Sample:
 
 @asynccontextmanager
 async def running(bench: Bench, out: int, more: str = "") -> AsyncIterator[tuple[int, int]]:
-    """A private Postfix that relays to port `out`; gives its master's process id and the port it listens on."""
+    """A private Postfix that relays to port `out`; gives its master's process id and the port it
+    listens on.
+    """
     if not Path(PROGRAM).exists():
         raise Skipped(f"{PROGRAM} is not installed (Debian: apt-get install postfix)")
     if os.geteuid() != 0:
@@ -120,7 +131,12 @@ async def running(bench: Bench, out: int, more: str = "") -> AsyncIterator[tuple
         shutil.rmtree(home, ignore_errors=True)
 
 
-def _configure(home: Path, into: int, out: int, more: str) -> None:
+def _configure(
+    home: Path,
+    into: int,
+    out: int,
+    more: str,
+) -> None:
     shutil.rmtree(home, ignore_errors=True)
     for name in ("etc", "queue", "data"):
         (home / name).mkdir(parents=True)
@@ -134,7 +150,13 @@ def _configure(home: Path, into: int, out: int, more: str) -> None:
 
 
 def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     if done.returncode:
         raise Skipped(f"it would not start: {(done.stderr or done.stdout).strip()}")
 

@@ -9,7 +9,13 @@ import uvloop
 from smtp_pool import Pool, finished, measured
 
 
-async def main(port, path, count, connections, url):
+async def main(
+    port,
+    path,
+    count,
+    connections,
+    url,
+):
     logging.disable(logging.INFO)
     pool = Pool(int(port), int(connections))
     await pool.open()
