@@ -354,7 +354,7 @@ async def test_delays_a_reply():
     [
         (b"a\nb\r\n", "bare LF in data"),
         (b"a\rb\r\n", "bare CR in data"),
-        (b"x" * 999 + b"\r\n", "a line in data is longer than 998 octets"),
+        (b"x" * 999 + b"\r\n", "a line in data is longer than 998 bytes"),
         (b".a\r\n", "a line begins with a dot that was not doubled"),
         (b"S: a\r\n\r\n\xe9\r\n", "8-bit data without BODY=8BITMIME"),
     ],

@@ -1,4 +1,4 @@
-"""What we give users' tests too: SMTP servers with faults, a fast sink, provider twins, throw-away certificates."""
+"""For tests: SMTP servers with faults, a fast sink, provider twins, temporary certificates."""
 
 from pillarbox.testing.smtp import Extensions, Faults, ReceivedMail, SmtpServer
 

@@ -1,4 +1,4 @@
-"""Throw-away certificates for TLS tests: a CA of one's own, good server certificates, and bad ones."""
+"""Temporary certificates for TLS tests: a CA, valid server certificates, and invalid ones."""
 
 from __future__ import annotations
 
@@ -81,16 +81,29 @@ class CertificateAuthority:
 
     def _sign_itself(self) -> x509.Certificate:
         usage = _usage(signs_certificates=True)
-        builder = _builder(self._name, self._name, self._key.public_key(), expired=False)
+        builder = _builder(
+            self._name,
+            self._name,
+            self._key.public_key(),
+            expired=False,
+        )
         builder = builder.add_extension(
             x509.BasicConstraints(ca=True, path_length=0), critical=True
         )
         return builder.add_extension(usage, critical=True).sign(self._key, hashes.SHA256())
 
     def _server_certificate(
-        self, names: tuple[str, ...], key: ec.EllipticCurvePublicKey, expired: bool
+        self,
+        names: tuple[str, ...],
+        key: ec.EllipticCurvePublicKey,
+        expired: bool,
     ) -> x509.Certificate:
-        builder = _builder(_name(names[0]), self._name, key, expired=expired)
+        builder = _builder(
+            _name(names[0]),
+            self._name,
+            key,
+            expired=expired,
+        )
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
         builder = builder.add_extension(
@@ -113,14 +126,19 @@ def make_ca(directory: Path) -> CertificateAuthority:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, *, expired: bool
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    *,
+    expired: bool,
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     builder = x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=key)
     builder = builder.serial_number(x509.random_serial_number())
-    builder = builder.not_valid_before(now - 2 * _DAY).not_valid_after(
-        now - _DAY if expired else now + 7 * _DAY
-    )
+    not_after = now + 7 * _DAY
+    if expired:
+        not_after = now - _DAY
+    builder = builder.not_valid_before(now - 2 * _DAY).not_valid_after(not_after)
     return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
 
 

@@ -1,4 +1,4 @@
-"""A fast SMTP sink for benchmarks and crash tests: accepts everything, counts it, can write down what came.
+"""A fast SMTP sink for benchmarks and crash tests: accepts, counts and can record all mails.
 
     python -m pillarbox.testing.sink --port 0 --out mails.txt --record X-Number
 
@@ -153,8 +153,13 @@ class FastSink(asyncio.Protocol):
         self._settle()
         return b"".join(replies)
 
-    def _command(self, data: bytes, start: int, replies: list[bytes]) -> int:
-        """Answer the command at `start`; returns where the next thing starts, or -1 when more is needed."""
+    def _command(
+        self,
+        data: bytes,
+        start: int,
+        replies: list[bytes],
+    ) -> int:
+        """Answer the command at `start`; return the next start, -1 if it is incomplete."""
         end = data.find(b"\r\n", start)
         if end < 0 or self._leaving:
             return -1
@@ -170,8 +175,13 @@ class FastSink(asyncio.Protocol):
         self._leaving = verb == b"QUIT"
         return end + 2
 
-    def _body(self, data: bytes, start: int, replies: list[bytes]) -> int:
-        """Look for the end of the body; `start` is at the CRLF before it, or at what was kept of it."""
+    def _body(
+        self,
+        data: bytes,
+        start: int,
+        replies: list[bytes],
+    ) -> int:
+        """Find the end of the body; `start` is the CRLF before it, or the kept part of it."""
         end = data.find(_END_OF_DATA, start)
         if end < 0:
             return -1
@@ -211,7 +221,10 @@ class Sink:
     """A listening sink: `async with Sink() as sink: … sink.port … sink.count`."""
 
     def __init__(
-        self, host: str = "127.0.0.1", port: int = 0, recorder: Recorder | None = None
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        recorder: Recorder | None = None,
     ) -> None:
         self.host, self.port = host, port
         self.count = 0  # mails accepted
@@ -222,7 +235,10 @@ class Sink:
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            self._connect, self.host, self.port, backlog=_BACKLOG
+            self._connect,
+            self.host,
+            self.port,
+            backlog=_BACKLOG,
         )
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -250,7 +266,11 @@ class Sink:
         self._news.set()
 
 
-async def serve(host: str, port: int, recorder: Recorder | None) -> None:
+async def serve(
+    host: str,
+    port: int,
+    recorder: Recorder | None,
+) -> None:
     """Be a sink until SIGTERM or SIGINT."""
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -265,10 +285,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m pillarbox.testing.sink", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=0,
+        help="0 takes a free one",
+    )
     parser.add_argument("--out", metavar="FILE", help="append a record of each mail to this file")
     parser.add_argument(
-        "--record", metavar="HEADER", nargs="*", help="headers to record (Message-ID)"
+        "--record",
+        metavar="HEADER",
+        nargs="*",
+        help="headers to record (Message-ID)",
     )
     options = parser.parse_args(arguments)
     if options.record is not None and options.out is None:

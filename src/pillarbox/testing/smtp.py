@@ -1,4 +1,4 @@
-"""A scripted SMTP server for tests: real sockets, everything recorded, a dial for each thing that can fail.
+"""A scripted SMTP server for tests: real sockets, complete records, a dial for each fault.
 
     async with SmtpServer(Faults(rcpt="451 4.7.1 try later")) as server:
         ...                                  # send something to server.host, server.port
@@ -60,7 +60,7 @@ __all__ = [
 
 
 class SmtpServer:
-    """Listens on a free port of 127.0.0.1; `faults` and `extensions` may be changed or replaced any time."""
+    """Listens on a free port of 127.0.0.1; `faults` and `extensions` may change at any time."""
 
     def __init__(
         self,
@@ -105,7 +105,10 @@ class SmtpServer:
         """Listen. After `stop`, it listens on the same port again."""
         loop = asyncio.get_running_loop()
         self._listener = await loop.create_server(
-            lambda: Wire(self._opened, self._closed), self.host, self.port, ssl=self._implicit_tls
+            lambda: Wire(self._opened, self._closed),
+            self.host,
+            self.port,
+            ssl=self._implicit_tls,
         )
         self.port = self._listener.sockets[0].getsockname()[1]
 
@@ -123,7 +126,7 @@ class SmtpServer:
     # waiting
 
     async def wait_for(self, condition: Callable[[], bool], timeout: float = 60) -> None:
-        """Wait until a condition on this server holds; it is asked again after everything that happens."""
+        """Wait until a condition on this server holds; it is checked again after each change."""
         try:
             async with asyncio.timeout(timeout):
                 while not condition():
@@ -150,7 +153,8 @@ class SmtpServer:
     def _summary(self) -> str:
         verbs = [line.partition(" ")[0] for line in self.commands[-5:]]
         return (
-            f"{len(self.mails)} mails, {self.connections} connections ({self.open_connections} open), "
+            f"{len(self.mails)} mails, {self.connections} connections"
+            f" ({self.open_connections} open), "
             f"last commands {verbs}, violations {self.violations[-3:]}"
         )
 

@@ -1,4 +1,4 @@
-"""An SMTP client that says exactly what it is told, for testing servers; polite ones exist elsewhere."""
+"""A raw SMTP client for testing servers: it sends exactly the given bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_LINE = 2**21
 
 
 class RawClient:
-    """Bytes out, replies in; it knows no rules."""
+    """Sends bytes and reads replies, without any protocol rules."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -23,7 +23,9 @@ class RawClient:
 
     async def say(self, text: str | bytes) -> str:
         """Send a line (or bytes as they are) and return the reply's last line."""
-        self.write(text if isinstance(text, bytes) else text.encode() + b"\r\n")
+        if isinstance(text, str):
+            text = text.encode() + b"\r\n"
+        self.write(text)
         return await self.reply()
 
     async def reply(self) -> str:
@@ -56,11 +58,20 @@ class RawClient:
 
 @asynccontextmanager
 async def raw_client(
-    host: str, port: int, *, tls: ssl.SSLContext | None = None, timeout: float = 60
+    host: str,
+    port: int,
+    *,
+    tls: ssl.SSLContext | None = None,
+    timeout: float = 60,
 ) -> AsyncIterator[RawClient]:
     """A connection that ends, rudely, with the block; the whole block has this many seconds."""
     async with asyncio.timeout(timeout):
-        reader, writer = await asyncio.open_connection(host, port, ssl=tls, limit=_MAX_LINE)
+        reader, writer = await asyncio.open_connection(
+            host,
+            port,
+            ssl=tls,
+            limit=_MAX_LINE,
+        )
         try:
             yield RawClient(reader, writer)
         finally:

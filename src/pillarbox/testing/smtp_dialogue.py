@@ -1,4 +1,4 @@
-"""How the scripted SMTP server answers at a stage of its conversation: as usual, or as a dial says."""
+"""The replies of the scripted SMTP server at each stage: the usual ones, or those of a dial."""
 
 from __future__ import annotations
 
@@ -50,36 +50,66 @@ class Host(Protocol):
 class Dialogue:
     """The answering half of a session."""
 
-    def __init__(self, host: Host, wire: Wire, number: int) -> None:
+    def __init__(
+        self,
+        host: Host,
+        wire: Wire,
+        number: int,
+    ) -> None:
         self.host, self.wire, self.number = host, wire, number
         self.extended = False  # greeted by EHLO
 
     async def answer(
-        self, stage: Stage, usual: str, argument: str = "", address: str | None = None
+        self,
+        stage: Stage,
+        usual: str,
+        argument: str = "",
+        address: str | None = None,
     ) -> str:
-        """Reply at a stage as the dials say; returns the code the client saw, empty when it was none."""
-        fault = await self.choose(stage, usual, argument, address)
+        """Reply at a stage by its dial; return the code that the client got, empty without one."""
+        fault = await self.choose(
+            stage,
+            usual,
+            argument,
+            address,
+        )
         await self.perform(fault, usual)
         return code_of(fault, usual)
 
     async def choose(
-        self, stage: Stage, usual: str, argument: str, address: str | None = None
+        self,
+        stage: Stage,
+        usual: str,
+        argument: str,
+        address: str | None = None,
     ) -> Fault:
-        """What to do at a stage; dials are asked only where the usual answer is a yes."""
-        choice = await self._ask_dial(stage, argument, address) if usual[0] in "23" else None
-        if delay := self.host.faults.delay.get(stage):
+        """What to do at a stage; dials apply only if the usual reply is positive."""
+        choice = None
+        if usual[0] in "23":
+            choice = await self._ask_dial(stage, argument, address)
+        delay = self.host.faults.delay.get(stage)
+        if delay:
             await asyncio.sleep(delay)
         self._check_patience(stage)
         if choice is None:
             return Say(self.plain(usual))
-        return Say(choice) if isinstance(choice, str) else choice
+        if isinstance(choice, str):
+            return Say(choice)
+        return choice
 
-    async def _ask_dial(self, stage: Stage, argument: str, address: str | None) -> Choice:
+    async def _ask_dial(
+        self,
+        stage: Stage,
+        argument: str,
+        address: str | None,
+    ) -> Choice:
         choice = self.host.faults.take(stage, address)
         if not callable(choice):
             return choice
         decided = choice(cast("Session", self), argument)
-        return await decided if inspect.isawaitable(decided) else decided
+        if inspect.isawaitable(decided):
+            return await decided
+        return decided
 
     def _check_patience(self, stage: Stage) -> None:
         """Note a client that sent more before a reply it had to wait for."""
@@ -123,9 +153,8 @@ class Dialogue:
 
     async def _trickle(self, reply: str) -> None:
         for byte in _on_wire(reply):
-            await (
-                self.wire.drain()
-            )  # not after the last byte: what the client then says is its next step
+            # Not after the last byte: the client then sends its next command.
+            await self.wire.drain()
             self.wire.write(bytes([byte]))
 
     async def _go_on_forever(self, line: str) -> None:
@@ -143,8 +172,10 @@ class Dialogue:
         self.wire.write(_on_wire(reply))
 
     def plain(self, reply: str) -> str:
-        """Our own replies carry enhanced codes only where those are offered."""
-        return reply if self.host.extensions.enhanced_status_codes else _ENHANCED.sub(r"\1", reply)
+        """A reply without its enhanced status code if these are not offered."""
+        if self.host.extensions.enhanced_status_codes:
+            return reply
+        return _ENHANCED.sub(r"\1", reply)
 
     def violation(self, text: str) -> None:
         self.host.violation(self.number, text)

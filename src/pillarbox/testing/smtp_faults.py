@@ -53,7 +53,7 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Send exactly these bytes as the reply; a leading three-digit code decides what the server does next."""
+    """Send exactly these bytes; a leading three-digit code decides what the server does next."""
 
     data: bytes
     stored: bool = False  # at `body`: whether the mail was kept although no code says so
@@ -155,7 +155,9 @@ def _split(dial: Dial) -> tuple[Choice | Decider, Dial]:
     if isinstance(dial, Iterator):
         return next(dial, None), dial
     if isinstance(dial, Sequence) and not isinstance(dial, str):
-        return (dial[0], dial[1:]) if dial else (None, None)
+        if not dial:
+            return None, None
+        return dial[0], dial[1:]
     return dial, dial
 
 
@@ -167,22 +169,28 @@ def chaos(
     drop_after_dot: float = 0.02,
     drop_before: float = 0.05,
 ) -> Faults:
-    """Random trouble at these probabilities; the same order of commands and seed give the same trouble.
+    """Random faults at these probabilities; the same commands and seed give the same faults.
 
     Half of the mails dropped after the dot were stored: clients cannot know which.
     """
     dice = random.Random(seed)
 
     def mail(session: Session, argument: str) -> Choice:
-        return Drop(reset=dice.random() < 0.5) if dice.random() < drop_before else None
+        if dice.random() >= drop_before:
+            return None
+        return Drop(reset=dice.random() < 0.5)
 
     def rcpt(session: Session, argument: str) -> Choice:
         roll = dice.random()
         if roll < defer:
             return "451 4.7.1 chaos: try later"
-        return "550 5.1.1 chaos: never" if roll < defer + reject else None
+        if roll < defer + reject:
+            return "550 5.1.1 chaos: never"
+        return None
 
     def body(session: Session, argument: str) -> Choice:
-        return Drop(stored=dice.random() < 0.5) if dice.random() < drop_after_dot else None
+        if dice.random() >= drop_after_dot:
+            return None
+        return Drop(stored=dice.random() < 0.5)
 
     return Faults(mail=mail, rcpt=rcpt, body=body)

@@ -27,7 +27,12 @@ _MAX_COMMAND = 12_288
 class Session(Dialogue):
     """The state of one connection; what a callable dial is given."""
 
-    def __init__(self, host: Host, wire: Wire, number: int) -> None:
+    def __init__(
+        self,
+        host: Host,
+        wire: Wire,
+        number: int,
+    ) -> None:
         super().__init__(host, wire, number)
         self.helo = ""
         self.username: str | None = None
@@ -52,10 +57,10 @@ class Session(Dialogue):
     async def _greet(self) -> None:
         limit = self.host.faults.concurrent_connections
         full = limit is not None and self.host.open_connections > limit
-        code = await self.answer(
-            "connect",
-            "421 4.7.0 too many connections" if full else f"220 {self.host.hostname} ESMTP",
-        )
+        usual = f"220 {self.host.hostname} ESMTP"
+        if full:
+            usual = "421 4.7.0 too many connections"
+        code = await self.answer("connect", usual)
         if code == "554":  # RFC 5321 3.1: such a server waits for QUIT and refuses everything else
             while (await self._read_command()).upper() != "QUIT":
                 self.write("503 5.5.1 no service here")
@@ -94,14 +99,22 @@ class Session(Dialogue):
     async def _helo(self, argument: str) -> None:
         await self._greeted("helo", f"250 {self.host.hostname}", argument)
 
-    async def _greeted(self, stage: Stage, usual: str, argument: str) -> None:
-        usual = usual if argument else "501 5.5.4 say who you are"
+    async def _greeted(
+        self,
+        stage: Stage,
+        usual: str,
+        argument: str,
+    ) -> None:
+        if not argument:
+            usual = "501 5.5.4 say who you are"
         if (await self.answer(stage, usual, argument)).startswith("2"):
             self.helo, self.extended, self.envelope = argument, stage == "ehlo", None
 
     def _offers(self) -> list[str]:
         offered = self.host.extensions
-        size = f"SIZE {offered.size}" if offered.size else "SIZE"
+        size = "SIZE"
+        if offered.size:
+            size = f"SIZE {offered.size}"
         lines = {
             "PIPELINING": offered.pipelining,
             size: offered.size is not None,
@@ -123,12 +136,12 @@ class Session(Dialogue):
         )
 
     async def _starttls(self, argument: str) -> None:
+        usual = GO_AHEAD_TLS
         if not self._may_start_tls():
             self.violation("STARTTLS was not offered")
-        usual = GO_AHEAD_TLS if self._may_start_tls() else "503 5.5.1 STARTTLS is not offered"
+            usual = "503 5.5.1 STARTTLS is not offered"
         if (await self.answer("starttls", usual, argument)) == "220":
-            # Nothing said in clear may outlive the handshake, least of all commands sent ahead of
-            # it.
+            # TLS resets the session; commands that were sent ahead in clear text are dropped.
             self.wire.buffer.clear()
             self.helo, self.extended, self.username, self.envelope = "", False, None, None
             context = self.host.extensions.starttls
@@ -139,27 +152,32 @@ class Session(Dialogue):
         mechanism, _, initial = argument.partition(" ")
         if not self._may_log_in():
             self.violation("AUTH was not offered")
-            clear = self.host.extensions.auth_needs_tls and not self.tls
-            await self.answer(
-                "auth", "538 5.7.11 not in clear" if clear else "503 5.5.1 AUTH is not offered"
-            )
+            usual = "503 5.5.1 AUTH is not offered"
+            if self.host.extensions.auth_needs_tls and not self.tls:
+                usual = "538 5.7.11 not in clear"
+            await self.answer("auth", usual)
         elif mechanism.upper() not in self.host.extensions.mechanisms:
             await self.answer("auth", "504 5.5.4 no such mechanism")
         elif self.username is not None:
             await self.answer("auth", "503 5.5.1 already logged in")
+        elif mechanism.upper() == "PLAIN":
+            await self._logged_in(await self._auth_plain(initial))
         else:
-            exchange = self._auth_plain if mechanism.upper() == "PLAIN" else self._auth_login
-            await self._logged_in(await exchange(initial))
+            await self._logged_in(await self._auth_login(initial))
 
     async def _auth_plain(self, initial: str) -> tuple[str, str] | None:
         text = decode_base64(initial or await self._prompt(""))
         parts = (text or "").split("\0")
-        return (parts[1], parts[2]) if len(parts) == 3 else None
+        if len(parts) != 3:
+            return None
+        return parts[1], parts[2]
 
     async def _auth_login(self, initial: str) -> tuple[str, str] | None:
         username = decode_base64(initial or await self._prompt("Username:"))
         password = decode_base64(await self._prompt("Password:"))
-        return None if username is None or password is None else (username, password)
+        if username is None or password is None:
+            return None
+        return username, password
 
     async def _prompt(self, text: str) -> str:
         self.write(f"334 {encode_base64(text)}")
@@ -170,8 +188,9 @@ class Session(Dialogue):
             await self.answer("auth", "501 5.5.2 cannot read that")
             return
         offered = self.host.extensions
-        right = offered.any_login or (offered.users or {}).get(login[0]) == login[1]
-        usual = "235 2.7.0 welcome" if right else "535 5.7.8 bad credentials"
+        usual = "535 5.7.8 bad credentials"
+        if offered.any_login or (offered.users or {}).get(login[0]) == login[1]:
+            usual = "235 2.7.0 welcome"
         if (await self.answer("auth", usual, login[0])).startswith("2"):
             self.username = login[0]
 
@@ -233,7 +252,9 @@ class Session(Dialogue):
 
     def _size_refusal(self, size: int) -> str | None:
         limit = self.host.extensions.size
-        return "552 5.3.4 too big" if limit and size > limit else None
+        if limit and size > limit:
+            return "552 5.3.4 too big"
+        return None
 
     async def _rcpt(self, argument: str) -> None:
         path, envelope = parse_path(argument, "TO"), self.envelope
@@ -245,7 +266,12 @@ class Session(Dialogue):
         if path and path.parameters:
             self.violation(f"RCPT parameter {min(path.parameters)} was not offered")
             usual = "555 5.5.4 unknown parameter"
-        code = await self.answer("rcpt", usual, argument, path and path.address)
+        code = await self.answer(
+            "rcpt",
+            usual,
+            argument,
+            path and path.address,
+        )
         if code.startswith("2") and path:
             envelope.recipients.append(path.address)
             envelope.recipient_parameters.append(path.parameters)
@@ -271,13 +297,12 @@ class Session(Dialogue):
         eight_bit = envelope.parameters.get("BODY", "").upper() == "8BITMIME"
         for text in content_violations(data, eight_bit=eight_bit, utf8=utf8):
             self.violation(text)
-        content = unstuff(data)  # RFC 1870 counts octets without the transparency dots
-        refusal = None if envelope.recipients else "554 5.5.1 no valid recipients"
-        usual = (
-            refusal
-            or self._size_refusal(len(content))
-            or f"250 2.0.0 stored as {self.number}.{self.mails + 1}"
-        )
+        content = unstuff(data)  # RFC 1870 counts bytes without the transparency dots
+        usual = self._size_refusal(len(content))
+        if not envelope.recipients:
+            usual = "554 5.5.1 no valid recipients"
+        if usual is None:
+            usual = f"250 2.0.0 stored as {self.number}.{self.mails + 1}"
         fault = await self.choose("body", usual, "")
         if code_of(fault, usual).startswith("2") or getattr(fault, "stored", False):
             # Kept before the reply: a client that saw 250 can find it at once.

@@ -1,4 +1,4 @@
-"""Reading what an SMTP client sent: envelope commands and content, with what is wrong about them."""
+"""Parses the commands and content of an SMTP client, and finds violations."""
 
 from __future__ import annotations
 
@@ -48,7 +48,12 @@ def unstuff(data: bytes) -> bytes:
     return _STUFFED.sub(rb"\1", data)
 
 
-def content_violations(data: bytes, *, eight_bit: bool, utf8: bool) -> Iterator[str]:
+def content_violations(
+    data: bytes,
+    *,
+    eight_bit: bool,
+    utf8: bool,
+) -> Iterator[str]:
     """What RFC 5321 forbids in data as it came over the wire, dots still stuffed."""
     if _BARE_LF.search(data):
         yield "bare LF in data"
@@ -57,7 +62,7 @@ def content_violations(data: bytes, *, eight_bit: bool, utf8: bool) -> Iterator[
     if _LONE_DOT.search(data):
         yield "a line begins with a dot that was not doubled"
     if _LONG_LINE.search(unstuff(data)):
-        yield f"a line in data is longer than {MAX_TEXT_LINE} octets"
+        yield f"a line in data is longer than {MAX_TEXT_LINE} bytes"
     if not eight_bit and _EIGHT_BIT.search(data):
         yield "8-bit data without BODY=8BITMIME"
     if not utf8 and _EIGHT_BIT.search(data.partition(b"\r\n\r\n")[0]):

@@ -1,4 +1,4 @@
-"""One connection of the scripted SMTP server: bytes in, bytes out, TLS, and endings good and bad."""
+"""One connection of the scripted SMTP server: bytes, TLS, and orderly or abrupt ends."""
 
 from __future__ import annotations
 
@@ -72,12 +72,14 @@ class Wire(asyncio.Protocol):
         await self._news.wait()
 
     async def read_line(self, limit: int) -> bytes | None:
-        """The next line with its end, or None (and the line skipped) when it is longer than the limit."""
+        """The next line with its end; None if it is longer than the limit, and it is skipped."""
         while (end := self.buffer.find(b"\n")) < 0:
             await self.more()
         line = bytes(self.buffer[: end + 1])
         del self.buffer[: end + 1]
-        return line if len(line) <= limit else None
+        if len(line) > limit:
+            return None
+        return line
 
     async def read_data(self) -> bytes:
         """A body as it came, up to but without the final dot. Only CRLF.CRLF ends it."""
@@ -118,7 +120,12 @@ class Wire(asyncio.Protocol):
         """Take the client's handshake; raises Gone when it fails."""
         loop = asyncio.get_running_loop()
         try:
-            transport = await loop.start_tls(self._transport, self, context, server_side=True)
+            transport = await loop.start_tls(
+                self._transport,
+                self,
+                context,
+                server_side=True,
+            )
         except (OSError, EOFError) as error:
             self.connection_lost(None)  # a failed handshake does not report it
             raise Gone from error

@@ -1,4 +1,4 @@
-"""A small real receiver of webhooks for tests: records calls, verifies their signatures, and misbehaves on demand."""
+"""A webhook receiver for tests: records calls, verifies signatures, and fails on demand."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pillarbox.testing.certificates import Certificate
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One call as it arrived. `told` is what it says, None if no secret of the receiver fits its signature."""
+    """A received call. `told` is its content, None if no secret of the receiver verifies it."""
 
     id: str
     headers: Mapping[str, str]
@@ -26,16 +26,20 @@ class Received:
 
     @property
     def type(self) -> str:
-        return str(self.told["type"]) if self.told else ""
+        if not self.told:
+            return ""
+        return str(self.told["type"])
 
     @property
     def data(self) -> Mapping[str, Any]:
-        return dict(self.told["data"]) if self.told else {}
+        if not self.told:
+            return {}
+        return dict(self.told["data"])
 
 
 @dataclass(slots=True)
 class ReceiverDials:
-    """How the receiver behaves: what it answers, where it redirects to, whether it hangs, drops or never ends."""
+    """The behaviour of the receiver: its status, redirect, and faults."""
 
     status: int = 200
     body: str = ""
@@ -68,11 +72,20 @@ class WebhookReceiver:
         app.router.add_route("*", "/{tail:.*}", self._receive)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        tls = self.certificate.server_context() if self.certificate else None
-        site = web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=tls)
+        scheme = "http"
+        tls = None
+        if self.certificate:
+            scheme = "https"
+            tls = self.certificate.server_context()
+        site = web.TCPSite(
+            self._runner,
+            "127.0.0.1",
+            self.port,
+            ssl_context=tls,
+        )
         await site.start()
         self.port = self._runner.addresses[0][1]
-        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}/hooks"
+        self.url = f"{scheme}://127.0.0.1:{self.port}/hooks"
         return self
 
     async def __aexit__(
@@ -101,7 +114,14 @@ class WebhookReceiver:
         body = await request.read()
         headers = dict(request.headers)
         call_id = request.headers.get("webhook-id", "")
-        self.calls.append(Received(call_id, headers, body, self._verified(headers, body)))
+        self.calls.append(
+            Received(
+                call_id,
+                headers,
+                body,
+                self._verified(headers, body),
+            )
+        )
         dials = self._dials()
         self._changed.set()
         if dials.hang:

@@ -70,7 +70,7 @@ def test_up_serves_delivers_drains_and_continues(data: Path) -> None:
     options = ("--data", str(data), *ANY_PORTS)
     with process("up", *options) as up:
         url = url_of(up)
-        assert "keeps mails for reading" in up.output
+        assert "captures mails" in up.output
         assert f"--data {data}" in up.output
         with urllib.request.urlopen(url + "readyz", timeout=PATIENCE) as answer:
             assert answer.status == 200

@@ -551,7 +551,7 @@ async def test_changing_at_the_command_line(database: Database, database_url: st
     assert await facts(database, ids[5]) == [("queued", 4, None, relay)]
     assert await events(database, ids[5]) == [("reprocessed", 0, {"who": "person", "via": "relay"})]
     assert "1 delivery reprocessed" in (await run("reprocess", str(ids[3]))).out
-    assert "without anything that failed" in (await run("reprocess", str(ids[3]), code=1)).err
+    assert "without failed deliveries" in (await run("reprocess", str(ids[3]), code=1)).err
     assert "no provider" in (await run("reprocess", str(ids[2]), "--via", "none", code=1)).err
     assert "1 delivery discarded" in (await run("discard", str(ids[2]))).out
     assert "2 deliveries discarded" in (await run("discard", "--all", "--yes")).out
