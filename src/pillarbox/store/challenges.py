@@ -106,7 +106,7 @@ async def void_older(
     asked: Collection[bytes],
     subjects: Collection[int | None],
 ) -> list[UUID]:
-    """Void unused challenges of these addresses and subjects; returns the mails with their codes."""
+    """Void unused challenges of addresses and subjects; returns the mails with their codes."""
     known = [subject for subject in subjects if subject is not None]
     rows = await connection.fetch(
         *SQL.void_older(realm=realm, address_hashes=list(asked), subjects=known)

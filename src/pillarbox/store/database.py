@@ -114,7 +114,7 @@ class Database:
         statement_cache: bool = True,
         session: Mapping[str, str] = SESSION,
     ) -> Database:
-        """Open the pool; without a statement cache it works through a pooler in transaction mode."""
+        """Open the pool; a pooler in transaction mode needs `statement_cache` false."""
         start = None
         if statement_cache:  # a pooler would give the settings to other clients
             start = _starting(session)

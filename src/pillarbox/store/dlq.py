@@ -289,7 +289,7 @@ async def summary(database: Database, tenant_id: int | None, which: MessageFilte
 
 
 async def provider_id(database: Database, name: str, tenant_id: int | None) -> int:
-    """The id of an enabled provider by its name; NotFound if this tenant may not send through it."""
+    """The id of an enabled provider by its name; NotFound if the tenant may not use it."""
     found = await database.fetchval(*SQL.choosable(name=name, tenant_id=tenant_id))
     if found is None:
         raise NotFound(

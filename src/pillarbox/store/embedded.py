@@ -24,8 +24,8 @@ from pillarbox.store import service_account
 # A Unix socket's path has about 107 characters at most (sun_path); `.s.PGSQL.5432` takes 14 of
 # them.
 SOCKET_DIR_LIMIT = 90
-# Processes of a killed server end within milliseconds, unless a statement keeps them busy. After the
-# first number of seconds they get SIGTERM; after the second, starting fails.
+# Processes of a killed server end within milliseconds, unless a statement keeps them busy. After
+# the first number of seconds they get SIGTERM; after the second, starting fails.
 ORPHANS_PATIENCE, ORPHANS_TIMEOUT = 5.0, 30.0
 ORPHANS_PAUSE = 0.02
 # Rounds of key derivation protect weak passwords; this password has 256 random bits.
@@ -44,7 +44,7 @@ TRUST, SCRAM = "local all postgres trust\n", "local all all scram-sha-256\n"
 
 
 def bundled_binaries() -> Path:
-    """The directory of the PostgreSQL programs of the extra `embedded`; SettingsError without it."""
+    """The directory of the PostgreSQL programs; SettingsError without the extra `embedded`."""
     with warnings.catch_warnings():  # it warns about XDG_RUNTIME_DIR, which is not used
         warnings.simplefilter("ignore")
         try:
@@ -157,7 +157,7 @@ class EmbeddedPostgres:
         return uid
 
     def _initialise(self, uid: int | None) -> None:
-        """Create a new cluster beside its final place, so that it appears complete or not at all."""
+        """Create a new cluster and rename it, so that it appears complete or not at all."""
         scratch = self.data.with_name(self.data.name + ".new")
         verifier = self.data.with_name(self.data.name + ".verifier")
         user = None if uid is None else service_account.user_for_initdb()
@@ -312,7 +312,7 @@ def _run(
     given: str = "",
     log: Path | None = None,
 ) -> None:
-    """Run a program of PostgreSQL, perhaps as another uid and gid; errors quote the end of `log`."""
+    """Run a program, perhaps as another uid and gid; its error quotes the end of `log`."""
     # Output goes to a file: pg_ctl's server inherits a pipe and would keep it open.
     with tempfile.TemporaryFile("w+") as output:
         done = subprocess.run(

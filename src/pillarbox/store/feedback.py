@@ -95,7 +95,7 @@ async def catch_up(database: Database, limit: int, suppress_for: timedelta | Non
 
 
 async def use_tokens(database: Database, tokens: Sequence[ReplayTokenRow]) -> list[bytes | None]:
-    """Use tokens; returns the digest that each was first used with, None if it is being used now."""
+    """Use tokens; returns the digest each was first used with, None while it is being used."""
     rows = await database.fetch(
         *SQL.use_tokens(
             provider_ids=[token.provider_id for token in tokens],

@@ -1,4 +1,4 @@
-"""The state transitions of a delivery in order, each with its time, derived from attempts and events.
+"""The state transitions of a delivery with their times, derived from attempts and events.
 
 No row is written for a transition: a mail that is delivered at once has its message, its delivery
 and one attempt.
@@ -52,7 +52,7 @@ class _Step:
 
 
 def history(details: MessageDetails, delivery: DeliveryRecord) -> list[Transition]:
-    """Every state of a delivery since acceptance, as far as retention left its attempts and events."""
+    """Every state of a delivery since acceptance, as far as retention left attempts and events."""
     found = _accepted(details)
     steps = _steps(details, delivery.n)
     holds = details.message.unknown == Unknown.HOLD
@@ -99,7 +99,7 @@ def _steps(details: MessageDetails, recipient_number: int) -> list[_Step]:
 
 
 def _begin(found: list[Transition], details: MessageDetails, attempt: AttemptRecord) -> None:
-    """Before an attempt a delivery is queued, then processing since the first attempt of the claim."""
+    """Before an attempt a delivery is queued, then processing from the first attempt of a claim."""
     began = min(
         other.started_at
         for other in details.attempts

@@ -155,7 +155,7 @@ class TokenStore:
         self._sql = sql.load("lifecycle", quoted(schema))
 
     async def count(self, db: Db, limit: int) -> TokenCounts:
-        """The tokens that can be taken now, counted up to `limit`: cheap, however many there are."""
+        """The tokens that can be taken now, counted up to `limit`."""
         row = await db.fetchrow(*self._sql.count(limit=limit))
         assert row is not None
         return TokenCounts(**row)
@@ -163,7 +163,7 @@ class TokenStore:
     async def take(
         self, connection: asyncpg.Connection, limit: int, *, urgent_only: bool = False
     ) -> list[DueToken]:
-        """Lock up to `limit` tokens until the caller's transaction ends; other collectors skip them.
+        """Lock up to `limit` tokens until the transaction ends; other collectors skip them.
 
         Urgent tokens first, then by id. Each must be settled or held in the same transaction;
         otherwise it is taken again.
@@ -178,7 +178,7 @@ class TokenStore:
         outcomes: Sequence[tuple[int, str, UUID | None]],
         queue: str = "mailroom",
     ) -> None:
-        """End taken tokens: (token, outcome, its mail). The row `queue` of `jobs` shows the progress.
+        """End taken tokens: (token, outcome, its mail); the row `queue` of `jobs` shows progress.
 
         Outcomes: `mailed`, `written`, `paused`, `expired`, `consumed`, `superseded`, `gone`.
         """
@@ -241,7 +241,7 @@ class TokenStore:
     async def consume(
         self, db: Db, secret: bytes, action: str, code: str | None = None, tries_allowed: int = 5
     ) -> TokenState:
-        """Use a token; returns its state. A wrong code is counted; after `tries_allowed` it is void.
+        """Use a token; returns its state. After `tries_allowed` wrong codes it is void.
 
         UsedToken, ExpiredToken, SupersededToken, WrongCode (`void` after the last try);
         InvalidToken: no such token. Pass a Database: a wrong code counts when its statement
@@ -379,8 +379,8 @@ def _due(row: asyncpg.Record) -> DueToken:
 def _object(text: str | None) -> dict[str, Any]:
     """A JSON object; empty if Python cannot read it.
 
-    PostgreSQL allows longer numbers and deeper lists. A template that needs such data sets its token
-    aside; other tokens are not affected.
+    PostgreSQL allows longer numbers and deeper lists. A template that needs such data sets its
+    token aside; other tokens are not affected.
     """
     if not text:
         return {}

@@ -76,6 +76,6 @@ async def check_if_installed(connection: asyncpg.Connection, schema: str) -> Non
 
 
 async def is_installed(db: Db, schema: str) -> bool:
-    """Whether Pillarbox installed the schema, in any version; another schema of that name is not it."""
+    """Whether Pillarbox installed a schema of this name, in any version."""
     quoted(schema)
     return bool(await db.fetchval(_INSTALLED, schema))

@@ -100,7 +100,7 @@ def limited_by(own: Grant, above: Sequence[Grant]) -> Grant:
 
 
 async def lock_parent(connection: asyncpg.Connection, maker: KeyCreator) -> None:
-    """Lock the creating key against revocation until COMMIT; NotAllowed if it is revoked already."""
+    """Lock the creating key against revocation until COMMIT; NotAllowed if it is revoked."""
     if maker.key_id is None:
         return
     if await connection.fetchval(*SQL.hold_parent(id=maker.key_id)) is None:

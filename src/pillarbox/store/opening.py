@@ -1,4 +1,4 @@
-"""Opens the configured or the embedded database, at once or with retries while it is unavailable."""
+"""Opens the configured or the embedded database, with retries while it is unavailable."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def running_url(settings: Settings) -> str:
     server = _embedded(settings)
     if not server.running():
         raise StoreError(
-            f"no database: nothing runs in {settings.data_dir}. Start it with `pillarbox up`, or name"
-            " a database with --database-url or PILLARBOX_DATABASE_URL"
+            f"no database: nothing runs in {settings.data_dir}. Start it with `pillarbox up`, or"
+            " name a database with --database-url or PILLARBOX_DATABASE_URL"
         )
     return server.url()
 

@@ -150,7 +150,7 @@ async def apply(
 async def change_message(
     database: Database, operation: DeliveryOperation, message_id: UUID, n: int | None = None
 ) -> Keys:
-    """Change the deliveries of a message (or only number `n`); NotPossible if no state allows it."""
+    """Change deliveries of a message (or only number `n`); NotPossible if no state allows it."""
     details = await messages.message_details(database, message_id)
     keys = [
         (message_id, delivery.n)

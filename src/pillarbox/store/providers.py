@@ -170,7 +170,7 @@ async def set_feedback(
     settings: Mapping[str, Any],
     secret: Secret | None,
 ) -> None:
-    """Change the settings that verify a provider's feedback, and its webhook secret (None: keep)."""
+    """Change the settings that verify a provider's feedback; None keeps the webhook secret."""
     change = SQL.set_feedback(
         id=provider.id,
         settings=json.dumps(dict(settings)),

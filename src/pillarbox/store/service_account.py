@@ -1,9 +1,9 @@
-"""What an embedded PostgreSQL needs when Pillarbox runs as root, since PostgreSQL refuses to run as root.
+"""Runs the embedded PostgreSQL without root privileges when Pillarbox runs as root.
 
-The server gets a private numeric uid without a name, which no other process uses, and files where
-that uid can reach them. Permissions of directories that already exist are never changed: data below
-a directory that only root may enter is moved to a directory of Pillarbox's own, and a symbolic link
-stays behind.
+PostgreSQL refuses to run as root. The server gets a private numeric uid without a name, which no
+other process uses, and files that this uid can reach. Permissions of existing directories are never
+changed: data below a directory that only root may enter is moved to a directory of Pillarbox's own,
+and a symbolic link stays behind.
 """
 
 from __future__ import annotations
@@ -21,31 +21,29 @@ from pathlib import Path
 
 from pillarbox.errors import StoreError
 
-# No distribution hands out these numbers, neither to people nor to services nor to containers
-# (systemd's list calls them unused), and they exist in user namespaces with 65,536 numbers, too.
+# No distribution assigns these numbers to people, services or containers (systemd's list calls them
+# unused), and they exist in user namespaces with 65,536 numbers, too.
 PRIVATE_UIDS = range(60578, 61184)
-# Where data, sockets and programs go that the private uid cannot reach in their own place. The
-# first that can be used.
-SHARED_DIRECTORIES = (Path("/var/lib/pillarbox"), Path("/var/tmp/pillarbox"))  # noqa: S108 -- its owner is checked
+# For data, sockets and programs that the private uid cannot reach where they are; the first usable
+# one. The owner is checked.
+SHARED_DIRECTORIES = (Path("/var/lib/pillarbox"), Path("/var/tmp/pillarbox"))  # noqa: S108
 
 
 def uids_in_use() -> set[int]:
-    """All uids that processes run with, by the kernel's account: real, effective, saved and of the file system."""
+    """The uids of all processes: real, effective, saved and of the file system."""
     found = set[int]()
     for status in Path("/proc").glob("[0-9]*/status"):
-        with contextlib.suppress(OSError):  # it ended meanwhile
+        with contextlib.suppress(OSError):  # the process ended meanwhile
             line = next(line for line in status.read_text().splitlines() if line.startswith("Uid:"))
             found.update(map(int, line.split()[1:]))
     return found
 
 
 def choose_uid(directory: Path) -> int:
-    """A uid for the server in `directory`: the owner of its data if that is private and free, or another."""
-    taken = (
-        uids_in_use()
-        | {one.pw_uid for one in pwd.getpwall()}
-        | {one.gr_gid for one in grp.getgrall()}
-    )
+    """A free private uid for the server in `directory`; the owner of its data if possible."""
+    taken = uids_in_use()
+    taken |= {user.pw_uid for user in pwd.getpwall()}
+    taken |= {group.gr_gid for group in grp.getgrall()}
     with contextlib.suppress(FileNotFoundError):
         owner = directory.stat().st_uid
         if owner in PRIVATE_UIDS and owner not in taken:
@@ -56,36 +54,40 @@ def choose_uid(directory: Path) -> int:
         if uid not in taken:
             return uid
     raise StoreError(
-        f"all user ids from {PRIVATE_UIDS.start} to {PRIVATE_UIDS.stop - 1} are in use, so PostgreSQL cannot get one"
-        " of its own: run `pillarbox up` as an ordinary user, or name a database with --database-url"
+        f"all user ids from {PRIVATE_UIDS.start} to {PRIVATE_UIDS.stop - 1} are in use, so"
+        " PostgreSQL cannot get one of its own: run `pillarbox up` as an ordinary user, or name a"
+        " database with --database-url"
     )
 
 
 def user_for_initdb() -> pwd.struct_passwd:
-    """A user with a name, which initdb insists on, and without a process that could read what initdb writes."""
+    """A named user, which initdb needs, without a process that could read what initdb writes."""
     busy = uids_in_use()
-    users = [one for one in pwd.getpwall() if one.pw_uid != 0 and one.pw_uid not in busy]
+    users = [user for user in pwd.getpwall() if user.pw_uid != 0 and user.pw_uid not in busy]
     if not users:
         raise StoreError(
-            "PostgreSQL's initdb needs a user that runs no process, and every user in /etc/passwd but root runs one:"
-            " run `pillarbox up` as an ordinary user, or name a database with --database-url"
+            "PostgreSQL's initdb needs a user that runs no process, and every user in /etc/passwd"
+            " but root runs one: run `pillarbox up` as an ordinary user, or name a database with"
+            " --database-url"
         )
-    return min(users, key=lambda one: one.pw_name != "nobody")
+    return min(users, key=lambda user: user.pw_name != "nobody")
 
 
 def can_enter(directory: Path) -> bool:
-    """Whether a uid without any rights of its own can pass through `directory` and all directories above it."""
-    return all(one.stat().st_mode & stat.S_IXOTH for one in (directory, *directory.parents))
+    """Whether an unprivileged uid can pass through `directory` and all directories above it."""
+    directories = (directory, *directory.parents)
+    return all(each.stat().st_mode & stat.S_IXOTH for each in directories)
 
 
 def give(path: Path, uid: int) -> None:
-    """Make `path`, with everything in it, belong to `uid`; links are changed, not followed."""
+    """Change the owner of `path` and everything in it; links are changed, not followed."""
     try:
         os.chown(path, uid, uid, follow_symlinks=False)
     except OSError as error:
         raise StoreError(
-            f"{path} cannot be given to user id {uid}, which PostgreSQL would run as ({error.strerror}): run"
-            " `pillarbox up` as an ordinary user, or name a database with --database-url"
+            f"{path} cannot be given to user id {uid}, which PostgreSQL would run as"
+            f" ({error.strerror}): run `pillarbox up` as an ordinary user, or name a database with"
+            " --database-url"
         ) from None
     for folder, directories, files in os.walk(path):
         for name in (*directories, *files):
@@ -93,7 +95,7 @@ def give(path: Path, uid: int) -> None:
 
 
 def shared_directory() -> Path:
-    """A directory of Pillarbox's own that everybody may pass through and only root may write to."""
+    """A directory that every user may pass through and only root may write to."""
     reasons = []
     for directory in SHARED_DIRECTORIES:
         try:
@@ -109,16 +111,17 @@ def shared_directory() -> Path:
         else:
             return directory
     raise StoreError(
-        f"no directory for PostgreSQL, which cannot run as root ({'; '.join(reasons)}): choose one that other users may"
-        " enter with --data DIR, run `pillarbox up` as an ordinary user, or name a database with --database-url"
+        f"no directory for PostgreSQL, which cannot run as root ({'; '.join(reasons)}): choose one"
+        " that other users may enter with --data DIR, run `pillarbox up` as an ordinary user, or"
+        " name a database with --database-url"
     )
 
 
 def reachable_data(directory: Path) -> Path:
-    """Where the data of `directory` is, moved if the private uid could not reach it.
+    """The directory of the data, moved if the private uid could not reach it.
 
-    A link `<name>.moving` says where to, from before the first file is moved until the link takes
-    the name of the data; so a crash in between loses nothing.
+    A link `<name>.moving` points to the target from before the first file is moved until the link
+    takes the name of the data, so that a crash in between loses nothing.
     """
     moving = directory.with_name(directory.name + ".moving")
     if moving.is_symlink():
@@ -151,7 +154,7 @@ def _move(directory: Path, target: Path) -> None:
 
 
 def _finish_move(directory: Path, moving: Path) -> None:
-    if not moving.resolve().exists():  # it had not got far: the data is still in its old place
+    if not moving.resolve().exists():  # nothing was moved: the data is still in its old place
         shutil.rmtree(moving.resolve().parent, ignore_errors=True)
         moving.unlink()
         return
@@ -161,8 +164,8 @@ def _finish_move(directory: Path, moving: Path) -> None:
 
 
 def reachable_programs(binaries: Path) -> Path:
-    """PostgreSQL's programs where every uid can run them: in their place, or as a copy that all servers share."""
-    if can_enter(binaries.resolve()) and all(_is_public(one) for one in _samples(binaries)):
+    """PostgreSQL's programs where every uid can run them: in place, or as a shared copy."""
+    if can_enter(binaries.resolve()) and all(_is_public(path) for path in _samples(binaries)):
         return binaries
     with (binaries / "postgres").open("rb") as program:
         digest = hashlib.file_digest(program, "sha256").hexdigest()[:16]
@@ -176,21 +179,23 @@ def reachable_programs(binaries: Path) -> Path:
 
 
 def _copy_programs(binaries: Path, target: Path) -> None:
-    """Copy an installation from a wheel, with the libraries that the wheel keeps beside its package."""
+    """Copy an installation of a wheel, with the libraries beside its package."""
     package, packages = binaries.parents[1], binaries.parents[2]
     libraries = package.with_name(package.name + ".libs")
     for source in (binaries.parent, libraries):
         if source.exists():
-            place = target / source.relative_to(packages)
-            shutil.copytree(source, place, copy_function=_link_or_copy, symlinks=True)
+            copy = target / source.relative_to(packages)
+            shutil.copytree(source, copy, copy_function=_link_or_copy, symlinks=True)
     for folder, _, _ in os.walk(target):
         os.chmod(folder, 0o755)  # noqa: S103 -- programs, no data
 
 
 def _samples(binaries: Path) -> Iterator[Path]:
-    """What an installation with a strict umask would keep from others."""
+    """Paths that an installation with a strict umask would hide from other users."""
     yield binaries / "postgres"
-    yield from (one for one in (binaries.parent / "lib", binaries.parent / "share") if one.exists())
+    for path in (binaries.parent / "lib", binaries.parent / "share"):
+        if path.exists():
+            yield path
 
 
 def _is_public(path: Path) -> bool:

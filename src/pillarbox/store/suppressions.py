@@ -67,7 +67,8 @@ async def add(
 ) -> SuppressionCounts:
     """Put addresses on a tenant's list, all or none.
 
-    An existing entry keeps the stronger reason and the later expiry: to shorten it, remove it first.
+    An existing entry keeps the stronger reason and the later expiry: to shorten it, remove it
+    first.
     """
     async with database.transaction() as connection:
         result = SuppressionCounts()

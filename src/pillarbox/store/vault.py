@@ -1,4 +1,4 @@
-"""Encrypts stored secrets: sealed with the newest key of a ring, opened with the key that sealed them.
+"""Encrypts stored secrets: seals with the newest key of a ring, opens with any of its keys.
 
 A sealed secret is  version (1 byte) | key id (4) | nonce (12) | AES-256-GCM ciphertext and tag.
 Version, key id and context are authenticated, so a row cannot be altered, nor its secret moved to
@@ -68,7 +68,7 @@ class EncryptionKeyRing:
         return header + nonce + cipher.encrypt(nonce, plain, header + context.encode())
 
     def open(self, sealed: bytes, context: str) -> Secret:
-        """Decrypt a secret; SecretError names a missing key, or says that the bytes were changed."""
+        """Decrypt a secret; SecretError if its key is missing or its bytes were changed."""
         key_id = _read_key_id(sealed)
         cipher = self._ciphers.get(key_id)
         if cipher is None:

@@ -83,7 +83,7 @@ class CallResult:
 
 @dataclass(frozen=True, slots=True)
 class SettledCall:
-    """The result of settling: `held` if the claim was still valid; `disabled`: why the endpoint is."""
+    """The result of settling: `held` if the claim was valid; `disabled`: why the endpoint is."""
 
     held: bool
     tenant_id: int | None = None

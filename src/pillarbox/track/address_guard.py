@@ -1,9 +1,9 @@
 """Restricts webhook calls to the public internet, against server-side request forgery.
 
-A customer chooses the URL, and what its name resolves to. So the URL is checked when it is given and
-again at each call. Names are resolved here, every address is checked, and the connection goes to
-exactly these addresses: a second look-up could answer differently. A socket is created only for an
-address that passes, so literal addresses meet the same rule.
+A customer chooses the URL, and what its name resolves to. So the URL is checked when it is given
+and again at each call. Names are resolved here, every address is checked, and the connection goes
+to exactly these addresses: a second look-up could answer differently. A socket is created only for
+an address that passes, so literal addresses meet the same rule.
 """
 
 from __future__ import annotations

@@ -72,7 +72,8 @@ _BLANK_LINE = re.compile(rb"\r?\n[ \t]*\r?\n")
 _ADDRESS = re.compile(r"[^\s<>,;:\"()]{1,64}@[^\s<>,;:\"()]{1,255}")
 _ESCAPED = re.compile(r"\\x\{([0-9A-Fa-f]{2,6})\}")
 _NO_SUCH_USER = re.compile(
-    r"(?:user|recipient|mailbox|address|account)\b.{0,40}\b(?:unknown|not found|invalid|(?:n't|not) exist)"
+    r"(?:user|recipient|mailbox|address|account)\b.{0,40}"
+    r"\b(?:unknown|not found|invalid|(?:n't|not) exist)"
     r"|(?:no such|unknown|invalid)\b.{0,20}\b(?:user|recipient|mailbox|address|account|person)",
     re.IGNORECASE,
 )
@@ -166,7 +167,7 @@ def _first_of(parts: Sequence[MimePart], kinds: Sequence[str]) -> MimePart | Non
 
 
 def _status(part: MimePart) -> Iterator[_ReportedRecipient]:
-    """RFC 3464: a group of fields about the message, which some servers omit, then one per recipient."""
+    """RFC 3464: fields of the message, which some servers omit, then a group per recipient."""
     for group in _BLANK_LINE.split(part.body, MAX_RECIPIENTS + 1):
         fields = fields_of(group)
         action = fields.get("action", [""])[0].partition("(")[0].strip().lower()
@@ -203,7 +204,7 @@ def _failed(parts: Sequence[MimePart]) -> Iterator[_ReportedRecipient]:
 
 
 def _prose(parts: Sequence[MimePart]) -> Iterator[_ReportedRecipient]:
-    """qmail's (https://cr.yp.to/proto/qsbmf.txt): a greeting, a paragraph per recipient, a line, the mail."""
+    """qmail's form (https://cr.yp.to/proto/qsbmf.txt): a greeting, then a paragraph per recipient."""
     if parts[0].kind != "text/plain":
         return
     first, *paragraphs = _BLANK_LINE.split(parts[0].body[:MAX_PROSE].lstrip(), MAX_PARAGRAPHS)

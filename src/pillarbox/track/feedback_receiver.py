@@ -1,4 +1,4 @@
-"""Receives the feedback of providers: finds the provider, verifies the request, parses its events."""
+"""Receives feedback of providers: finds the provider, verifies and parses the request."""
 
 from __future__ import annotations
 

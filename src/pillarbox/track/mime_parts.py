@@ -59,7 +59,7 @@ def parts_of(mail: bytes) -> Iterator[MimePart]:
 
 
 def fields_of(text: bytes) -> Fields:
-    """Header fields, or fields of a report, by lower-case name and unfolded; other lines are skipped."""
+    """Fields of a header or report by lower-case name, unfolded; other lines are skipped."""
     plain = _UNFOLD.sub(" ", decoded(text[:MAX_HEAD]))
     found: dict[str, list[str]] = {}
     for name, value in _FIELD.findall(plain):

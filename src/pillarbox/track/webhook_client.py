@@ -43,7 +43,7 @@ CERTIFICATE_FAULTS = {
 
 
 def tls_context(ca_file: Path | None = None) -> ssl.SSLContext:
-    """A TLS context with the system's authorities and those in a file; SettingsError if unreadable."""
+    """A TLS context with the system's authorities and those in a file; else SettingsError."""
     context = ssl.create_default_context()
     if ca_file is not None:
         try:
@@ -104,7 +104,8 @@ class WebhookClient:
         if error is None:
             return CallResult(CallState.DELIVERED, status, None, took)
         redacted = self._redact(without_secrets(error, call.secrets))[:MAX_ERROR]
-        delay = webhook.delay(call.attempts + 1, random.random())  # noqa: S311 -- jitter, not a secret
+        jitter = random.random()  # noqa: S311 -- not a secret
+        delay = webhook.delay(call.attempts + 1, jitter)
         state = CallState.FAILED if delay is None else CallState.WAITING
         return CallResult(state, status, redacted, took, delay, gone=status == GONE)
 

@@ -89,7 +89,7 @@ class WebhookDispatcher:
         self._pauses = backoff(STORE_PAUSE, LONGEST_PAUSE)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Make calls until `stop`; then wait for the current ones, and release those that do not end."""
+        """Make calls until `stop`; then wait for the current ones and release the rest."""
         run_every = self._supervisor.run_every
         loops = [run_every("count webhook calls", MEASURE, self._measure, stop)]
         if self._settings.notify:

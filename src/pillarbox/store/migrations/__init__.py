@@ -65,7 +65,7 @@ class MigrationSeries:
     async def migrate(
         self, connection: asyncpg.Connection, to: int | None = None
     ) -> list[Migration]:
-        """Migrate to the newest version, or to `to`; returns what was applied. Safe concurrently."""
+        """Migrate to the newest version or to `to`; returns what was applied."""
         check_server(connection)
         applied: list[Migration] = []
         while True:
@@ -189,7 +189,7 @@ OWN = MigrationSeries("pillarbox", "Pillarbox schema", "pillarbox migrate", lamb
 
 
 async def migrate(connection: asyncpg.Connection, to: int | None = None) -> list[Migration]:
-    """Migrate Pillarbox's own schema to the newest version, or to `to`; returns what was applied."""
+    """Migrate Pillarbox's own schema to the newest version or to `to`; returns what was applied."""
     return await OWN.migrate(connection, to)
 
 

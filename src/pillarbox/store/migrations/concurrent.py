@@ -16,9 +16,9 @@ from pillarbox.telemetry import logs
 log = logs.get("pillarbox.store")
 # The first line of a migration that runs outside a transaction.
 MARK = "-- outside a transaction"
-# Held by the building session. Not the lock of ordinary migrations: a process that waits for that one
-# holds a snapshot, and CREATE INDEX CONCURRENTLY waits until all older snapshots are gone, so the
-# two would wait for each other.
+# Held by the building session. Not the lock of ordinary migrations: a process that waits for that
+# one holds a snapshot, and CREATE INDEX CONCURRENTLY waits until all older snapshots are gone, so
+# the two would wait for each other.
 LOCK = 0x70696C6C61726279
 # Seconds between tries of a waiting process: a waiting pg_advisory_lock() would hold a snapshot.
 ASK_EVERY = 0.25
@@ -87,8 +87,8 @@ async def _unlock(connection: asyncpg.Connection) -> None:
     if not await connection.fetchval("SELECT pg_advisory_unlock($1)", LOCK):
         raise StoreError(
             "a connection pooler changed the session while indexes were built: run the migration"
-            " again on a direct connection to PostgreSQL (if it waits for a lock, a server connection"
-            " of the pooler holds it: RECONNECT them)"
+            " again on a direct connection to PostgreSQL (if it waits for a lock, a server"
+            " connection of the pooler holds it: RECONNECT them)"
         )
 
 
