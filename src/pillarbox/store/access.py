@@ -238,7 +238,7 @@ async def add_key(
     expires_at: datetime | None = None,
     maker: KeyCreator = COMMAND,
 ) -> tuple[ApiKeyRecord, Secret]:
-    """Add a key of a tenant or of administrators; returns it with its secret, which is not stored."""
+    """Add a key of a tenant or of administrators; returns it with its secret, shown once."""
     checked = checked_scopes(scopes, admin=tenant is None)
     senders, recipients = _domains(sender_domains, recipient_domains)
     prefix, token = _new_token()

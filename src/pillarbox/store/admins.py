@@ -106,7 +106,7 @@ async def lock(
     None if they are disabled, have another password hash, or changed it after `since`.
     """
     row = await connection.fetchrow(
-        *SQL.hold_admin(id=admin, password=password, unchanged_since=since)
+        *SQL.lock_admin(id=admin, password=password, unchanged_since=since)
     )
     return LockedAdmin(**row) if row else None
 

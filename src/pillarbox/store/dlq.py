@@ -290,7 +290,7 @@ async def summary(database: Database, tenant_id: int | None, which: MessageFilte
 
 async def provider_id(database: Database, name: str, tenant_id: int | None) -> int:
     """The id of an enabled provider by its name; NotFound if the tenant may not use it."""
-    found = await database.fetchval(*SQL.choosable(name=name, tenant_id=tenant_id))
+    found = await database.fetchval(*SQL.usable_provider(name=name, tenant_id=tenant_id))
     if found is None:
         raise NotFound(
             f"there is no provider {name!r} that is enabled: see `pillarbox provider list`"
@@ -305,7 +305,9 @@ async def outgoing_envelopes(
     for start in range(0, len(keys), ENVELOPES_AT_ONCE):
         message_ids, numbers = columns_of(keys[start : start + ENVELOPES_AT_ONCE])
         rows = await database.fetch(
-            *SQL.leaving(message_ids=message_ids, recipient_numbers=numbers, max_bytes=HEADER_BYTES)
+            *SQL.outgoing_envelopes(
+                message_ids=message_ids, recipient_numbers=numbers, max_bytes=HEADER_BYTES
+            )
         )
         for row in rows:
             yield OutgoingEnvelope(

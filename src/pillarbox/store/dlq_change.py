@@ -135,7 +135,9 @@ async def _checked(
     if not operation.sends_again or not deliveries:
         return [CheckedDelivery(delivery, None, False) for delivery in deliveries]
     message_ids, numbers = columns_of([delivery.key for delivery in deliveries])
-    rows = await database.fetch(*SQL.judge(message_ids=message_ids, recipient_numbers=numbers))
+    rows = await database.fetch(
+        *SQL.resend_obstacles(message_ids=message_ids, recipient_numbers=numbers)
+    )
     return [
         CheckedDelivery(delivery, row["blocked"], row["suppressed"])
         for delivery, row in zip(deliveries, rows, strict=True)

@@ -63,7 +63,7 @@ async def apply_feedback(
     """
     matches: list[FeedbackMatch | None] = [None] * len(rows)
     found = await database.fetch(
-        *SQL.hear(
+        *SQL.apply_feedback(
             provider_ids=[row.provider_id for row in rows],
             event_ids=[row.event_id for row in rows],
             tenant_ids=[row.tenant_id for row in rows],
@@ -109,4 +109,4 @@ async def use_tokens(database: Database, tokens: Sequence[ReplayTokenRow]) -> li
 
 async def purge_tokens(database: Database, limit: int) -> int:
     """Delete tokens whose requests are refused by their age anyway; returns how many."""
-    return await database.execute(*SQL.forget_tokens(limit=limit))
+    return await database.execute(*SQL.purge_tokens(limit=limit))

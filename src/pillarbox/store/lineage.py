@@ -103,7 +103,7 @@ async def lock_parent(connection: asyncpg.Connection, maker: KeyCreator) -> None
     """Lock the creating key against revocation until COMMIT; NotAllowed if it is revoked."""
     if maker.key_id is None:
         return
-    if await connection.fetchval(*SQL.hold_parent(id=maker.key_id)) is None:
+    if await connection.fetchval(*SQL.lock_parent(id=maker.key_id)) is None:
         raise NotAllowed("revoked", "key", "the key that asks was revoked", "use another one")
 
 

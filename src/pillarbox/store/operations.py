@@ -226,7 +226,9 @@ async def record_event(
     database: Database, message_id: UUID, kind: str, data: Mapping[str, str]
 ) -> None:
     """Record an event of a whole message."""
-    await database.execute(*SQL.tell(message_id=message_id, kind=kind, data=json.dumps(dict(data))))
+    await database.execute(
+        *SQL.record_event(message_id=message_id, kind=kind, data=json.dumps(dict(data)))
+    )
 
 
 def _check_sendable(message: messages.MessageRecord) -> None:

@@ -30,5 +30,5 @@ class RateLimitWait:
 
 async def find_rate_limit_wait(database: Database, message_id: UUID) -> RateLimitWait | None:
     """The rate limit that holds a message back; None if no limit does."""
-    row = await database.fetchrow(*SQL.waiting(message_id=message_id))
+    row = await database.fetchrow(*SQL.rate_limit_wait(message_id=message_id))
     return RateLimitWait(**row) if row else None

@@ -62,7 +62,7 @@ async def _change(connection: asyncpg.Connection, name: str, settings: Mapping[s
     check_together(new)
     old_ages = old.content_retention, old.finished_retention
     if old_ages != (new.content_retention, new.finished_retention):
-        await connection.execute(*SQL.walk_anew())
+        await connection.execute(*SQL.restart_walks())
     try:
         await connection.execute(
             *SQL.change_tenant(

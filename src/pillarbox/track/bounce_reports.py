@@ -204,7 +204,7 @@ def _failed(parts: Sequence[MimePart]) -> Iterator[_ReportedRecipient]:
 
 
 def _prose(parts: Sequence[MimePart]) -> Iterator[_ReportedRecipient]:
-    """qmail's form (https://cr.yp.to/proto/qsbmf.txt): a greeting, then a paragraph per recipient."""
+    """qmail's QSBMF (cr.yp.to/proto/qsbmf.txt): a greeting, then a paragraph per recipient."""
     if parts[0].kind != "text/plain":
         return
     first, *paragraphs = _BLANK_LINE.split(parts[0].body[:MAX_PROSE].lstrip(), MAX_PARAGRAPHS)

@@ -23,7 +23,7 @@ FROM pillarbox.admins WHERE lower(email) = lower(:email)
 SELECT id, email, name, password, disabled_at IS NOT NULL AS disabled FROM pillarbox.admins
   WHERE lower(email) = lower(:email)
 
--- name: hold_admin
+-- name: lock_admin
 -- Lock an administrator until the transaction ends, so that disabling them or changing the
 -- password waits. No row if they are disabled, have another password hash (null: any), or changed
 -- it after :unchanged_since (null: at any time).

@@ -48,7 +48,7 @@ WHERE d.message_id = ANY (:message_ids::uuid[]) AND d.state::text = 'failed'
   AND (:tenant_id::int IS NULL OR d.tenant_id = :tenant_id)
 ORDER BY d.message_id DESC, d.n
 
--- name: judge
+-- name: resend_obstacles
 -- Why deliveries cannot be sent again (`content_purged`, `expired`; null: they can), and whether
 -- their recipients are suppressed; in the order given.
 SELECT CASE WHEN c.message_id IS NULL THEN 'content_purged'
@@ -65,7 +65,7 @@ LEFT JOIN LATERAL (SELECT message_id FROM pillarbox.contents
   WHERE message_id = r.message_id LIMIT 1) c ON true
 ORDER BY r.place
 
--- name: leaving
+-- name: outgoing_envelopes
 -- The sender, the recipient and the first :max_bytes bytes of the raw mail of deliveries, and
 -- whether the raw mail is longer; in the order given.
 SELECT m.sender, d.recipient, substr(c.raw, 1, :max_bytes) AS raw,
@@ -110,7 +110,7 @@ JOIN pillarbox.attempts a ON a.message_id = r.message_id AND a.n = r.n
 LEFT JOIN pillarbox.providers p ON p.id = a.provider_id
 ORDER BY a.message_id, a.n, a.claim, a.step
 
--- name: choosable
+-- name: usable_provider
 -- The provider of this name if it is enabled; for a tenant (null: a person chooses) not if only
 -- other tenants' routes name it.
 SELECT p.id FROM pillarbox.providers p

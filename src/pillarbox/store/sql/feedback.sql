@@ -1,4 +1,4 @@
--- name: hear
+-- name: apply_feedback
 -- Store and apply a batch of feedback; see `pillarbox._hear` in store/schema/feedback.sql.
 SELECT place, message_id, n, is_new
 FROM pillarbox._hear(:provider_ids::int4[], :event_ids::text[], :tenant_ids::int4[],
@@ -44,7 +44,7 @@ LEFT JOIN used u ON u.provider_id = a.provider_id AND u.token = a.token
 LEFT JOIN pillarbox.feedback_tokens k ON k.provider_id = a.provider_id AND k.token = a.token
 ORDER BY a.place
 
--- name: forget_tokens
+-- name: purge_tokens
 -- Delete up to :limit tokens whose requests are refused by their age anyway.
 DELETE FROM pillarbox.feedback_tokens WHERE ctid = ANY (ARRAY(
   SELECT * FROM (SELECT ctid FROM pillarbox.feedback_tokens

@@ -8,7 +8,7 @@ WITH RECURSIVE line AS (
 ) SELECT line.start, k.scopes, k.sender_domains, k.recipient_domains, k.expires_at
 FROM line JOIN pillarbox.api_keys k ON k.id = line.id
 
--- name: hold_parent
+-- name: lock_parent
 -- Lock a valid key against revocation until the transaction ends; no row if it is not valid.
 SELECT id FROM pillarbox.api_keys
 WHERE id = :id AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now()) FOR SHARE

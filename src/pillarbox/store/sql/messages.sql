@@ -300,7 +300,7 @@ WITH changed AS (
 )
 SELECT n FROM changed
 
--- name: tell
+-- name: record_event
 -- Write an event of a whole message.
 INSERT INTO pillarbox.events (message_id, kind, data) VALUES (:message_id, :kind, :data::jsonb)
 

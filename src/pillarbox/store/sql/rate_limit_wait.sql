@@ -1,4 +1,4 @@
--- name: waiting
+-- name: rate_limit_wait
 -- The rate limit that holds a message back (`tenant_rate` or `provider_rate`), and when the
 -- message is expected to leave, given what waits before it in its tenant's lanes (counted to
 -- 10,000). No row if no limit does. Of providers only the first in the default order can be named:

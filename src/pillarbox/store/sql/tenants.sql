@@ -35,7 +35,7 @@ SET default_sender = :default_sender, default_class = :default_class, order_mode
   finished_retention = :finished_retention
 WHERE id = :id
 
--- name: walk_anew
+-- name: restart_walks
 -- Start the walks of retention again: what they passed may be too old now.
 DELETE FROM pillarbox.retention_walks
 
