@@ -1,7 +1,7 @@
 """The account pages, such as `/activate`: public, because a signed link authenticates itself.
 
-GET shows, and changes nothing, however often a scanner opens the link; POST uses it. People get
-pages, programs JSON.
+GET shows a form and changes nothing, however often a scanner opens the link; POST uses the link.
+Browsers get HTML, programs JSON.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from pillarbox.accept.auth import PEER_FACTOR, network_of
 from pillarbox.api.account_pages import Branding
-from pillarbox.api.account_visit import Visit
+from pillarbox.api.account_request import AccountRequest
 from pillarbox.api.auth import peer_of
 from pillarbox.api.bodies import BodyBudget
 from pillarbox.api.problems import EXPECTED, STORE_RETRY, ProblemError, problem_of
@@ -103,7 +103,7 @@ class Actions:
 
 
 class AccountEndpoint:
-    """Answers for the paths of actions; everything else is `otherwise`'s."""
+    """Answers the paths of actions; passes all other requests to `otherwise`."""
 
     def __init__(self, app: App, otherwise: ASGIApp) -> None:
         self._app = app
@@ -135,44 +135,46 @@ class AccountEndpoint:
         return BodyBudget(self._app.settings.http_concurrency * MAX_BYTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        action = await self._actions.at(scope["path"]) if scope["type"] == "http" else None
+        action = None
+        if scope["type"] == "http":
+            action = await self._actions.at(scope["path"])
         if action is None:
             await self._otherwise(scope, receive, send)
             return
         scope["route"] = RouteLabel(scope["path"])
         sets_password = action.name == PASSWORD_RECOVERY and self._hook is not None
         locale = self._app.settings.lifecycle_locale
-        visit = Visit(
-            Request(scope, receive), action, locale, self._looks, sets_password=sets_password
+        request = AccountRequest(
+            Request(scope, receive), action, locale, self._branding_of, sets_password=sets_password
         )
-        response = await self._answer(visit)
+        response = await self._answer(request)
         await response(scope, receive, send)
 
-    async def _answer(self, visit: Visit) -> Response:
+    async def _answer(self, request: AccountRequest) -> Response:
         try:
-            return await self._visited(visit)
+            return await self._respond(request)
         except InvalidToken as error:
-            if self._counted(visit, error):
-                return visit.ended(error)
-            return visit.problem(self._throttled(visit))
+            if self._counted(request, error):
+                return request.invalid_link_response(error)
+            return request.problem_response(self._throttled(request))
         except PasswordRefused as error:
-            return visit.refused(error)
+            return request.refused_password_response(error)
         except NoAnswer as error:  # of the application's endpoint
-            return visit.problem(ProblemError("overloaded", str(error), headers=LATER))
+            return request.problem_response(ProblemError("overloaded", str(error), headers=LATER))
         except SecretError as error:
             log.error("links cannot be verified", error=str(error))
-            return visit.problem(
+            return request.problem_response(
                 ProblemError("overloaded", "links cannot be verified now", headers=LATER)
             )
         except (ProblemError, *EXPECTED) as error:
-            return visit.problem(problem_of(error))
+            return request.problem_response(problem_of(error))
 
-    async def _visited(self, visit: Visit) -> Response:
-        match visit.request.method:
+    async def _respond(self, request: AccountRequest) -> Response:
+        match request.http.method:
             case "GET" | "HEAD":
-                return await self._show(visit)
+                return await self._show(request)
             case "POST":
-                return await self._use(visit)
+                return await self._use(request)
             case "OPTIONS":
                 return Response(status_code=204, headers={"Allow": ALLOWED})
         raise ProblemError(
@@ -181,62 +183,62 @@ class AccountEndpoint:
             headers={"Allow": ALLOWED},
         )
 
-    async def _show(self, visit: Visit) -> Response:
+    async def _show(self, request: AccountRequest) -> Response:
         """Show the form. Changes nothing: mail scanners open every link of a mail."""
-        visit.read_query()
-        state = await self._look(visit, self._prove(visit))
+        request.read_query()
+        state = await self._look(request, self._prove(request))
         check(state)
-        return visit.asking(state)
+        return request.form_response(state)
 
-    async def _use(self, visit: Visit) -> Response:
+    async def _use(self, request: AccountRequest) -> Response:
         with self._bodies.hold(MAX_BYTES) as body:
-            visit.read_body(await body.read(visit.request.headers, visit.request.receive))
-        secret = self._prove(visit)
-        check_account((await self._look(visit, secret)).status)
-        if visit.sets_password and self._hook is not None:
-            password = visit.new_password()
+            request.read_body(await body.read(request.http.headers, request.http.receive))
+        secret = self._prove(request)
+        check_account((await self._look(request, secret)).status)
+        if request.sets_password and self._hook is not None:
+            password = request.new_password()
             used = await self._links.use_with(
-                visit.action, visit.given, secret, self._hook, password
+                request.action, request.fields, secret, self._hook, password
             )
         else:
-            used = await self._links.use(visit.action, visit.given, secret)
+            used = await self._links.use(request.action, request.fields, secret)
         self._app.authenticator.admit("link")
-        visit.meet(used)
-        return visit.done(used)
+        request.set_account(used)
+        return request.done_response(used)
 
-    def _prove(self, visit: Visit) -> bytes:
+    def _prove(self, request: AccountRequest) -> bytes:
         """The secret of a valid link; links without a signature are throttled after failures."""
-        proof = self._links.prove(visit.action, visit.given)
-        if not proof.is_signed and self._wait(visit):
-            raise self._throttled(visit)
+        proof = self._links.prove(request.action, request.fields)
+        if not proof.is_signed and self._wait(request):
+            raise self._throttled(request)
         return proof.secret
 
-    async def _look(self, visit: Visit, secret: bytes) -> TokenState:
+    async def _look(self, request: AccountRequest, secret: bytes) -> TokenState:
         """The account of the link; responses then have its branding and language."""
-        state = await self._links.look(visit.action, secret)
-        visit.meet(state)
+        state = await self._links.look(request.action, secret)
+        request.set_account(state)
         return state
 
-    def _counted(self, visit: Visit, error: InvalidToken) -> bool:
+    def _counted(self, request: AccountRequest, error: InvalidToken) -> bool:
         """Count a failure that may be a guess; false if there were too many.
 
         Signed links are always answered: other clients of the same address cannot lock them out.
         """
-        if isinstance(error, ForgedToken) and self._wait(visit):
+        if isinstance(error, ForgedToken) and self._wait(request):
             self._app.metrics.authentications.labels("link", "throttled").inc()
             return False
         if isinstance(error, ForgedToken | WrongCode):
-            self._failures.add(network_of(peer_of(visit.request)), time.monotonic())
+            self._failures.add(network_of(peer_of(request.http)), time.monotonic())
             self._app.metrics.authentications.labels("link", "refused").inc()
         return True
 
-    def _wait(self, visit: Visit) -> float:
-        return self._failures.wait(network_of(peer_of(visit.request)), time.monotonic())
+    def _wait(self, request: AccountRequest) -> float:
+        return self._failures.wait(network_of(peer_of(request.http)), time.monotonic())
 
-    def _throttled(self, visit: Visit) -> ProblemError:
-        return problem_of(Throttled("too many failures from your address", self._wait(visit)))
+    def _throttled(self, request: AccountRequest) -> ProblemError:
+        return problem_of(Throttled("too many failures from your address", self._wait(request)))
 
-    def _looks(self, portal: str, language: str) -> Branding:
+    def _branding_of(self, portal: str, language: str) -> Branding:
         """The branding of a portal; plain, with a log entry, if its portal.toml is invalid."""
         try:
             found = self._app.lifecycle.templates.portal(portal)

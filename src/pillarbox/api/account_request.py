@@ -35,7 +35,7 @@ HEADERS = {
 }
 # The texts for problems that do not concern the link itself.
 _TEXT_OF_PROBLEM = {"throttled": "throttled", "store-away": "away", "overloaded": "away"}
-Looks = Callable[[str, str], Branding]  # of a portal, in a language
+BrandingOf = Callable[[str, str], Branding]  # of a portal, in a language
 
 
 class LinkBody(StrictModel):
@@ -47,51 +47,49 @@ class LinkBody(StrictModel):
     password: str | None = None  # the new one, where the page of the action sets it
 
 
-class Visit:
+class AccountRequest:
     """A request to the page of an action, in the language and the branding of its account."""
 
     def __init__(
         self,
-        request: Request,
+        http: Request,
         action: TokenAction,
         locale: str,
-        looks: Looks,
+        branding_of: BrandingOf,
         *,
         sets_password: bool = False,
     ) -> None:
-        self.request = request
+        self.http = http
         self.action = action
-        self.given = LinkFields()
+        self.fields = LinkFields()
         self.sets_password = sets_password
-        self._passwords: tuple[str | None, str | None] = (
-            None,
-            None,
-        )  # as they were typed; never shown, never kept
-        self._default = locale
-        self._looks = looks
-        self._known: TokenState | None = None
+        # As they were typed; never shown, never stored.
+        self._passwords: tuple[str | None, str | None] = (None, None)
+        self._default_locale = locale
+        self._branding_of = branding_of
+        self._token: TokenState | None = None
 
     def read_query(self) -> None:
         """Read the parameters of the link."""
-        query = self.request.scope["query_string"]
-        self.given = _given(_fields(query))
+        query = self.http.scope["query_string"]
+        self.fields = _link_fields(_fields(query))
 
     def read_body(self, body: bytes) -> None:
         """Read the body: a form, or JSON."""
-        if media_type(self.request.headers) == FORM:
+        if media_type(self.http.headers) == FORM:
             fields = _fields(body)
             self._passwords = fields.get("password"), fields.get("password_again")
         else:
-            check_json(self.request.headers)
-            brought: LinkBody = parsed(LinkBody, body)
-            if brought.password is not None and not self.sets_password:
+            check_json(self.http.headers)
+            parameters: LinkBody = parsed(LinkBody, body)
+            if parameters.password is not None and not self.sets_password:
                 detail = "this page sets no password: the setting recovery_hook_url is empty"
                 raise ProblemError(
                     "invalid-request", detail, code="unknown_field", field="password"
                 )
-            self._passwords = brought.password, brought.password
-            fields = brought.model_dump(exclude_none=True)
-        self.given = _given(fields)
+            self._passwords = parameters.password, parameters.password
+            fields = parameters.model_dump(exclude_none=True)
+        self.fields = _link_fields(fields)
 
     def new_password(self) -> str:
         """The new password; PasswordRefused if it is invalid, or differs from its repetition."""
@@ -103,11 +101,11 @@ class Visit:
             raise PasswordRefused(words.differ)
         return password
 
-    def meet(self, known: TokenState) -> None:
+    def set_account(self, token: TokenState) -> None:
         """Set the account of the link."""
-        self._known = known
+        self._token = token
 
-    def asking(self, state: TokenState) -> Response:
+    def form_response(self, state: TokenState) -> Response:
         if self._wants_json:
             account = {"id": state.account, "login": state.login}
             more = {
@@ -116,74 +114,76 @@ class Visit:
                 "expires_at": state.expires_at,
             }
             return self._json({"account": account, "action": state.action, **more})
-        return self._page(self._question(state))
+        return self._page(self._form_page(state))
 
-    def done(self, used: TokenState) -> Response:
+    def done_response(self, used: TokenState) -> Response:
         if self._wants_json:
             account = {"id": used.account, "login": used.login, "status": used.status}
             return self._json({"account": account, "action": used.action})
         return self._page(
-            pages.done(used.action, self._look, self._language, with_password=self.sets_password)
+            pages.done(
+                used.action, self._branding, self._language, with_password=self.sets_password
+            )
         )
 
-    def refused(self, error: PasswordRefused) -> Response:
+    def refused_password_response(self, error: PasswordRefused) -> Response:
         """Show the form again, with the reason why the password was refused."""
-        assert self._known is not None, "a password is looked at after its link"
+        assert self._token is not None, "a password is checked after its link"
         reason = error.detail or LANGUAGES[self._language].refused
         problem = ProblemError("password", reason)
         if self._wants_json:
             return self._with_headers(problem.response())
-        return self._page(self._question(self._known, refused=reason), problem.type.status)
+        return self._page(self._form_page(self._token, refused=reason), problem.type.status)
 
-    def ended(self, error: InvalidToken) -> Response:
+    def invalid_link_response(self, error: InvalidToken) -> Response:
         """Explain why the link is not valid; after a wrong code, show the form again."""
         reason = "void" if isinstance(error, WrongCode) and error.void else error.reason
         problem = ProblemError("link", str(error), reason=reason)
         if self._wants_json:
             return self._with_headers(problem.response())
-        if reason == "wrong_code" and self._known is not None:
-            return self._page(self._question(self._known, wrong=True), problem.type.status)
-        return self._page(pages.ended(reason, self._look, self._language), problem.type.status)
+        if reason == "wrong_code" and self._token is not None:
+            return self._page(self._form_page(self._token, wrong=True), problem.type.status)
+        return self._page(pages.ended(reason, self._branding, self._language), problem.type.status)
 
-    def problem(self, problem: ProblemError) -> Response:
+    def problem_response(self, problem: ProblemError) -> Response:
         """Show a problem with the request or the server."""
         if self._wants_json:
             return self._with_headers(problem.response())
         ending = _TEXT_OF_PROBLEM.get(problem.name, "malformed")
-        page = pages.ended(ending, self._look, self._language)
+        page = pages.ended(ending, self._branding, self._language)
         return self._page(page, problem.type.status, problem.headers)
 
     @property
     def _wants_json(self) -> bool:
         """Whether to answer with JSON: the client accepts it, or sends it and accepts no HTML."""
-        accepted = self.request.headers.get("accept", "")
+        accepted = self.http.headers.get("accept", "")
         if "text/html" in accepted:
             return False
-        return "json" in accepted or "json" in media_type(self.request.headers)
+        return "json" in accepted or "json" in media_type(self.http.headers)
 
     @property
     def _language(self) -> str:
-        accept_language = self.request.headers.get("accept-language")
-        return language_for(
-            self._known.locale if self._known else None, accept_language, self._default
-        )
+        accept_language = self.http.headers.get("accept-language")
+        locale = self._token.locale if self._token else None
+        return language_for(locale, accept_language, self._default_locale)
 
     @property
-    def _look(self) -> Branding:
-        if self._known is None:
+    def _branding(self) -> Branding:
+        if self._token is None:
             return NEUTRAL
-        return self._looks(self._known.portal, self._language)
+        return self._branding_of(self._token.portal, self._language)
 
-    def _question(
-        self, known: TokenState, wrong: bool = False, refused: str | None = None
+    def _form_page(
+        self, token: TokenState, wrong: bool = False, refused: str | None = None
     ) -> HtmlPage:
         assert self.action.path is not None
-        hidden = {"token": self.given.token, "expires": self.given.expires}
-        typed = (self.given.code or "") if refused else ""  # a wrong code is not worth keeping
+        hidden = {"token": self.fields.token, "expires": self.fields.expires}
+        # A wrong code is not shown again.
+        typed = (self.fields.code or "") if refused else ""
         question = ActionForm(
-            action=known.action,
+            action=token.action,
             path=self.action.path,
-            person=known.name or known.login,
+            person=token.name or token.login,
             with_code=self.action.with_code,
             hidden={name: value for name, value in hidden.items() if value is not None},
             wrong=wrong,
@@ -191,7 +191,7 @@ class Visit:
             refused=refused,
             code=typed,
         )
-        return pages.ask(question, self._look, self._language)
+        return pages.ask(question, self._branding, self._language)
 
     def _page(
         self, page: HtmlPage, status: int = 200, headers: dict[str, str] | None = None
@@ -218,10 +218,8 @@ def _fields(text: bytes) -> dict[str, str]:
     return dict(reversed(pairs))
 
 
-def _given(fields: dict[str, str]) -> LinkFields:
+def _link_fields(fields: dict[str, str]) -> LinkFields:
     code = fields.get("code")
-    return LinkFields(
-        fields.get("token", ""),
-        fields.get("expires"),
-        None if code is None else normalize_code(code),
-    )
+    if code is not None:
+        code = normalize_code(code)
+    return LinkFields(fields.get("token", ""), fields.get("expires"), code)
