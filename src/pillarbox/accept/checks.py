@@ -117,7 +117,7 @@ def check(mail: Mail) -> int:
     _check_numbers_and_times(mail)
     if mail.idempotency_key is not None and _no_label(mail.idempotency_key, "idempotency_key", 255):
         raise InvalidMail(
-            "bad_key", "idempotency_key", "must be 1 to 255 octets without control characters"
+            "bad_key", "idempotency_key", "must be 1 to 255 bytes without control characters"
         )
     return octets
 
@@ -209,7 +209,9 @@ def _check_address(mailbox: str, field: str) -> None:
     if not mailbox:
         raise InvalidMail("bad_address", field, "an address is missing", "write name@domain")
     if _octets(mailbox, field) > MAX_LINE_OCTETS:
-        raise InvalidMail("too_long", field, "a name and address may have 998 octets together")
+        raise InvalidMail(
+            "too_long", field, "a name and address must be at most 998 bytes together"
+        )
     if _control(mailbox):
         raise InvalidMail(
             "control_character",
@@ -245,7 +247,7 @@ def _check_subject(subject: str | None) -> int:
         return 0
     octets = _octets(subject, "subject")
     if octets > MAX_LINE_OCTETS:
-        raise InvalidMail("too_long", "subject", "may have 998 octets", "shorten it")
+        raise InvalidMail("too_long", "subject", "must be at most 998 bytes", "shorten it")
     if _control_but_tab(subject):
         raise InvalidMail(
             "control_character",
@@ -392,7 +394,7 @@ def _check_header(name: str, value: str) -> None:
             "remove line ends and NULs; long values are folded for you",
         )
     if octets > MAX_LINE_OCTETS:
-        raise InvalidMail("too_long", "headers", f"{name} may have 998 octets")
+        raise InvalidMail("too_long", "headers", f"{name} must be at most 998 bytes")
 
 
 def _check_attachments(attachments: Any) -> int:
@@ -419,11 +421,11 @@ def _check_attachment(item: Attachment) -> int:
         or _octets(item.filename, "attachments") > 255
         or _no_filename(item.filename)
     ):
-        _bad_attachment("a filename is 1 to 255 octets without control characters or slashes")
+        _bad_attachment("a filename must be 1 to 255 bytes without control characters or slashes")
     if item.content_type is not None and not (
         len(item.content_type) <= 255 and _content_type(item.content_type)
     ):
-        _bad_attachment("content_type must be like type/subtype, of at most 255 octets")
+        _bad_attachment("content_type must be like type/subtype, of at most 255 bytes")
     if item.content_id is not None and not _content_id(item.content_id):
         _bad_attachment("content_id is 1 to 255 printable ASCII characters without <, > or spaces")
     if not isinstance(item.content, (bytes, bytearray)):
@@ -449,7 +451,7 @@ def _check_labels(mail: Mail) -> None:
 
 def _check_label(value: str, field: str) -> None:
     if _no_label(value, field, 64):
-        raise InvalidMail("bad_label", field, "must be 1 to 64 octets without control characters")
+        raise InvalidMail("bad_label", field, "must be 1 to 64 bytes without control characters")
 
 
 def _no_label(value: str, field: str, longest: int) -> bool:

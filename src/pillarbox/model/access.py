@@ -126,7 +126,7 @@ def check_allowed(
         raise InvalidMail(
             "too_large",
             "message",
-            f"a mail of this tenant may have {tenant.max_message_bytes} octets",
+            f"a mail of this tenant must be at most {tenant.max_message_bytes} bytes",
             "send a link instead",
         )
     if principal.recipient_domains:

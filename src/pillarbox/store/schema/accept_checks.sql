@@ -43,7 +43,7 @@ BEGIN
   ELSIF mailbox IS NULL OR mailbox = '' THEN
     PERFORM pillarbox._fail('PB400', 'bad_address', field, 'an address is missing', 'write name@domain');
   ELSIF octet_length(mailbox) > 998 THEN
-    PERFORM pillarbox._fail('PB400', 'too_long', field, 'a name and address may have 998 octets together');
+    PERFORM pillarbox._fail('PB400', 'too_long', field, 'a name and address must be at most 998 bytes together');
   ELSIF mailbox ~ '[\u0001-\u001f\u007f]' THEN
     PERFORM pillarbox._fail('PB400', 'control_character', field, 'an address may not contain control characters',
                             'remove line ends, tabs and NULs');
@@ -112,7 +112,7 @@ BEGIN
     PERFORM pillarbox._fail('PB400', 'control_character', 'headers', format('%s may not contain control characters', name),
                             'remove line ends and NULs; long values are folded for you');
   ELSIF octet_length(value) > 998 THEN
-    PERFORM pillarbox._fail('PB400', 'too_long', 'headers', format('%s may have 998 octets', name));
+    PERFORM pillarbox._fail('PB400', 'too_long', 'headers', format('%s must be at most 998 bytes', name));
   END IF;
 END $$;
 
@@ -157,9 +157,9 @@ BEGIN
     ELSIF coalesce(item->>'filename', '') = '' OR octet_length(item->>'filename') > 255
           OR item->>'filename' ~ '[\u0001-\u001f\u007f/\\]' THEN
       PERFORM pillarbox._fail('PB400', 'bad_attachment', 'attachments',
-                              'a filename is 1 to 255 octets without control characters or slashes');
+                              'a filename must be 1 to 255 bytes without control characters or slashes');
     ELSIF octet_length(item->>'content_type') > 255 OR item->>'content_type' !~ '^[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}( *; *[A-Za-z0-9!#$&^_.+*-]+=("[ !#-\[\]-~]*"|[A-Za-z0-9!#$&^_.+*''%-]+))*$' THEN
-      PERFORM pillarbox._fail('PB400', 'bad_attachment', 'attachments', 'content_type must be like type/subtype, of at most 255 octets');
+      PERFORM pillarbox._fail('PB400', 'bad_attachment', 'attachments', 'content_type must be like type/subtype, of at most 255 bytes');
     ELSIF item->>'content_id' !~ '^[!-;=?-~]{1,255}$' THEN
       PERFORM pillarbox._fail('PB400', 'bad_attachment', 'attachments',
                               'content_id is 1 to 255 printable ASCII characters without <, > or spaces');
@@ -179,7 +179,7 @@ END $$;
 CREATE OR REPLACE FUNCTION pillarbox._check_label(value text, field text) RETURNS void LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
   IF value = '' OR octet_length(value) > 64 OR value ~ '[\u0001-\u001f\u007f]' THEN
-    PERFORM pillarbox._fail('PB400', 'bad_label', field, 'must be 1 to 64 octets without control characters');
+    PERFORM pillarbox._fail('PB400', 'bad_label', field, 'must be 1 to 64 bytes without control characters');
   END IF;
 END $$;
 
@@ -220,7 +220,7 @@ BEGIN
     PERFORM pillarbox._fail('PB400', 'out_of_range', 'max_attempts', 'must be 1 to 100');
   ELSIF idempotency_key IS NOT NULL AND (idempotency_key = '' OR octet_length(idempotency_key) > 255
         OR idempotency_key ~ '[\u0001-\u001f\u007f]') THEN
-    PERFORM pillarbox._fail('PB400', 'bad_key', 'idempotency_key', 'must be 1 to 255 octets without control characters');
+    PERFORM pillarbox._fail('PB400', 'bad_key', 'idempotency_key', 'must be 1 to 255 bytes without control characters');
   END IF;
   RETURN attached;
 END $$;
@@ -231,7 +231,7 @@ CREATE OR REPLACE FUNCTION pillarbox._check_content(
 ) RETURNS void LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
   IF octet_length(subject) > 998 THEN
-    PERFORM pillarbox._fail('PB400', 'too_long', 'subject', 'may have 998 octets', 'shorten it');
+    PERFORM pillarbox._fail('PB400', 'too_long', 'subject', 'must be at most 998 bytes', 'shorten it');
   ELSIF subject ~ '[\u0001-\u0008\u000a-\u001f\u007f]' THEN
     PERFORM pillarbox._fail('PB400', 'control_character', 'subject', 'may not contain control characters', 'remove line ends and NULs');
   ELSIF raw IS NOT NULL THEN

@@ -208,6 +208,6 @@ BEGIN
                             format('a mail of this tenant has at most %s recipients', tenant.max_recipients), 'send several mails');
   ELSIF size > tenant.max_message_bytes THEN
     PERFORM pillarbox._fail('PB400', 'too_large', 'message',
-                            format('a mail of this tenant may have %s octets', tenant.max_message_bytes), 'send a link instead');
+                            format('a mail of this tenant must be at most %s bytes', tenant.max_message_bytes), 'send a link instead');
   END IF;
 END $$;
