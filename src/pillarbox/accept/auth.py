@@ -1,10 +1,10 @@
-"""Authenticates HTTP and SMTP clients: API keys, SMTP logins, administrators' sessions, development.
+"""Authenticates HTTP and SMTP clients by API keys, SMTP logins and administrators' sessions.
 
 Nothing is cached: every look-up queries the database, with one statement for many callers, so
 that a revoked secret is refused at once. After too many failures a client is refused without a
 query, unless its secret was valid before: strangers behind the same address, or strangers who
-know a key's prefix, lock no valid client out. All processes count failures together: a process reads the shared
-counts with each failure that it records.
+know a key's prefix, lock no valid client out. All processes count failures together: a process
+reads the shared counts with each failure that it records.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from pillarbox.store.database import Database
 from pillarbox.supervisor import Supervisor
 from pillarbox.telemetry.metrics import Metrics
 
-# Many clients share a network or a proxy, so an address may fail this many times more often than one
-# name at that address.
+# Many clients share a network or a proxy, so an address may fail this many times more often than
+# one name at that address.
 PEER_FACTOR = 10
 # Valid secrets: more than a busy installation has in use, at some 150 bytes each.
 REMEMBERED = 10_000
@@ -55,7 +55,7 @@ class _LoginAttempt:
 
 
 class Authenticator:
-    """Finds the principal of a request. One per process: callers share statements and failure counts."""
+    """Finds the principal of a request. One per process: callers share statements and counts."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Authenticator:
         return access.is_username(username) and await access.has_login(self._database, username)
 
     async def by_session(self, token: str, peer: str) -> Principal:
-        """The principal of an administrator's session; raises Unauthorized, Throttled or StoreError."""
+        """The administrator of a session; raises Unauthorized, Throttled or StoreError."""
         name = access.digest(token).hex() if admins.is_session(token) else None
         return await self._enter("session", self._sessions, peer, name, token, token)
 
@@ -155,7 +155,7 @@ class Authenticator:
             raise await self._share(kind, attempt) or error from None
 
     async def _share(self, kind: str, attempt: _LoginAttempt) -> Throttled | None:
-        """Count a failure for all processes and read their counts; returns an error above the limit."""
+        """Count a failure for all processes and read their counts; an error above the limit."""
         if self._shared is None:
             return None
         counted = await self._shared.add(attempt.by_name(kind), attempt.by_peer())
@@ -174,7 +174,7 @@ class Authenticator:
         find: Callable[[Database, Sequence[Any]], Awaitable[list[Principal | None]]],
         attempts: list[_LoginAttempt],
     ) -> Sequence[Principal | PillarboxError]:
-        """Look up the secrets of many attempts with one statement, except those throttled meanwhile."""
+        """Look up many attempts with one statement, except those that are throttled by now."""
         refusals = [self._refusal(kind, attempt) for attempt in attempts]
         pairs = list(zip(attempts, refusals, strict=True))
         secrets = [attempt.given for attempt, refusal in pairs if refusal is None]

@@ -1,9 +1,9 @@
-"""The rules of a mail, checked before it is sent to the database: a bad one never aborts a transaction.
+"""The rules of a mail, checked before it is sent to the database.
 
-The same rules in the same order as `enqueue` in store/migrations/0003_enqueue.sql, which stays the judge.
-What depends on the database (tenant, class, default sender, its clock, idempotency, the size of metadata) is
-checked only there.
-`tests/integration/accept/test_enqueue_corpus.py` holds the two together.
+A bad mail then aborts no transaction of an application, and HTTP and SMTP do not pay for the checks
+in SQL. `pillarbox._accept` in store/schema/accept.sql has the same rules in the same order;
+`tests/integration/accept/test_enqueue_corpus.py` compares the two. Rules about the tables and the
+clock of the database are checked only there, by `_store_mails`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ to_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 def check(mail: Mail) -> int:
-    """Raise InvalidMail if the mail breaks a rule; returns how many octets it will have when it is sent, roughly."""
+    """Raise InvalidMail if the mail breaks a rule; returns its approximate size in bytes."""
     _check_types(mail)
     if mail.priority not in PRIORITIES:
         raise InvalidMail("unknown_priority", "priority", "must be urgent, normal or bulk")
@@ -354,7 +354,7 @@ def _check_headers(headers: Any) -> None:
 
 
 def _jsonb_order(name: str) -> tuple[int, bytes]:
-    """The order in which PostgreSQL keeps the keys of an object, so that both find the same header first."""
+    """The order of keys in jsonb, so that Python and SQL find the same bad header first."""
     octets = name.encode("utf-8", "surrogatepass")
     return len(octets), octets
 

@@ -1,4 +1,4 @@
-"""How a call is carried out on the connections of each library; none of them is imported unless in use."""
+"""Runs SQL calls on connections of each supported library, which is imported only if used."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _uuid(value: Any) -> UUID:
 
 
 def translated(error: BaseException) -> tuple[InvalidMail | NotAllowed, int | None] | None:
-    """Our error in a foreign one, if there is one, and the position of the mail at fault among several."""
+    """The PillarboxError in an error of a driver, and the position of the mail among several."""
     seen: BaseException | None = error
     while seen is not None:
         fields = _error_fields(seen)
@@ -165,7 +165,7 @@ def translated(error: BaseException) -> tuple[InvalidMail | NotAllowed, int | No
 
 
 def _error_fields(error: BaseException) -> tuple[Any, ...] | None:
-    """State, code, field, message, hint and MESSAGE of one of our errors as asyncpg or psycopg give it."""
+    """State, code, field, message, hint and MESSAGE of an error of Pillarbox's SQL functions."""
     state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
     if state not in _ERRORS:
         return None

@@ -19,12 +19,12 @@ class UnknownEncoding(Exception):
 
 
 def without_encoded_words(value: str) -> str:
-    """The value with a quote in place of each encoded word: it is part of a display name, never of an address."""
+    """The value with a quote for each encoded word, which belongs to a display name only."""
     return _STRICT.sub('""', value)
 
 
 def readings(value: str) -> list[str]:
-    """The value as readers show it: decoded by its charsets, and by a reader that knows none of them."""
+    """The value as mail readers show it: with its charsets decoded, and without."""
     if "=?" not in value:
         return [value]
     by_charset, as_bytes = [], []

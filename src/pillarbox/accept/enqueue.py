@@ -1,4 +1,4 @@
-"""Enqueue mails in the caller's transaction: they are sent if it commits and never existed if it does not."""
+"""Enqueue mails in the caller's transaction: if it rolls back, no mail is sent."""
 
 from __future__ import annotations
 
@@ -37,11 +37,9 @@ def enqueue(connection: Any, mail: Mail) -> UUID | Awaitable[UUID]:
     the transaction goes on.
     """
     driver = driver_of(connection)
-    return (
-        _enqueue_async(driver, connection, mail)
-        if driver.is_async
-        else _enqueue(driver, connection, mail)
-    )
+    if driver.is_async:
+        return _enqueue_async(driver, connection, mail)
+    return _enqueue(driver, connection, mail)
 
 
 @overload
@@ -49,7 +47,7 @@ def enqueue_many(connection: AsyncConnection, mails: Iterable[Mail]) -> Awaitabl
 @overload
 def enqueue_many(connection: SyncConnection, mails: Iterable[Mail]) -> list[UUID]: ...
 def enqueue_many(connection: Any, mails: Iterable[Mail]) -> list[UUID] | Awaitable[list[UUID]]:
-    """Enqueue several mails, all or none, in the connection's transaction; returns their ids in order.
+    """Enqueue mails, all or none, in the connection's transaction; returns their ids in order.
 
     An InvalidMail says in `position` which mail is at fault, counted from 0.
     """
@@ -118,7 +116,7 @@ def _checked(mails: Iterable[Mail]) -> Sequence[Mail]:
 
 
 def _raise_ours(foreign: Exception, first: int = 0) -> None:
-    """Raise our own error if the database refused a mail; `first` is the position of a statement's first."""
+    """Raise a PillarboxError if the database refused a mail; `first` is the call's first mail."""
     found = translated(foreign)
     if found is not None:
         error, position = found

@@ -1,4 +1,4 @@
-"""What is read in the header section of a raw mail: its subject for lists, its senders where senders are restricted."""
+"""Reads the subject and the senders in the header section of a raw mail."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _domain = re.compile(r"@[ \t]*([^ \t<>(),;:\"'\\@]*+)([ \t]*\.)?").findall
 
 
 def subject_of(content: bytes) -> str:
-    """The subject, decoded and on one line; empty if there is none. The content has CRLF line ends."""
+    """The subject, decoded and on one line; empty if missing. The content has CRLF line ends."""
     head = content[: header_end(content)]
     # Looking for the usual spelling takes a tenth of the time of looking for any.
     usual = 0 if head.startswith(b"Subject:") else max(head.find(b"\nSubject:"), 0)
@@ -44,7 +44,7 @@ def subject_of(content: bytes) -> str:
 
 
 def sender_domains(content: bytes) -> list[str]:
-    """The domains of all that readers may take for a sender's address; InvalidMail if readers may disagree about it.
+    """The domains that mail readers may show as the sender's; InvalidMail if readers may disagree.
 
     The content has CRLF line ends. `pillarbox._sender_domains` in SQL has the same rules.
     """

@@ -1,4 +1,4 @@
-"""The front door's way in: mails of many concurrent callers, checked, then stored with one statement and one commit."""
+"""Stores mails of HTTP and SMTP by group commit: one statement for many concurrent callers."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from pillarbox.store.database import Database
     from pillarbox.telemetry.metrics import Metrics
 
-# A commit costs as much as storing some ten mails: after 200 it is lost in the noise, and nobody
-# waits long.
+# A commit costs as much as storing some ten mails: with 200 it no longer matters, and callers do
+# not wait long.
 MAX_BATCH_MAILS = 200
-# Neither side has to hold much at a time; a single mail may have more.
+# Bounds the memory of a statement on both sides; a single mail may have more.
 MAX_BATCH_OCTETS = 4 * 2**20
-# One is best: two share what waits, and each commit carries half as much (a sixth more CPU of ours
-# per mail). The second is for when the first is held up, by a lock on a key or a mail of many
-# megabytes.
+# One is best: two share the waiting mails, so each commit carries half as many (a sixth more CPU of
+# this process per mail). The second serves while the first waits for a lock on a key, or stores a
+# mail of many megabytes.
 STATEMENTS_AT_ONCE = 2
 
 _FAULTS = {
@@ -54,10 +54,10 @@ _STORED = ("queued", "pending")
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What was accepted. `repeated`: it had been before, under the same idempotency key."""
+    """What was accepted. `repeated`: it was accepted before, under the same idempotency key."""
 
     id: UUID
-    recipients: Sequence[tuple[int, str, str]]  # n, role (to, cc or bcc), address
+    recipients: Sequence[tuple[int, str, str]]  # recipient number, role (to, cc or bcc), address
     state: str  # queued, or pending until its send_at
     repeated: bool = False
 
@@ -67,16 +67,15 @@ _Answers = list[Receipt | PillarboxError | Literal[Requeue.REQUEUE]]
 
 
 class Intake:
-    """Group commit: concurrent callers share one statement and one commit. One for a process."""
+    """Group commit: concurrent callers share one statement and one commit. One per process."""
 
     def __init__(self, database: Database, metrics: Metrics) -> None:
         self._shared = database
-        self._own: Database | None = (
-            None  # so that slow readers cannot hold up those who hand mails over
-        )
+        # A pool of its own, so that slow readers cannot delay accepting.
+        self._own: Database | None = None
         self._opening = asyncio.Lock()
         self._metrics = metrics
-        self._ahead: float | None = None  # the database's clock against ours: ids follow the former
+        self._ahead: float | None = None  # seconds; ids follow the database's clock
         self._batcher: Batcher[PreparedMail, Receipt] = Batcher(
             self._run,
             max_items=MAX_BATCH_MAILS,
@@ -90,15 +89,16 @@ class Intake:
     ) -> Receipt:
         """Check a mail and store it; returns when it is committed.
 
-        `received` is the value of a Received header for a raw mail. Raises InvalidMail, UnknownName,
-        IdempotencyConflict or NotAllowed, and nothing was stored; or StoreError, and it may have been.
+        `received` is the value of a Received header for a raw mail. Raises InvalidMail,
+        UnknownName, IdempotencyConflict or NotAllowed if nothing was stored, and StoreError if that
+        is not known.
         """
         return await self._batcher.submit(prepare_mail(principal, mail, received, source))
 
     async def accept_many(
         self, principal: Principal, mails: Sequence[Mail], *, source: str = "http"
     ) -> list[Receipt | PillarboxError]:
-        """Check several mails and store the good ones; returns a receipt or an error for each, in order."""
+        """Check mails and store the good ones; returns a receipt or an error for each, in order."""
         results = [_item_or_error(principal, mail, source) for mail in mails]
         items = [result for result in results if isinstance(result, PreparedMail)]
         answers = iter(await self._batcher.submit_many(items))
@@ -133,14 +133,16 @@ class Intake:
             return self._own
 
     async def _store(self, database: Database, items: list[PreparedMail]) -> list[_Outcome]:
-        """Store mails with one statement, or one by one where a single one made the statement fail."""
+        """Store mails with one statement, or one by one if a mail made the statement fail."""
         if self._ahead is None:
             self._ahead = await store.clock(database) - time.time()
         ids = store.new_ids(len(items), time.time() + self._ahead)
         try:
             verdicts, now = await store.accept(database, ids, [item.row for item in items])
         except NotStored as error:
-            return [error.reason] if len(items) == 1 else await self._store_each(database, items)
+            if len(items) == 1:
+                return [error.reason]
+            return await self._store_each(database, items)
         self._ahead = now - time.time()
         return list(zip(ids, verdicts, strict=True))
 

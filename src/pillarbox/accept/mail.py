@@ -190,7 +190,8 @@ class FieldSet:
     def __init__(self, fields: Iterable[MailField]) -> None:
         self._values = attrgetter(*(field.attribute for field in fields))
         self._defaults = tuple(field.default for field in fields)
-        self._names = [(field.name, field.default, _TO_JSON.get(field.kind)) for field in fields]
+        self._names = [field.name for field in fields]
+        self._converters = [_TO_JSON.get(field.kind) for field in fields]
 
     def given(self, mail: Mail) -> dict[str, Any]:
         """The fields that differ from their defaults, as JSON has them; bodies as they are."""
@@ -198,7 +199,10 @@ class FieldSet:
         if values == self._defaults:
             return {}
         given = {}
-        for (name, default, convert), value in zip(self._names, values, strict=True):
+        # All have the same length, and this runs for every mail: zip does not check it again.
+        for name, default, convert, value in zip(  # noqa: B905
+            self._names, self._defaults, self._converters, values
+        ):
             if value is default or value is None or value == default or value == []:
                 continue
             given[name] = value if convert is None else convert(value)

@@ -42,7 +42,7 @@ class SharedFailures:
         self._batcher: Batcher[tuple[bytes, ...], tuple[FailureCount, ...]] = Batcher(self._add)
 
     async def add(self, *keys: FailureKey) -> Sequence[FailureCount]:
-        """Count a failure of each key; returns the counts of all processes, or nothing if unavailable."""
+        """Count a failure of each key; returns the counts of all processes, if available."""
         try:
             return await self._batcher.submit(tuple(map(self._hashed, keys)))
         except StoreError as error:
@@ -57,7 +57,7 @@ class SharedFailures:
         return [tuple(counted[key] for key in keys) for keys in requests]
 
     async def _purge(self) -> None:
-        """Once a minute delete old rows, so that guessing from many addresses cannot fill the table."""
+        """Once a minute delete old rows: guesses from many addresses must not fill the table."""
         now = self._clock()
         if now - self._purged >= WINDOW:
             self._purged = now

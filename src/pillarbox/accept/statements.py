@@ -33,7 +33,7 @@ class SqlCall(NamedTuple):
     values: tuple[Any, ...]
 
     def statement(self, style: str) -> str:
-        """Its SQL with placeholders in the `style` of a driver: `$` numbered, `%s`, or `:` named."""
+        """The SQL with placeholders in the `style` of a driver: `$` numbered, `%s`, `:` named."""
         return _statement(self.function, self.names, style)
 
 
@@ -71,7 +71,7 @@ def call_for(mail: Mail) -> SqlCall:
 
 
 def calls_for(mails: Sequence[Mail], in_one: bool = False) -> Iterator[tuple[int, SqlCall]]:
-    """The calls that enqueue several mails, in bounded chunks, each with the position of its first mail."""
+    """The calls that enqueue mails, in bounded chunks, each with the position of its first mail."""
     chunk: list[dict[str, Any]] = []
     octets = 0
     for position, mail in enumerate(mails):

@@ -1,4 +1,4 @@
-"""What may be put on a suppression list, and lists as CSV: address, reason, note, expires_at. Pure."""
+"""Checks entries of suppression lists, and reads and writes lists as CSV. Pure."""
 
 from __future__ import annotations
 
@@ -125,7 +125,9 @@ def read(lines: Iterable[str]) -> Iterator[SuppressionEntry | SuppressionFault]:
 def _head(cells: Sequence[str]) -> tuple[Sequence[str], bool]:
     """The names of the columns, and whether the first line is what names them."""
     words = [cell.strip().lstrip("\ufeff").lower() for cell in cells]
-    return (words, True) if "address" in words else (COLUMNS, False)
+    if "address" in words:
+        return words, True
+    return COLUMNS, False
 
 
 def _entry(
@@ -173,4 +175,6 @@ def written(rows: Iterable[Sequence[object]]) -> str:
 def _cell(value: object) -> object:
     if isinstance(value, str) and value.startswith(FORMULA):
         return f"\t{value}"
-    return value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else value
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return value

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from asyncpg.pgproto.pgproto import (
-    UUID as FastUUID,
-)  # a uuid.UUID that takes a fifth of the time to make
+# A uuid.UUID that takes a fifth of the time to make.
+from asyncpg.pgproto.pgproto import UUID as FastUUID
 
 from pillarbox.errors import InvalidMail, StoreDataError, StoreError
 from pillarbox.store import sql
@@ -58,7 +57,7 @@ class KnownKey(NamedTuple):
 
 
 class NotStored(Exception):
-    """A single mail made the statement fail, which left nothing behind; `reason` is what to say of that mail."""
+    """A mail made the statement fail, and nothing was stored; `reason` is that mail's error."""
 
     def __init__(self, reason: InvalidMail | StoreError) -> None:
         super().__init__(str(reason))
@@ -73,10 +72,9 @@ async def clock(database: Db) -> float:
 async def accept(
     database: Db, ids: Sequence[UUID], rows: Sequence[MailRow]
 ) -> tuple[Sequence[str], float]:
-    """Store the mails, by themselves or in a connection's transaction; returns a verdict for each (see the query) and
-    the database's time.
+    """Store mails, in a connection's transaction or alone; returns verdicts, and the time.
 
-    NotStored: nothing was, because of one of them. StoreError: nobody knows.
+    Raises NotStored if nothing was stored because of one of them, StoreError if that is not known.
     """
     try:
         with translated():
@@ -127,7 +125,7 @@ async def known_keys(database: Database, rows: Iterable[MailRow]) -> list[KnownK
 
 
 def new_ids(count: int, seconds: float) -> list[UUID]:
-    """New ids (UUID version 7, as the database's `_new_id`), in order, from this time in seconds since 1970 on."""
+    """New ids (UUID version 7, as `pillarbox._new_id`), in order, from a time since 1970."""
     random = os.urandom(8 * count)
     first = int(seconds * 1000 * 4096)  # the 12 bits after the version are parts of a millisecond
     return [

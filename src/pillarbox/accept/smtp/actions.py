@@ -1,4 +1,4 @@
-"""What the machine asks its shell to do. Bytes are to be written; everything else stands here."""
+"""What the state machine asks the connection to do, apart from writing bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pillarbox.model.secret import Secret
 
 
 class SubmittedMail(NamedTuple):
-    """A whole mail as it came: addresses of MAIL and RCPT, content without the transparency dots."""
+    """A received mail: the addresses of MAIL and RCPT, the content without transparency dots."""
 
     sender: str
     recipients: list[str]
@@ -17,7 +17,7 @@ class SubmittedMail(NamedTuple):
     greeted_as: str  # what the client calls itself
 
     def __repr__(self) -> str:
-        return f"SubmittedMail({len(self.recipients)} recipients, {len(self.content)} octets)"
+        return f"SubmittedMail({len(self.recipients)} recipients, {len(self.content)} bytes)"
 
 
 class Submit(NamedTuple):

@@ -1,4 +1,4 @@
-"""The commands of SMTP: each a function of the machine and its argument. What they may do depends on its policy."""
+"""The SMTP commands: each is a function of the state machine and the argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One connection: carries out what the machine asks for."""
+"""One SMTP connection: performs the actions of its state machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_EARLY = 65_536
 
 
 class MailHandler(Protocol):
-    """Where logins are checked and mails go. Both may raise any error of ours."""
+    """Checks logins and stores mails. Both may raise any PillarboxError."""
 
     async def log_in(self, username: str, password: Secret, peer: str) -> SessionPolicy: ...
     async def submit(self, policy: SessionPolicy, mail: SubmittedMail, peer: str) -> object:
@@ -34,7 +34,7 @@ class MailHandler(Protocol):
 
 
 class ServerConnection(asyncio.Protocol):
-    """The shell of one machine."""
+    """The sockets, timeouts and TLS of one state machine."""
 
     def __init__(self, server: Server, listener: Listener, admitted: str | None = None) -> None:
         self._server = server
@@ -75,7 +75,7 @@ class ServerConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
-        """Who stops writing has left: TLS knows no half-closed state, and no client of SMTP uses one."""
+        """Close the connection: TLS has no half-closed state, and SMTP clients use none."""
         return False
 
     def pause_writing(self) -> None:

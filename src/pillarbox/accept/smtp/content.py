@@ -1,4 +1,4 @@
-"""What is looked at in a mail's content before it is stored. Each look is one search in C, whatever the mail holds."""
+"""Checks the content of a mail before it is stored. Each check is a search in C."""
 
 from __future__ import annotations
 
@@ -23,19 +23,14 @@ def refuse_content(content: bytes, limits: SessionLimits) -> bytes | None:
         return _NUL
     if not content.count(b"\r\n") == content.count(b"\n") == content.count(b"\r"):
         return _BARE
-    return (
-        _refuse_header(content, limits)
-        or (
-            _LONG_LINE
-            if len(content) > limits.text_line and _has_long_line(content, limits.text_line)
-            else None
-        )
-        or (
-            _TOO_DEEP
-            if content.count(b"/") > limits.nesting and _nested(content) > limits.nesting
-            else None
-        )
-    )
+    refusal = _refuse_header(content, limits)
+    if refusal is not None:
+        return refusal
+    if len(content) > limits.text_line and _has_long_line(content, limits.text_line):
+        return _LONG_LINE
+    if content.count(b"/") > limits.nesting and _nested(content) > limits.nesting:
+        return _TOO_DEEP
+    return None
 
 
 def _refuse_header(content: bytes, limits: SessionLimits) -> bytes | None:
@@ -67,6 +62,6 @@ def _has_long_line(content: bytes, limit: int) -> bool:
 
 
 def _nested(content: bytes) -> int:
-    """How deep parts within parts can be at most: each level has a line that names a type which holds others."""
+    """An upper bound of the depth of nested parts: each level names a multipart or message type."""
     lowered = content.lower()
     return lowered.count(b"multipart/") + lowered.count(b"message/rfc822")

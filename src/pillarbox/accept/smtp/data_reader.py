@@ -1,4 +1,4 @@
-"""The content of a mail as it comes in: where it ends, and how much of it is kept."""
+"""Reads the content of a mail after DATA: finds its end, and bounds the memory it takes."""
 
 from __future__ import annotations
 
@@ -26,19 +26,17 @@ class DataReader:
         self._kept: bytearray | None = None
 
     def feed(self, data: bytes, start: int) -> int:
-        """Take the data from `start` on; returns where what follows the end begins, or -1 if it has not come."""
+        """Read data from `start`; returns the position after the mail's end, or -1 before it."""
         kept = self._kept
         if kept is None:
             end = data.find(_END, start)
-            if end >= 0 and not data.startswith(
-                b".\r\n", start
-            ):  # all of it at once, as most mails come
+            # Most mails come in one chunk.
+            if end >= 0 and not data.startswith(b".\r\n", start):
                 self.content = data[start : end + 2]
                 self.octets = len(self.content)
                 return end + len(_END)
-            kept = self._kept = bytearray(
-                b"\r\n"
-            )  # that of the line DATA: the dot may follow at once
+            # The line end of DATA: the dot may follow at once.
+            kept = self._kept = bytearray(b"\r\n")
         before = len(kept)
         kept += data[start:] if start else data
         end = kept.find(_END, max(before - _TAIL, 0))
@@ -54,11 +52,11 @@ class DataReader:
 
     @property
     def least_octets(self) -> int:
-        """How long it is at least, while its end has not come: the dot and the CR of that may be there."""
+        """The least size of an unfinished mail: the dot and CR of its end may have come already."""
         return self.octets - 2
 
     def _bound(self, kept: bytearray) -> None:
-        """Stop keeping a mail that is too big, or for which there is no budget; it is read on, so that we can say so."""
+        """Stop keeping a mail that exceeds the limit or the budget, but read it to its end."""
         if self.refusal is None:
             # On the wire a line of dots is a third longer than it is.
             if self.octets > self._most * 4 // 3 + 16:
@@ -69,7 +67,7 @@ class DataReader:
             del kept[:-_TAIL]
 
     def judge(self, limits: SessionLimits) -> bytes | None:
-        """Once the end has come: the reply that refuses it; or None, and the content is free of added dots."""
+        """After the end: the reply that refuses the mail, or None; removes the added dots."""
         if self.refusal is None:
             self.content = _without_dots(self.content)
             if len(self.content) > self._most:
@@ -87,7 +85,7 @@ class DataReader:
         return True
 
     def release(self) -> None:
-        """Give the budget back that it took."""
+        """Return the memory to the budget."""
         self._budget.give_back(self._held)
         self._held = 0
 

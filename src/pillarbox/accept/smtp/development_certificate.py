@@ -38,7 +38,7 @@ def paths_in(directory: Path) -> DevelopmentCertificate:
 
 
 def load_or_create(directory: Path, host: str) -> DevelopmentCertificate:
-    """The certificate of this machine, kept in `directory`; a new one if there is none, or if it ends soon.
+    """The certificate of this machine, kept in `directory`; a new one if missing or expiring soon.
 
     The CA signs this one certificate, and its key is thrown away: trusting it lets nobody else in.
     """

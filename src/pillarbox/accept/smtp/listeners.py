@@ -1,4 +1,4 @@
-"""Places to connect to, and their sockets."""
+"""Listeners: addresses to connect to, with their sockets and metrics."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ LogIn = Callable[
 
 @dataclass(slots=True)
 class Listener:
-    """A place to connect to. `anonymous_policy` gives the policy of who has not logged in: None where one must.
+    """An address to connect to.
 
-    `log_in` checks logins in another way than the server's submission does; `plain_login` takes them without TLS.
+    `anonymous_policy` returns the policy of clients without a login, or None if they must log in.
+    `log_in` replaces the handler's check of logins; `plain_login` allows logins without TLS.
     """
 
     name: str  # the setting that says where

@@ -1,10 +1,11 @@
-"""One SMTP session as a state machine: bytes in, actions out, no I/O, no clock. Any chunking gives the same actions.
+"""An SMTP session as a state machine: bytes in, actions out, no I/O, no clock.
 
     machine = Machine("mail.example", SessionLimits(), policy)
     for action in machine.receive(data): ...
 
-While it waits for a result (of Submit, Authenticate or StartTls) it only keeps what comes; `submitted`,
-`authenticated`, `failed` and `secured` make it go on. Who may send what is the policy's business.
+Any chunking gives the same actions. While it waits for a result (of Submit, Authenticate or
+StartTls) it only buffers input; `submitted`, `authenticated`, `failed` and `secured` resume it. The
+policy decides what the client may send.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from pillarbox.accept.smtp.sasl import SaslExchange
 
 
 class Machine:
-    """A session. `starttls`: TLS can be begun; `secure`: it has been. Without a policy one must log in, over TLS.
+    """A session. `starttls`: TLS is offered; `secure`: it is in use.
 
-    With one, a client may log in all the same. `plain_login`: also without TLS, for loopback
-    listeners of development.
+    Without a policy the client must log in, over TLS; with one it may. `plain_login` allows logins
+    without TLS, for loopback listeners of development.
     """
 
     def __init__(
@@ -167,11 +168,9 @@ class Machine:
     @property
     def most_octets(self) -> int:
         """How big a mail may be."""
-        return (
-            min(self.limits.message, self.policy.max_message)
-            if self.policy
-            else self.limits.message
-        )
+        if self.policy is None:
+            return self.limits.message
+        return min(self.limits.message, self.policy.max_message)
 
     def say(self, reply: bytes) -> None:
         self._said.append(reply)
@@ -250,7 +249,7 @@ class Machine:
                 self.close(replies.SHUTTING_DOWN)
         return self.receive(b"")
 
-    # --- steps: each takes something at a position and returns where the next begins, or -1 to wait for more
+    # --- steps: each reads from a position and returns the next position, or -1 to wait for more
 
     def _hold(self, data: bytes, start: int) -> int:
         """A result is awaited."""
@@ -263,7 +262,7 @@ class Machine:
         return len(data)
 
     def _upgrade(self, data: bytes, start: int) -> int:
-        """What follows STARTTLS in clear is somebody's try to have it taken for what came over TLS."""
+        """Plain text after STARTTLS is an injection: it would be read as if it came over TLS."""
         self.close()
         return len(data)
 
@@ -367,9 +366,15 @@ class Machine:
 
     def _submitted_mail(self, content: bytes) -> SubmittedMail:
         assert self.sender is not None
-        protocol = "UTF8SMTP" if self.utf8 else "ESMTP" if self.extended else "SMTP"
-        if self.extended:
-            protocol += ("S" if self.secure else "") + ("A" if self.logged_in else "")
+        protocol = "SMTP"
+        if self.utf8:
+            protocol = "UTF8SMTP"
+        elif self.extended:
+            protocol = "ESMTP"
+        if self.extended and self.secure:
+            protocol += "S"
+        if self.extended and self.logged_in:
+            protocol += "A"
         return SubmittedMail(
             self.sender, self.recipients, content, protocol, self.greeted_as or "unknown"
         )

@@ -10,7 +10,11 @@ from pillarbox.accept.smtp import replies
 # A path in angle brackets, whatever its address; a source route before it is ignored (RFC 5321
 # 3.6.1). Alternatives begin with different characters, so that no input makes the search go back
 # and forth.
-_PATH = rb'<(?:@[^:<>"\x00-\x20\x7f]*:)?((?:"(?:[^"\\\x00-\x1f\x7f]|\\[ -~])*"|[^<>"\x00-\x20\x7f])*)>(?: +([!-~ ]+))?'
+_PATH = (
+    rb'<(?:@[^:<>"\x00-\x20\x7f]*:)?'
+    rb'((?:"(?:[^"\\\x00-\x1f\x7f]|\\[ -~])*"|[^<>"\x00-\x20\x7f])*)>'
+    rb"(?: +([!-~ ]+))?"
+)
 _from = re.compile(rb"FROM: ?" + _PATH, re.IGNORECASE).fullmatch
 _to = re.compile(rb"TO: ?" + _PATH, re.IGNORECASE).fullmatch
 _BODIES = frozenset({b"7BIT", b"8BITMIME"})

@@ -10,7 +10,7 @@ _odd = re.compile(r"[^ -~]")
 
 
 def reply(code: int, status: str, text: str) -> bytes:
-    """A reply of one line: code, enhanced status (RFC 3463), words; what could break the line becomes `?`."""
+    """A reply of one line: code, enhanced status (RFC 3463), text; `?` for unprintable ones."""
     line = _odd.sub("?", f"{code} {status} {text}".rstrip())
     return line[: MAX_REPLY - 2].encode("ascii") + b"\r\n"
 

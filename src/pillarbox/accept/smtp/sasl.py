@@ -1,4 +1,4 @@
-"""The exchanges of AUTH (RFC 4954): PLAIN (RFC 4616) and LOGIN, which was never made a standard and is used by many."""
+"""SASL exchanges of AUTH (RFC 4954): PLAIN (RFC 4616), and LOGIN, a common non-standard one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SaslExchange(Protocol):
     prompt: bytes  # asks for the first answer
 
     def answer(self, line: bytes) -> bytes | Authenticate:
-        """Take one line of the client; returns the next prompt, or who it claims to be. ValueError: not legal."""
+        """Read a line of the client; returns the next prompt or the login; ValueError."""
         ...
 
 

@@ -101,7 +101,7 @@ class Server:
         self._empty.set()
 
     async def run(self, listeners: Sequence[Listener], stop: asyncio.Event) -> None:
-        """Serve open listeners until `stop`; then finish what is being stored, and say goodbye to the others."""
+        """Serve open listeners until `stop`; then finish mails being stored and close the rest."""
         keep = self._supervisor.keep
         accepting = [
             self.loop.create_task(keep("accept SMTP connections", partial(self._accept, one), stop))
@@ -129,7 +129,7 @@ class Server:
         )  # fmt: skip
 
     async def _accept(self, listener: Listener) -> None:
-        """Take connections that begin with TLS. A place is taken before the handshake, which may never come."""
+        """Accept connections that begin with TLS; they count before the handshake is done."""
         assert listener.socket is not None, "open it first"
         while True:
             try:
@@ -197,9 +197,15 @@ class Server:
 
     def new_machine(self, listener: Listener) -> Machine:
         return Machine(
-            self._name, self._limits, listener.anonymous_policy(), starttls=listener.starttls, secure=listener.implicit_tls,
-            plain_login=listener.plain_login, budget=self._budget, on_refusal=listener.refused,
-        )  # fmt: skip
+            self._name,
+            self._limits,
+            listener.anonymous_policy(),
+            starttls=listener.starttls,
+            secure=listener.implicit_tls,
+            plain_login=listener.plain_login,
+            budget=self._budget,
+            on_refusal=listener.refused,
+        )
 
     def admit(self, peer: str, listener: Listener) -> bool:
         """Whether there is a place for another connection; if so it is taken."""

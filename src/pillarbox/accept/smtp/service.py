@@ -94,15 +94,15 @@ class SmtpService:
         where = show_address(host, port)
         if not is_loopback(host):
             raise SettingsError(
-                f"{name} is {where}, where others could send mail without a login: name a loopback address,"
-                " or use smtp_submission or smtp_tls"
+                f"{name} is {where}, where others could send mail without a login: name a"
+                " loopback address, or use smtp_submission or smtp_tls"
             )
         try:
             policy = await self._handler.development()
         except Unauthorized:
             raise SettingsError(
-                f"{name} is {where}, but mail without a login is for development, with `pillarbox up`:"
-                " use smtp_submission or smtp_tls"
+                f"{name} is {where}, but mail without a login is for development, with"
+                " `pillarbox up`: use smtp_submission or smtp_tls"
             ) from None
         starttls = name == "smtp_starttls"
         return Listener(
@@ -111,7 +111,8 @@ class SmtpService:
             self._metrics,
             lambda: policy,
             starttls=starttls,
-            plain_login=not starttls,  # clients that find STARTTLS use it, and would not trust the certificate
+            # Clients that find STARTTLS use it, and would not trust the certificate.
+            plain_login=not starttls,
             log_in=self._handler.log_in_to_development,
         )
 

@@ -1,4 +1,4 @@
-"""From SMTP to the rooms behind: who may send is the authenticator's answer, mails go to the intake."""
+"""Connects the SMTP server to the Authenticator and the Intake."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pillarbox.model.secret import Secret
 
 log = logs.get("pillarbox.smtp")
-# Seconds after which a policy is asked for anew before the next mail: so soon a revoked login ends,
-# in a session, too.
+# Seconds after which the principal is looked up again before the next mail: a revoked login ends
+# this soon within a session.
 FRESH = 1.0
 _NO_RECIPIENT = reply(550, "5.7.1", "the login may not send to this domain")
 _NO_SENDER = reply(
@@ -37,7 +37,7 @@ _NO_SENDER = reply(
 
 
 class PrincipalPolicy:
-    """What a principal may send: of a tenant's login, or of everybody on this machine in development."""
+    """What a principal may send: a tenant's login, or any local client in development."""
 
     def __init__(
         self, principal: Principal, limits: SessionLimits, renew: Callable[[], Awaitable[Principal]]
@@ -50,15 +50,15 @@ class PrincipalPolicy:
         tenant = require(principal, Scope.SEND)
         self.principal = principal
         self._as_of = time.monotonic()
-        most = tenant.max_message_bytes
-        # A tenant's limit is about the mail with all that is counted besides its octets.
-        self.max_message = (
-            self._limits.message if most is None else max(1, most - OVERHEAD_OCTETS - MAX_LINE_OCTETS)
-        )  # fmt: skip
+        self.max_message = self._limits.message
+        if tenant.max_message_bytes is not None:
+            # A tenant's limit includes what is counted for the subject and the overhead.
+            counted = OVERHEAD_OCTETS + MAX_LINE_OCTETS
+            self.max_message = max(1, tenant.max_message_bytes - counted)
         self.max_recipients = tenant.max_recipients or self._limits.recipients
 
     async def refresh(self) -> Principal:
-        """The principal, at most a moment old."""
+        """The principal, looked up again if it is older than `FRESH`."""
         if time.monotonic() - self._as_of > FRESH:
             self._take(await self._renew())
         return self.principal
@@ -79,11 +79,9 @@ class PrincipalPolicy:
         except InvalidMail as error:
             return refuse_mail(error)
         domains = self.principal.recipient_domains
-        return (
-            _NO_RECIPIENT
-            if domains and not access.matches(access.domain_of(address), domains)
-            else None
-        )
+        if domains and not access.matches(access.domain_of(address), domains):
+            return _NO_RECIPIENT
+        return None
 
 
 class SubmissionHandler:
@@ -96,12 +94,10 @@ class SubmissionHandler:
         self._intake = intake
         self._limits = limits
         self._name = name
-        self._accepted_unknown = (
-            False  # and logged: once, since an application logs in for each mail
-        )
+        self._accepted_unknown = False  # logged once: applications log in for each mail
 
     async def development(self) -> PrincipalPolicy:
-        """The policy of everybody on this machine; Unauthorized where this is no installation for development."""
+        """The policy of local clients without a login; Unauthorized except in development."""
         find = self._authenticator.development
         return PrincipalPolicy(await find(), self._limits, find)
 
@@ -114,7 +110,7 @@ class SubmissionHandler:
     async def log_in_to_development(
         self, username: str, password: Secret, peer: str
     ) -> PrincipalPolicy:
-        """A login of ours selects its tenant, and needs its password; any other is accepted as everybody here is.
+        """A known login selects its tenant and needs its password; any other login is accepted.
 
         A known user name with a wrong password is refused: its mail would silently belong to
         another tenant.
@@ -125,7 +121,7 @@ class SubmissionHandler:
         if not self._accepted_unknown:
             self._accepted_unknown = True
             log.info(
-                "a login that is not known here was accepted, as all are in development",
+                "an unknown login was accepted, as all logins are in development",
                 tenant="default",
             )
         return policy
@@ -144,12 +140,13 @@ class SubmissionHandler:
 
 
 def received_value(submitted: SubmittedMail, peer: str, name: str, second: int) -> str:
-    """The trace line of RFC 5321 4.4. It names no recipient: others would read of blind copies."""
+    """The value of Received (RFC 5321 4.4), without recipients: it would reveal blind copies."""
     literal = f"IPv6:{peer.partition('%')[0]}" if ":" in peer else peer
-    return f"from {submitted.greeted_as} ([{literal}]) by {name} with {submitted.protocol}; {_date(second)}"
+    client = f"{submitted.greeted_as} ([{literal}])"
+    return f"from {client} by {name} with {submitted.protocol}; {_date(second)}"
 
 
 @lru_cache(maxsize=4)
 def _date(second: int) -> str:
-    """Most mails share it with the one before."""
+    """The date; most mails have the same as the previous one."""
     return formatdate(second)

@@ -12,7 +12,7 @@ log = logs.get("pillarbox.smtp")
 
 
 class Certificate:
-    """A certificate chain and its key. A renewed pair is used from the next connection on; a broken one never."""
+    """A certificate chain and its key, read again when they change; a broken pair is ignored."""
 
     def __init__(self, chain: Path, key: Path | None = None) -> None:
         self._chain = chain
@@ -68,8 +68,6 @@ def _no_password() -> str:
 
 
 def _reason(error: OSError | ssl.SSLError) -> str:
-    return (
-        str(error.strerror or error)
-        if not isinstance(error, ssl.SSLError)
-        else str(error.reason or error)
-    )
+    if isinstance(error, ssl.SSLError):
+        return str(error.reason or error)
+    return str(error.strerror or error)
