@@ -339,7 +339,7 @@ async def test_check_says_what_is_wrong(faults: Faults, words: str) -> None:
 async def test_a_hanging_tls_server_does_not_outlive_closing(
     ca: CertificateAuthority, context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pillarbox.deliver.transports.smtp_connection.GOODBYE_PATIENCE", 0.1)
+    monkeypatch.setattr("pillarbox.deliver.transports.smtp_connection.QUIT_TIMEOUT", 0.1)
     async with SmtpServer(Faults(quit=Hang()), Extensions(starttls=context)) as server:
         transport = SmtpTransport(settings_for(server, tls=Tls.STARTTLS, ca_file=str(ca.path)))
         await send_one(transport)

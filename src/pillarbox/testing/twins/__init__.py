@@ -1,7 +1,7 @@
-"""Provider twins: small real HTTP servers that behave like SendGrid, Amazon SES with SNS, and Mailgun.
+"""Provider twins: HTTP servers that behave like SendGrid, Amazon SES with SNS, and Mailgun.
 
 async with SendGridTwin() as twin:
-    ...                                  # a provider with twin.provider_settings() and twin.secret sends
+    ...  # send through a provider with twin.provider_settings() and twin.secret
     mail = await twin.next_mail()
     twin.webhook_url = "http://127.0.0.1:8025/webhooks/sendgrid/1"
     await twin.feed(mail, "bounced")

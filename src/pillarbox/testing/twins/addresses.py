@@ -15,7 +15,9 @@ def is_address(text: object) -> bool:
 
 def bare(mailbox: str) -> str:
     """The address of `Name <address>`."""
-    return mailbox if _ADDRESS.fullmatch(mailbox) else parseaddr(mailbox)[1]
+    if _ADDRESS.fullmatch(mailbox):
+        return mailbox
+    return parseaddr(mailbox)[1]
 
 
 def bare_all(mailboxes: Iterable[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""What all twins have in common: the server, the dials, the mails, and posting feedback."""
+"""The base of all twins: the server, its dials, the received mails, and posting feedback."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Signed = tuple[dict[str, str], bytes]  # headers and body of a request with feed
 # Connections a burst of clients may have waiting; asyncio's 100 makes benchmarks with more of them
 # stutter.
 BACKLOG = 1024
-# Seconds to wait for whoever takes feedback.
+# Seconds to wait for the response to feedback.
 POST_TIMEOUT = 30.0
 CALM = Dials()
 
@@ -137,7 +137,7 @@ class Twin(ABC):
     # --- waiting
 
     async def wait_for(self, condition: Callable[[], bool], timeout: float = 60) -> None:
-        """Wait until a condition on this twin holds; it is asked again after everything that happens."""
+        """Wait until a condition on this twin holds; it is checked after every change."""
         try:
             async with asyncio.timeout(timeout):
                 while not condition():
@@ -145,16 +145,18 @@ class Twin(ABC):
                     self._waiters.append(waiter)
                     await waiter
         except TimeoutError:
-            told = f"{self.requests} requests, {self.accepted} mails accepted, feedback posted {dict(self.posted)}"
-            raise TimeoutError(f"not within {timeout} s; {told}") from None
+            raise TimeoutError(
+                f"not within {timeout} s; {self.requests} requests, {self.accepted} mails accepted,"
+                f" feedback posted {dict(self.posted)}"
+            ) from None
 
     async def next_mail(self, timeout: float = 60) -> TwinMail:
-        """The first mail that was not given out by an earlier call."""
+        """The first mail that no earlier call has returned."""
         await self.wait_for(lambda: bool(self._unread), timeout)
         return self._unread.popleft()
 
     def changed(self) -> None:
-        """Something happened that somebody may wait for."""
+        """Wake the waiters: something has changed."""
         if self._waiters:
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
@@ -167,11 +169,11 @@ class Twin(ABC):
     def describe(
         self, mail: TwinMail, kind: Kind, recipient: str | None, more: Mapping[str, Any]
     ) -> list[dict[str, Any]]:
-        """What the service says about a mail, for one recipient or for all."""
+        """The service's events about a mail, for one recipient or all."""
 
     @abstractmethod
     def sign(self, events: Sequence[dict[str, Any]], *, forged: bool = False) -> Signed:
-        """A request with these events; a forged one is signed with a key that is not the service's."""
+        """A request with these events; a forged one is signed with a wrong key."""
 
     def event(
         self,
@@ -182,7 +184,7 @@ class Twin(ABC):
         forged: bool = False,
         **more: Any,
     ) -> Signed:
-        """The signed request, not sent: for duplicates, for another order, for forging. `more` replaces fields."""
+        """The signed request, not sent: to duplicate, reorder or forge it. `more` replaces fields."""
         return self.sign(self.describe(mail, kind, recipient, more)[: self.batch], forged=forged)
 
     async def feed(
@@ -194,7 +196,7 @@ class Twin(ABC):
         forged: bool = False,
         **more: Any,
     ) -> int:
-        """Post what became of a mail, for one recipient or for all; returns the (worst) status of the answers."""
+        """Post feedback about a mail, for one recipient or all; returns the worst status."""
         events = self.describe(mail, kind, recipient, more)
         batches = [
             events[start : start + self.batch] for start in range(0, len(events), self.batch)
@@ -289,11 +291,9 @@ class Twin(ABC):
 
     def _decide(self, request: Request, dials: Dials) -> Answer:
         if dials.status is not None:
-            answer = (
-                self.failure(dials.status)
-                if dials.body is None
-                else json_answer(dials.status, dials.body)
-            )
+            answer = self.failure(dials.status)
+            if dials.body is not None:
+                answer = json_answer(dials.status, dials.body)
         elif dials.trouble is not None:
             answer = self.troubled(dials.trouble, request)
         else:
@@ -303,7 +303,7 @@ class Twin(ABC):
         return answer
 
     def state(self) -> dict[str, Any]:
-        """How it goes, for people and for other processes."""
+        """Its state, for people and other processes."""
         return {
             "kind": self.kind,
             "url": self.url,

@@ -1,4 +1,4 @@
-"""Feedback that comes by itself: what becomes of each mail is drawn by lot, and told as the dials say."""
+"""Automatic feedback: the events of each mail are drawn at random, as the dials say."""
 
 from __future__ import annotations
 

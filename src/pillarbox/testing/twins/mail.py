@@ -52,13 +52,17 @@ def mime_header(mime: bytes, name: str) -> str | None:
     end = mime.find(b"\r\n\r\n", 0, _MAX_HEAD)
     if end < 0:
         end = mime.find(b"\n\n", 0, _MAX_HEAD)
-    found = _pattern(name).search(mime, 0, end if end >= 0 else _MAX_HEAD)
+    if end < 0:
+        end = _MAX_HEAD
+    found = _pattern(name).search(mime, 0, end)
     if found is None:
         return None
     text = found[1].decode("utf-8", "replace").strip()
     if "\n" in text:
         text = _FOLD.sub("", text)
-    return str(make_header(decode_header(text))) if "=?" in text else text
+    if "=?" not in text:
+        return text
+    return str(make_header(decode_header(text)))
 
 
 @cache
@@ -84,8 +88,9 @@ class Recorder:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def write(self, mail: TwinMail) -> None:
-        line = f"{time.monotonic():.6f}\t{mail.id}\t{mail.message_uuid or ''}\t{' '.join(mail.recipients)}\n"
-        os.write(self._file, line.encode())
+        recipients = " ".join(mail.recipients)
+        fields = (f"{time.monotonic():.6f}", mail.id, mail.message_uuid or "", recipients)
+        os.write(self._file, ("\t".join(fields) + "\n").encode())
 
     def close(self) -> None:
         os.close(self._file)

@@ -1,4 +1,4 @@
-"""A twin of Mailgun: messages and messages.mime of one domain, the domain itself, and its signed webhooks."""
+"""A twin of Mailgun: sending for one domain, the domain itself, and signed webhooks."""
 
 from __future__ import annotations
 
@@ -193,6 +193,10 @@ def _texts(form: Mapping[str, list[bytes]], name: str) -> list[str]:
     return [value.decode("utf-8", "replace") for value in form.get(name, [])]
 
 
+def _first(form: Mapping[str, list[bytes]], name: str) -> str:
+    return "".join(_texts(form, name)[:1])
+
+
 def _recipients(form: Mapping[str, list[bytes]]) -> list[str]:
     return bare_all([*_texts(form, "to"), *_texts(form, "cc"), *_texts(form, "bcc")])
 
@@ -218,12 +222,13 @@ def _fault(form: Mapping[str, list[bytes]], is_mime: bool) -> Answer | None:
 def _mail(
     form: Mapping[str, list[bytes]], is_mime: bool, domain: str, request: Request
 ) -> TwinMail:
-    mime = form["message"][0] if is_mime else None
-    own_id = mime_header(mime, "Message-ID") if mime is not None else None
-    sender = (mime_header(mime, "From") if mime is not None else _texts(form, "from")[0]) or ""
-    subject = (
-        mime_header(mime, "Subject") if mime is not None else "".join(_texts(form, "subject")[:1])
-    )
+    mime, own_id = None, None
+    sender, subject = _first(form, "from"), _first(form, "subject")
+    if is_mime:
+        mime = form["message"][0]
+        own_id = mime_header(mime, "Message-ID")
+        sender = mime_header(mime, "From") or ""
+        subject = mime_header(mime, "Subject") or ""
     variables = {name[2:]: _texts(form, name)[0] for name in form if name.startswith("v:")}
     shown = {name: _texts(form, name) for name in form if name != "message"}
     return TwinMail(
@@ -231,7 +236,7 @@ def _mail(
         or f"<{time.strftime('%Y%m%d%H%M%S', time.gmtime())}.{secrets.token_hex(8)}@{domain}>",
         sender=bare(sender),
         recipients=tuple(dict.fromkeys(_recipients(form))),
-        subject=subject or "",
+        subject=subject,
         mime=mime,
         body={name: values if len(values) > 1 else values[0] for name, values in shown.items()},
         message_uuid=variables.get("pillarbox_message"),

@@ -124,11 +124,9 @@ class SesTwin(Twin):
     def troubled(self, trouble: Trouble, request: Request) -> Answer:
         if trouble != "credential" and not self.is_send(request):
             answer = self.serve(request)
-            return (
-                json_answer(200, self._account(trouble), _request_id())
-                if answer.status == 200
-                else answer
-            )
+            if answer.status == 200:
+                return json_answer(200, self._account(trouble), _request_id())
+            return answer
         return _error(*TROUBLES[trouble])
 
     def _account(self, trouble: Trouble | None = None) -> dict[str, Any]:
@@ -243,7 +241,7 @@ class SesTwin(Twin):
         topic: str | None = None,
         forged: bool = False,
     ) -> Signed:
-        """The signed request with which SNS asks to confirm a subscription (or its end), not sent."""
+        """The signed request, not sent, that asks to confirm a subscription or its end."""
         envelope = sns.confirmation(kind, topic or self.topic, self.url)
         self._tokens[envelope["Token"]] = envelope["TopicArn"]
         return self._signed(envelope, forged)

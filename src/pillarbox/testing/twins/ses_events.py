@@ -30,7 +30,7 @@ _PLACE = {"ipAddress": "192.0.2.1", "userAgent": "Mozilla/5.0 (compatible; Twin)
 def describe(
     mail: TwinMail, kind: Kind, recipients: list[str], region: str, more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """One event. With `identity=True`, as an identity's own notifications have it: another name, and no tags."""
+    """One event; with `identity`, as a notification of an identity: another name, no tags."""
     options = dict(more)
     identity = options.pop("identity", False)
     name, place = _NAMES[kind]

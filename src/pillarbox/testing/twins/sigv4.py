@@ -95,7 +95,7 @@ def _moment(text: str) -> float | None:
 
 
 def _check_names(request: Request, signed: list[str]) -> None:
-    """The host and every header of Amazon's own must be signed, in order; a stated hash must be the body's."""
+    """Host and all x-amz headers must be signed, in order; a given hash must match the body."""
     needed = {"host", *(name for name in request.headers if name.startswith("x-amz-"))}
     if (
         not needed <= set(signed)

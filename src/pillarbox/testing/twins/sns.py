@@ -1,4 +1,4 @@
-"""Amazon SNS as it posts to an HTTP endpoint: envelopes, their signature, and the confirmation of a subscription."""
+"""The requests that Amazon SNS posts: signed envelopes and confirmations."""
 
 from __future__ import annotations
 

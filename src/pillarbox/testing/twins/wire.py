@@ -117,7 +117,9 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-        self._headers[key] = f"{self._headers[key]},{text}" if key in self._headers else text
+        if key in self._headers:
+            text = f"{self._headers[key]},{text}"
+        self._headers[key] = text
 
     def on_headers_complete(self) -> None:
         if self._headers.get("expect", "").lower() == "100-continue":
