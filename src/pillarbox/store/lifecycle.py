@@ -372,8 +372,29 @@ class TokenStore:
 
 
 def _due(row: asyncpg.Record) -> DueToken:
-    data = {name: _object(row[name]) for name in ("account_data", "token_data")}
-    return DueToken(**{**row, **data})
+    # Column by column: once per mail, and `**row` takes twice as long.
+    return DueToken(
+        token=row["token"],
+        account=row["account"],
+        action=row["action"],
+        number=row["number"],
+        path=row["path"],
+        with_code=row["with_code"],
+        secret=row["secret"],
+        code=row["code"],
+        expires_at=row["expires_at"],
+        created_at=row["created_at"],
+        email=row["email"],
+        login=row["login"],
+        name=row["name"],
+        portal=row["portal"],
+        locale=row["locale"],
+        template=row["template"],
+        lane=row["lane"],
+        account_data=_object(row["account_data"]),
+        token_data=_object(row["token_data"]),
+        verdict=row["verdict"],
+    )
 
 
 def _object(text: str | None) -> dict[str, Any]:
