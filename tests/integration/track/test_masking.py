@@ -51,7 +51,7 @@ READERS: dict[str, Read] = {
 }
 # Statements that name a subject or a content, but show none: they send it, store it, compare it with
 # a filter that no secret subject matches, or check the header of a raw mail against sender domains.
-NOT_READERS = {"claim_heads", "accept", "dead_letters", "outgoing_envelopes"}
+NOT_READERS = {"claim_heads", "known_keys", "dead_letters", "outgoing_envelopes"}
 
 
 async def _mail(database: Database, kind: str, secret: bool) -> UUID:

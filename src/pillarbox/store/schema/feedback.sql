@@ -70,7 +70,7 @@ BEGIN
   )
   SELECT array_agg(c.message_id), array_agg(c.n) INTO moved, moved_ns FROM changed c;
 
-  -- Also what a worker settled just now, after we looked.
+  -- Also feedback on deliveries that a worker settled after the statement above read them.
   WITH left_over AS (
     UPDATE pillarbox.feedback f SET waiting = true
     FROM pillarbox.deliveries d
@@ -95,8 +95,8 @@ BEGIN
   FROM pillarbox.feedback f JOIN pillarbox.deliveries d ON d.message_id = f.message_id AND d.n = f.n
   WHERE f.id = ANY (ids) AND f.id <> ALL (late) AND f.hard
   ORDER BY d.tenant_id, lower(d.recipient), f.kind = 'complained' DESC, f.id
-  -- As sql/suppressions.sql has it: the stronger reason and the later expiry stay, and what has
-  -- expired counts for nothing.
+  -- As in sql/suppressions.sql: an entry keeps the stronger reason and the later expiry; an expired
+  -- one is replaced.
   ON CONFLICT (tenant_id, address) DO UPDATE SET
     reason = CASE WHEN s.expires_at <= now()
       OR array_position(strengths, excluded.reason) > array_position(strengths, s.reason)
@@ -109,14 +109,14 @@ BEGIN
                       coalesce(excluded.expires_at, 'infinity')), 'infinity') END;
 
   IF cardinality(moved) > 0 THEN
-    -- As after any other settling: bodies of secret classes go once nothing is left to send.
+    -- As after every settlement: drops contents of secret classes once nothing is left to send.
     PERFORM pillarbox._drop_secret_contents(moved);
   END IF;
 
   IF NOT EXISTS (SELECT FROM pillarbox.webhook_endpoints e WHERE e.enabled) THEN
     RETURN;
   END IF;
-  -- Of what moves a state customers hear when it did; of the rest always.
+  -- Customers are notified of feedback that moves a state only if it did; of the rest always.
   PERFORM pillarbox._tell_customers(array_agg(t.message_id), array_agg(t.n), array_agg(t.told),
     array_agg(t.at), array_agg(t.data))
   FROM (

@@ -9,8 +9,8 @@
 CREATE OR REPLACE FUNCTION pillarbox._wake() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  -- Every commit pays for this: one expression, no query. (For the same reason the trigger has no
-  -- WHEN clause, which PostgreSQL would parse again for each statement.)
+  -- Runs at every commit: one expression, no query. (For the same reason the trigger has no WHEN
+  -- clause, which PostgreSQL would parse again for each statement.)
   IF floor(date_part('epoch', clock_timestamp()) * 1000)
      - coalesce(pg_sequence_last_value('pillarbox.wake_clock'), 0)
      NOT BETWEEN 0 AND 9 AND (NEW.send_at IS NULL OR NEW.send_at <= NEW.created_at) THEN
@@ -41,7 +41,7 @@ $$;
 CREATE OR REPLACE FUNCTION pillarbox._open_lanes() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-  -- Locks what was used up before the lanes, as a claim does.
+  -- Locks the rate row before the lanes, in the order of a claim.
   INSERT INTO pillarbox.rates (kind, id) VALUES ('t', NEW.id) ON CONFLICT DO NOTHING;
   PERFORM pillarbox._changed_rates('t', NEW.id, to_jsonb(OLD), to_jsonb(NEW));
   INSERT INTO pillarbox.lanes (tenant_id, lane, order_mode, limited)
@@ -131,7 +131,8 @@ BEGIN
                        p.rate_per_day, 86400, at), 'rate_per_day'),
       (CASE WHEN (spent + recipients[i]) * p.price_per_thousand / 1000
                  > p.budget_per_month * (1 - reserve)
-            THEN extract(epoch FROM (this_month + interval '1 month') AT TIME ZONE 'UTC' - at)::float8
+            THEN extract(epoch FROM
+              (this_month + interval '1 month') AT TIME ZONE 'UTC' - at)::float8
        END, 'budget_per_month')
     ) AS one(seconds, name) ORDER BY seconds DESC NULLS LAST LIMIT 1;
     IF wait IS NULL THEN

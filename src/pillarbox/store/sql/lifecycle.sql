@@ -124,7 +124,7 @@ WITH older AS MATERIALIZED (
     WHERE e.enabled AND e.tenant_id = c.tenant_id)
   HAVING count(*) > 0
 )
-SELECT message_id FROM changed WHERE (SELECT count(*) FROM customers) >= 0  -- so that they are told
+SELECT message_id FROM changed WHERE (SELECT count(*) FROM customers) >= 0  -- so that it is executed
 
 -- name: set_aside
 -- Up to :limit tokens that are set aside, with ids after :after, oldest first.
