@@ -29,7 +29,7 @@ def broker(database: Database, chance: random.Random) -> UnreliableBroker:
 
 @pytest.fixture(params=["postgres", "unreliable broker"])
 async def new_queue(request: pytest.FixtureRequest, database: Database) -> NewQueue:
-    """Makes one more worker, registered with a lease of a minute. A new adapter is one more name."""
+    """Makes one more worker with a lease of a minute; a new adapter is one more name."""
     build: Callable[[], QueueWorker] = lambda: postgres_worker(database)  # noqa: E731
     if request.param == "unreliable broker":
         broker = request.getfixturevalue("broker")

@@ -1,4 +1,4 @@
-"""The contract of the Queue port, run over every adapter."""
+"""The contract of the queue, run over every adapter of the ReadyQueue port."""
 
 from __future__ import annotations
 

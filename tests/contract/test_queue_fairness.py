@@ -1,4 +1,4 @@
-"""The contract of the Queue port about who goes next: priorities, tenants, retries and rate limits."""
+"""The contract of the queue about fair shares: priorities, tenants, retries, rate limits."""
 
 from __future__ import annotations
 

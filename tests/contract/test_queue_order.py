@@ -1,4 +1,4 @@
-"""The contract of the Queue port about order: one dispatcher for each lane, and what a worker may begin."""
+"""The contract of the queue about order: one dispatcher for each lane, and what may begin."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_lanes_of_a_dead_worker_move_on_with_its_lease(
 async def test_what_a_dead_worker_had_claimed_is_taken_back_first(
     new_queue: NewQueue, database: Database
 ) -> None:
-    """Nobody knows whether it is dead, or late and about to begin: nothing overtakes what it holds."""
+    """It may be late and about to begin, not dead: nothing overtakes what it holds."""
     mails = await fill(database, 4)
     dead, alive = await new_queue(), await new_queue()
     await take(dead, 2)

@@ -1,4 +1,4 @@
-"""The contract of the Queue port about strict lanes: one mail at a time, and nothing overtakes it."""
+"""The contract of the queue about strict lanes: one mail at a time, never overtaken."""
 
 from __future__ import annotations
 

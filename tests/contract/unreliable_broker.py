@@ -70,7 +70,7 @@ class UnreliableBroker:
     _publications: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     async def relay(self) -> None:
-        """Publish due rows in the order of their lanes; redeliver some that are not acknowledged."""
+        """Publish due rows in lane order; redeliver some that are not acknowledged."""
         outstanding: Counter[Stream] = Counter()
         for row in await self.database.fetch(DUE):
             lane = LaneId(row["tenant_id"], row["lane"])

@@ -56,58 +56,54 @@ class Ledger:
         # A connection that hangs must not use up the lease: the next try gets another.
         try:
             async with asyncio.timeout(max(lease / 4, SHORTEST_TIMEOUT)):
-                worker = await self._database.fetchval(
-                    *SQL.heartbeat(worker=self.worker, lease=lease)
-                )
+                statement = SQL.heartbeat(worker=self.worker, lease=lease)
+                worker = await self._database.fetchval(*statement)
         except TimeoutError as error:
             raise StoreError("PostgreSQL did not answer a heartbeat in time") from error
         return worker is not None
 
     async def retire(self) -> None:
         """End the lease; nothing is held any more."""
-        await self._database.execute(*SQL.retire_worker(worker=self.worker))
+        statement = SQL.retire_worker(worker=self.worker)
+        await self._database.execute(*statement)
 
     # -- lanes
 
     async def survey(self, after: LaneId, limit: int) -> list[SurveyedLane]:
         """Up to `limit` lanes with waiting mails, in the order of their ids, from `after` on."""
-        found = await self._database.fetch(
-            *SQL.survey(
-                worker=self.worker, tenant=after.tenant, priority=after.priority, limit=limit
-            )
+        statement = SQL.survey(
+            worker=self.worker, tenant=after.tenant, priority=after.priority, limit=limit
         )
+        found = await self._database.fetch(*statement)
         return [rows.surveyed_lane(row) for row in found]
 
     async def survey_lanes(self, lanes: Sequence[LaneId]) -> list[SurveyedLane]:
         """These lanes, without those in which no mail waits."""
-        found = await self._database.fetch(
-            *SQL.survey_lanes(worker=self.worker, **rows.lane_columns(lanes))
-        )
+        statement = SQL.survey_lanes(worker=self.worker, **rows.lane_columns(lanes))
+        found = await self._database.fetch(*statement)
         return [rows.surveyed_lane(row) for row in found]
 
     async def take_lanes(self, lanes: Sequence[LaneId]) -> list[LaneId]:
         """Become the dispatcher of those lanes that have none; returns the lanes taken."""
-        taken = await self._database.fetch(
-            *SQL.take_lanes(worker=self.worker, **rows.lane_columns(lanes))
-        )
+        statement = SQL.take_lanes(worker=self.worker, **rows.lane_columns(lanes))
+        taken = await self._database.fetch(*statement)
         return [LaneId(row["tenant_id"], row["lane"]) for row in taken]
 
     async def give_lanes(self, lanes: Sequence[LaneId]) -> None:
         """Let other workers dispatch these lanes, and notify them."""
-        await self._database.execute(
-            *SQL.give_lanes(worker=self.worker, **rows.lane_columns(lanes))
-        )
+        statement = SQL.give_lanes(worker=self.worker, **rows.lane_columns(lanes))
+        await self._database.execute(*statement)
 
     async def step_aside(self, lanes: Sequence[LaneId]) -> bool:
         """Give these lanes to other workers and take none for now; False if there are no others."""
-        others = await self._database.fetch(
-            *SQL.step_aside(worker=self.worker, **rows.lane_columns(lanes))
-        )
+        statement = SQL.step_aside(worker=self.worker, **rows.lane_columns(lanes))
+        others = await self._database.fetch(*statement)
         return bool(others)
 
     async def come_back(self) -> None:
         """Take lanes again after stepping aside."""
-        await self._database.execute(*SQL.come_back(worker=self.worker))
+        statement = SQL.come_back(worker=self.worker)
+        await self._database.execute(*statement)
 
     # -- claims
 
@@ -156,9 +152,8 @@ class Ledger:
         """
         if not batch.settlements:
             return set()
-        found = await self._database.fetch(
-            *SQL.settle(worker=self.worker, **rows.batch_columns(batch))
-        )
+        statement = SQL.settle(worker=self.worker, **rows.batch_columns(batch))
+        found = await self._database.fetch(*statement)
         settled = set(map(rows.delivery_key, found))
         if len(settled) < len(batch.settlements):
             settled |= await self._settled_before(batch.settlements, settled)
@@ -175,29 +170,28 @@ class Ledger:
     async def release(self, claims: Sequence[ClaimedMessage]) -> None:
         """Give claims back untouched: nothing of them was sent."""
         message_ids = [claimed.message.id for claimed in claims]
-        await self._database.execute(
-            *SQL.release(message_ids=message_ids, claims=[claimed.claim for claimed in claims])
+        statement = SQL.release(
+            message_ids=message_ids, claims=[claimed.claim for claimed in claims]
         )
+        await self._database.execute(*statement)
 
     async def postpone(self, claims: Sequence[tuple[ClaimedMessage, float, Reason]]) -> None:
         """Let messages of which nothing was sent wait for so many seconds, with the reason.
 
         Others may overtake them, except with 0 seconds.
         """
-        await self._database.execute(
-            *SQL.postpone(
-                message_ids=[claimed.message.id for claimed, _, _ in claims],
-                claims=[claimed.claim for claimed, _, _ in claims],
-                seconds=[seconds for _, seconds, _ in claims],
-                reasons=[reason for _, _, reason in claims],
-            )
+        statement = SQL.postpone(
+            message_ids=[claimed.message.id for claimed, _, _ in claims],
+            claims=[claimed.claim for claimed, _, _ in claims],
+            seconds=[seconds for _, seconds, _ in claims],
+            reasons=[reason for _, _, reason in claims],
         )
+        await self._database.execute(*statement)
 
     async def release_strays(self, known_claims: Sequence[int]) -> int:
         """Give back claims whose answer was lost: all but the known ones. Not while claiming."""
-        return await self._database.execute(
-            *SQL.release_strays(worker=self.worker, known_claims=known_claims)
-        )
+        statement = SQL.release_strays(worker=self.worker, known_claims=known_claims)
+        return await self._database.execute(*statement)
 
     # -- housekeeping, in any process
 
@@ -207,20 +201,24 @@ class Ledger:
         Only after the database has been available for as long as the worker's lease, and for
         `lease` seconds: before that, a worker may not have been able to renew its lease.
         """
-        return int(await self._database.fetchval(*SQL.reap(limit=limit, lease=lease)))
+        statement = SQL.reap(limit=limit, lease=lease)
+        return int(await self._database.fetchval(*statement))
 
     async def reap_wait(self, lease: float) -> float | None:
         """Seconds until all workers whose lease ran out may be reaped; None if there are none."""
-        wait: float | None = await self._database.fetchval(*SQL.reap_wait(lease=lease))
+        statement = SQL.reap_wait(lease=lease)
+        wait: float | None = await self._database.fetchval(*statement)
         return wait
 
     async def touch(self, lease: float) -> None:
         """Note that the database is available; `lease` is that of this process's workers."""
-        await self._database.fetchval(*SQL.touch(lease=lease))
+        statement = SQL.touch(lease=lease)
+        await self._database.fetchval(*statement)
 
     async def promote(self, limit: int) -> int:
         """Queue scheduled deliveries whose time has come; returns how many."""
-        return await self._database.execute(*SQL.promote(limit=limit))
+        statement = SQL.promote(limit=limit)
+        return await self._database.execute(*statement)
 
     async def forget_workers(self) -> None:
         """Delete workers that ended long ago."""
@@ -242,6 +240,7 @@ class Ledger:
 
     async def longest_backlogs(self, limit: int) -> tuple[list[tuple[int, str, int]], int]:
         """The tenants with most waiting (id, name, deliveries), and what waits in all others."""
-        found = await self._database.fetch(*SQL.longest_backlogs(limit=limit))
+        statement = SQL.longest_backlogs(limit=limit)
+        found = await self._database.fetch(*statement)
         tenants = [(row["id"], row["name"], row["count"]) for row in found]
         return tenants, found[0]["others"] if found else 0
