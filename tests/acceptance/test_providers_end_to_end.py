@@ -280,7 +280,7 @@ async def test_a_mail_too_big_for_one_provider_leaves_through_the_next(
     database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        mailgun.Mailgun, "limits", TransportLimits(max_bytes=5_000, max_recipients=100)
+        mailgun.MailgunApi, "limits", TransportLimits(max_bytes=5_000, max_recipients=100)
     )
     async with fleet(database, database_url, "mailgun", "smtp") as one:
         large, small = await enqueue(database, text="x" * 6_000), await enqueue(database)
@@ -297,7 +297,7 @@ async def test_a_mail_too_big_for_all_fails_for_good(
     database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        mailgun.Mailgun, "limits", TransportLimits(max_bytes=5_000, max_recipients=100)
+        mailgun.MailgunApi, "limits", TransportLimits(max_bytes=5_000, max_recipients=100)
     )
     async with fleet(database, database_url, "mailgun") as one:
         message_id = await enqueue(database, text="x" * 6_000)

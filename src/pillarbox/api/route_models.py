@@ -268,7 +268,7 @@ class ProviderEventList(BaseModel):
 
 
 def route_details(route: Route) -> RouteDetails:
-    return RouteDetails.model_validate(route.shown())
+    return RouteDetails.model_validate(route.to_json())
 
 
 def explained(found: list[Explanation], *, foreign: bool) -> Explanations:

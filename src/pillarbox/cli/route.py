@@ -27,14 +27,18 @@ if TYPE_CHECKING:
     from pillarbox.app import App
     from pillarbox.store.routes import Route
 
-Name = Annotated[str, typer.Argument(parser=options.name, metavar="NAME", help="What to call it.")]
-Known = Annotated[str, typer.Argument(metavar="NAME", help="Its name in `route list`.")]
+Name = Annotated[
+    str, typer.Argument(parser=options.name, metavar="NAME", help="Name of the route.")
+]
+Known = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the route, as in `route list`.")
+]
 Of = Annotated[
     str | None,
     typer.Option(
         "--tenant",
         metavar="NAME",
-        help="Whose it is; for all tenants when not given.",
+        help="Tenant of the route; for all tenants unless given.",
         show_default=False,
     ),
 ]
@@ -43,26 +47,30 @@ Before = Annotated[
     typer.Option(
         "--before",
         metavar="NAME",
-        help="Put it before this route of the same tenant.",
+        help="Place it before this route of the same tenant.",
         show_default=False,
     ),
 ]
 Place = Annotated[
     int | None,
-    typer.Option("--place", metavar="N", min=1, help="Put it at this place.", show_default=False),
+    typer.Option(
+        "--place", metavar="N", min=1, help="Place it at this position.", show_default=False
+    ),
 ]
 Weights = Annotated[
     list[str] | None,
     typer.Option(
-        "--weight", metavar="PROVIDER=N", help="Draw the first by weights; may be repeated."
+        "--weight",
+        metavar="PROVIDER=N",
+        help="Choose the first provider by weight; may be repeated.",
     ),
 ]
-_PROVIDER = "A provider; the first that can is used. May be repeated."
+_PROVIDER = "A provider, in order of preference; may be repeated."
 
 
 def register(root: typer.Typer) -> None:
     group = typer.Typer(
-        help="Routes: which providers a mail may leave through.", no_args_is_help=True
+        help="Manage routes: which providers a mail may leave through.", no_args_is_help=True
     )
     command(group, "add")(with_conditions(add, clearing=False))
     command(group, "change")(with_conditions(change, clearing=True))
@@ -88,16 +96,16 @@ async def add(
 ) -> None:
     """Add a route: mails that meet all its conditions leave through its providers.
 
-    It stands last, or where it is put. Of several values of one condition, one must fit. A tenant's
-    own routes come before those for all tenants; the first that fits decides, so one without
-    conditions belongs last. With weights the first provider is drawn by them, and the others stand
-    by.
+    It is added at the end, unless --before or --place is given. Of several values of one condition,
+    one must match. The routes of a tenant come before those for all tenants; the first that matches
+    decides, so a route without conditions belongs at the end. With weights the first provider is
+    chosen by weight, and the others are used if it fails.
 
     \b
     Examples:
       pillarbox route add resets --lane urgent --provider ses --provider relay
       pillarbox route add news --tenant shop --class bulk --provider mailgun
-      pillarbox route add split --tag receipt --provider ses --provider relay --weight ses=70 --weight relay=30
+      pillarbox route add split --provider ses --provider relay --weight ses=70 --weight relay=30
       pillarbox route add large --min-size 20MB --provider relay --before resets
     """
     changes, weights = given_conditions(conditions), given_weights(weight)
@@ -113,7 +121,7 @@ async def add(
             **changes,
         )
         earlier = await routes.list_routes(app.database, tenant)
-    _tell(context, made, f"added route {name}")
+    _show(context, made, f"added route {name}")
     _warn_of_shadow(made, earlier)
 
 
@@ -126,13 +134,13 @@ async def change(
     ] = None,
     weight: Weights = None,
     no_weight: Annotated[
-        bool, typer.Option("--no-weight", help="Clear the weights: an order.")
+        bool, typer.Option("--no-weight", help="Clear the weights: use the order.")
     ] = False,
     **conditions: Any,
 ) -> None:
-    """Change what is given of a route; the rest stays.
+    """Change the given values of a route; the others stay.
 
-    Providers given again have only the weights given with them.
+    New providers have only the weights that are given with them.
 
     \b
     Examples:
@@ -152,7 +160,7 @@ async def change(
     async with context.app() as app:
         found = await _find(app, name, tenant)
         changed = await routes.change_route(app.database, found.rule.id, **changes)
-    _tell(context, changed, f"changed route {name}")
+    _show(context, changed, f"changed route {name}")
 
 
 async def list_(
@@ -160,7 +168,7 @@ async def list_(
     tenant: Annotated[
         str | None,
         typer.Option(
-            "--tenant", metavar="NAME", help="Those that hold for this tenant.", show_default=False
+            "--tenant", metavar="NAME", help="Only routes for this tenant.", show_default=False
         ),
     ] = None,
 ) -> None:
@@ -174,13 +182,22 @@ async def list_(
     async with context.app() as app:
         found = await routes.list_routes(app.database, tenant)
     if context.json:
-        output.print_json([one.shown() for one in found])
+        output.print_json([route.to_json() for route in found])
         return
-    rows = [
-        (one.tenant or "all", str(one.rule.position), one.rule.name, conditions_of(one), providers_of(one),
-         Text("on", style="green") if one.rule.enabled else Text("off", style="dim"))
-        for one in found
-    ]  # fmt: skip
+    rows = []
+    for route in found:
+        state = Text("off", style="dim")
+        if route.rule.enabled:
+            state = Text("on", style="green")
+        row = (
+            route.tenant or "all",
+            str(route.rule.position),
+            route.rule.name,
+            conditions_of(route),
+            providers_of(route),
+            state,
+        )
+        rows.append(row)
     empty = "no route: mails leave in the default order (SendGrid, SES, Mailgun, SMTP)"
     output.table(("for", "place#", "name", "mails~", "providers~", ""), rows, empty)
 
@@ -194,7 +211,7 @@ async def show(context: CommandContext, name: Known, tenant: Of = None) -> None:
     """
     async with context.app() as app:
         found = await _find(app, name, tenant)
-    _tell(context, found, None)
+    _show(context, found, None)
 
 
 async def move(
@@ -204,7 +221,7 @@ async def move(
     before: Before = None,
     place: Place = None,
 ) -> None:
-    """Move a route before another, or to a place counted from 1; to the end when neither is given.
+    """Move a route before another one, or to a place counted from 1; to the end by default.
 
     \b
     Examples:
@@ -214,11 +231,11 @@ async def move(
     async with context.app() as app:
         found = await _find(app, name, tenant)
         moved = await routes.move_route(app.database, found.rule.id, before=before, place=place)
-    _tell(context, moved, f"{name} stands at place {moved.rule.position}")
+    _show(context, moved, f"{name} is at place {moved.rule.position}")
 
 
 async def enable(context: CommandContext, name: Known, tenant: Of = None) -> None:
-    """Ask a route again.
+    """Enable a route.
 
     \b
     Example:
@@ -228,7 +245,7 @@ async def enable(context: CommandContext, name: Known, tenant: Of = None) -> Non
 
 
 async def disable(context: CommandContext, name: Known, tenant: Of = None) -> None:
-    """Pass a route over until it is enabled again.
+    """Disable a route: it is skipped until it is enabled again.
 
     \b
     Example:
@@ -241,16 +258,18 @@ async def _switch(context: CommandContext, name: str, tenant: str | None, enable
     async with context.app() as app:
         found = await _find(app, name, tenant)
         await routes.enable_route(app.database, found.rule.id, enabled)
-    word = "enabled" if enabled else "disabled"
-    output.print_json({"name": name, "enabled": enabled}) if context.json else output.say(
-        f"{word} {name}"
-    )
+    if context.json:
+        output.print_json({"name": name, "enabled": enabled})
+    elif enabled:
+        output.say(f"enabled {name}")
+    else:
+        output.say(f"disabled {name}")
 
 
 async def remove(
     context: CommandContext, name: Known, tenant: Of = None, yes: options.Yes = False
 ) -> None:
-    """Remove a route. Mails that wait are routed by what is left.
+    """Remove a route. Waiting mails are routed by the other routes.
 
     \b
     Example:
@@ -260,9 +279,10 @@ async def remove(
         found = await _find(app, name, tenant)
         options.confirm(f"Remove the route {name} of {found.tenant or 'all tenants'}?", yes)
         await routes.remove_route(app.database, found.rule.id)
-    output.print_json({"name": name, "removed": True}) if context.json else output.say(
-        f"removed {name}"
-    )
+    if context.json:
+        output.print_json({"name": name, "removed": True})
+    else:
+        output.say(f"removed {name}")
 
 
 async def _find(app: App, name: str, tenant: str | None) -> Route:
@@ -271,32 +291,40 @@ async def _find(app: App, name: str, tenant: str | None) -> Route:
     return await routes.find_route(app.database, name, tenant)
 
 
-def _tell(context: CommandContext, route: Route, done: str | None) -> None:
+def _show(context: CommandContext, route: Route, done: str | None) -> None:
     if context.json:
-        output.print_json(route.shown())
+        output.print_json(route.to_json())
         return
-    output.say(done if done else Text(route.rule.name, style="bold"))
+    output.say(done or Text(route.rule.name, style="bold"))
     conditions = [(FLAGS[field], value_of(route, field)) for field in CONDITIONS]
-    output.pairs([
-        ("for", route.tenant or "all tenants"), ("place", str(route.rule.position)),
-        ("enabled", "yes" if route.rule.enabled else "no"), *conditions, ("providers", providers_of(route)),
-    ])  # fmt: skip
+    output.pairs(
+        [
+            ("for", route.tenant or "all tenants"),
+            ("place", str(route.rule.position)),
+            ("enabled", "yes" if route.rule.enabled else "no"),
+            *conditions,
+            ("providers", providers_of(route)),
+        ]
+    )
 
 
-def _warn_of_shadow(made: Route, known: Sequence[Route]) -> None:
-    """Say so if a route before it takes every mail: the new one would never be asked."""
-    for one in known:
-        before = one.tenant == made.tenant and one.rule.position < made.rule.position
-        if before and one.rule.enabled and one.rule.match == RuleMatch():
-            output.note(f"{one.rule.name} stands before it and takes every mail: put it first with "
-                        f"`pillarbox route move {made.rule.name}{f' --tenant {made.tenant}' if made.tenant else ''} "
-                        f"--before {one.rule.name}`")  # fmt: skip
+def _warn_of_shadow(added: Route, known: Sequence[Route]) -> None:
+    """Warn if a route before the added one matches every mail."""
+    for route in known:
+        is_before = route.tenant == added.tenant and route.rule.position < added.rule.position
+        if is_before and route.rule.enabled and route.rule.match == RuleMatch():
+            tenant = f" --tenant {added.tenant}" if added.tenant else ""
+            command = f"route move {added.rule.name}{tenant} --before {route.rule.name}"
+            output.note(
+                f"{route.rule.name} is before it and matches every mail: move the new route first"
+                f" with `pillarbox {command}`"
+            )
             return
 
 
 async def warn_of_removal(app: App, provider: str) -> None:
-    """Say which routes name a provider that is about to be removed."""
-    named = await routes.routes_through(app.database, provider)
-    if named:
-        some = ", ".join(f"{one.rule.name} ({one.tenant or 'all tenants'})" for one in named)
-        output.note(f"routes name {provider}, and will pass it over: {some}")
+    """Warn of the routes that use a provider that is about to be removed."""
+    found = await routes.routes_through(app.database, provider)
+    if found:
+        names = [f"{route.rule.name} ({route.tenant or 'all tenants'})" for route in found]
+        output.note(f"these routes use {provider}, and will skip it: {', '.join(names)}")

@@ -1,4 +1,4 @@
-"""A route's conditions as options, and a route in words."""
+"""The conditions of a route as options, and a route as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def octets(value: str) -> int:
-    """A size such as 5MB; 0 is one, too."""
+    """Parse a size such as 5MB, or 0."""
     kind = size(0)
     try:
         return int(kind.read(value))
@@ -32,7 +32,7 @@ def lane(value: str) -> str:
 
 
 class Condition(NamedTuple):
-    """An option that gives one condition of a rule."""
+    """An option for one condition of a rule."""
 
     field: str
     flag: str
@@ -60,48 +60,59 @@ OPTIONS = (
     Condition("min_size", "--min-size", "SIZE", "Mails at least this large: 5MB.", octets),
     Condition("max_size", "--max-size", "SIZE", "Mails at most this large.", octets),
 )
-FLAGS = {one.field: one.flag[2:] for one in OPTIONS}
+FLAGS = {option.field: option.flag[2:] for option in OPTIONS}
 
 
 def with_conditions(function: Callable[..., Any], *, clearing: bool) -> Callable[..., Any]:
-    """Give a command an option for each condition, and one to clear it."""
+    """Add options for each condition to a command, and options to clear them."""
     return options.with_options(function, "conditions", _options(clearing))
 
 
 def _options(clearing: bool) -> Iterator[tuple[str, Any, Any]]:
-    for one in OPTIONS:
-        help = one.help if one.kind is int else f"{one.help[:-1]}; may be repeated."
-        told = typer.Option(
-            one.flag, metavar=one.metavar, help=help, parser=one.parser, show_default=False,
+    for condition in OPTIONS:
+        help = condition.help
+        if condition.kind is not int:
+            help = f"{help[:-1]}; may be repeated."
+        option = typer.Option(
+            condition.flag,
+            metavar=condition.metavar,
+            help=help,
+            parser=condition.parser,
+            show_default=False,
             rich_help_panel="Conditions",
-        )  # fmt: skip
-        yield one.field, Annotated[one.kind | None, told], None
+        )
+        yield condition.field, Annotated[condition.kind | None, option], None
         if clearing:
-            told = typer.Option(
-                f"--no-{one.flag[2:]}", help=f"Clear {one.flag}.", rich_help_panel="Clearing"
+            clear = typer.Option(
+                f"--no-{condition.flag[2:]}",
+                help=f"Clear {condition.flag}.",
+                rich_help_panel="Clearing",
             )
-            yield f"no_{one.field}", Annotated[bool, told], False
+            yield f"no_{condition.field}", Annotated[bool, clear], False
 
 
 def given_conditions(conditions: dict[str, Any]) -> dict[str, Any]:
     """The conditions that were given or cleared."""
-    changes = {}
-    for one in OPTIONS:
-        value, clear = conditions[one.field], conditions.get(f"no_{one.field}", False)
-        given = value not in (None, [])
-        if given and clear:
-            raise typer.BadParameter(f"give {one.flag} or --no-{one.flag[2:]}, not both")
-        if given or clear:
-            changes[one.field] = None if clear else value
+    changes: dict[str, Any] = {}
+    for option in OPTIONS:
+        field, value = option.field, conditions[option.field]
+        clear = conditions.get(f"no_{field}", False)
+        is_given = value not in (None, [])
+        if is_given and clear:
+            raise typer.BadParameter(f"give {option.flag} or --no-{option.flag[2:]}, not both")
+        if clear:
+            changes[field] = None
+        elif is_given:
+            changes[field] = value
     return changes
 
 
 def given_weights(given: list[str] | None) -> dict[str, int] | None:
     weights: dict[str, int] = {}
-    for one in given or ():
-        name, _, number = one.rpartition("=")
+    for weight in given or ():
+        name, _, number = weight.rpartition("=")
         if not name or not number.isdecimal():
-            raise typer.BadParameter(f"{one!r}: write PROVIDER=N, such as relay=70")
+            raise typer.BadParameter(f"{weight!r}: write PROVIDER=N, such as relay=70")
         if name in weights:
             raise typer.BadParameter(f"{name!r} has two weights")
         weights[name] = int(number)
@@ -112,20 +123,32 @@ def value_of(route: Route, field: str) -> str | None:
     value = getattr(route.rule.match, field)
     if isinstance(value, int):
         return show_size(value)
-    return ", ".join(value) if value else None
+    if not value:
+        return None
+    return ", ".join(value)
 
 
 def conditions_of(route: Route) -> str:
-    """What a mail must be like, in one line."""
-    told = ((FLAGS[field], value_of(route, field)) for field in CONDITIONS)
-    return "; ".join(f"{name} {value}" for name, value in told if value is not None) or "every mail"
+    """The conditions of a route in one line."""
+    texts = []
+    for field in CONDITIONS:
+        value = value_of(route, field)
+        if value is not None:
+            texts.append(f"{FLAGS[field]} {value}")
+    return "; ".join(texts) or "every mail"
 
 
 def providers_of(route: Route) -> str:
-    """The providers in their order, with what is special about them."""
+    """The providers in order, with their weights, and with a note if they are not usable."""
     weights = route.weights
-    words = []
-    for one in route.providers:
-        state = " (removed)" if one.removed else "" if one.enabled else " (disabled)"
-        words.append(f"{one.name}{f' {weights[one.name]}' if weights else ''}{state}")
-    return (", " if weights else " → ").join(words)
+    texts = []
+    for provider in route.providers:
+        text = provider.name
+        if weights:
+            text += f" {weights[provider.name]}"
+        if provider.removed:
+            text += " (removed)"
+        elif not provider.enabled:
+            text += " (disabled)"
+        texts.append(text)
+    return (", " if weights else " → ").join(texts)

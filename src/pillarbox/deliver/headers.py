@@ -1,4 +1,4 @@
-"""Header fields as text: folded, encoded (RFC 2047, RFC 2231) and proof against injection."""
+"""Header fields as text: folded, encoded (RFC 2047, RFC 2231), and safe against injection."""
 
 from __future__ import annotations
 
@@ -83,9 +83,10 @@ def header_section(message: Message) -> bytes:
 
 
 def custom_headers(headers: Mapping[str, str] | Sequence[Sequence[str]]) -> dict[str, list[str]]:
-    """The caller's own fields by lower-case name; ValueError for those that are not theirs to set."""
+    """The fields of the caller by lower-case name; ValueError for fields that are reserved."""
     custom: dict[str, list[str]] = {}
-    for name, value in headers.items() if isinstance(headers, Mapping) else headers:
+    fields = headers.items() if isinstance(headers, Mapping) else headers
+    for name, value in fields:
         key = name.lower()
         if key in OURS or key.startswith("content-") or (key in ONCE and key in custom):
             raise ValueError(f"header not allowed, or not twice: {name!r}")
@@ -95,7 +96,7 @@ def custom_headers(headers: Mapping[str, str] | Sequence[Sequence[str]]) -> dict
 
 @lru_cache(maxsize=1024)
 def custom_header(name: str, value: str) -> str:
-    """One field of the caller's. ASCII goes out as it is, so structured values keep their syntax."""
+    """One field of the caller. ASCII is not changed, so that structured values stay valid."""
     if not _FIELD_NAME.fullmatch(name):
         raise ValueError(f"not a header name: {name!r}")
     value = _safe(value)
@@ -110,7 +111,7 @@ def custom_header(name: str, value: str) -> str:
 
 @lru_cache(maxsize=1024)
 def subject_header(subject: str) -> str:
-    """The Subject, meant literally: what looks like an encoded word is encoded, not passed on as one."""
+    """The Subject. A text that looks like an encoded word is encoded, so that it is not decoded."""
     subject = _safe(subject)
     if _PRINTABLE.fullmatch(subject) and "=?" not in subject:
         if len(subject) <= LINE - 9:
@@ -164,9 +165,9 @@ def _domain_of(sender: str) -> str:
 
 
 def date_header(at: datetime) -> str:
-    """The Date in UTC; a time without a zone is taken for UTC. Not strftime: that one speaks the locale."""
-    if at.tzinfo is not UTC:
-        at = at.astimezone(UTC) if at.tzinfo else at
+    """The Date in UTC; a time without a zone is in UTC. strftime would use the locale."""
+    if at.tzinfo is not None and at.tzinfo is not UTC:
+        at = at.astimezone(UTC)
     fields = (
         _DAYS[at.weekday()],
         at.day,
@@ -176,7 +177,8 @@ def date_header(at: datetime) -> str:
         at.minute,
         at.second,
     )
-    return "Date: %s, %02d %s %04d %02d:%02d:%02d +0000\r\n" % fields  # noqa: UP031 (a third faster)
+    # A third faster than an f-string.
+    return "Date: %s, %02d %s %04d %02d:%02d:%02d +0000\r\n" % fields  # noqa: UP031
 
 
 @lru_cache(maxsize=512)
@@ -192,8 +194,9 @@ def attachment_headers(
     fields = [fold("Content-Type", words), f"Content-Transfer-Encoding: {encoding}\r\n"]
     if content_id is not None:
         fields.append(fold("Content-ID", [f" <{_content_id(content_id)}>"]))
-    words = [" attachment" if content_id is None else " inline", *_filename(filename)]
-    fields.append(fold("Content-Disposition", [*(word + ";" for word in words[:-1]), words[-1]]))
+    disposition = " attachment" if content_id is None else " inline"
+    *parameters, last = [disposition, *_filename(filename)]
+    fields.append(fold("Content-Disposition", [*(word + ";" for word in parameters), last]))
     return ("".join(fields) + "\r\n").encode("ascii")
 
 
@@ -205,11 +208,12 @@ def _content_id(content_id: str) -> str:
 
 
 def _filename(filename: str) -> list[str]:
-    """`filename="…"` where that says it all, RFC 2231 (in several pieces if long) where it does not."""
+    """`filename="…"` for short ASCII names, else RFC 2231, in several pieces if it is long."""
     _refuse_unsafe(filename)
     if not filename:
         return []
-    if len(filename) <= PARAMETER_PIECE and _PRINTABLE.fullmatch(filename) and "=?" not in filename:
+    is_plain = _PRINTABLE.fullmatch(filename) and "=?" not in filename
+    if is_plain and len(filename) <= PARAMETER_PIECE:
         return [f' filename="{_escaped(filename)}"']
     pieces = pack([quote(c, safe="") for c in filename], PARAMETER_PIECE, PARAMETER_PIECE)
     pieces[0] = "utf-8''" + pieces[0]
@@ -219,7 +223,7 @@ def _filename(filename: str) -> list[str]:
 
 
 def fold(name: str, words: Sequence[str]) -> str:
-    """A field whose lines break before words (each brings its leading space) that would run over."""
+    """A field, folded before words that do not fit; each word brings its leading space."""
     line = name + ":"
     lines = []
     for word in words:
@@ -228,19 +232,21 @@ def fold(name: str, words: Sequence[str]) -> str:
             line = word
         else:
             line += word
-    lines.append(line if words else line + " ")
+    if not words:
+        line += " "
+    lines.append(line)
     return "\r\n".join(lines) + "\r\n"
 
 
 def encoded_words(text: str, first: int = ENCODED_WORD, rest: int = ENCODED_WORD) -> list[str]:
-    """Text as RFC 2047 words, Q or B, whichever is shorter; no character is cut in two."""
+    """Text as RFC 2047 words, Q or B, whichever is shorter; no character is split."""
     data = text.encode()
     first, rest = first - len("=?utf-8?q??="), rest - len("=?utf-8?q??=")
     quoted = _q(data)
     if len(quoted) <= (len(data) + 2) // 3 * 4:
-        pieces = (
-            [quoted] if len(quoted) <= first else pack([_q(c.encode()) for c in text], first, rest)
-        )
+        pieces = [quoted]
+        if len(quoted) > first:
+            pieces = pack([_q(c.encode()) for c in text], first, rest)
         return [f"=?utf-8?q?{piece}?=" for piece in pieces]
     # Four characters of base64 carry three bytes.
     spans = pack([c.encode().decode("latin-1") for c in text], first // 4 * 3, rest // 4 * 3)
@@ -255,7 +261,7 @@ def _q(data: bytes) -> str:
 
 
 def pack(pieces: Iterable[str], first: int, rest: int) -> list[str]:
-    """Join pieces in order into as few strings as possible, the first and the rest no longer than given."""
+    """Join pieces in order into few strings: the first at most `first` long, others `rest`."""
     packed: list[str] = []
     current, room = "", first
     for piece in pieces:
@@ -269,9 +275,9 @@ def pack(pieces: Iterable[str], first: int, rest: int) -> list[str]:
 
 def _encoded(name: str, value: str) -> str:
     room = LINE - len(name) - 2
-    # A long name leaves too little for a word: fold behind its colon.
-    first = room if room >= NAME // 2 else ENCODED_WORD
-    return fold(name, [" " + word for word in encoded_words(value, first)])
+    if room < NAME // 2:  # a long field name leaves too little: fold after its colon
+        room = ENCODED_WORD
+    return fold(name, [" " + word for word in encoded_words(value, room)])
 
 
 def _phrase(name: str) -> list[str]:
@@ -296,4 +302,4 @@ def _safe(value: str) -> str:
 
 def _refuse_unsafe(value: str) -> None:
     if _UNSAFE.search(value):
-        raise ValueError("a header value holds no CR, LF or NUL")
+        raise ValueError("a header value must not contain CR, LF or NUL")

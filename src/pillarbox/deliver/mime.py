@@ -1,10 +1,9 @@
-"""From a Message and its Content to the bytes of a mail, the same at every attempt.
+"""Composes the bytes of a mail from a Message and its Content, the same at every attempt.
 
-Bodies come out with CRLF and always end with a line end: one is added to a text that lacks it.
-Outer blanks of a subject are dropped. A string that is not Unicode (a lone surrogate) is a
-ValueError, as is anything that would break out of its header. What comes out is 7-bit clean, but
-for addresses whose local part is not ASCII, which need SMTPUTF8, and for raw messages, which are
-not re-encoded.
+Bodies have CRLF line ends, and one is added to a text that does not end with it. Spaces around a
+subject are dropped. A string that is not Unicode (a lone surrogate) raises ValueError, and so does
+anything that would break out of its header. The result is 7-bit clean, except for addresses whose
+local part is not ASCII, which need SMTPUTF8, and for raw messages, which are not re-encoded.
 """
 
 from __future__ import annotations
@@ -59,7 +58,9 @@ def compose(message: Message, content: Content) -> bytes:
 def needs_smtputf8(content: bytes, sender: str, recipients: Sequence[str]) -> bool:
     """Whether the mail's header section or an address of its envelope is not ASCII."""
     end = content.find(b"\r\n\r\n")
-    if not (content if end < 0 else content[:end]).isascii():
+    if end < 0:
+        end = len(content)
+    if not content[:end].isascii():
         return True
     return any(
         not mailbox.isascii() and not address_of(mailbox).isascii()
@@ -81,23 +82,27 @@ def _body(name: str, content: Content) -> Entity:
         bodies[-1] = _multipart(b'related; type="text/html"', mark + b"r", [bodies[-1], *inline])
     if len(bodies) > 1:
         bodies = [_multipart(b"alternative", mark + b"a", bodies)]
-    return _multipart(b"mixed", mark + b"m", [*bodies, *attached]) if attached else bodies[0]
+    if attached:
+        return _multipart(b"mixed", mark + b"m", [*bodies, *attached])
+    return bodies[0]
 
 
 def _attachments(content: Content) -> tuple[list[Entity], list[Entity]]:
-    """What the HTML can refer to, and the rest; without HTML everything is the rest."""
+    """Attachments that the HTML can refer to, and the others; without HTML, all are others."""
     if not content.attachments:
         return [], []
     inline: list[Entity] = []
     attached: list[Entity] = []
     for attachment in content.attachments:
-        within = attachment.content_id is not None and content.html is not None
-        (inline if within else attached).append(_attachment(attachment))
+        if attachment.content_id is not None and content.html is not None:
+            inline.append(_attachment(attachment))
+        else:
+            attached.append(_attachment(attachment))
     return inline, attached
 
 
 def _mark(name: str, leaves: list[Entity]) -> bytes:
-    """What all boundaries start with: made from the message's id, and found in none of its parts."""
+    """The prefix of all boundaries: made of the message's id, and not found in any part."""
     mark, number = f"=_{name}".encode(), 0
     while _occurs(mark, leaves):
         number += 1
@@ -202,9 +207,9 @@ def _crlf(data: bytes) -> bytes:
 
 
 def complete(message: Message, raw: bytes) -> bytes:
-    """A raw message made legal and no more: no Bcc, a Date and a Message-ID, how it came; signatures survive.
+    """Complete a raw message: Bcc is removed, missing Date, Message-ID and Received are added.
 
-    Its line ends were normalised when it was accepted, and stay as they are.
+    Nothing else changes, so that signatures stay valid. Line ends were normalised on acceptance.
     """
     raw = as_sent(raw)
     end = header_end(raw)
@@ -222,13 +227,17 @@ def _missing(message: Message, head: bytes) -> bytes:
         fields += date_header(message.created_at)
     if not _MESSAGE_ID.search(head):
         fields += fold("Message-ID", [" " + message_id_header(message.id, message.sender)])
-    # Text without any header would run into the fields put before it.
+    # A text without any header would be joined to the fields that are put before it.
     if fields and head and not FIELD.search(head):
         fields += "\r\n"
     return fields.encode()
 
 
 def _trace(message: Message) -> str:
-    """The line that says how a mail came in by SMTP (RFC 5321 4.4)."""
-    received = message.headers.get("Received") if isinstance(message.headers, Mapping) else None
-    return fold("Received", [" " + word for word in received.split()]) if received else ""
+    """The Received field of a mail that was submitted by SMTP (RFC 5321 4.4)."""
+    if not isinstance(message.headers, Mapping):
+        return ""
+    received = message.headers.get("Received")
+    if not received:
+        return ""
+    return fold("Received", [" " + word for word in received.split()])

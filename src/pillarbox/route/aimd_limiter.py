@@ -53,7 +53,7 @@ class AimdLimiter:
         self.paused_until = max(self.paused_until, time)
 
     def max_in_flight(self, now: float, pipeline: int = 1) -> int:
-        """How many mails may be on their way; `pipeline` times the limit unless it was decreased."""
+        """How many mails may be in flight; `pipeline` times the limit unless it was decreased."""
         if now < self.paused_until:
             return 0
         if self.limit < self.max_limit:

@@ -116,12 +116,16 @@ def unusable_for(open_for: float | None, paused_for: float) -> float | None:
     """
     if open_for is not None:
         return open_for
-    return paused_for if paused_for > SHORT_WAIT else None
+    if paused_for > SHORT_WAIT:
+        return paused_for
+    return None
 
 
 def quota_wait(seconds: float, limit: str | None) -> ProviderWait:
     """The wait for a limit of a provider, by its name in the quota's answer."""
-    reason = Reason.BUDGET if limit == "budget_per_month" else Reason.RATE_LIMITED
+    reason = Reason.RATE_LIMITED
+    if limit == "budget_per_month":
+        reason = Reason.BUDGET
     return ProviderWait(min(seconds, LONGEST_LIMIT_WAIT), reason, patient=seconds < SHORT_WAIT)
 
 
@@ -132,7 +136,9 @@ def next_step(channels: Iterable[ChannelState], progress: Progress) -> Step:
         return None
     if progress.stopped or SendStatus.INTERRUPTED in progress.used.values():
         unsent = _unsent(outcomes)
-        return Release(unsent) if unsent else None  # what providers answered stands
+        if not unsent:
+            return None  # the answers of providers stand
+        return Release(unsent)
     waits: list[ProviderWait] = []
     refusal: Outcome | None = None
     for channel in channels:
@@ -175,10 +181,12 @@ def _without_provider(
         waiting = _may_wait(progress.outcomes)
         if not waiting:
             return None
-        soonest = min(waits)
-        # A limit is the reason where there is one: that provider was found, and is healthy.
-        limits = [wait.reason for wait in waits if wait.reason is not Reason.NO_PROVIDER]
-        return Wait(soonest.seconds, limits[0] if limits else soonest.reason, waiting)
+        # If a limit is among the reasons, it is the reason: that provider is healthy.
+        reasons: list[Reason] = [
+            wait.reason for wait in waits if wait.reason is not Reason.NO_PROVIDER
+        ]
+        reasons.append(Reason.NO_PROVIDER)
+        return Wait(min(waits).seconds, reasons[0], waiting)
     unsent = _unsent(progress.outcomes)
     if not unsent:
         return None
@@ -214,12 +222,12 @@ def combine(stops: Sequence[Stop], taken: bool) -> Stop | Sequence[Refuse]:
             if isinstance(stop, Wait):
                 return stop
         return stops[0]
-    return [Refuse(_deferral(stop), stop.recipients) for stop in stops]
-
-
-def _deferral(stop: Stop) -> Outcome:
-    seconds = stop.seconds if isinstance(stop, Wait) else None
-    return deferred(Reason.NO_PROVIDER, retry_after=seconds)
+    refusals = []
+    for stop in stops:
+        seconds = stop.seconds if isinstance(stop, Wait) else None
+        outcome = deferred(Reason.NO_PROVIDER, retry_after=seconds)
+        refusals.append(Refuse(outcome, stop.recipients))
+    return refusals
 
 
 class HoldLane(NamedTuple):
@@ -236,7 +244,7 @@ class Postpone(NamedTuple):
 
 
 def hold_or_postpone(wait: Wait, *, pool_usable: bool, may_postpone: bool) -> HoldLane | Postpone:
-    """Whether the lane waits with its mail: briefly, without any provider, or if order is strict."""
+    """Whether the lane waits with its mail: briefly, without a provider, or in strict order."""
     without_provider = wait.reason is Reason.NO_PROVIDER
     short = wait.seconds < SHORT_WAIT and not without_provider
     if short or not pool_usable or not may_postpone:

@@ -25,7 +25,7 @@ class Router:
     def __init__(
         self, rules: Iterable[RoutingRule], providers: Iterable[Provider], *, captures: bool = False
     ) -> None:
-        """`captures`: the default order has `capture`; see `store.providers.captures_by_default`."""
+        """`captures`: mails may be captured by default; see `captures_by_default` in the store."""
         enabled = [rule for rule in rules if rule.enabled]
         enabled.sort(key=lambda rule: (rule.position, rule.id))
         self._general = [rule for rule in enabled if rule.tenant_id is None]

@@ -114,7 +114,8 @@ async def list_health(database: Database) -> dict[int, HealthRow]:
     found = {}
     for row in await database.fetch(QUERIES["list_health"]):
         values: dict[str, Any] = dict(row)
-        found[values.pop("provider_id")] = HealthRow(**values)
+        provider_id = values.pop("provider_id")
+        found[provider_id] = HealthRow(**values)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Routes at rest: rules in their order, by tenant and for all."""
+"""Routes in the database: the rules of tenants, and those for all, in order."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ QUERIES = sql.load("routes")
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """A provider of a route, as people know it."""
+class NamedProvider:
+    """A provider of a route, with its name."""
 
     id: int
     name: str
@@ -40,33 +40,31 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A rule with its names."""
+    """A rule with the names of its tenant and providers."""
 
     rule: RoutingRule
     tenant: str | None  # None: for all tenants
-    providers: Sequence[Named]
+    providers: Sequence[NamedProvider]
     created_at: datetime
 
     @property
     def weights(self) -> dict[str, int] | None:
-        """By the names of the providers."""
+        """The weights by provider name."""
         if self.rule.weights is None:
             return None
-        return {
-            one.name: weight for one, weight in zip(self.providers, self.rule.weights, strict=True)
-        }
+        weighted = zip(self.providers, self.rule.weights, strict=True)
+        return {provider.name: weight for provider, weight in weighted}
 
-    def shown(self) -> dict[str, Any]:
-        """As programs see it."""
+    def to_json(self) -> dict[str, Any]:
         rule, weights = self.rule, self.weights or {}
         providers = [
             {
-                "name": one.name,
-                "enabled": one.enabled,
-                "removed": one.removed,
-                "weight": weights.get(one.name),
+                "name": provider.name,
+                "enabled": provider.enabled,
+                "removed": provider.removed,
+                "weight": weights.get(provider.name),
             }
-            for one in self.providers
+            for provider in self.providers
         ]
         head = {
             "id": rule.id,
@@ -80,24 +78,23 @@ class Route:
 
 
 async def list_rules(database: Database) -> list[RoutingRule]:
-    """Every rule, disabled ones, too: a tenant's own before those for all, each in their order."""
+    """All rules, disabled ones, too, in order: those of tenants, then those for all."""
     return [_rule(row) for row in await database.fetch(QUERIES["list_rules"])]
 
 
 async def list_routes(database: Database, tenant: str | None = None) -> list[Route]:
-    """Every rule with its names, as list_rules; with a tenant, which must exist, those that hold for it."""
+    """All routes, as in list_rules; with a tenant, those for it. NotFound if it does not exist."""
     if tenant is not None:
         await tenants.get_tenant(database, tenant)
     async with database.connection() as connection:
-        return [
-            one
-            for one in await _routes(connection)
-            if tenant is None or one.tenant in (tenant, None)
-        ]
+        routes = await _routes(connection)
+    if tenant is None:
+        return routes
+    return [route for route in routes if route.tenant in (tenant, None)]
 
 
 async def find_route(database: Database, name: str, tenant: str | None) -> Route:
-    """The route of that name of a tenant, or without one of those for all; NotFound if there is none."""
+    """The route of that name, of a tenant or for all tenants; NotFound if it does not exist."""
     return _named(await list_routes(database), name, tenant)
 
 
@@ -118,7 +115,7 @@ async def add_route(
     enabled: bool = True,
     **conditions: Any,
 ) -> Route:
-    """Add a rule of a tenant, or without one for all; last, unless it is put before another or at a place."""
+    """Add a rule, of a tenant or for all; at the end, unless `before` or `place` is given."""
     match = checked_match(conditions)
     tenant_id = (await tenants.get_tenant(database, tenant)).id if tenant is not None else None
     async with database.transaction() as connection:
@@ -135,25 +132,20 @@ async def add_route(
 
 
 async def change_route(database: Database, route_id: int, **changes: Any) -> Route:
-    """Change what is given of a rule, and nothing else: `name`, conditions, `providers`, `weights`, `enabled`; and move
-    it, with `before` or `place`.
+    """Change the given values of a rule: name, conditions, `providers`, `weights`, `enabled`.
 
-    Providers without weights take the old ones away.
+    `before` or `place` moves it. Providers without weights remove the old weights.
     """
     async with database.transaction() as connection:
         await connection.execute(QUERIES["lock_routes"])
         routes = await _routes(connection)
         old = _by_id(routes, route_id)
-        match = checked_match(
-            {one: changes[one] for one in CONDITIONS if one in changes}, old.rule.match
-        )
+        conditions = {name: changes[name] for name in CONDITIONS if name in changes}
+        match = checked_match(conditions, old.rule.match)
         await _check_classes(connection, match)
         name = checked_name(changes.get("name", old.rule.name))
-        if any(
-            (one.tenant, one.rule.name) == (old.tenant, name)
-            for one in routes
-            if one.rule.id != route_id
-        ):
+        others = [route for route in routes if route.rule.id != route_id]
+        if (old.tenant, name) in {(route.tenant, route.rule.name) for route in others}:
             raise _taken(name)
         ids, drawn = await _providers(connection, old, changes)
         enabled = changes.get("enabled", old.rule.enabled)
@@ -169,7 +161,7 @@ async def change_route(database: Database, route_id: int, **changes: Any) -> Rou
 async def move_route(
     database: Database, route_id: int, *, before: str | None = None, place: int | None = None
 ) -> Route:
-    """Put a rule before another of the same tenant, or at a place among them counted from 1; else at the end."""
+    """Move a rule before another of its tenant, or to a place counted from 1; else to the end."""
     async with database.transaction() as connection:
         await connection.execute(QUERIES["lock_routes"])
         found = _by_id(await _routes(connection), route_id)
@@ -191,49 +183,55 @@ async def remove_route(database: Database, route_id: int) -> None:
 
 
 async def routes_through(database: Database, provider: str) -> list[Route]:
-    """The routes that name a provider."""
-    return [
-        one
-        for one in await list_routes(database)
-        if any(named.name == provider for named in one.providers)
-    ]
+    """The routes that use a provider."""
+    routes = await list_routes(database)
+    return [route for route in routes if provider in {known.name for known in route.providers}]
 
 
 async def chosen_providers(database: Database, message_id: UUID) -> dict[int, int]:
-    """The providers that people chose for deliveries of a message, by the deliveries' numbers."""
-    return {
-        row["n"]: row["via"]
-        for row in await database.fetch(QUERIES["chosen_providers"], message_id)
-    }
+    """The providers that people chose for deliveries of a message, by recipient number."""
+    rows = await database.fetch(QUERIES["chosen_providers"], message_id)
+    return {row["n"]: row["via"] for row in rows}
 
 
 async def _routes(connection: asyncpg.Connection) -> list[Route]:
     rows = await connection.fetch(QUERIES["list_rules"])
-    named = {row["id"]: Named(*row) for row in await connection.fetch(QUERIES["provider_names"])}
-    return [_route(row, named) for row in rows]
+    providers = {
+        row["id"]: NamedProvider(**dict(row))
+        for row in await connection.fetch(QUERIES["provider_names"])
+    }
+    return [_route(row, providers) for row in rows]
 
 
-def _route(row: asyncpg.Record, named: Mapping[int, Named]) -> Route:
-    providers = tuple(
-        named.get(one) or Named(one, f"#{one}", False, True) for one in row["providers"]
-    )
+def _route(row: asyncpg.Record, known: Mapping[int, NamedProvider]) -> Route:
+    providers = []
+    for provider_id in row["providers"]:
+        unknown = NamedProvider(provider_id, f"#{provider_id}", enabled=False, removed=True)
+        providers.append(known.get(provider_id, unknown))
     return Route(_rule(row), row["tenant"], providers, row["created_at"])
 
 
 def _rule(row: asyncpg.Record) -> RoutingRule:
-    values: dict[str, Any] = {
-        name: tuple(row[name]) if isinstance(row[name], list) else row[name] for name in CONDITIONS
-    }
-    values["lanes"] = row["lanes"] and tuple(LANES[lane] for lane in row["lanes"])
-    weights = tuple(row["weights"]) if row["weights"] else None
+    conditions: dict[str, Any] = {}
+    for name in CONDITIONS:
+        value = row[name]
+        conditions[name] = tuple(value) if isinstance(value, list) else value
+    if row["lanes"]:
+        conditions["lanes"] = tuple(LANES[lane] for lane in row["lanes"])
     return RoutingRule(
-        row["id"], row["name"], row["tenant_id"], row["place"], RuleMatch(**values), tuple(row["providers"]), weights,
+        row["id"],
+        row["name"],
+        row["tenant_id"],
+        row["place"],
+        RuleMatch(**conditions),
+        tuple(row["providers"]),
+        tuple(row["weights"] or ()) or None,
         row["enabled"],
-    )  # fmt: skip
+    )
 
 
 def _kept(match: RuleMatch) -> list[Any]:
-    """Conditions as the columns hold them, in their order."""
+    """The conditions as the columns store them, in their order."""
     values: dict[str, Any] = {name: getattr(match, name) for name in CONDITIONS}
     values["lanes"] = match.lanes and [LANES.index(lane) for lane in match.lanes]
     return list(values.values())
@@ -247,15 +245,14 @@ async def _known(connection: asyncpg.Connection) -> dict[str, int]:
 async def _providers(
     connection: asyncpg.Connection, old: Route, changes: Mapping[str, Any]
 ) -> tuple[Sequence[int], Sequence[int] | None]:
-    """Providers and weights of a changed rule. Removed ones may stay where providers are not given anew."""
+    """Providers and weights of a changed rule. Removed providers stay unless new ones are given."""
     if "providers" in changes:
         names = changes["providers"]
         ids = checked_providers(names, await _known(connection))
         return ids, checked_weights(changes.get("weights"), names)
     if "weights" in changes:
-        return old.rule.providers, checked_weights(
-            changes["weights"], [one.name for one in old.providers]
-        )
+        names = [provider.name for provider in old.providers]
+        return old.rule.providers, checked_weights(changes["weights"], names)
     return old.rule.providers, old.rule.weights
 
 
@@ -276,47 +273,45 @@ async def _put(
     before: str | None,
     place: int | None,
 ) -> None:
-    """Give the rules of a tenant, or those for all, their places anew, with this one where it is wanted."""
-    rows = [
-        row
-        for row in await connection.fetch(QUERIES["rules_of"], tenant_id)
-        if row["id"] != route_id
-    ]
-    order, names = [row["id"] for row in rows], [row["name"] for row in rows]
+    """Number the rules of a tenant, or those for all, with this one where it is to be."""
+    rows = await connection.fetch(QUERIES["rules_of"], tenant_id)
+    others = [row for row in rows if row["id"] != route_id]
+    order, names = [row["id"] for row in others], [row["name"] for row in others]
     if before is not None and place is not None:
-        raise InvalidMail("bad_value", "place", "give a place or a route to stand before, not both")
+        raise InvalidMail("bad_value", "place", "give `before` or `place`, not both")
     if before is not None and before not in names:
         raise UnknownName(
             "unknown_route", "before", f"there is no other route {before!r} of the same tenant"
         )
     if place is not None and not 1 <= place <= len(order) + 1:
         raise InvalidMail("out_of_range", "place", f"must be 1 to {len(order) + 1}")
-    index = (
-        names.index(before) if before is not None else len(order) if place is None else place - 1
-    )
-    order.insert(index, route_id)
+    if before is not None:
+        order.insert(names.index(before), route_id)
+    elif place is not None:
+        order.insert(place - 1, route_id)
+    else:
+        order.append(route_id)
     await connection.execute(QUERIES["place_rules"], order)
 
 
 def _named(routes: Sequence[Route], name: str, tenant: str | None) -> Route:
-    for one in routes:
-        if (one.rule.name, one.tenant) == (name, tenant):
-            return one
-    others = sorted(one.tenant or "all tenants" for one in routes if one.rule.name == name)
-    whose = f"of tenant {tenant!r}" if tenant is not None else "for all tenants"
-    hint = (
-        f"there is one of {', '.join(others)}: give --tenant"
-        if others
-        else "see `pillarbox route list`"
-    )
-    raise NotFound(f"there is no route {name!r} {whose}: {hint}")
+    same_name = [route for route in routes if route.rule.name == name]
+    for route in same_name:
+        if route.tenant == tenant:
+            return route
+    hint = "see `pillarbox route list`"
+    if same_name:
+        owners = sorted(route.tenant or "all tenants" for route in same_name)
+        hint = f"there is one of {', '.join(owners)}: give --tenant"
+    owner = f"of tenant {tenant!r}" if tenant is not None else "for all tenants"
+    raise NotFound(f"there is no route {name!r} {owner}: {hint}")
 
 
 def _by_id(routes: Sequence[Route], route_id: int) -> Route:
-    for one in routes:
-        if one.rule.id == route_id:
-            return one
-    raise NotFound("there is no such route: see `pillarbox route list`")
+    for route in routes:
+        if route.rule.id == route_id:
+            return route
+    raise NotFound(f"there is no route with the id {route_id}: see `pillarbox route list`")
 
 
 def _taken(name: str) -> NotPossible:

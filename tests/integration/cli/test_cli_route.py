@@ -92,7 +92,7 @@ def test_routes_stand_in_order_and_move(cli: Cli) -> None:
     cli("route", "add", "0", "--provider", "a", "--before", "1")
     cli("route", "add", "first", "--provider", "a", "--place", "1")
     assert order(cli) == ["first", "0", "1", "2", "3"]
-    assert "3 stands at place 1" in cli("route", "move", "3", "--place", "1").out
+    assert "3 is at place 1" in cli("route", "move", "3", "--place", "1").out
     cli("route", "move", "first")
     cli("route", "move", "2", "--before", "0")
     assert order(cli) == ["3", "2", "0", "1", "first"]
@@ -152,7 +152,7 @@ def test_routes_are_switched_and_removed(cli: Cli) -> None:
         (("--provider", "nobody"), 1, "see: pillarbox provider list"),
         (("--provider", "a", "--provider", "a"), 1, "named twice"),
         (("--provider", "a", "--weight", "a=0"), 1, "more than 0"),
-        (("--provider", "a", "--weight", "b=1"), 1, "no provider of this route"),
+        (("--provider", "a", "--weight", "b=1"), 1, "not a provider of this route"),
         (("--provider", "a", "--weight", "a"), 2, "PROVIDER=N"),
         (("--provider", "a", "--weight", "a=-1"), 2, "PROVIDER=N"),
         (("--provider", "a", "--weight", "a=1", "--weight", "a=2"), 2, "two weights"),
