@@ -36,12 +36,14 @@ TABLE = [
     rule(
         REFUSALS,
         Reason.SUSPENDED,
-        r"account.{0,40}(disabled|suspended|closed)|(disabled|suspended).{0,20}account|activate your mailgun account",
+        r"account.{0,40}(disabled|suspended|closed)"
+        r"|(disabled|suspended).{0,20}account|activate your mailgun account",
     ),
     rule(
         REFUSALS,
         Reason.QUOTA,
-        r"(monthly|daily|message|recipient|sending|plan|account) (limit|quota)[^.]{0,30}(exceeded|reached)"
+        r"(monthly|daily|message|recipient|sending|plan|account) "
+        r"(limit|quota)[^.]{0,30}(exceeded|reached)"
         r"|exceeded (your|the).{0,40}(limit|quota)|quota exceeded|upgrade your plan",
     ),
     rule(402, Reason.QUOTA),

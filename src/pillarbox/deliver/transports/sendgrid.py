@@ -43,7 +43,8 @@ TABLE = [
     rule(
         REFUSALS,
         Reason.SUSPENDED,
-        r"not authorized to access sendgrid|account.{0,60}(suspended|disabled|deactivated|banned|closed|frozen)",
+        r"not authorized to access sendgrid"
+        r"|account.{0,60}(suspended|disabled|deactivated|banned|closed|frozen)",
     ),
     rule(REFUSALS, Reason.BLOCKED_SENDER, r"verified sender identity|^from(\.email)?: "),
     rule(401, Reason.CREDENTIAL),

@@ -53,8 +53,10 @@ TABLE = [
     rule(
         ANY,
         Reason.CREDENTIAL,
-        r"^(AccessDenied|NotAuthorized|OptInRequired|UnrecognizedClient|InvalidClientTokenId|ExpiredToken"
-        r"|InvalidSignature|SignatureDoesNotMatch|IncompleteSignature|MissingAuthenticationToken|RequestExpired"
+        r"^(AccessDenied|NotAuthorized|OptInRequired"
+        r"|UnrecognizedClient|InvalidClientTokenId|ExpiredToken"
+        r"|InvalidSignature|SignatureDoesNotMatch"
+        r"|IncompleteSignature|MissingAuthenticationToken|RequestExpired"
         r"|RequestTimeTooSkewed|InvalidAccessKeyId)",
     ),
     rule(
@@ -64,7 +66,8 @@ TABLE = [
     rule(
         REFUSALS,
         Reason.INVALID_RECIPIENT,
-        r"illegal address|missing final '@domain'|(domain|local( part)?) (contains|starts|ends|is empty)"
+        r"illegal address|missing final '@domain'"
+        r"|(domain|local( part)?) (contains|starts|ends|is empty)"
         r"|invalid (email|recipient)|(recipient|address).{0,40}(invalid|malformed|not (a )?valid)",
     ),
     rule(REFUSALS, Reason.MALFORMED, r"^(BadRequest|Validation|InvalidParameter|Serialization)"),

@@ -148,8 +148,10 @@ _PHRASES = [
     (
         "45",
         Reason.RATE_LIMITED,
-        r"rate.?limit|too many (connections|messages|recipients|e?mails|errors|sessions|requests|concurrent)"
-        r"|too (fast|quickly|frequent)|throttl|sending (limit|quota|rate)|(hourly|daily) (limit|quota)"
+        r"rate.?limit|too many (connections|messages|recipients|e?mails|"
+        r"errors|sessions|requests|concurrent)"
+        r"|too (fast|quickly|frequent)|throttl"
+        r"|sending (limit|quota|rate)|(hourly|daily) (limit|quota)"
         r"|unusual rate",
     ),
     (
@@ -160,13 +162,15 @@ _PHRASES = [
     (
         "5",
         Reason.TOO_BIG,
-        r"(message|mail|size)\b.{0,40}(too (big|large)|exceeds .{0,30}(size|limit|maximum))|too large",
+        r"(message|mail|size)\b.{0,40}(too (big|large)|"
+        r"exceeds .{0,30}(size|limit|maximum))|too large",
     ),
     ("5", Reason.UNSUPPORTED, r"smtputf8|8bitmime|non-ascii|internationali[sz]ed"),
     (
         "5",
         Reason.INVALID_RECIPIENT,
-        r"no such (user|mailbox|recipient|address|person)|(unknown|invalid) (user|recipient|mailbox)"
+        r"no such (user|mailbox|recipient|address|person)"
+        r"|(unknown|invalid) (user|recipient|mailbox)"
         r"|\b(user|recipient|mailbox|address|account)\b[^.]{0,80} "
         r"(unknown|not found|does ?n[o']t exist|does not exist|disabled|inactive)",
     ),
