@@ -104,7 +104,7 @@ def _config(app: App, host: str) -> uvicorn.Config:
     requests = RequestMiddleware(build(app, host), app.metrics, settings.http_concurrency)
     return uvicorn.Config(
         ForwardedMiddleware(requests, proxies),
-        http=partial(HttpConnection, limits=limits),  # type: ignore[arg-type]  # called like the class
+        http=partial(HttpConnection, limits=limits),  # type: ignore[arg-type]
         ws="none",
         proxy_headers=False,  # ForwardedMiddleware trusts fewer proxies than uvicorn
         timeout_keep_alive=settings.http_keep_alive,  # type: ignore[arg-type]  # any number will do
@@ -211,7 +211,7 @@ class Site:
         return HTMLResponse(status_pages.status(numbers, mails))
 
     def _shows_captured(self, request: Request) -> bool:
-        """Captured mails contain codes and links: only `up` shows them, and only to this machine."""
+        """Captured mails contain codes and links: only `up` shows them, only to this machine."""
         return self._private and needs_no_key(request, self._app)
 
     async def problems(self, request: Request) -> Response:

@@ -12,7 +12,7 @@ from pillarbox.store.providers import Keys
 async def load_provider_config(
     database: Database, keys: Keys, *, development: bool, capture_all: bool = False
 ) -> ProviderConfig:
-    """The current configuration, secrets decrypted; with `capture_all` no mail leaves the machine."""
+    """The current configuration, secrets decrypted; `capture_all` keeps every mail here."""
     found = await providers.list_providers(database, keys)
     classes = await providers.list_classes(database)
     if capture_all:

@@ -15,7 +15,8 @@ from pillarbox.accept.mail import FIELDS, Attachment, Mail
 
 # Fields of Mail that `message.pillarbox` can set: Django has no equivalent.
 OPTIONS = frozenset(field.attribute for field in FIELDS) - {
-    "sender", "to", "cc", "bcc", "reply_to", "subject", "text", "html", "raw", "headers", "attachments",
+    "sender", "to", "cc", "bcc", "reply_to", "subject", "text", "html", "raw", "headers",
+    "attachments",
 }  # fmt: skip
 # Headers of a MIME part that the composer writes itself.
 _OF_PARTS = frozenset(

@@ -29,7 +29,7 @@ def masked_values(row: asyncpg.Record) -> dict[str, Any]:
 
 
 def masked_content(content: Content) -> Content:
-    """The content of a secret class as it may be shown: of a raw mail, its header without subject."""
+    """The shown content of a secret class: of a raw mail, its header without the subject."""
     if content.raw is not None:
         head = content.raw.replace(b"\r\n", b"\n").partition(b"\n\n")[0]
         head = _subject_field.sub(b"Subject: " + MASK.encode(), head)

@@ -52,7 +52,8 @@ def load_or_create(directory: Path, host: str) -> DevelopmentCertificate:
             paths.ca.write_text(ca, "ascii")
     except OSError as error:
         raise SettingsError(
-            f"the certificate of smtp_starttls cannot be kept in {paths.ca.parent}: {error.strerror}."
+            f"the certificate of smtp_starttls cannot be kept in {paths.ca.parent}:"
+            f" {error.strerror}."
             " Choose another directory with --data DIR"
         ) from None
     return paths
@@ -129,8 +130,8 @@ def _dated(
 def _usage(*, key_cert_sign: bool = False, digital_signature: bool = False) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=digital_signature, key_cert_sign=key_cert_sign, crl_sign=key_cert_sign,
-        content_commitment=False, key_encipherment=False, data_encipherment=False, key_agreement=False,
-        encipher_only=False, decipher_only=False,
+        content_commitment=False, key_encipherment=False, data_encipherment=False,
+        key_agreement=False, encipher_only=False, decipher_only=False,
     )  # fmt: skip
 
 

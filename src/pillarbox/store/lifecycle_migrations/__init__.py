@@ -1,1 +1,1 @@
-"""Migrations of the schema of accounts and tokens, as `store/migrations`; `{schema}` stands for its name."""
+"""Migrations of the schema of accounts and tokens; `{schema}` stands for its name."""

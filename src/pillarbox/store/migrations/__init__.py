@@ -117,9 +117,8 @@ class MigrationSeries:
 
     async def record(self, connection: asyncpg.Connection, migration: Migration) -> None:
         """Record that a migration was applied."""
-        record = (
-            f"INSERT INTO {self.schema}.migrations (version, name, checksum) VALUES ($1, $2, $3)"  # noqa: S608
-        )
+        table = f"{self.schema}.migrations"
+        record = f"INSERT INTO {table} (version, name, checksum) VALUES ($1, $2, $3)"  # noqa: S608
         await connection.execute(record, migration.version, migration.name, migration.checksum)
 
     async def is_installed(self, db: Db) -> bool:
@@ -141,7 +140,8 @@ class MigrationSeries:
 
     async def _applied(self, connection: asyncpg.Connection) -> dict[int, str]:
         try:
-            rows = await connection.fetch(f"SELECT version, checksum FROM {self.schema}.migrations")  # noqa: S608
+            query = f"SELECT version, checksum FROM {self.schema}.migrations"  # noqa: S608
+            rows = await connection.fetch(query)
         except asyncpg.UndefinedColumnError:
             raise WrongDatabase(
                 f"the table {self.schema}.migrations is not Pillarbox's: choose another schema"

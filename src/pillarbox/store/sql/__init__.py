@@ -38,7 +38,7 @@ _TOKEN = re.compile(
 
 
 class Statement:
-    """One statement: its name, its text with `$n` placeholders, and its parameters in that order."""
+    """One statement: its name, its text with `$n` placeholders, and its parameters in order."""
 
     __slots__ = ("name", "parameters", "text")
 
