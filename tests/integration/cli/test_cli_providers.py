@@ -264,10 +264,10 @@ def test_money_and_reserves_are_limits_too(cli: Cli) -> None:
     ("arguments", "complaint"),
     [
         (["--budget-per-month", "5"], "needs a --price-per-thousand"),
-        (["--budget-per-month", "-5", "--price-per-thousand", "1"], "from 0"),
-        (["--price-per-thousand", "0.00001"], "4 places"),
+        (["--budget-per-month", "-5", "--price-per-thousand", "1"], "0 or more"),
+        (["--price-per-thousand", "0.00001"], "4 decimal places"),
         (["--price-per-thousand", "cheap"], "a number such as"),
-        (["--price-per-thousand", "NaN"], "from 0"),
+        (["--price-per-thousand", "NaN"], "0 or more"),
         (["--reserve-urgent", "60", "--reserve-normal", "41"], "more than 100"),
         (["--reserve-urgent", "95"], "more than 100"),
         (["--reserve-urgent", "101"], "100"),
