@@ -1,17 +1,17 @@
 -- name: list_health
--- How each provider is that had trouble or was checked; one without a row is well.
+-- The health of each provider that had trouble or was checked; one without a row is healthy.
 SELECT provider_id, state, reason, since, retry_at, held_until, opened, checked_at, check_ok, check_said
 FROM pillarbox.provider_health
 
 -- name: list_events
--- What became of provider $1 (null: of any), newest first, at most $2, older than event $3 (null: from the newest on).
+-- Events of provider $1 (null: of any), newest first, at most $2, older than event $3 (null: no bound).
 SELECT e.id, e.at, p.name AS provider, e.kind, e.data
 FROM pillarbox.provider_events e JOIN pillarbox.providers p ON p.id = e.provider_id
 WHERE ($1::int4 IS NULL OR e.provider_id = $1) AND ($3::int8 IS NULL OR e.id < $3)
 ORDER BY e.id DESC LIMIT $2
 
 -- name: list_usage
--- What each provider, removed ones, too, may send and cost, and what of it is used up this month (UTC) and now.
+-- Limits, prices and usage, now and in this month (UTC), of each provider, removed ones included.
 SELECT p.id, p.name, p.kind, p.enabled, p.release_only, p.removed_at IS NOT NULL AS removed, p.rate_per_second, p.rate_per_hour,
   p.rate_per_day, nullif(r.second_at, '-infinity') AS second_at, nullif(r.hour_at, '-infinity') AS hour_at,
   nullif(r.day_at, '-infinity') AS day_at, p.price_per_thousand, p.budget_per_month, p.reserve_urgent, p.reserve_normal,

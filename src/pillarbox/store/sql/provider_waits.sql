@@ -68,7 +68,7 @@ WITH overdue AS MATERIALIZED (
   SET state = 'failed', reason = o.reason, settled_at = now(), waiting_since = NULL
   FROM overdue o WHERE d.message_id = o.message_id AND d.n = o.n
   RETURNING d.message_id, d.n, d.tenant_id, d.attempts, d.reason, o.waited
-), told AS (
+), event AS (
   INSERT INTO pillarbox.events (message_id, n, kind, data)
   SELECT message_id, n, 'gave_up', jsonb_build_object(
     'reason', reason, 'waited_seconds', round(extract(epoch FROM waited)::numeric, 3)) FROM ended

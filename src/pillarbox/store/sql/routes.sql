@@ -1,16 +1,16 @@
 -- name: list_rules
--- Every rule of every tenant, and those for all: a tenant's own before the others, each in their order.
+-- All rules in order: those of tenants, then those for all tenants.
 SELECT r.id, r.name, r.tenant_id, r.place, r.sender_domains, r.recipient_domains, r.tags, r.lanes, r.classes, r.kinds,
   r.min_size, r.max_size, r.providers, r.weights, r.enabled, r.created_at, t.name AS tenant
 FROM pillarbox.routes r LEFT JOIN pillarbox.tenants t ON t.id = r.tenant_id
 ORDER BY r.tenant_id NULLS LAST, r.place, r.id
 
 -- name: lock_routes
--- Let those who change rules do it after each other: places are given anew each time. Readers do not wait.
+-- Lock the rules against other changes, because a change renumbers places. Readers do not wait.
 LOCK TABLE pillarbox.routes IN SHARE ROW EXCLUSIVE MODE
 
 -- name: rules_of
--- The ids of the rules of tenant $1 (null: those for all), in their order.
+-- The rules of tenant $1 (null: those for all), in order.
 SELECT id, name FROM pillarbox.routes WHERE tenant_id IS NOT DISTINCT FROM $1::int4 ORDER BY place, id
 
 -- name: add_rule
@@ -21,14 +21,14 @@ VALUES ($1, $2, 0, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 ON CONFLICT (coalesce(tenant_id, 0), name) DO NOTHING RETURNING id
 
 -- name: change_rule
--- Give a rule ($1) all that it is made of anew, but for its place and its tenant.
+-- Replace all values of rule $1 except its place and its tenant.
 UPDATE pillarbox.routes
 SET name = $2, sender_domains = $3, recipient_domains = $4, tags = $5, lanes = $6, classes = $7, kinds = $8, min_size = $9,
   max_size = $10, providers = $11, weights = $12, enabled = $13
 WHERE id = $1
 
 -- name: place_rules
--- Give rules the places in which they stand in $1, from 1 on.
+-- Number rules in the order of $1, from 1.
 UPDATE pillarbox.routes r SET place = wanted.place
 FROM unnest($1::int4[]) WITH ORDINALITY AS wanted(id, place) WHERE r.id = wanted.id AND r.place <> wanted.place
 
@@ -37,14 +37,14 @@ FROM unnest($1::int4[]) WITH ORDINALITY AS wanted(id, place) WHERE r.id = wanted
 DELETE FROM pillarbox.routes WHERE id = $1
 
 -- name: provider_names
--- Every provider that is there, or that a rule still names.
+-- Every provider that exists, or that a rule still uses.
 SELECT id, name, enabled, removed_at IS NOT NULL AS removed FROM pillarbox.providers p
 WHERE removed_at IS NULL OR EXISTS (SELECT FROM pillarbox.routes r WHERE p.id = ANY (r.providers))
 
 -- name: classes_missing
--- Those of these classes that are not there.
+-- The names in $1 that are not names of classes.
 SELECT w.name FROM unnest($1::text[]) AS w(name) WHERE NOT EXISTS (SELECT FROM pillarbox.classes c WHERE c.name = w.name)
 
 -- name: chosen_providers
--- The providers that people chose for deliveries of message $1, by the deliveries' numbers.
+-- The providers that people chose for deliveries of message $1, by recipient number.
 SELECT n, via FROM pillarbox.deliveries WHERE message_id = $1 AND via IS NOT NULL
