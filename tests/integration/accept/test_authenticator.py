@@ -296,7 +296,7 @@ async def test_what_it_remembers_is_bounded(
     monkeypatch.setattr(auth, "REMEMBERED", 5)
     for number in range(12):
         await keeper.by_key(await key(database, f"k{number}"), HERE)
-    assert len(keeper._right) == len(keeper._noted) == 5
+    assert len(keeper._valid) == len(keeper._noted) == 5
 
 
 # --- last use
