@@ -500,7 +500,7 @@ async def test_listing_at_the_command_line(database: Database, database_url: str
     assert [one["id"] for one in more] == [str(ids[1])]
     assert await asyncio.to_thread(cli.json, "dlq", "list", "--reason", "timeout") == []
     assert (
-        "no reason"
+        "not a reason"
         in (await asyncio.to_thread(cli, "dlq", "list", "--reason", "timeuot", code=2)).err
     )
     assert (await asyncio.to_thread(cli.json, "dlq", "summary"))["reasons"] == {"policy": 3}
