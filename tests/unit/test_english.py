@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import pytest
+import typer
 from tests.unit.user_texts import texts
+
+from pillarbox.cli.main import root
 
 # The word or phrase, and what to write instead.
 BANNED = {
@@ -64,3 +69,28 @@ def test_texts_for_users_contain_no_banned_words() -> None:
 )
 def test_words_are_found_whole(text: str, is_banned: bool) -> None:
     assert bool(PATTERN.search(text)) == is_banned
+
+
+# Commands whose help begins with their own name.
+VERBS = frozenset(
+    {"list", "show", "add", "enable", "disable", "remove", "revoke", "change", "test"}
+)
+
+
+def commands(command: Any, path: str) -> Iterator[tuple[str, str]]:
+    """The path and the help of every command, without groups."""
+    children = getattr(command, "commands", {})
+    if not children:
+        yield path, command.help or ""
+    for name, child in children.items():
+        yield from commands(child, f"{path} {name}")
+
+
+def test_help_begins_with_the_standard_verb() -> None:
+    """`pillarbox provider disable` is "Disable …", as users expect from other programs."""
+    wrong = []
+    for path, help in commands(typer.main.get_command(root), "pillarbox"):
+        verb = path.rpartition(" ")[2]
+        if verb in VERBS and not help.strip().lower().startswith(verb):
+            wrong.append(path)
+    assert wrong == []
