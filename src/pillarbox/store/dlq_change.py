@@ -97,18 +97,18 @@ async def change(
         checked = await _checked(database, operation, deliveries)
         if permitted is not None:
             checked = await _permitted(database, checked, permitted)
-        result.skipped.update(one.blocked for one in checked if one.blocked is not None)
-        ready = [one for one in checked if one.blocked is None]
+        result.skipped.update(check.blocked for check in checked if check.blocked is not None)
+        ready = [check for check in checked if check.blocked is None]
         room = len(ready)
         if selection.limit is not None:
             room = selection.limit - result.changed
         result.left += len(ready[room:])
         for batch in _batches(ready[:room]):
-            keys = [one.delivery.key for one in batch]
+            keys = [check.delivery.key for check in batch]
             changed = keys
             if not selection.dry_run:
                 changed = list(await apply(database, operation, keys, who, options))
-            suppressed = {one.delivery.key for one in batch if one.suppressed}
+            suppressed = {check.delivery.key for check in batch if check.suppressed}
             result.changed += len(changed)
             result.suppressed += len(suppressed.intersection(changed))
             on_progress(len(changed))
@@ -150,13 +150,13 @@ async def _permitted(
     permitted: Callable[[OutgoingEnvelope], bool],
 ) -> list[CheckedDelivery]:
     """The same deliveries; those that are not permitted are blocked."""
-    keys = [one.delivery.key for one in checked]
+    keys = [check.delivery.key for check in checked]
     envelopes = [envelope async for envelope in dlq.outgoing_envelopes(database, keys)]
     result = []
-    for one, envelope in zip(checked, envelopes, strict=True):
-        if one.blocked is None and not permitted(envelope):
-            one = one._replace(blocked=NOT_ALLOWED)
-        result.append(one)
+    for check, envelope in zip(checked, envelopes, strict=True):
+        if check.blocked is None and not permitted(envelope):
+            check = check._replace(blocked=NOT_ALLOWED)
+        result.append(check)
     return result
 
 
