@@ -16,7 +16,7 @@ from pillarbox.app import App
 from pillarbox.deliver.transports.base import OutgoingMail, SendResult
 from pillarbox.model.outcome import accepted
 from pillarbox.model.provider_kind import TransportLimits
-from pillarbox.queue import lanes
+from pillarbox.queue import survey_schedule
 from pillarbox.store.database import Database
 from pillarbox.store.providers import add_provider
 from tests.contract.record import add_tenant, fill
@@ -106,8 +106,8 @@ async def test_a_single_mail_waits_behind_one_batch_at_most(
         await add_provider(database, no_keys, f"relay{number}", "smtp", settings)
     order = Order(database, await fill(database, CROWD))
     # Looking after some time is not enough, however slow the machine that runs this.
-    monkeypatch.setattr(lanes, "SURVEY_INTERVAL", 3600.0)
-    monkeypatch.setattr(lanes, "HINTED_INTERVAL", 3600.0)
+    monkeypatch.setattr(survey_schedule, "SURVEY_INTERVAL", 3600.0)
+    monkeypatch.setattr(survey_schedule, "HINTED_INTERVAL", 3600.0)
     monkeypatch.setattr(App, "build_transport", lambda app, provider: Relay(connections, order))
     async with working(database_url, worker_concurrency=connections, worker_pipeline=pipeline):
         await eventually(order.is_done, 60)
