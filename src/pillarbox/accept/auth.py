@@ -166,7 +166,9 @@ class Authenticator:
         for (failures, key), found in zip(kept, counted, strict=False):
             failures.learn(key, now, found.failures, found.age)
             is_over = is_over or found.failures > failures.limit
-        return self._refusal(kind, attempt) if is_over else None
+        if not is_over:
+            return None
+        return self._refusal(kind, attempt)
 
     async def _look_up(
         self,

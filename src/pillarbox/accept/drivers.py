@@ -147,7 +147,9 @@ def _driver_for(type_: type) -> Driver:
 
 
 def _uuid(value: Any) -> UUID:
-    return value if isinstance(value, UUID) else UUID(str(value))
+    if isinstance(value, UUID):
+        return value
+    return UUID(str(value))
 
 
 def translated(error: BaseException) -> tuple[InvalidMail | NotAllowed, int | None] | None:

@@ -250,5 +250,7 @@ def _repeated(item: PreparedMail, known: KnownKey) -> Receipt | PillarboxError:
             "the key was used before, for a different mail",
             "use a new key for a new mail",
         )
-    state = "pending" if known.is_scheduled else "queued"
+    state = "queued"
+    if known.is_scheduled:
+        state = "pending"
     return Receipt(known.message_id, item.recipients, state, repeated=True)

@@ -43,8 +43,9 @@ def prepare_mail(
     sender = _sender(mail, tenant)
     recipients = _recipients(mail)
     check_allowed(principal, sender, [address for address, _ in recipients], size)
-    raw = None if mail.raw is None else with_crlf(bytes(mail.raw))
-    if raw is not None:
+    raw = None
+    if mail.raw is not None:
+        raw = with_crlf(bytes(mail.raw))
         check_from(principal, raw)
     roles: dict[str, str] = {}
     for address, role in recipients:
@@ -99,7 +100,9 @@ def _recipients(mail: Mail) -> list[tuple[str, str]]:
 
 
 def _bare(mailbox: str) -> str:
-    return mailbox[:-1].rpartition("<")[2] if mailbox[-1] == ">" else mailbox
+    if mailbox[-1] == ">":
+        return mailbox[:-1].rpartition("<")[2]
+    return mailbox
 
 
 def _attachments(mail: Mail) -> str | None:
@@ -114,4 +117,6 @@ def _fields(mail: Mail, received: str | None) -> str | None:
         return to_json({"headers": {"Received": received}})
     fields = STORED_FIELDS if mail.idempotency_key is None else REQUEST_FIELDS
     given = fields.given(mail)
-    return to_json(given) if given else None
+    if not given:
+        return None
+    return to_json(given)

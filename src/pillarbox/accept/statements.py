@@ -51,7 +51,9 @@ def _statement(function: str, names: tuple[str, ...], style: str) -> str:
 
 
 def _argument(name: str, value: str) -> str:
-    return f'"to" => ARRAY[{value}]' if name == ONLY_RECIPIENT else f'"{name}" => {value}'
+    if name == ONLY_RECIPIENT:
+        return f'"to" => ARRAY[{value}]'
+    return f'"{name}" => {value}'
 
 
 def _cast(placeholder: str, types: str) -> str:

@@ -100,7 +100,9 @@ async def accept(
 
 def _column(values: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """A column as an array; None if all are null, which would cost as much as other values."""
-    return None if values.count(None) == len(values) else values
+    if values.count(None) == len(values):
+        return None
+    return values
 
 
 def _unstorable() -> InvalidMail:

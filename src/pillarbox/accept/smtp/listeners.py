@@ -50,8 +50,10 @@ class Listener:
     @property
     def where(self) -> str:
         """Host and port; of an open one, the port it got."""
-        port = self.socket.getsockname()[1] if self.socket else self.address[1]
-        return show_address(self.address[0], port)
+        host, port = self.address
+        if self.socket:
+            port = self.socket.getsockname()[1]
+        return show_address(host, port)
 
     def open(self) -> None:
         """Bind, or raise an error that says what to do."""

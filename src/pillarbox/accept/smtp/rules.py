@@ -1,4 +1,4 @@
-"""What a session may do: limits, the same for all, and a policy that depends on who is there."""
+"""What a session may do: limits for all sessions, and a policy of the client."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 # RFC 4954 4.3 and 12: what a server should take as a line of an AUTH exchange.
 MAX_AUTH_LINE = 12_288
-# Of an overlong line so much is skipped in the hope that it ends; nobody who speaks SMTP writes
+# Of an overlong line so much is skipped in the hope that it ends; no SMTP client writes
 # more.
 MAX_SKIPPED = 65_536
 # A mail that is too big is read to its end, so that the client hears why; one this many times too
@@ -35,7 +35,7 @@ class SessionLimits:
 
 
 class SessionPolicy(Protocol):
-    """What whoever is there may send. The checks return a reply that refuses, or None."""
+    """What the client may send. The checks return a reply that refuses, or None."""
 
     @property
     def max_message(self) -> int: ...

@@ -41,7 +41,7 @@ STORING_TIMEOUT = 60.0
 GOODBYE_TIMEOUT = 2.0
 # Seconds until the next try when a connection could not be taken.
 ACCEPT_PAUSE = 0.1
-# How many files a process may have open where nobody limits it.
+# How many files a process may have open without a limit of the system.
 NO_LIMIT = 2**20
 
 
@@ -251,7 +251,9 @@ def _possible(connections: int) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return connections
-    most = NO_LIMIT if hard == resource.RLIM_INFINITY else hard
+    most = hard
+    if hard == resource.RLIM_INFINITY:
+        most = NO_LIMIT
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, most), hard))
     if most < wanted:
         log.warning(

@@ -85,7 +85,9 @@ class SmtpService:
 
             host, _ = self._settings.smtp_addresses["smtp_starttls"]
             chain = development_certificate.load_or_create(self._settings.data_dir, host).server
-        return Certificate(chain, key) if chain else None
+        if chain is None:
+            return None
+        return Certificate(chain, key)
 
     async def _listener(self, name: str, host: str, port: int) -> Listener:
         if name not in DEVELOPMENT:

@@ -141,7 +141,9 @@ class SubmissionHandler:
 
 def received_value(submitted: SubmittedMail, peer: str, name: str, second: int) -> str:
     """The value of Received (RFC 5321 4.4), without recipients: it would reveal blind copies."""
-    literal = f"IPv6:{peer.partition('%')[0]}" if ":" in peer else peer
+    literal = peer
+    if ":" in peer:
+        literal = f"IPv6:{peer.partition('%')[0]}"
     client = f"{submitted.greeted_as} ([{literal}])"
     return f"from {client} by {name} with {submitted.protocol}; {_date(second)}"
 
