@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pillarbox.accept.suppressions import COLUMNS
+from pillarbox.api import openapi
 from pillarbox.api.bodies import SMALL
 from pillarbox.api.dlq_models import MAX_PAGE_SIZE as MAX_DEAD_LETTERS
 from pillarbox.api.dlq_models import (
@@ -120,3 +121,11 @@ def test_descriptions_name_the_limits_of_the_store() -> None:
     schemas = description()["components"]["schemas"]
     assert f"{MAX_REPLAYED:,}" in schemas["Replayed"]["properties"]["next_cursor"]["description"]
     assert f"{MAX_COUNTED:,}" in schemas["DeadLetterSummary"]["properties"]["tokens"]["description"]
+
+
+def test_schemas_keep_their_former_names() -> None:
+    """Programs generated from the description of 0.1.0 find every schema that it had."""
+    schemas = description()["components"]["schemas"]
+    for former, current in openapi.RENAMED_SCHEMAS.items():
+        assert schemas[former]["$ref"] == f"#/components/schemas/{current}"
+        assert "$ref" not in schemas[current]

@@ -26,6 +26,43 @@ ALWAYS = (
 # Problems that operations with a body can answer, too.
 BODY = ("malformed", "request-timeout", "too-large", "unsupported-media-type", "invalid-request")
 Responses = dict[int | str, dict[str, Any]]
+# Schemas by the names that they had in 0.1.0, for programs generated from its description.
+# Deprecated: removed in 0.3.
+RENAMED_SCHEMAS = {
+    "AccountShown": "SignedInAccount",
+    "Begun": "SignInChallenge",
+    "CallShown": "WebhookCall",
+    "Cause": "SuppressionReason",
+    "Changed": "ChangedDelivery",
+    "DeadDeliveryShown": "DeadDelivery",
+    "DeadLettersWanted": "DeadLettersToChange",
+    "Disabled": "DisabledReason",
+    "Fate": "MailFate",
+    "HeardOf": "ReportedEvent",
+    "KeyMade": "KeyWithSecret",
+    "KeyShown": "KeyDetails",
+    "Kind-Input": "WebhookEventType",
+    "Kind-Output": "FeedbackKind",
+    "Login": "AdminLogin",
+    "LoginMade": "LoginWithPassword",
+    "LoginShown": "LoginDetails",
+    "Message": "FullMessage",
+    "Obstacle": "ProviderObstacle",
+    "Proof": "AdminVerification",
+    "ProviderEventShown": "ProviderEventDetails",
+    "Reported": "ReportResult",
+    "RouteShown": "RouteDetails",
+    "SessionBegun": "NewSession",
+    "SignIn": "SignInRequest",
+    "SuppressionShown": "Suppression",
+    "TenantShown": "TenantDetails",
+    "TestShown": "WebhookTest",
+    "Use": "CandidateUse",
+    "Verify": "VerifyRequest",
+    "WebhookMade": "WebhookWithSecret",
+    "WebhookShown": "WebhookDetails",
+    "Why": "ObstacleReason",
+}
 
 IdempotencyKey = Annotated[
     str | None,
@@ -96,3 +133,11 @@ def _response(names: list[str]) -> dict[str, Any]:
         MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "examples": examples}
     }
     return {"description": described, "content": content}
+
+
+def deprecated_schemas() -> dict[str, dict[str, Any]]:
+    """A schema for each deprecated name that refers to the current one."""
+    return {
+        old: {"$ref": f"#/components/schemas/{new}", "deprecated": True}
+        for old, new in RENAMED_SCHEMAS.items()
+    }

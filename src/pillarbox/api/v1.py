@@ -148,6 +148,7 @@ def description() -> dict[str, Any]:
     parts["securitySchemes"] = {"key": KEY}
     problem = openapi.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
     parts["schemas"] |= problem.pop("$defs", {}) | {"Problem": problem}
+    parts["schemas"] |= openapi.deprecated_schemas()
     _remove_default_errors(document)
     return document
 

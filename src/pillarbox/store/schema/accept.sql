@@ -28,7 +28,7 @@ CREATE OR REPLACE FUNCTION pillarbox.enqueue(
 #variable_conflict use_variable
 -- A hot path. Every expression and statement of PL/pgSQL costs again in each new transaction, so a plain mail runs only one
 -- statement, which does nothing unless every rule is plainly kept. Calling _store_mails for it instead would cost a fifth
--- more CPU (ADR 0027). All other mails are checked closely, and stored by _store_mails.
+-- more CPU (ADR 0031). All other mails are checked closely, and stored by _store_mails.
 DECLARE
   id uuid;
 BEGIN
