@@ -14,7 +14,7 @@ from pillarbox.store import sql
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
-QUERIES = sql.load("health")
+SQL = sql.load("health")
 SECONDS = {"second": 1, "hour": 3600, "day": 86400}
 
 
@@ -112,7 +112,7 @@ class ProviderUse:
 async def list_health(database: Database) -> dict[int, HealthRow]:
     """The health of providers by id; a missing one is healthy."""
     found = {}
-    for row in await database.fetch(QUERIES["list_health"]):
+    for row in await database.fetch(*SQL.list_health()):
         values: dict[str, Any] = dict(row)
         provider_id = values.pop("provider_id")
         found[provider_id] = HealthRow(**values)
@@ -123,7 +123,9 @@ async def list_events(
     database: Database, provider_id: int | None = None, limit: int = 50, before: int | None = None
 ) -> list[ProviderEvent]:
     """Events of a provider, or of all, newest first; `before` the event with that id."""
-    rows = await database.fetch(QUERIES["list_events"], provider_id, limit, before)
+    rows = await database.fetch(
+        *SQL.list_events(provider_id=provider_id, limit=limit, before=before)
+    )
     return [
         ProviderEvent(
             row["id"], row["at"], row["provider"], row["kind"], json.loads(row["data"] or "{}")
@@ -135,7 +137,7 @@ async def list_events(
 async def list_usage(database: Database) -> dict[int, ProviderUse]:
     """Limits and usage of providers by id, of removed ones, too."""
     found = {}
-    for row in await database.fetch(QUERIES["list_usage"]):
+    for row in await database.fetch(*SQL.list_usage()):
         values: dict[str, Any] = dict(row)
         rates = []
         for period in SECONDS:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pillarbox.store.database import Database
 
-QUERIES = sql.load("routes")
+SQL = sql.load("routes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Route:
 
 async def list_rules(database: Database) -> list[RoutingRule]:
     """All rules, disabled ones, too, in order: those of tenants, then those for all."""
-    return [_rule(row) for row in await database.fetch(QUERIES["list_rules"])]
+    return [_rule(row) for row in await database.fetch(*SQL.list_rules())]
 
 
 async def list_routes(database: Database, tenant: str | None = None) -> list[Route]:
@@ -119,12 +119,20 @@ async def add_route(
     match = checked_match(conditions)
     tenant_id = (await tenants.get_tenant(database, tenant)).id if tenant is not None else None
     async with database.transaction() as connection:
-        await connection.execute(QUERIES["lock_routes"])
+        await connection.execute(*SQL.lock_routes())
         await _check_classes(connection, match)
         ids = checked_providers(providers, await _known(connection))
         drawn = checked_weights(weights, providers)
-        values = (tenant_id, checked_name(name), *_kept(match), ids, drawn, enabled)
-        route_id = await connection.fetchval(QUERIES["add_rule"], *values)
+        route_id = await connection.fetchval(
+            *SQL.add_rule(
+                tenant_id=tenant_id,
+                name=checked_name(name),
+                providers=ids,
+                weights=drawn,
+                enabled=enabled,
+                **_condition_columns(match),
+            )
+        )
         if route_id is None:
             raise _taken(name)
         await _put(connection, tenant_id, route_id, before, place)
@@ -137,7 +145,7 @@ async def change_route(database: Database, route_id: int, **changes: Any) -> Rou
     `before` or `place` moves it. Providers without weights remove the old weights.
     """
     async with database.transaction() as connection:
-        await connection.execute(QUERIES["lock_routes"])
+        await connection.execute(*SQL.lock_routes())
         routes = await _routes(connection)
         old = _by_id(routes, route_id)
         conditions = {name: changes[name] for name in CONDITIONS if name in changes}
@@ -150,7 +158,14 @@ async def change_route(database: Database, route_id: int, **changes: Any) -> Rou
         ids, drawn = await _providers(connection, old, changes)
         enabled = changes.get("enabled", old.rule.enabled)
         await connection.execute(
-            QUERIES["change_rule"], route_id, name, *_kept(match), ids, drawn, enabled
+            *SQL.change_rule(
+                route_id=route_id,
+                name=name,
+                providers=ids,
+                weights=drawn,
+                enabled=enabled,
+                **_condition_columns(match),
+            )
         )
         before, place = changes.get("before"), changes.get("place")
         if before is not None or place is not None:
@@ -163,7 +178,7 @@ async def move_route(
 ) -> Route:
     """Move a rule before another of its tenant, or to a place counted from 1; else to the end."""
     async with database.transaction() as connection:
-        await connection.execute(QUERIES["lock_routes"])
+        await connection.execute(*SQL.lock_routes())
         found = _by_id(await _routes(connection), route_id)
         await _put(connection, found.rule.tenant_id, route_id, before, place)
         return _by_id(await _routes(connection), route_id)
@@ -175,11 +190,11 @@ async def enable_route(database: Database, route_id: int, enabled: bool) -> Rout
 
 async def remove_route(database: Database, route_id: int) -> None:
     async with database.transaction() as connection:
-        await connection.execute(QUERIES["lock_routes"])
+        await connection.execute(*SQL.lock_routes())
         found = _by_id(await _routes(connection), route_id)
-        await connection.execute(QUERIES["remove_rule"], route_id)
-        rest = await connection.fetch(QUERIES["rules_of"], found.rule.tenant_id)
-        await connection.execute(QUERIES["place_rules"], [row["id"] for row in rest])
+        await connection.execute(*SQL.remove_rule(route_id=route_id))
+        rest = await connection.fetch(*SQL.rules_of(tenant_id=found.rule.tenant_id))
+        await connection.execute(*SQL.place_rules(route_ids=[row["id"] for row in rest]))
 
 
 async def routes_through(database: Database, provider: str) -> list[Route]:
@@ -190,15 +205,15 @@ async def routes_through(database: Database, provider: str) -> list[Route]:
 
 async def chosen_providers(database: Database, message_id: UUID) -> dict[int, int]:
     """The providers that people chose for deliveries of a message, by recipient number."""
-    rows = await database.fetch(QUERIES["chosen_providers"], message_id)
+    rows = await database.fetch(*SQL.chosen_providers(message_id=message_id))
     return {row["n"]: row["via"] for row in rows}
 
 
 async def _routes(connection: asyncpg.Connection) -> list[Route]:
-    rows = await connection.fetch(QUERIES["list_rules"])
+    rows = await connection.fetch(*SQL.list_rules())
     providers = {
         row["id"]: NamedProvider(**dict(row))
-        for row in await connection.fetch(QUERIES["provider_names"])
+        for row in await connection.fetch(*SQL.provider_names())
     }
     return [_route(row, providers) for row in rows]
 
@@ -230,15 +245,15 @@ def _rule(row: asyncpg.Record) -> RoutingRule:
     )
 
 
-def _kept(match: RuleMatch) -> list[Any]:
-    """The conditions as the columns store them, in their order."""
+def _condition_columns(match: RuleMatch) -> dict[str, Any]:
+    """The conditions as the columns store them."""
     values: dict[str, Any] = {name: getattr(match, name) for name in CONDITIONS}
     values["lanes"] = match.lanes and [LANES.index(lane) for lane in match.lanes]
-    return list(values.values())
+    return values
 
 
 async def _known(connection: asyncpg.Connection) -> dict[str, int]:
-    rows = await connection.fetch(QUERIES["provider_names"])
+    rows = await connection.fetch(*SQL.provider_names())
     return {row["name"]: row["id"] for row in rows if not row["removed"]}
 
 
@@ -257,7 +272,8 @@ async def _providers(
 
 
 async def _check_classes(connection: asyncpg.Connection, match: RuleMatch) -> None:
-    for row in await connection.fetch(QUERIES["classes_missing"], list(match.classes or ())):
+    missing = SQL.classes_missing(names=list(match.classes or ()))
+    for row in await connection.fetch(*missing):
         raise UnknownName(
             "unknown_class",
             "classes",
@@ -274,7 +290,7 @@ async def _put(
     place: int | None,
 ) -> None:
     """Number the rules of a tenant, or those for all, with this one where it is to be."""
-    rows = await connection.fetch(QUERIES["rules_of"], tenant_id)
+    rows = await connection.fetch(*SQL.rules_of(tenant_id=tenant_id))
     others = [row for row in rows if row["id"] != route_id]
     order, names = [row["id"] for row in others], [row["name"] for row in others]
     if before is not None and place is not None:
@@ -291,7 +307,7 @@ async def _put(
         order.insert(place - 1, route_id)
     else:
         order.append(route_id)
-    await connection.execute(QUERIES["place_rules"], order)
+    await connection.execute(*SQL.place_rules(route_ids=order))
 
 
 def _named(routes: Sequence[Route], name: str, tenant: str | None) -> Route:

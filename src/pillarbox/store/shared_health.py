@@ -12,7 +12,7 @@ from pillarbox.store.health import list_usage
 if TYPE_CHECKING:
     from pillarbox.store.database import Database
 
-QUERIES = sql.load("shared_health")
+SQL = sql.load("shared_health")
 
 
 class SharedHealth(NamedTuple):
@@ -38,7 +38,14 @@ async def change_state(
 ) -> datetime | None:
     """Write the new state of a breaker; its `since`, or None if another process was first."""
     row = await database.fetchrow(
-        QUERIES["change_state"], provider_id, state, reason, opened, seconds, worker
+        *SQL.change_state(
+            provider_id=provider_id,
+            state=state,
+            reason=reason,
+            opened=opened,
+            seconds=seconds,
+            worker=worker,
+        )
     )
     if row is None:
         return None
@@ -48,17 +55,21 @@ async def change_state(
 
 async def share_pause(database: Database, provider_id: int, seconds: float, worker: str) -> None:
     """Write that a provider asked for a pause."""
-    await database.execute(QUERIES["share_pause"], provider_id, seconds, worker)
+    await database.execute(
+        *SQL.share_pause(provider_id=provider_id, seconds=seconds, worker=worker)
+    )
 
 
 async def list_shared_health(database: Database) -> list[SharedHealth]:
-    rows = await database.fetch(QUERIES["list_shared_health"])
+    rows = await database.fetch(*SQL.list_shared_health())
     return [SharedHealth(**dict(row)) for row in rows]
 
 
 async def take_probe(database: Database, provider_id: int, seconds: float, longest: float) -> bool:
     """Whether this process is to probe a provider with an open breaker."""
-    taken = await database.fetchval(QUERIES["take_probe"], provider_id, seconds, longest)
+    taken = await database.fetchval(
+        *SQL.take_probe(provider_id=provider_id, seconds=seconds, longest=longest)
+    )
     return taken is not None
 
 
@@ -67,18 +78,19 @@ async def reopen(
 ) -> datetime | None:
     """Write that a probe failed; the new `since`."""
     since: datetime | None = await database.fetchval(
-        QUERIES["reopen"], provider_id, reason, opened, seconds
+        *SQL.reopen(provider_id=provider_id, reason=reason, opened=opened, seconds=seconds)
     )
     return since
 
 
 async def take_check(database: Database, provider_id: int, interval: float) -> bool:
     """Whether this process is to check a provider now."""
-    return await database.fetchval(QUERIES["take_check"], provider_id, interval) is not None
+    taken = await database.fetchval(*SQL.take_check(provider_id=provider_id, interval=interval))
+    return taken is not None
 
 
 async def record_check(database: Database, provider_id: int, ok: bool, text: str) -> None:
-    await database.execute(QUERIES["record_check"], provider_id, ok, text)
+    await database.execute(*SQL.record_check(provider_id=provider_id, ok=ok, text=text))
 
 
 async def use_quota(
@@ -87,8 +99,10 @@ async def use_quota(
     """Use up quota for mails (lane, recipients): for each the seconds to wait, and which limit."""
     lanes = [lane for lane, _ in mails]
     recipients = [count for _, count in mails]
-    rows = await database.fetch(QUERIES["use_quota"], provider_id, lanes, recipients)
-    return [(row[0], row[1]) for row in rows]
+    rows = await database.fetch(
+        *SQL.use_quota(provider_id=provider_id, lanes=lanes, recipients=recipients)
+    )
+    return [(row["wait"], row["why"]) for row in rows]
 
 
 async def list_budgets(database: Database) -> list[tuple[int, str, float]]:

@@ -11,7 +11,7 @@ import pytest
 from pillarbox.deliver import housekeeping
 from pillarbox.store import provider_waits, providers, routes
 from pillarbox.store.database import Database
-from pillarbox.store.provider_waits import QUERIES, MaxWaitEnforcer, report
+from pillarbox.store.provider_waits import SQL, MaxWaitEnforcer, report
 from pillarbox.testing import SmtpServer
 from tests.harness import (
     add_smtp,
@@ -280,7 +280,8 @@ async def test_walks_use_their_indexes(database: Database) -> None:
         ("fresh", "deliveries_ready"),
         ("deferred", "deliveries_deferred"),
     ):
-        rows = await database.fetch(f"EXPLAIN {QUERIES[name]}", *values[name], 100)
+        statement, *arguments = getattr(SQL, name)(**values[name], limit=100)
+        rows = await database.fetch(f"EXPLAIN {statement}", *arguments)
         plan = "\n".join(row[0] for row in rows)
         assert index in plan, plan
         assert "Seq Scan on deliveries" not in plan

@@ -4,11 +4,12 @@ SELECT provider_id, state, reason, since, retry_at, held_until, opened, checked_
 FROM pillarbox.provider_health
 
 -- name: list_events
--- Events of provider $1 (null: of any), newest first, at most $2, older than event $3 (null: no bound).
+-- Events of a provider (null: of any), newest first, at most :limit, older than event :before (null:
+-- no bound).
 SELECT e.id, e.at, p.name AS provider, e.kind, e.data
 FROM pillarbox.provider_events e JOIN pillarbox.providers p ON p.id = e.provider_id
-WHERE ($1::int4 IS NULL OR e.provider_id = $1) AND ($3::int8 IS NULL OR e.id < $3)
-ORDER BY e.id DESC LIMIT $2
+WHERE (:provider_id::int4 IS NULL OR e.provider_id = :provider_id) AND (:before::int8 IS NULL OR e.id < :before)
+ORDER BY e.id DESC LIMIT :limit
 
 -- name: list_usage
 -- Limits, prices and usage, now and in this month (UTC), of each provider, removed ones included.

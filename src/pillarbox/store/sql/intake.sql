@@ -1,6 +1,7 @@
 -- name: accept
 -- Store a batch of checked mails; returns a verdict for each and the time, in seconds since 1970.
--- The arguments are the columns of MailRow. An idempotency key that another transaction holds is
+-- The arguments are the columns of MailRow, in their order (numbered: they are passed as they are
+-- transposed). An idempotency key that another transaction holds is
 -- waited for one second: an application that keeps its transaction open must not block the others.
 SELECT verdicts, extract(epoch FROM stored_at)::float8 AS now
 FROM pillarbox._store_mails(

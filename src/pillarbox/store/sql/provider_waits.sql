@@ -1,58 +1,60 @@
 -- name: report
--- A worker runs, and finds a provider for some mails ($1 true), for none (false), or does not know yet (null). A longer
--- silence of all workers than $2 seconds is written down: it does not count as waiting.
+-- A worker runs, and finds a provider for some mails (:usable is true), for none (false), or does
+-- not know yet (null). A silence of all workers that is longer than :longest_silence seconds is
+-- recorded: it does not count as waiting.
 WITH before AS (
   SELECT worked_until FROM pillarbox.installation FOR UPDATE
 ), reported AS (
   UPDATE pillarbox.installation i
   SET worked_until = now(),
-    no_provider_since = CASE WHEN $1::bool THEN NULL WHEN NOT $1 THEN coalesce(i.no_provider_since, now())
+    no_provider_since = CASE WHEN :usable::bool THEN NULL WHEN NOT :usable THEN coalesce(i.no_provider_since, now())
                              ELSE i.no_provider_since END
   FROM before RETURNING before.worked_until
 ), forgotten AS (
   DELETE FROM pillarbox.worker_gaps WHERE ended < now() - interval '400 days'
 )
 INSERT INTO pillarbox.worker_gaps (began, ended)
-SELECT worked_until, now() FROM reported WHERE worked_until < now() - $2::float8 * interval '1 second'
+SELECT worked_until, now() FROM reported WHERE worked_until < now() - :longest_silence::float8 * interval '1 second'
 
 -- name: outage
 -- Whether workers run and none of them finds a provider for any mail.
 SELECT no_provider_since IS NOT NULL FROM pillarbox.installation
 
 -- name: outage_since
--- Since when running workers find no provider for any mail; null: one does, or none runs ($1 seconds without a report).
-SELECT no_provider_since FROM pillarbox.installation WHERE worked_until > now() - $1::float8 * interval '1 second'
+-- Since when running workers find no provider for any mail. Null: one does, or no worker runs (none
+-- has reported for :longest_silence seconds).
+SELECT no_provider_since FROM pillarbox.installation WHERE worked_until > now() - :longest_silence::float8 * interval '1 second'
 
 -- name: marked
--- The next $4 deliveries that wait for a provider of their own route, after time $1, message $2 and number $3; none that cannot
--- have waited long enough.
+-- The next deliveries that wait for a provider of their own route, after the given one; only those
+-- that may have waited long enough.
 SELECT waiting_since, message_id, n FROM pillarbox.deliveries
-WHERE (waiting_since, message_id, n) > ($1::timestamptz, $2::uuid, $3::int2)
+WHERE (waiting_since, message_id, n) > (:waiting_since::timestamptz, :message_id::uuid, :n::int2)
   AND waiting_since <= now() - (SELECT min(max_wait) FROM pillarbox.classes)
-ORDER BY waiting_since, message_id, n LIMIT $4
+ORDER BY waiting_since, message_id, n LIMIT :limit
 
 -- name: fresh
--- The next $6 deliveries that were not tried yet, after tenant $1, lane $2, place $3, message $4 and number $5.
+-- The next deliveries that were not tried yet, after the given one, in the order of the index.
 SELECT tenant_id, lane, seq, message_id, n FROM pillarbox.deliveries
-WHERE state = 'queued' AND attempts = 0 AND (tenant_id, lane, seq) >= ($1::int4, $2::int2, $3::int8)
-  AND (tenant_id, lane, seq, message_id, n) > ($1, $2, $3, $4::uuid, $5::int2)
-ORDER BY tenant_id, lane, seq, message_id, n LIMIT $6
+WHERE state = 'queued' AND attempts = 0 AND (tenant_id, lane, seq) >= (:tenant_id::int4, :lane::int2, :seq::int8)
+  AND (tenant_id, lane, seq, message_id, n) > (:tenant_id, :lane, :seq, :message_id::uuid, :n::int2)
+ORDER BY tenant_id, lane, seq, message_id, n LIMIT :limit
 
 -- name: deferred
--- The next $6 deliveries that were tried before, after tenant $1, lane $2, time $3, message $4 and number $5.
+-- The next deliveries that were tried before, after the given one, in the order of the index.
 SELECT tenant_id, lane, next_attempt_at, message_id, n FROM pillarbox.deliveries
-WHERE state = 'queued' AND attempts > 0 AND (tenant_id, lane, next_attempt_at) >= ($1::int4, $2::int2, $3::timestamptz)
-  AND (tenant_id, lane, next_attempt_at, message_id, n) > ($1, $2, $3, $4::uuid, $5::int2)
-ORDER BY tenant_id, lane, next_attempt_at, message_id, n LIMIT $6
+WHERE state = 'queued' AND attempts > 0 AND (tenant_id, lane, next_attempt_at) >= (:tenant_id::int4, :lane::int2, :next_attempt_at::timestamptz)
+  AND (tenant_id, lane, next_attempt_at, message_id, n) > (:tenant_id, :lane, :next_attempt_at, :message_id::uuid, :n::int2)
+ORDER BY tenant_id, lane, next_attempt_at, message_id, n LIMIT :limit
 
 -- name: give_up
--- End those of these deliveries (messages $1, numbers $2) that have waited for a provider as long as their class allows: by
--- their own mark, or since they were due in the present outage of all providers. Only time in which workers ran counts. Of a
--- message with an `expires_at` only that decides. Customers are told, and contents of secret classes dropped, as when an attempt
--- ends them.
+-- End those of these deliveries that have waited for a provider as long as their class allows: by
+-- their own mark, or since they were due in the present outage of all providers. Only time in which
+-- workers ran counts. For a message with an `expires_at` only that decides. Customers' webhooks are
+-- called, and contents of secret classes dropped, as when an attempt ends them.
 WITH overdue AS MATERIALIZED (
   SELECT d.message_id, d.n, w.waited, CASE WHEN m.expires_at IS NULL THEN 'no_provider' ELSE 'expired' END AS reason
-  FROM unnest($1::uuid[], $2::int2[]) AS r(message_id, n)
+  FROM unnest(:message_ids::uuid[], :recipient_numbers::int2[]) AS r(message_id, n)
   JOIN pillarbox.deliveries d ON d.message_id = r.message_id AND d.n = r.n
   CROSS JOIN pillarbox.installation i
   JOIN LATERAL (SELECT class, expires_at FROM pillarbox.messages WHERE id = r.message_id LIMIT 1) m ON true

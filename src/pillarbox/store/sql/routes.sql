@@ -10,31 +10,31 @@ ORDER BY r.tenant_id NULLS LAST, r.place, r.id
 LOCK TABLE pillarbox.routes IN SHARE ROW EXCLUSIVE MODE
 
 -- name: rules_of
--- The rules of tenant $1 (null: those for all), in order.
-SELECT id, name FROM pillarbox.routes WHERE tenant_id IS NOT DISTINCT FROM $1::int4 ORDER BY place, id
+-- The rules of a tenant (null: those for all), in order.
+SELECT id, name FROM pillarbox.routes WHERE tenant_id IS NOT DISTINCT FROM :tenant_id::int4 ORDER BY place, id
 
 -- name: add_rule
 -- Add a rule, still without its place; no row when its tenant (or all) has one of that name.
 INSERT INTO pillarbox.routes (tenant_id, name, place, sender_domains, recipient_domains, tags, lanes, classes, kinds,
   min_size, max_size, providers, weights, enabled)
-VALUES ($1, $2, 0, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+VALUES (:tenant_id, :name, 0, :sender_domains, :recipient_domains, :tags, :lanes, :classes, :kinds, :min_size, :max_size, :providers, :weights, :enabled)
 ON CONFLICT (coalesce(tenant_id, 0), name) DO NOTHING RETURNING id
 
 -- name: change_rule
--- Replace all values of rule $1 except its place and its tenant.
+-- Replace all values of a rule except its place and its tenant.
 UPDATE pillarbox.routes
-SET name = $2, sender_domains = $3, recipient_domains = $4, tags = $5, lanes = $6, classes = $7, kinds = $8, min_size = $9,
-  max_size = $10, providers = $11, weights = $12, enabled = $13
-WHERE id = $1
+SET name = :name, sender_domains = :sender_domains, recipient_domains = :recipient_domains, tags = :tags, lanes = :lanes, classes = :classes, kinds = :kinds, min_size = :min_size,
+  max_size = :max_size, providers = :providers, weights = :weights, enabled = :enabled
+WHERE id = :route_id
 
 -- name: place_rules
--- Number rules in the order of $1, from 1.
+-- Number rules in the given order, from 1.
 UPDATE pillarbox.routes r SET place = wanted.place
-FROM unnest($1::int4[]) WITH ORDINALITY AS wanted(id, place) WHERE r.id = wanted.id AND r.place <> wanted.place
+FROM unnest(:route_ids::int4[]) WITH ORDINALITY AS wanted(id, place) WHERE r.id = wanted.id AND r.place <> wanted.place
 
 -- name: remove_rule
 -- Remove a rule.
-DELETE FROM pillarbox.routes WHERE id = $1
+DELETE FROM pillarbox.routes WHERE id = :route_id
 
 -- name: provider_names
 -- Every provider that exists, or that a rule still uses.
@@ -42,9 +42,9 @@ SELECT id, name, enabled, removed_at IS NOT NULL AS removed FROM pillarbox.provi
 WHERE removed_at IS NULL OR EXISTS (SELECT FROM pillarbox.routes r WHERE p.id = ANY (r.providers))
 
 -- name: classes_missing
--- The names in $1 that are not names of classes.
-SELECT w.name FROM unnest($1::text[]) AS w(name) WHERE NOT EXISTS (SELECT FROM pillarbox.classes c WHERE c.name = w.name)
+-- The given names that are not names of classes.
+SELECT w.name FROM unnest(:names::text[]) AS w(name) WHERE NOT EXISTS (SELECT FROM pillarbox.classes c WHERE c.name = w.name)
 
 -- name: chosen_providers
--- The providers that people chose for deliveries of message $1, by recipient number.
-SELECT n, via FROM pillarbox.deliveries WHERE message_id = $1 AND via IS NOT NULL
+-- The providers that people chose for deliveries of a message, by recipient number.
+SELECT n, via FROM pillarbox.deliveries WHERE message_id = :message_id AND via IS NOT NULL
