@@ -111,7 +111,7 @@ def test_an_old_call_sent_again_does_not_pass(late: int) -> None:
     "secret", ["", "whsec_", "whsec_!!!", "whsec_YQ==", "whsec_" + "YWFh" * 40]
 )
 def test_what_is_no_secret_is_said_to_be_none(secret: str) -> None:
-    with pytest.raises(InvalidWebhook, match="secret is not one"):
+    with pytest.raises(InvalidWebhook, match="secret is not valid"):
         verify(signed(), PAYLOAD, Secret(secret), TIMESTAMP, 300)
 
 

@@ -205,13 +205,13 @@ async def test_the_python_clients(api: Api) -> None:
         with pytest.raises(RenderError) as raised:
             await client.send(mail, template="shop/order", data={"order": 1})
         assert (raised.value.variable, raised.value.part, raised.value.line) == ("name", "text", 1)
-        with pytest.raises(InvalidMail, match="subject: is made by the template"):
+        with pytest.raises(InvalidMail, match="subject: is set by the template"):
             await client.send(Mail(to="a@b.example", subject="x"), template="shop/order")
-        with pytest.raises(InvalidMail, match="locale and data are for a template"):
+        with pytest.raises(InvalidMail, match="template: is required with locale and data"):
             await client.send(mail, data=DATA)
-        with pytest.raises(InvalidMail, match="cannot be written as JSON"):
+        with pytest.raises(InvalidMail, match="cannot be encoded as JSON"):
             await client.send(mail, template="shop/order", data={"x": object()})
-        with pytest.raises(TypeError, match="there is no 'tmeplate'"):
+        with pytest.raises(TypeError, match="there is no argument 'tmeplate'"):
             await client.send(mail, tmeplate="shop/order")  # type: ignore[call-arg]
 
 
