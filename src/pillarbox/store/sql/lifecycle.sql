@@ -117,14 +117,15 @@ WITH older AS MATERIALIZED (
 ), customers AS (
   SELECT pillarbox._tell_customers(
     array_agg(c.message_id), array_agg(c.n), array_agg('message.cancelled'::text), array_agg(now()),
-    array_agg(jsonb_build_object('state', 'cancelled', 'reason', 'cancelled', 'attempt',
-    c.attempts)))
+    array_agg(jsonb_build_object(
+      'state', 'cancelled', 'reason', 'cancelled', 'attempt', c.attempts)))
   FROM changed c
   WHERE EXISTS (SELECT FROM pillarbox.webhook_endpoints e
     WHERE e.enabled AND e.tenant_id = c.tenant_id)
   HAVING count(*) > 0
 )
-SELECT message_id FROM changed WHERE (SELECT count(*) FROM customers) >= 0  -- so that it is executed
+SELECT message_id FROM changed
+WHERE (SELECT count(*) FROM customers) >= 0  -- so that `customers` is executed
 
 -- name: set_aside
 -- Up to :limit tokens that are set aside, with ids after :after, oldest first.

@@ -310,7 +310,7 @@ ORDER BY g.seq
 -- which :deferred_limits may be deferred ones.
 -- `= ANY (ARRAY(…))` keeps the planner on the indexes whatever the statistics say, and
 -- `state::text` away from the partial ones, which it would read whole where it believes that they
--- are empty; `(SELECT true … LIMIT 1)`, unlike EXISTS, is never answered by reading the table once.
+-- are empty; `(SELECT true … LIMIT 1)`, unlike EXISTS, is never answered by scanning the table.
 -- The estimated cost must not follow the backlog (ADR 0018): above `jit_above_cost` PostgreSQL
 -- compiles the statement, for seconds. So estimates are bounded, in three ways that change no
 -- result:
