@@ -76,6 +76,10 @@ class DueToken(NamedTuple):
     verdict: str | None
 
 
+_ACCOUNT_DATA = DueToken._fields.index("account_data")
+_TOKEN_DATA = DueToken._fields.index("token_data")
+
+
 class TokenCounts(NamedTuple):
     """How many tokens can be taken now, and how many of them are urgent; counted up to a limit."""
 
@@ -372,29 +376,12 @@ class TokenStore:
 
 
 def _due(row: asyncpg.Record) -> DueToken:
-    # Column by column: once per mail, and `**row` takes twice as long.
-    return DueToken(
-        token=row["token"],
-        account=row["account"],
-        action=row["action"],
-        number=row["number"],
-        path=row["path"],
-        with_code=row["with_code"],
-        secret=row["secret"],
-        code=row["code"],
-        expires_at=row["expires_at"],
-        created_at=row["created_at"],
-        email=row["email"],
-        login=row["login"],
-        name=row["name"],
-        portal=row["portal"],
-        locale=row["locale"],
-        template=row["template"],
-        lane=row["lane"],
-        account_data=_object(row["account_data"]),
-        token_data=_object(row["token_data"]),
-        verdict=row["verdict"],
-    )
+    # By position: by name, this row takes 7 % more CPU per token of `collect --stdout`. A test
+    # compares the columns of the statement with the fields.
+    values = list(row)
+    values[_ACCOUNT_DATA] = _object(values[_ACCOUNT_DATA])
+    values[_TOKEN_DATA] = _object(values[_TOKEN_DATA])
+    return DueToken(*values)
 
 
 def _object(text: str | None) -> dict[str, Any]:

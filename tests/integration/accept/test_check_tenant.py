@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -12,6 +15,7 @@ from pillarbox.accept.drivers import translated
 from pillarbox.accept.headers import sender_domains
 from pillarbox.errors import InvalidMail, NotAllowed, PillarboxError
 from pillarbox.model.access import Principal, Scope, Tenant, check_allowed
+from pillarbox.store import schema as SCHEMA
 from pillarbox.store import tenants
 from pillarbox.store.database import Database
 from tests.sender_headers import DOMAINS as DOMAINS_OF_HEADERS
@@ -166,3 +170,34 @@ async def test_sql_stores_what_is_sent(database: Database) -> None:
     assert await database.fetchval("SELECT raw FROM pillarbox.contents") == (
         b"From: a@shop.example\r\n\r\n\xff\\r\\015\r\nb\r\n"
     )
+
+
+@pytest.mark.parametrize("wrong", [{"sender": "a@evil.example"}, {"text": "y" * 5000}])
+@pytest.mark.parametrize("more", [{}, {"kind": "news"}], ids=["usual", "with a rarer field"])
+async def test_enqueue_many_checks_every_mail(
+    connection: asyncpg.Connection, wrong: dict[str, str], more: dict[str, str]
+) -> None:
+    """Also mails of the usual kind, which are checked and stored together."""
+    await connection.execute(
+        "INSERT INTO pillarbox.tenants (name, sender_domains, max_message_bytes)"
+        " VALUES ('strict', '{shop.example}', 2000)"
+    )
+    mail = {"tenant": "strict", "to": "b@c.example", "sender": "a@shop.example", "text": "y"} | more
+    statement = "SELECT pillarbox.enqueue_many($1::jsonb)"
+    assert len(await connection.fetch(statement, json.dumps([mail, mail]))) == 2
+    with pytest.raises(asyncpg.PostgresError, match=r"mails\[1\]"):
+        await connection.fetch(statement, json.dumps([mail, mail | wrong]))
+    assert await connection.fetchval("SELECT count(*) FROM pillarbox.messages") == 2
+
+
+async def test_checks_are_never_left_out(connection: asyncpg.Connection) -> None:
+    """PostgreSQL may leave out a call whose result nothing uses, unless the function is volatile."""
+    rows = await connection.fetch(
+        "SELECT proname, provolatile FROM pg_proc"
+        " WHERE pronamespace = 'pillarbox'::regnamespace AND prorettype = 'void'::regtype"
+    )
+    schema = "".join(path.read_text() for path in Path(SCHEMA.__path__[0]).glob("*.sql"))
+    for row in rows:
+        call = rf"(?<!PERFORM )(?<!FUNCTION )pillarbox\.{row['proname']}\("
+        if row["provolatile"] != b"v":
+            assert not re.search(call, schema), row["proname"]

@@ -21,7 +21,7 @@ from pillarbox.errors import (
 )
 from pillarbox.store import messages
 from pillarbox.store.database import Database
-from pillarbox.store.lifecycle import TokenCounts, TokenStore
+from pillarbox.store.lifecycle import DueToken, TokenCounts, TokenStore
 from pillarbox.store.lifecycle_schema import install
 from tests import PATIENCE
 from tests.harness import enqueue, eventually, states
@@ -93,6 +93,16 @@ async def test_taking_tells_all_that_a_mail_needs(db: Database, tokens: TokenSto
         {"device": "phone"},
         None,
     )
+
+
+async def test_columns_of_due_tokens_are_the_fields_in_order(
+    db: Database, tokens: TokenStore
+) -> None:
+    """They are read by position."""
+    async with db.connection() as connection:
+        statement = await connection.prepare(tokens._sql.take.text)
+        columns = [column.name for column in statement.get_attributes()]
+    assert columns == list(DueToken._fields)
 
 
 async def test_urgent_ones_come_first_and_then_by_id(db: Database, tokens: TokenStore) -> None:
