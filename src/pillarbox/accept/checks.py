@@ -80,9 +80,10 @@ _content_type = re.compile(
     r"(?: *; *[A-Za-z0-9!#$&^_.+*-]+=(?:\"[ !#-\[\]-~]*\"|[A-Za-z0-9!#$&^_.+*'%-]+))*"
 ).fullmatch
 _content_id = re.compile(r"[!-;=?-~]{1,255}").fullmatch
-# Commas separate the URLs of the header field (RFC 2369), and some readers split there.
+# Commas separate the URLs of the header field (RFC 2369), and some readers split there. Braces are
+# not legal in a URL: they are placeholders that were not replaced.
 _unsubscribe_url = re.compile(
-    r"https?://[A-Za-z0-9\[][!-+\--;=?-~]*|mailto:[!-+\--;=?-~]+@[!-+\--;=?-~]+"
+    r"https?://[A-Za-z0-9\[][!-+\--;=?-z|~]*|mailto:[!-+\--;=?-z|~]+@[!-+\--;=?-z|~]+"
 ).fullmatch
 _UNSUBSCRIBE_HEADERS = frozenset({"list-unsubscribe", "list-unsubscribe-post"})
 _escaped_nul = re.compile(r"(?<!\\)(?:\\\\)*\\u0000").search
@@ -326,11 +327,13 @@ def _check_list_unsubscribe(mail: Mail) -> None:
             raise InvalidMail(
                 "bad_url",
                 field,
-                "must be https:, http: or mailto: URLs of ASCII without blanks, commas, < and >",
+                "must be https:, http: or mailto: URLs of ASCII without blanks, commas, <, >, {"
+                " and }",
                 "write a comma as %2C",
             )
-    if sum(len(url) + len("<>, ") for url in urls) - len(", ") > MAX_LINE_OCTETS:
-        raise InvalidMail("too_long", field, "must be at most 998 bytes, all URLs together")
+    # A blank begins the line of a folded header field.
+    if len(" ") + sum(len(url) + len("<>, ") for url in urls) - len(", ") > MAX_LINE_OCTETS:
+        raise InvalidMail("too_long", field, "must be at most 997 bytes, all URLs together")
     names = mail.headers if isinstance(mail.headers, Mapping) else ()
     if any(isinstance(name, str) and name.lower() in _UNSUBSCRIBE_HEADERS for name in names):
         raise InvalidMail(

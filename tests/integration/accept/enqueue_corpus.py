@@ -199,15 +199,16 @@ def _unsubscribing() -> Iterator[Fields]:
         url, "http://shop.example", "HTTPS://shop.example", "https:", "https://", "https:///x", "ftp://shop.example",
         "https://[::1]/x", "mailto:u@shop.example", "mailto:u@shop.example?subject=Stop%20it", "mailto:", "mailto:u",
         "mailto:@x", "javascript:alert(1)", "", " ", "u@shop.example", f"<{url}>", f"{url},x", f"{url} x", f"{url}\t",
-        f"{url}\r\nBcc: x@y.example", f"{url}\n", f"\n{url}", f"{url}\x7f", f"{url}é", "https://é.example", None, 1,
+        f"{url}\r\nBcc: x@y.example", f"{url}\n", f"\n{url}", f"{url}\x7f", f"{url}é", "https://é.example",
+        f"{url}{{{{id}}}}", "https://shop.example/{id}", f"{url}|~", None, 1,
     ]  # fmt: skip
     for value in urls:
         yield {"list_unsubscribe": value}
         yield {"list_unsubscribe": [url, value]}
     yield from ({"list_unsubscribe": [url] * count} for count in (0, 2, 10, 11))
-    yield from ({"list_unsubscribe": f"https://x/{'y' * (986 + more)}"} for more in (0, 1))
+    yield from ({"list_unsubscribe": f"https://x/{'y' * (985 + more)}"} for more in (0, 1))
     yield from (
-        {"list_unsubscribe": [f"https://x/{'y' * (470 + more)}"] * 2} for more in (12, 13, 14, 15)
+        {"list_unsubscribe": [f"https://x/{'y' * (470 + more)}"] * 2} for more in (13, 14, 15, 16)
     )
     yield {"list_unsubscribe": url, "raw": b"x", "text": None}
     yield {"list_unsubscribe": [], "raw": b"x", "text": None}

@@ -328,18 +328,20 @@ BEGIN
       'a raw mail has its own List-Unsubscribe', 'omit list_unsubscribe');
   ELSIF cardinality(urls) > 10 THEN
     PERFORM pillarbox._fail('PB400', 'too_many', 'list_unsubscribe', 'at most 10 URLs');
-  -- Commas separate the URLs of the header field (RFC 2369), and some readers split there.
+  -- Commas separate the URLs of the header field (RFC 2369), and some readers split there. Braces
+  -- are not legal in a URL: they are placeholders that were not replaced.
   ELSIF EXISTS (
     SELECT FROM unnest(urls) AS url
     WHERE coalesce(url, '')
-      !~ '^(https?://[A-Za-z0-9\[][!-+\--;=?-~]*|mailto:[!-+\--;=?-~]+@[!-+\--;=?-~]+)$'
+      !~ '^(https?://[A-Za-z0-9\[][!-+\--;=?-z|~]*|mailto:[!-+\--;=?-z|~]+@[!-+\--;=?-z|~]+)$'
   ) THEN
     PERFORM pillarbox._fail('PB400', 'bad_url', 'list_unsubscribe',
-      'must be https:, http: or mailto: URLs of ASCII without blanks, commas, < and >',
+      'must be https:, http: or mailto: URLs of ASCII without blanks, commas, <, >, { and }',
       'write a comma as %2C');
-  ELSIF octet_length(array_to_string(urls, '>, <')) + 2 > 998 THEN
+  -- A line of 998 bytes, less the blank that begins it.
+  ELSIF octet_length(array_to_string(urls, '>, <')) + 2 > 997 THEN
     PERFORM pillarbox._fail('PB400', 'too_long', 'list_unsubscribe',
-      'must be at most 998 bytes, all URLs together');
+      'must be at most 997 bytes, all URLs together');
   ELSIF jsonb_typeof(headers) = 'object' AND EXISTS (
     SELECT FROM jsonb_each(headers) AS header
     WHERE lower(header.key COLLATE "C") IN ('list-unsubscribe', 'list-unsubscribe-post')
