@@ -241,6 +241,24 @@ BEGIN
   IF pg_get_userbyid(present.proowner) <> current_user THEN
     EXECUTE format('ALTER FUNCTION pillarbox._enqueue_next OWNER TO %I', pg_get_userbyid(present.proowner));
   END IF;
-  EXECUTE format('DROP FUNCTION %s', present.oid::regprocedure);
+  BEGIN
+    EXECUTE format('DROP FUNCTION %s', present.oid::regprocedure);
+  EXCEPTION WHEN dependent_objects_still_exist THEN
+    -- Views, defaults of columns and SQL functions (BEGIN ATOMIC) of the application refer to the function itself, not to its
+    -- name. They keep it under another name: as a second enqueue it would make calls with defaults ambiguous.
+    EXECUTE format('ALTER FUNCTION %s RENAME TO _enqueue_0_1', present.oid::regprocedure);
+    CREATE OR REPLACE FUNCTION pillarbox._enqueue_0_1(
+      sender text DEFAULT NULL, "to" text[] DEFAULT NULL, subject text DEFAULT NULL, text text DEFAULT NULL,
+      html text DEFAULT NULL, cc text[] DEFAULT NULL, bcc text[] DEFAULT NULL, reply_to text[] DEFAULT NULL,
+      raw bytea DEFAULT NULL, headers jsonb DEFAULT NULL, attachments jsonb DEFAULT NULL, tenant text DEFAULT 'default',
+      class text DEFAULT NULL, kind text DEFAULT NULL, priority text DEFAULT 'normal',
+      send_at timestamptz DEFAULT NULL, expires_at timestamptz DEFAULT NULL, max_attempts integer DEFAULT NULL,
+      idempotency_key text DEFAULT NULL, tags text[] DEFAULT NULL, metadata jsonb DEFAULT NULL
+    ) RETURNS uuid LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $former$
+    BEGIN
+      RETURN pillarbox.enqueue(sender, "to", subject, text, html, cc, bcc, reply_to, raw, headers, attachments, tenant, class,
+        kind, priority, send_at, expires_at, max_attempts, idempotency_key, tags, metadata);
+    END $former$;
+  END;
   ALTER FUNCTION pillarbox._enqueue_next RENAME TO enqueue;
 END $$;
