@@ -342,6 +342,10 @@ def _check_list_unsubscribe(mail: Mail) -> None:
             f"List-Unsubscribe is made of {field}",
             "give the header or the field, not both",
         )
+    # The two that the field makes count, too: else the stored mail could not be resent.
+    max_others = MAX_HEADERS - len(_UNSUBSCRIBE_HEADERS)
+    if len(names) > max_others:
+        raise InvalidMail("too_many", "headers", f"at most {max_others} headers beside {field}")
 
 
 def _check_headers(headers: Any) -> None:

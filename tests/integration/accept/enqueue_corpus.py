@@ -215,6 +215,8 @@ def _unsubscribing() -> Iterator[Fields]:
     for name in ("List-Unsubscribe", "list-unsubscribe-POST", "List-Unsubscribe-X"):
         yield {"list_unsubscribe": url, "headers": {name: "<x>"}}
         yield {"headers": {name: "<https://shop.example/u>"}}
+    for count in (48, 49, 51):
+        yield {"list_unsubscribe": url, "headers": {f"X-{number}": "x" for number in range(count)}}
     yield {"list_unsubscribe": url, "headers": "none"}
     yield {"list_unsubscribe": {"a": url}}
 

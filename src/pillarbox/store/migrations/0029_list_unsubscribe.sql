@@ -51,6 +51,9 @@ BEGIN
                     WHERE lower(header.key COLLATE "C") IN ('list-unsubscribe', 'list-unsubscribe-post')) THEN
     PERFORM pillarbox._fail('PB400', 'reserved_header', 'headers', 'List-Unsubscribe is made of list_unsubscribe',
                             'give the header or the field, not both');
+  -- The two that the field makes count, too: else the stored mail could not be resent.
+  ELSIF jsonb_typeof(headers) = 'object' AND (SELECT count(*) FROM jsonb_object_keys(headers)) > 48 THEN
+    PERFORM pillarbox._fail('PB400', 'too_many', 'headers', 'at most 48 headers beside list_unsubscribe');
   END IF;
 END $$;
 
