@@ -61,6 +61,14 @@ Kind = Annotated[
 Tags = Annotated[
     list[str] | None, typer.Option("--tag", metavar="TAG", help="A tag; may be repeated.")
 ]
+ListUnsubscribe = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--list-unsubscribe",
+        metavar="URL",
+        help="A URL by which a recipient unsubscribes; may be repeated.",
+    ),
+]
 Priority = Annotated[
     str, typer.Option("--priority", metavar="LANE", help="urgent, normal or bulk.")
 ]
@@ -120,6 +128,7 @@ async def send(
     class_name: ClassName = "transactional",
     kind: Kind = None,
     tag: Tags = None,
+    list_unsubscribe: ListUnsubscribe = None,
     priority: Priority = "normal",
     send_at: SendAt = None,
     max_attempts: MaxAttempts = None,
@@ -151,6 +160,7 @@ async def send(
         class_=class_name,
         kind=kind,
         tags=tag or (),
+        list_unsubscribe=list_unsubscribe or (),
         priority=priority,
         send_at=send_at,
         max_attempts=max_attempts,

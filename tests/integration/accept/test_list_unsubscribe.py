@@ -78,7 +78,10 @@ async def test_it_is_a_named_argument_of_sql(connection: asyncpg.Connection) -> 
     ]
 
 
-@pytest.mark.parametrize("urls", [f"{HTTPS}\r\nBcc: x@y.example", f"{HTTPS}>, <x", [HTTPS, " x"]])
+@pytest.mark.parametrize(
+    "urls",
+    [f"{HTTPS}\r\nBcc: x@y.example", f"{HTTPS}>, <x", [HTTPS, " x"], f"{HTTPS}{{{{id}}}}"],
+)
 async def test_nothing_else_can_be_put_into_the_header(
     urls: Any, connection: asyncpg.Connection
 ) -> None:
@@ -104,7 +107,7 @@ async def test_different_urls_are_different_requests(connection: asyncpg.Connect
 
 
 def test_a_field_is_named_in_few_files() -> None:
-    """Adding a field touches its declaration, its rule, the SQL with its migration, and the page about it."""
+    """A field needs its declaration, its rule, and the SQL with its migration; `send` has an option for it."""
     files = [
         path.relative_to(SOURCE).as_posix()
         for suffix in ("*.py", "*.sql")
@@ -114,6 +117,7 @@ def test_a_field_is_named_in_few_files() -> None:
     assert sorted(files) == [
         "accept/checks.py",
         "accept/mail.py",
+        "cli/send.py",
         "store/migrations/0029_list_unsubscribe.sql",
         "store/schema/accept.sql",
     ]

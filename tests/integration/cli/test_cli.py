@@ -18,6 +18,7 @@ from pillarbox.cli.main import root
 from pillarbox.store import migrations
 from pillarbox.store.vault import generate_key
 from tests.integration.cli.cli_helpers import Cli
+from tests.unsubscribing import CASES
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -83,6 +84,15 @@ def test_send_prints_the_id(cli: Cli) -> None:
     )
     [row] = cli.sql("SELECT id::text, subject, kind, lane, tags FROM pillarbox.messages")
     assert row == (message_id, "Hi", "welcome", 0, ["a"])
+
+
+def test_send_says_how_to_unsubscribe(cli: Cli) -> None:
+    for urls, _ in CASES:
+        cli.send(*(word for url in urls for word in ("--list-unsubscribe", url)))
+    rows = cli.sql("SELECT headers FROM pillarbox.messages ORDER BY created_at")
+    assert [headers or {} for (headers,) in rows] == [expected for _, expected in CASES]
+    bad = ("send", "--from", "a@b.example", "--to", "c@d.example", "--list-unsubscribe", "x")
+    assert "list_unsubscribe: must be https:, http: or mailto: URLs" in cli(*bad, code=1).err
 
 
 def test_send_attaches_files(cli: Cli, tmp_path: Any) -> None:
