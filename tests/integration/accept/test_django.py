@@ -27,6 +27,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
 from pillarbox.errors import InvalidMail, UnknownName
+from tests.unsubscribing import CASES, HTTPS
 
 BACKEND = "pillarbox.django.EmailBackend"
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
@@ -314,6 +315,30 @@ def test_options_of_ours(database: Database) -> None:
         bad.pillarbox = wrong  # type: ignore[attr-defined]
         with pytest.raises(TypeError, match=r"message\.pillarbox must be a dict"):
             bad.send()
+
+
+def test_unsubscribing(database: Database) -> None:
+    for urls, _ in CASES:
+        one = message(headers={"X-A": "b"})
+        one.pillarbox = {"list_unsubscribe": urls}  # type: ignore[attr-defined]
+        one.send()
+    assert [row["headers"] for row in stored(database)] == [
+        {"X-A": "b"} | expected for _, expected in CASES
+    ]
+
+
+def test_two_ways_of_unsubscribing_are_refused(database: Database) -> None:
+    own_header = message(headers={"List-Unsubscribe": f"<{HTTPS}>"})
+    for one, code in ((own_header, "reserved_header"), (signed(), "raw_and_parts")):
+        one.pillarbox = {"list_unsubscribe": HTTPS}  # type: ignore[attr-defined]
+        with pytest.raises(InvalidMail) as refused:
+            one.send()
+        assert refused.value.code == code
+    message(headers={"List-Unsubscribe": f"<{HTTPS}>"}).send()
+    signed(headers={"List-Unsubscribe": f"<{HTTPS}>"}).send()
+    structured, raw = stored(database)
+    assert structured["headers"] == {"List-Unsubscribe": f"<{HTTPS}>"}
+    assert f"List-Unsubscribe: <{HTTPS}>\r\n".encode() in bytes(raw["raw"])
 
 
 def test_another_database_and_tenant(database: Database) -> None:

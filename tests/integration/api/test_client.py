@@ -32,6 +32,7 @@ from pillarbox.model.access import Scope
 from pillarbox.testing.certificates import CertificateAuthority
 from tests.integration.accept.intake_helpers import count
 from tests.integration.api.api_helpers import Api, api_of
+from tests.unsubscribing import CASES, HTTPS, INJECTION, unsubscribe_fields
 
 Ask = Callable[..., Any]
 
@@ -132,6 +133,21 @@ async def test_a_raw_mail(client: Both) -> None:
     whole = b"From: a@shop.example\r\nSubject: raw\r\n\r\nBody\xff\r\n"
     sent = await client.send(mail(raw=whole, text=None, subject=None))
     assert (await client.raw(sent.id)).endswith(whole)  # beside what it lacked: a date, an id
+
+
+async def test_unsubscribing(client: Both) -> None:
+    mails = [mail(number, list_unsubscribe=urls) for number, (urls, _) in enumerate(CASES)]
+    sent = [await client.send(mails[0]), *await client.send_many(mails[1:])]
+    for receipt, (_, expected) in zip(sent, CASES, strict=True):
+        assert unsubscribe_fields(await client.raw(receipt.id)) == expected
+    resent = await client.resend(sent[0].id)
+    assert unsubscribe_fields(await client.raw(resent.id)) == CASES[0][1]
+    with pytest.raises(InvalidMail) as refused:
+        await client.send(mail(list_unsubscribe=INJECTION))
+    assert (refused.value.code, refused.value.field) == ("bad_url", "list_unsubscribe")
+    with pytest.raises(InvalidMail) as refused:
+        await client.send(mail(list_unsubscribe=HTTPS, headers={"List-Unsubscribe": "<x>"}))
+    assert (refused.value.code, refused.value.field) == ("reserved_header", "headers")
 
 
 async def test_list(client: Both) -> None:
